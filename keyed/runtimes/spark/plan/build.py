@@ -2,7 +2,9 @@
 
 The DataFrame has the main output of the last stage as columns, and in the column ``NOTE`` everything else: chunks of
 the side outputs that are read and of the main outputs of inner stages that are read, and the marks of the key groups.
-`Plan.output` takes one output out of it.
+`Route.frame` takes one output out of it.
+
+The module is in the order of the calls: `build`, then what it calls, step by step.
 """
 
 from __future__ import annotations
@@ -59,6 +61,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
 
+@attrs.frozen(eq=False)
+class Plan:
+    """A chain as a DataFrame.
+
+    Attributes:
+        frame: The whole output.
+        routes: How each wanted output is taken out, in the order in which they were asked for.
+        observations: For a batch DataFrame, the metrics of each operator by name.
+        parcel: Sources that workers need, over Spark Connect.
+    """
+
+    frame: DataFrame
+    routes: list[Route]
+    observations: dict[str, Observation]
+    parcel: Parcel | None = None
+
+
 @attrs.frozen
 class Route:
     """The part of the plan's DataFrame that is an output.
@@ -80,39 +99,6 @@ class Route:
             return whole.where(f"{NOTE} IS NULL").selectExpr(*columns)
         notes = whole.where(f"startswith({NOTE}, X'{chunk_prefix(self.chunks).hex()}')").select(NOTE)
         return notes.mapInArrow(carried(self.parcel, _unpacker(self.schema)), self.schema.ddl)
-
-
-@attrs.frozen(eq=False)
-class Plan:
-    """A chain as a DataFrame.
-
-    Attributes:
-        frame: The whole output.
-        routes: How each wanted output is taken out, in the order in which they were asked for.
-        observations: For a batch DataFrame, the metrics of each operator by name.
-        parcel: Sources that workers need, over Spark Connect.
-    """
-
-    frame: DataFrame
-    routes: list[Route]
-    observations: dict[str, Observation]
-    parcel: Parcel | None = None
-
-
-def parallelism_of(last: Stage) -> int | None:
-    """Return the number of key groups that a chain asks for, ``None`` if it does not.
-
-    Raises:
-        DefinitionError: Its stages ask for different numbers.
-    """
-    asked = {stage.parallelism: stage.name for stage in last.chain if stage.parallelism is not None}
-    if len(asked) > 1:
-        (one, first), (other, second) = list(asked.items())[:2]
-        raise DefinitionError(
-            f"operators {first!r} and {second!r} ask for parallelism {one} and {other}: the stages of one Spark query "
-            "have as many key groups as it has shuffle partitions; give the same number"
-        )
-    return next(iter(asked), None)
 
 
 def build(
@@ -151,14 +137,11 @@ def build(
     Raises:
         DefinitionError: Something about the chain is wrong; names it and the remedy.
     """
-    last = lines[-1][-1]
-    if tables is not None and any(isinstance(source.data, GlobalTable) for source in last.sources):
-        last = _with_versions(last, tables)
+    last = _with_versions(lines[-1][-1], tables)
     chain = last.chain
     schemas = [
         [_schema_of(chain, index, number) for number in range(len(stage.inputs))] for index, stage in enumerate(chain)
     ]
-    observations: dict[str, Observation] = {}
     parcel = parcel_for(stage.function for stage in chain) if is_remote(last.source.data.sparkSession) else None
     for stage in chain:
         check_serializable(stage.function, stage.name)
@@ -168,22 +151,7 @@ def build(
         _emitter(chain, index, schema, wanted, hands_on=chain[index].name in handing_on)
         for index, (schema, *_) in enumerate(schemas)
     ]
-
-    def operation(index: int) -> Operation:
-        """Return what the key groups of a stage are to know."""
-        stage, emitter = chain[index], emitters[index]
-        return Operation(
-            spec=stage.spec(parallelism, output_timestamps=emitter.timestamps),
-            inputs=_packed_inputs(chain, index),
-            key_type=_key_type(stage, schemas[index]),
-            emitter=emitter,
-            store=stage.store,
-            local_dir=local_dir,
-            changelog_id=changelogs.get(stage.name, ""),
-            cut=cut,
-            first_batch=first_batch,
-        )
-
+    observations: dict[str, Observation] = {}
     frame: DataFrame | None = None
     index = 0
     for line in lines:
@@ -191,38 +159,38 @@ def build(
         if frame is not None:
             before = emitters[index - 1]
             frames.append(_stage_frame(chain, index, frame, before, schemas[index], wanted, parallelism))
-        operations = [operation(index + place) for place in range(len(line))]
         if recorder is not None and not index:
             frames = [(each, _recorded(packer, chain[index], recorder)) for each, packer in frames]
         packed = [each.mapInArrow(carried(parcel, _packing(packer)), PACKED) for each, packer in frames]
         if ticks is not None and not index:
             # They are the last of the query's sources: sources that later stages read stand before what those do.
             packed.append(ticks)
-        # The batch's time as Spark logs it, so that a batch that is run again sees the same. It is text because Spark
-        # writes numbers into the code that it generates, which would be compiled anew for each batch.
-        clock = "CAST(unix_millis(current_timestamp()) AS STRING) AS clock"
-        timed = reduce(type(packed[0]).unionAll, packed).selectExpr("keygroup", clock, "payload")
-        worked = timed.groupBy("keygroup").transformWithStateInPandas(
-            carried(parcel, Processor(operations)),
-            operations[-1].emitter.ddl,
-            outputMode="append",
-            timeMode="None",
-            initialState=initial_state_of(chain[index], parallelism, parcel) if begins else None,
-        )
+        operations = [
+            Operation(
+                spec=stage.spec(parallelism, output_timestamps=emitters[place].timestamps),
+                inputs=_packed_inputs(chain, place),
+                key_type=_key_type(stage, schemas[place]),
+                emitter=emitters[place],
+                store=stage.store,
+                local_dir=local_dir,
+                changelog_id=changelogs.get(stage.name, ""),
+                cut=cut,
+                first_batch=first_batch,
+            )
+            for place, stage in enumerate(chain[index : index + len(line)], index)
+        ]
+        initial = initial_state_of(chain[index], parallelism, parcel) if begins else None
+        worked = _worked(packed, carried(parcel, Processor(operations)), operations[-1].emitter, initial)
         frame = _observed(worked, operations[-1].emitter, line[-1].name, observations)
         index += len(line)
     assert frame is not None
     return Plan(frame, [_route(chain, schemas, output, parcel) for output in wanted], observations, parcel)
 
 
-def _recorded(packer: Packer, stage: Stage, recorder: Recorder) -> Packer:
-    """Return a packer that has its rows recorded."""
-    readings = (attrs.evolve(each, recorder=recorder, side=stage.inputs[each.input].side) for each in packer.readings)
-    return attrs.evolve(packer, readings=tuple(readings))
-
-
-def _with_versions(last: Stage, tables: Callable[[GlobalTable], DataFrame]) -> Stage:
+def _with_versions(last: Stage, tables: Callable[[GlobalTable], DataFrame] | None) -> Stage:
     """Return the last stage of a chain which reads DataFrames in place of global tables."""
+    if tables is None or not any(isinstance(source.data, GlobalTable) for source in last.sources):
+        return last
 
     def reading(each: Input) -> Input:
         if isinstance(each.origin, Source) and isinstance(each.origin.data, GlobalTable):
@@ -231,181 +199,6 @@ def _with_versions(last: Stage, tables: Callable[[GlobalTable], DataFrame]) -> S
 
     stages = [attrs.evolve(stage, inputs=tuple(map(reading, stage.inputs))) for stage in last.chain]
     return attrs.evolve(stages[-1], before=tuple(stages[:-1]))
-
-
-def _source_frames(
-    chain: list[Stage], index: int, wanted: Sequence[Port], parallelism: int
-) -> list[tuple[DataFrame, Packer]]:
-    """Return the sources that a stage is the first to read, each once, and what packs them.
-
-    What reads one of them too gets its rows as chunks, or Spark would read it again.
-    """
-    found = []
-    for number, source in enumerate(chain[-1].sources):
-        readers = _readers(chain, source)
-        if readers[0][0] != index:
-            continue
-        schema = schema_of_frame(source.data)
-        readings = tuple(_reading(chain, place, position, wanted) for place, position in readers if place == index)
-        ahead = too_far_ahead(source, schema)
-        hashes = [
-            f"{_hash(chain[place], position, schema, ahead)} AS {hash_column(place, position)}"
-            for place, position in readers
-        ]
-        shared = source_id(number) if readers[-1][0] != index else None
-        frame = source.data.selectExpr(*map(quoted, schema.names), *hashes)
-        found.append((frame, Packer(parallelism, readings, forward=shared)))
-    return found
-
-
-def _stage_frame(
-    chain: list[Stage],
-    index: int,
-    frame: DataFrame,
-    before: Emitter,
-    schemas: list[Schema],
-    wanted: Sequence[Port],
-    parallelism: int,
-) -> tuple[DataFrame, Packer]:
-    """Return the output of the stage before, and what packs it: its rows, if the stage reads them, and chunks."""
-    stage, main = chain[index], (chain[index - 1].name, None)
-    readings, hashes = [], []
-    for number, each in enumerate(stage.inputs):
-        if isinstance(each.origin, Source):
-            if _readers(chain, each.origin)[0][0] == index:
-                continue
-        elif each.origin.address == main:
-            hashes.append(f"{_hash(stage, number, schemas[number], None)} AS {hash_column(index, number)}")
-        readings.append(_reading(chain, index, number, wanted))
-    # Rows that are there as columns are those of the stage before; what else is read comes in notes.
-    columns = before.main.names if before.main is not None else ()
-    return (
-        frame.selectExpr(*map(quoted, columns), *hashes, *([TIMESTAMP] if before.timestamps else []), NOTE),
-        Packer(
-            parallelism,
-            tuple(readings),
-            after_stage=True,
-            forward=output_id(index - 1, None) if _needed(chain, index, wanted, main) else None,
-        ),
-    )
-
-
-def _hash(stage: Stage, number: int, schema: Schema, bad: str | None) -> str:
-    """Return the SQL expression of the hash of the keys of an input, null for bad rows."""
-    each = stage.inputs[number]
-    if each.is_broadcast:
-        return no_hash(bad)
-    return hash_expression(key_columns(each.keys, schema, stage.name), schema, stage.name, bad)
-
-
-def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]) -> Reading:
-    """Return how an input of a stage is packed.
-
-    Raises:
-        DefinitionError: A column is missing or has a type that cannot be used.
-    """
-    stage = chain[index]
-    each = stage.inputs[number]
-    schema = _schema_of(chain, index, number)
-    # A union has the columns in the order of its first stream.
-    first = next(place for place, other in enumerate(stage.inputs) if other.side == each.side)
-    names = _schema_of(chain, index, first).names
-    keys = key_columns(each.keys, schema, stage.name)
-    combiner = stage.function if combines(stage.function) else None
-    if not isinstance(each.origin, Source):
-        address = each.origin.address
-        adjacent = address == (chain[index - 1].name, None)
-        return Reading(
-            operator=stage.name,
-            keys=keys,
-            columns=names,
-            time=TIMESTAMP if each.event_time else None,
-            of_source=False,
-            hash=hash_column(index, number),
-            combiner=combiner,
-            input=number,
-            chunks=None if adjacent else output_id(_index_of(chain, address[0]), address[1]),
-            last=not _needed(chain, index, wanted, address),
-            broadcast=each.is_broadcast,
-        )
-    source = each.origin
-    if source.watermark.alignment_group is not None:
-        raise DefinitionError(
-            "with_watermark_alignment: Spark decides before a batch what it reads of each source, and no source can be "
-            "held back by how far others are; limit what a batch reads of each, with maxOffsetsPerTrigger, "
-            "maxFilesPerTrigger and so on"
-        )
-    partition_by = source.watermark.partition_by
-    if partition_by is not None and partition_by not in schema.names:
-        raise DefinitionError(
-            f"with_partitions({partition_by!r}): the column is not in the source: {', '.join(schema.names)}"
-        )
-    readers = [place for place, _ in _readers(chain, source)]
-    return Reading(
-        operator=stage.name,
-        keys=keys,
-        columns=names,
-        time=time_column(source, schema),
-        of_source=True,
-        hash=hash_column(index, number),
-        bad_rows=_bad_rows(source, wanted, chain, index),
-        # With ingestion time rows get their timestamps in the key group, and are combined there.
-        combiner=None if source.ingests else combiner,
-        input=number,
-        partition_by=partition_by,
-        chunks=None if readers[0] == index else source_id(chain[-1].sources.index(source)),
-        last=readers[-1] == index,
-        broadcast=each.is_broadcast,
-    )
-
-
-def _readers(chain: list[Stage], source: Source) -> list[tuple[int, int]]:
-    """Return the indices of the stages that read a source, and which of their inputs it is."""
-    return [(chain.index(stage), number) for stage, number in chain[-1].readers_of(source)]
-
-
-def _packed_inputs(chain: list[Stage], index: int) -> tuple[PackedInput, ...]:
-    """Return what a stage reads, as it unpacks it."""
-    stage, inputs = chain[index], []
-    sided = takes_two(stage.function)
-    for each in stage.inputs:
-        is_source = isinstance(each.origin, Source)
-        time: Any = each.source.time if is_source else TIMESTAMP if each.event_time else None
-        combined = combines(stage.function) and not (is_source and each.source.ingests)
-        inputs.append(
-            PackedInput(
-                () if callable(each.keys) else each.keys,
-                None if combined else time,
-                each.side if sided else None,
-                each.is_broadcast,
-                _index_of(chain, each.origin.stage.name) if isinstance(each.origin, Port) and each.counts else None,
-            )
-        )
-    return tuple(inputs)
-
-
-def _key_type(stage: Stage, schemas: list[Schema]) -> str:
-    """Return the type of a stage's keys.
-
-    Raises:
-        DefinitionError: The streams that it reads have keys of different types.
-    """
-    types = set()
-    for each, schema in zip(stage.inputs, schemas, strict=True):
-        if each.is_broadcast:
-            continue
-        columns = dict(schema.columns)
-        types.add(spark_key_type([columns[key] for key in key_columns(each.keys, schema, stage.name)]))
-    if len(types) > 1:
-        raise DefinitionError(
-            f"operator {stage.name!r}: the streams that it reads have keys of types {' and '.join(sorted(types))}; "
-            "cast them to one type"
-        )
-    return next(iter(types))
-
-
-def _index_of(chain: list[Stage], name: str) -> int:
-    return next(index for index, stage in enumerate(chain) if stage.name == name)
 
 
 def _schema_of(chain: list[Stage], index: int, number: int) -> Schema:
@@ -424,10 +217,8 @@ def _schema_of(chain: list[Stage], index: int, number: int) -> Schema:
     return _side_schema(chain[place], origin.tag, _schema_of(chain, place, 0))
 
 
-def _needed(chain: list[Stage], index: int, wanted: Sequence[Port], address: tuple[str, str | None]) -> bool:
-    """Return whether stages behind one, or a sink, read an output, which they do from notes."""
-    read = [each.origin for stage in chain[index + 1 :] for each in stage.inputs]
-    return any(isinstance(each, Port) and each.address == address for each in [*wanted, *read])
+def _index_of(chain: list[Stage], name: str) -> int:
+    return next(index for index, stage in enumerate(chain) if stage.name == name)
 
 
 def _main_schema(stage: Stage, reason: str) -> Schema:
@@ -501,6 +292,103 @@ def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[P
     )
 
 
+def _needed(chain: list[Stage], index: int, wanted: Sequence[Port], address: tuple[str, str | None]) -> bool:
+    """Return whether stages behind one, or a sink, read an output, which they do from notes."""
+    read = [each.origin for stage in chain[index + 1 :] for each in stage.inputs]
+    return any(isinstance(each, Port) and each.address == address for each in [*wanted, *read])
+
+
+def _source_frames(
+    chain: list[Stage], index: int, wanted: Sequence[Port], parallelism: int
+) -> list[tuple[DataFrame, Packer]]:
+    """Return the sources that a stage is the first to read, each once, and what packs them.
+
+    What reads one of them too gets its rows as chunks, or Spark would read it again.
+    """
+    found = []
+    for number, source in enumerate(chain[-1].sources):
+        readers = _readers(chain, source)
+        if readers[0][0] != index:
+            continue
+        schema = schema_of_frame(source.data)
+        readings = tuple(_reading(chain, place, position, wanted) for place, position in readers if place == index)
+        ahead = too_far_ahead(source, schema)
+        hashes = [
+            f"{_hash(chain[place], position, schema, ahead)} AS {hash_column(place, position)}"
+            for place, position in readers
+        ]
+        shared = source_id(number) if readers[-1][0] != index else None
+        frame = source.data.selectExpr(*map(quoted, schema.names), *hashes)
+        found.append((frame, Packer(parallelism, readings, forward=shared)))
+    return found
+
+
+def _readers(chain: list[Stage], source: Source) -> list[tuple[int, int]]:
+    """Return the indices of the stages that read a source, and which of their inputs it is."""
+    return [(chain.index(stage), number) for stage, number in chain[-1].readers_of(source)]
+
+
+def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]) -> Reading:
+    """Return how an input of a stage is packed.
+
+    Raises:
+        DefinitionError: A column is missing or has a type that cannot be used.
+    """
+    stage = chain[index]
+    each = stage.inputs[number]
+    schema = _schema_of(chain, index, number)
+    # A union has the columns in the order of its first stream.
+    first = next(place for place, other in enumerate(stage.inputs) if other.side == each.side)
+    names = _schema_of(chain, index, first).names
+    keys = key_columns(each.keys, schema, stage.name)
+    combiner = stage.function if combines(stage.function) else None
+    if not isinstance(each.origin, Source):
+        address = each.origin.address
+        adjacent = address == (chain[index - 1].name, None)
+        return Reading(
+            operator=stage.name,
+            keys=keys,
+            columns=names,
+            time=TIMESTAMP if each.event_time else None,
+            of_source=False,
+            hash=hash_column(index, number),
+            combiner=combiner,
+            input=number,
+            chunks=None if adjacent else output_id(_index_of(chain, address[0]), address[1]),
+            last=not _needed(chain, index, wanted, address),
+            broadcast=each.is_broadcast,
+        )
+    source = each.origin
+    if source.watermark.alignment_group is not None:
+        raise DefinitionError(
+            "with_watermark_alignment: Spark decides before a batch what it reads of each source, and no source can be "
+            "held back by how far others are; limit what a batch reads of each, with maxOffsetsPerTrigger, "
+            "maxFilesPerTrigger and so on"
+        )
+    partition_by = source.watermark.partition_by
+    if partition_by is not None and partition_by not in schema.names:
+        raise DefinitionError(
+            f"with_partitions({partition_by!r}): the column is not in the source: {', '.join(schema.names)}"
+        )
+    readers = [place for place, _ in _readers(chain, source)]
+    return Reading(
+        operator=stage.name,
+        keys=keys,
+        columns=names,
+        time=time_column(source, schema),
+        of_source=True,
+        hash=hash_column(index, number),
+        bad_rows=_bad_rows(source, wanted, chain, index),
+        # With ingestion time rows get their timestamps in the key group, and are combined there.
+        combiner=None if source.ingests else combiner,
+        input=number,
+        partition_by=partition_by,
+        chunks=None if readers[0] == index else source_id(chain[-1].sources.index(source)),
+        last=readers[-1] == index,
+        broadcast=each.is_broadcast,
+    )
+
+
 def _bad_rows(source: Source, wanted: Sequence[Port], chain: list[Stage], index: int) -> str | None:
     """Return the output for bad rows: ``None`` refuses them, an empty one drops them."""
     tag = source.on_bad_row
@@ -509,13 +397,116 @@ def _bad_rows(source: Source, wanted: Sequence[Port], chain: list[Stage], index:
     return output_id(index, tag.name) if _needed(chain, index, wanted, (chain[index].name, tag.name)) else ""
 
 
-def _route(chain: list[Stage], schemas: list[list[Schema]], output: Port, parcel: Parcel | None) -> Route:
-    index = _index_of(chain, output.stage.name)
-    if output.tag is not None:
-        schema = _side_schema(output.stage, output.tag, schemas[index][0])
-        return Route(schema, output_id(index, output.tag.name), parcel)
-    schema = _main_schema(output.stage, "its main output is read")
-    return Route(schema, None if index + 1 == len(chain) else output_id(index, None), parcel)
+def _hash(stage: Stage, number: int, schema: Schema, bad: str | None) -> str:
+    """Return the SQL expression of the hash of the keys of an input, null for bad rows."""
+    each = stage.inputs[number]
+    if each.is_broadcast:
+        return no_hash(bad)
+    return hash_expression(key_columns(each.keys, schema, stage.name), schema, stage.name, bad)
+
+
+def _stage_frame(
+    chain: list[Stage],
+    index: int,
+    frame: DataFrame,
+    before: Emitter,
+    schemas: list[Schema],
+    wanted: Sequence[Port],
+    parallelism: int,
+) -> tuple[DataFrame, Packer]:
+    """Return the output of the stage before, and what packs it: its rows, if the stage reads them, and chunks."""
+    stage, main = chain[index], (chain[index - 1].name, None)
+    readings, hashes = [], []
+    for number, each in enumerate(stage.inputs):
+        if isinstance(each.origin, Source):
+            if _readers(chain, each.origin)[0][0] == index:
+                continue
+        elif each.origin.address == main:
+            hashes.append(f"{_hash(stage, number, schemas[number], None)} AS {hash_column(index, number)}")
+        readings.append(_reading(chain, index, number, wanted))
+    # Rows that are there as columns are those of the stage before; what else is read comes in notes.
+    columns = before.main.names if before.main is not None else ()
+    return (
+        frame.selectExpr(*map(quoted, columns), *hashes, *([TIMESTAMP] if before.timestamps else []), NOTE),
+        Packer(
+            parallelism,
+            tuple(readings),
+            after_stage=True,
+            forward=output_id(index - 1, None) if _needed(chain, index, wanted, main) else None,
+        ),
+    )
+
+
+def _recorded(packer: Packer, stage: Stage, recorder: Recorder) -> Packer:
+    """Return a packer that has its rows recorded."""
+    readings = (attrs.evolve(each, recorder=recorder, side=stage.inputs[each.input].side) for each in packer.readings)
+    return attrs.evolve(packer, readings=tuple(readings))
+
+
+def _packing(packer: Packer) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def pack(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        partition, batch = 0, 0
+        if context is not None:
+            # A stream's jobs know their batch; a batch DataFrame has but one.
+            partition, batch = context.partitionId(), int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        yield from packer.pack(batches, partition, batch)
+        freeze_modules()
+
+    return pack
+
+
+def _packed_inputs(chain: list[Stage], index: int) -> tuple[PackedInput, ...]:
+    """Return what a stage reads, as it unpacks it."""
+    stage, inputs = chain[index], []
+    sided = takes_two(stage.function)
+    for each in stage.inputs:
+        is_source = isinstance(each.origin, Source)
+        time: Any = each.source.time if is_source else TIMESTAMP if each.event_time else None
+        combined = combines(stage.function) and not (is_source and each.source.ingests)
+        inputs.append(
+            PackedInput(
+                () if callable(each.keys) else each.keys,
+                None if combined else time,
+                each.side if sided else None,
+                each.is_broadcast,
+                _index_of(chain, each.origin.stage.name) if isinstance(each.origin, Port) and each.counts else None,
+            )
+        )
+    return tuple(inputs)
+
+
+def _key_type(stage: Stage, schemas: list[Schema]) -> str:
+    """Return the type of a stage's keys.
+
+    Raises:
+        DefinitionError: The streams that it reads have keys of different types.
+    """
+    types = set()
+    for each, schema in zip(stage.inputs, schemas, strict=True):
+        if each.is_broadcast:
+            continue
+        columns = dict(schema.columns)
+        types.add(spark_key_type([columns[key] for key in key_columns(each.keys, schema, stage.name)]))
+    if len(types) > 1:
+        raise DefinitionError(
+            f"operator {stage.name!r}: the streams that it reads have keys of types {' and '.join(sorted(types))}; "
+            "cast them to one type"
+        )
+    return next(iter(types))
+
+
+def _worked(packed: list[DataFrame], processor: Any, emitter: Emitter, initial: Any) -> DataFrame:
+    """Return what the key groups make of packed rows, in the columns of an emitter."""
+    # The batch's time as Spark logs it, so that a batch that is run again sees the same. It is text because Spark
+    # writes numbers into the code that it generates, which would be compiled again for each batch.
+    clock = "CAST(unix_millis(current_timestamp()) AS STRING) AS clock"
+    timed = reduce(type(packed[0]).unionAll, packed).selectExpr("keygroup", clock, "payload")
+    return timed.groupBy("keygroup").transformWithStateInPandas(
+        processor, emitter.ddl, outputMode="append", timeMode="None", initialState=initial
+    )
 
 
 def _observed(worked: DataFrame, emitter: Emitter, operator: str, observations: dict[str, Observation]) -> DataFrame:
@@ -539,22 +530,13 @@ def _observed(worked: DataFrame, emitter: Emitter, operator: str, observations: 
     return frame.observe(observations[operator], marks)
 
 
-# What the Python workers run ------------------------------------------------------------------------------------------
-
-
-def _packing(packer: Packer) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    def pack(batches: Iterator[Any]) -> Iterator[Any]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        partition, batch = 0, 0
-        if context is not None:
-            # A stream's jobs know their batch; a batch DataFrame has but one.
-            partition, batch = context.partitionId(), int(context.getLocalProperty("streaming.sql.batchId") or 0)
-        yield from packer.pack(batches, partition, batch)
-        freeze_modules()
-
-    return pack
+def _route(chain: list[Stage], schemas: list[list[Schema]], output: Port, parcel: Parcel | None) -> Route:
+    index = _index_of(chain, output.stage.name)
+    if output.tag is not None:
+        schema = _side_schema(output.stage, output.tag, schemas[index][0])
+        return Route(schema, output_id(index, output.tag.name), parcel)
+    schema = _main_schema(output.stage, "its main output is read")
+    return Route(schema, None if index + 1 == len(chain) else output_id(index, None), parcel)
 
 
 def _unpacker(schema: Schema) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -568,3 +550,19 @@ def _unpacker(schema: Schema) -> Callable[[Iterator[Any]], Iterator[Any]]:
                 yield from (table if table.schema == target else table.cast(target)).to_batches()
 
     return unpack
+
+
+def parallelism_of(last: Stage) -> int | None:
+    """Return the number of key groups that a chain asks for, ``None`` if it does not.
+
+    Raises:
+        DefinitionError: Its stages ask for different numbers.
+    """
+    asked = {stage.parallelism: stage.name for stage in last.chain if stage.parallelism is not None}
+    if len(asked) > 1:
+        (one, first), (other, second) = list(asked.items())[:2]
+        raise DefinitionError(
+            f"operators {first!r} and {second!r} ask for parallelism {one} and {other}: the stages of one Spark query "
+            "have as many key groups as it has shuffle partitions; give the same number"
+        )
+    return next(iter(asked), None)
