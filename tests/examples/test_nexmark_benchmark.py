@@ -1,0 +1,46 @@
+"""The benchmark of the Nexmark queries: its table, its chart, and what it refuses."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from examples.nexmark.catalog import QUERIES
+from tests.benchmarks.nexmark import Figures, chart, main, table
+from tests.benchmarks.nexmark_sql import FLINK, FLINK_CANNOT, SPARK, SPARK_CANNOT
+
+_ENGINES = ["keyed", "flink"]
+_FIGURES: dict[str, dict[str, Figures | str]] = {
+    "q0": {"keyed": Figures(2.0, 10**9, None, True), "flink": Figures(1.0, 2 * 10**9, None, True)},
+    "q5": {"keyed": Figures(4.0, 10**9, 3_000_000, True), "flink": Figures(9.0, 2 * 10**9, 4_000_000, True)},
+    "q6": {"keyed": Figures(3.0, 10**9, 1_000_000, True), "flink": "cannot: it has no such thing"},
+}
+
+
+def test_the_table_has_the_ratio_of_what_a_query_costs_beyond_q0_and_the_reasons():
+    lines = table(_FIGURES, _ENGINES).splitlines()
+    assert lines[3] == "| q5 | 4.00 | 2.00 | 1000 | 3.0 | 9.00 | 8.00 | 2000 | 4.0 | 0.25 |"
+    assert lines[4] == "| q6 | 3.00 | 1.00 | 1000 | 1.0 |  |  |  |  |  |"
+    assert lines[-1] == "- q6, Flink SQL: cannot: it has no such thing"
+    assert {line.count("|") for line in lines[:5]} == {11}
+
+
+def test_the_chart_has_a_bar_for_each_figure():
+    picture = ET.fromstring(chart(_FIGURES, _ENGINES))
+    bars = [each for each in picture.iter("{http://www.w3.org/2000/svg}rect") if each.get("x") == "44"]
+    widths = [float(each.get("width", "0")) for each in bars if each.get("y") != "26"]
+    assert widths == pytest.approx([560 * cpu / 9 for cpu in (2, 1, 4, 9, 3)], abs=0.1)
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--only", "q24"), ("--engines", "keyed,beam"), ("--rate", "0"), ("--events", "many")]
+)
+def test_unknown_names_and_impossible_numbers_are_refused(arguments, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert f"argument {arguments[0]}: '{arguments[1].split(',')[-1]}'" in capsys.readouterr().err
+
+
+def test_an_engine_has_each_query_or_a_reason():
+    assert sorted([*FLINK, *FLINK_CANNOT]) == sorted([*SPARK, *SPARK_CANNOT]) == sorted(QUERIES)
