@@ -53,7 +53,7 @@ _ENVIRONMENT = _ROOT / ".environments" / "flink"
 _PACKAGE = "apache-flink==2.0.0"
 _FLINK_RUN = Path(__file__).with_name("nexmark_flink.py")
 _NAMES = {"keyed": "keyed on Spark", "local": "keyed, local", "flink": "Flink SQL", "spark": "Spark SQL"}
-_FILE = 100_000  # events: a batch of keyed and of Spark
+_FILE = 250_000  # events: a batch on Spark
 _FEW, _FEW_RATE = 5_000, 125
 _CONFIG = {"spark.ui.enabled": "false", "spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
 #: Of equal prices or times Flink and Spark may choose any.
@@ -117,7 +117,8 @@ def table(figures: dict[str, dict[str, Figures | str]], engines: Sequence[str]) 
     """Return the figures as a table in Markdown, and below it the reasons of queries without."""
     columns = [column for engine in engines for column in (f"{_NAMES[engine]}", "− q0", "peak MB", "state MB")]
     if "flink" in engines:
-        columns += [f"{_NAMES[engine]} / Flink, − q0" for engine in engines if engine != "flink"]
+        others = [_NAMES[engine] for engine in engines if engine != "flink"]
+        columns += [column for other in others for column in (f"{other} / Flink", "− q0")]
     lines = ["| | " + " | ".join(columns) + " |", "|---|" + "--:|" * len(columns)]
     reasons = []
     for query, row in figures.items():
@@ -131,12 +132,10 @@ def table(figures: dict[str, dict[str, Figures | str]], engines: Sequence[str]) 
             state = "" if each.state_bytes is None else f"{each.state_bytes / 1e6:.1f}"
             cells += [f"{each.cpu:.2f}", _text(_above(figures, query, engine)), f"{each.peak_bytes / 1e6:.0f}", state]
         if "flink" in engines:
-            theirs = _above(figures, query, "flink")
             for engine in engines:
-                ours = _above(figures, query, engine)
                 if engine != "flink":
-                    is_given = ours is not None and theirs is not None and theirs > 0
-                    cells.append(_text(ours / theirs if is_given else None))  # type: ignore[operator]
+                    cells.append(_ratio(_cpu(row[engine]), _cpu(row["flink"])))
+                    cells.append(_ratio(_above(figures, query, engine), _above(figures, query, "flink")))
         lines.append(f"| {query} | " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", *reasons])
 
@@ -171,6 +170,14 @@ def _above(figures: dict[str, dict[str, Figures | str]], query: str, engine: str
     if query == "q0" or not isinstance(base, Figures) or not isinstance(each, Figures):
         return None
     return each.cpu - base.cpu
+
+
+def _cpu(figures: Figures | str) -> float | None:
+    return None if isinstance(figures, str) else figures.cpu
+
+
+def _ratio(ours: float | None, theirs: float | None) -> str:
+    return "" if ours is None or theirs is None or theirs <= 0 else f"{ours / theirs:.2f}"
 
 
 def _text(number: float | None) -> str:
@@ -240,7 +247,8 @@ def _settings(options: argparse.Namespace) -> str:
     return "\n".join(
         [
             f"{datetime.now(UTC):%Y-%m-%d}, {machine}, {versions}, {_PACKAGE}",
-            f"{options.events:,} events, {options.rate:,} a second; {options.rounds} rounds; {_FILE:,} events a batch",
+            f"{options.events:,} events, {options.rate:,} a second; {options.rounds} rounds",
+            f"batches: {_FILE:,} events on Spark, 100,000 in the local runtime",
             f"keyed and Spark: local[2], 2 shuffle partitions, {_CONFIG}",
             f"Flink: {flink}",
         ]
