@@ -198,10 +198,11 @@ class LmdbDatabase:
         import lmdb
 
         try:
+            reading = self._writing or self._reading or self.snapshot()
             if len(key) <= _LONG:
-                found: bytes | None = self.snapshot().get(key)
+                found: bytes | None = reading.get(key)
                 return found
-            stored = self.snapshot().get(_shortened(key))
+            stored = reading.get(_shortened(key))
         except lmdb.Error as error:
             raise self.failed("cannot be read", error) from error
         return None if stored is None else self._whole(stored)[1]
@@ -380,11 +381,6 @@ class LmdbStore(RocksStore):
     def _connect(self) -> LmdbDatabase:
         return LmdbDatabase(self.path / _subfolder())
 
-    def get(self, prefix: bytes, sub: bytes) -> bytes | None:
-        """See `LocalStore.get`."""
-        value = self._get(b"E" + prefix + sub)
-        return None if value is None else value[4:]
-
     def refresh(self) -> None:
         """See `SharedStore.refresh`."""
         if not self._database.is_there():
@@ -396,6 +392,7 @@ class LmdbStore(RocksStore):
 
     def _look(self) -> None:
         """Take a snapshot, and its position."""
+        self._forget()
         position, self._floors = self._read_position()
         if position != self._position:
             # Another process has changed the store.
@@ -406,6 +403,7 @@ class LmdbStore(RocksStore):
     def release(self) -> None:
         """See `SharedStore.release`."""
         self._database.release()
+        self._forget()
         self._tables.clear()
 
     def keep_rows(self, attempt: str, rows: dict[int, bytes]) -> None:
@@ -466,6 +464,7 @@ class LmdbStore(RocksStore):
 
     def _clear(self) -> None:
         self._database.clear()
+        self._forget()
         self._position, self._floors = None, {}
         self._tables.clear()
         self._chunks = None

@@ -153,7 +153,7 @@ def test_an_attempt_that_was_not_committed_leaves_no_trace(random):
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("seed", range(3))
-def test_processes_that_share_a_store_need_no_log(tmp_path, monkeypatch, seed):
+def test_processes_that_share_a_store_need_no_log(tmp_path, seed):
     random, store = Random(seed), open_lmdb_store(tmp_path)
     group = Group(store=store)
     # Each process has a replica of its own, and Spark chooses one of them for each batch.
@@ -173,7 +173,7 @@ def test_processes_that_share_a_store_need_no_log(tmp_path, monkeypatch, seed):
             lost = True
     counters = group.meta().counters
     assert (counters["segments_replayed"] > 0) == (counters["entries_replayed"] > 0) == lost
-    assert counters["stores_rebuilt"] == lost * counters["stores_rebuilt"]
+    assert lost or not counters["stores_rebuilt"]
     store.close()
 
 
@@ -190,7 +190,7 @@ def test_rows_of_an_attempt_that_was_not_committed_are_not_taken(tmp_path):
     store.close()
 
 
-def test_a_kept_row_that_is_damaged_is_read_from_the_log(tmp_path, monkeypatch):
+def test_a_kept_row_that_is_damaged_is_read_from_the_log(tmp_path):
     store = open_lmdb_store(tmp_path)
     group = Group(store=store)
     group.run(("a", "value", b"1"))

@@ -102,7 +102,7 @@ class Program:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("store", "kind"), [("memory", "rows"), ("rocksdb", "rows"), ("memory", "columns"), ("rocksdb", "columns")]
+    ("store", "kind"), [(store, kind) for store in ("memory", "rocksdb", "lmdb") for kind in ("rows", "columns")]
 )
 def test_each_row_comes_once_after_kills_of_the_whole_program(tmp_path, store, kind):
     elements = write_batches(tmp_path, 8)
@@ -119,10 +119,18 @@ def test_each_row_comes_once_after_kills_of_the_whole_program(tmp_path, store, k
     check(tmp_path, elements)
 
 
-@pytest.mark.parametrize("kind", ["rows", pytest.param("columns", marks=pytest.mark.long)])
-def test_a_killed_worker_and_a_function_that_raises_once_are_retried_by_spark(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "store"),
+    [
+        ("rows", "lmdb"),
+        pytest.param("rows", "memory", marks=pytest.mark.long),
+        pytest.param("columns", "memory", marks=pytest.mark.long),
+        pytest.param("columns", "lmdb", marks=pytest.mark.long),
+    ],
+)
+def test_a_killed_worker_and_a_function_that_raises_once_are_retried_by_spark(tmp_path, kind, store):
     elements = write_batches(tmp_path, 4, mishaps={1: Mishap.DIES, 2: Mishap.RAISES})
-    status, said = Program(tmp_path, master="local[2,4]", kind=kind).end()
+    status, said = Program(tmp_path, master="local[2,4]", kind=kind, store=store).end()
     assert status == 0, said
     assert (tmp_path / f"mishap{Mishap.DIES}").exists()
     assert (tmp_path / f"mishap{Mishap.RAISES}").exists()

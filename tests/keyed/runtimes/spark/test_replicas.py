@@ -9,7 +9,7 @@ import pytest
 from keyed.engine.replica import Replica
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
-from keyed.stores import MemoryStore, RocksStore
+from keyed.stores import LmdbStore, MemoryStore, RocksStore
 
 
 def test_a_store_in_memory_is_kept_from_batch_to_batch_by_log():
@@ -23,15 +23,15 @@ def test_a_store_in_memory_is_kept_from_batch_to_batch_by_log():
             assert replica.store.position() is None
 
 
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_a_first_batch_that_fails_leaves_no_store(tmp_path, on_disk):
-    cache, folder = ReplicaCache(), tmp_path if on_disk else None
-    with pytest.raises(RuntimeError), cache.replica("op", 0, "log", folder, new=True) as first:
+@pytest.mark.parametrize("kind", ["memory", "rocksdb", "lmdb"])
+def test_a_first_batch_that_fails_leaves_no_store(tmp_path, kind):
+    cache, folder = ReplicaCache(), tmp_path if kind != "memory" else None
+    with pytest.raises(RuntimeError), cache.replica("op", 0, "log", folder, new=True, kind=kind) as first:
         raise RuntimeError
     assert not any(tmp_path.iterdir())
-    with cache.replica("op", 0, "log", folder, new=True) as other:
+    with cache.replica("op", 0, "log", folder, new=True, kind=kind) as other:
         assert other is not first
-    with cache.replica("op", 0, "log", folder) as again:
+    with cache.replica("op", 0, "log", folder, kind=kind) as again:
         assert again is other
 
 
@@ -65,6 +65,35 @@ def test_a_store_on_disk_is_open_during_a_batch_only(tmp_path):
         assert replica.store.get(b"\x01p", b"") == b"v"
     with cache.replica("op", 0, "log", tmp_path) as replica:
         assert replica.store.position() == ("log", 3)
+
+
+def test_a_shared_store_is_opened_once_and_reads_during_a_batch_only(tmp_path, monkeypatch):
+    cache = ReplicaCache()
+    with cache.replica("op", 0, "log", tmp_path, kind="lmdb") as first:
+        assert (isinstance(first.store, LmdbStore), first.stores_opened) == (True, 1)
+        first.store.apply("log", 3, [(b"\x01p", b"", b"v")])
+        first.stores_opened = 0
+    database = first.store._database
+    assert database._reading is None
+    with cache.replica("op", 0, "log", tmp_path, kind="lmdb") as again:
+        assert (again, again.store._database, again.stores_opened) == (first, database, 0)
+        assert again.store.get(b"\x01p", b"") == b"v"
+    assert database._reading is None
+    later = time.monotonic() + 3600
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    with cache.replica("op", 1, "log", None):
+        assert not database.is_there()
+    with cache.replica("op", 0, "log", tmp_path, kind="lmdb") as replica:
+        assert (replica.store.position(), replica.stores_opened) == (("log", 3), 1)
+        replica.close()
+
+
+def test_a_job_may_change_its_store(tmp_path):
+    cache = ReplicaCache()
+    for kind, folder in (("lmdb", tmp_path), ("memory", None), ("rocksdb", tmp_path), ("lmdb", tmp_path)) * 2:
+        with cache.replica("op", 0, "log", folder, kind=kind) as replica:
+            replica.store.apply("log", 1, [(b"\x01p", b"", b"v")])
+            assert replica.store.get(b"\x01p", b"") == b"v"
 
 
 def test_stores_on_disk_that_nobody_uses_are_deleted_and_other_folders_are_not(tmp_path):
