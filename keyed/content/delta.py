@@ -12,6 +12,7 @@ from keyed.content.addresses import TIMER_PROCESSING
 from keyed.content.blocks import BLOCK_BYTES, Block, Change, LogBlock, TableBlock, TableChange, TableDelta, cut
 from keyed.content.local_store import Applies
 from keyed.errors import CorruptionError
+from keyed.ids import random_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -183,6 +184,8 @@ class Applying:
         self._store = store
         self._log_id = log_id
         self._row = row
+        # No other process that applies the same log can go on from a part of this one.
+        self._part = f"part {random_id()} of {log_id}"
         self._waiting = Delta()
         self._records = self._deltas = 0
 
@@ -198,7 +201,7 @@ class Applying:
 
     def flush(self) -> None:
         """Apply what was added."""
-        self._apply(f"part of {self._log_id}")
+        self._apply(self._part)
 
     def finish(self) -> None:
         """Apply what was added last, with the position."""

@@ -430,9 +430,7 @@ class LmdbStore(RocksStore):
         self._transact(lambda: self._apply(log_id, row, known, tables))
 
     def _apply(self, log_id: str, row: int, changes: list[Change], tables: Sequence[TableDelta]) -> None:
-        stands, _ = self._read_position()
-        if stands != self._position:
-            raise LocalStoreError(f"{self._database.path} was changed by another process while it was read")
+        self._check_position()
         super().apply(log_id, row, changes, tables)
 
     def _transact(self, work: Callable[[], None]) -> None:
@@ -449,7 +447,14 @@ class LmdbStore(RocksStore):
                 if not isinstance(error, MapFull):
                     raise
             else:
-                return
+                break
+        # The snapshot of the rest of the batch is that of the change, or there is none.
+        self._check_position()
+
+    def _check_position(self) -> None:
+        stands, _ = self._read_position()
+        if stands != self._position:
+            raise LocalStoreError(f"{self._database.path} was changed by another process while it was read")
 
     def reset(self) -> None:
         """See `LocalStore.reset`."""

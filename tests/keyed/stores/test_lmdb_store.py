@@ -4,7 +4,7 @@ import mmap
 import os
 import resource
 import signal
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -75,6 +75,28 @@ def test_processes_see_what_each_other_has_applied_without_opening_anything(tmp_
         os.close(end)
 
 
+def test_a_change_right_after_the_own_one_is_noticed(tmp_path, monkeypatch):
+    store = open_lmdb_store(tmp_path)
+    store.apply("log", 1, [(PREFIX, b"", b"1")])
+    position, transaction = store._database.get(b"M"), store._database.transaction
+    assert position is not None
+
+    @contextmanager
+    def followed():
+        with transaction():
+            yield
+        with store._database._environment.begin(write=True) as other:
+            other.put(b"M", position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._database, "transaction", followed)
+        with pytest.raises(LocalStoreError, match="changed by another process"):
+            store.apply("log", 2, [(PREFIX, b"", b"2")])
+    store.reset()
+    assert store.position() is None
+    store.close()
+
+
 def test_a_process_that_is_killed_while_it_writes_leaves_the_last_commit(tmp_path, other):
     def work():
         store = open_lmdb_store(tmp_path)
@@ -109,6 +131,7 @@ def test_a_snapshot_of_a_killed_process_is_cleared(tmp_path, other):
         other(work, killed=True)
         store = open_lmdb_store(tmp_path)
         store.apply("log", 1, [])
+        store.release()
         assert store._database._environment.readers() == "(no active readers)\n"
         store.reset()
         store.close()

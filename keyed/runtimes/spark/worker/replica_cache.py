@@ -100,9 +100,7 @@ class ReplicaCache:
             if folder is None:
                 yield replica
             else:
-                if isinstance(replica.store, SharedStore):
-                    replica.store.refresh()
-                else:
+                if not _refreshed(replica):
                     replica.store = self._open(folder, name, kind)
                     replica.stores_opened = 1
                 try:
@@ -130,6 +128,18 @@ class ReplicaCache:
             self._swept.add(folder)
             _sweep(folder)
         return open_store(kind, folder / name)
+
+
+def _refreshed(replica: Replica) -> bool:
+    """Show what other processes have applied to a store that is open; return whether it is, and can be read."""
+    if isinstance(replica.store, SharedStore):
+        try:
+            replica.store.refresh()
+        except LocalStoreError:
+            replica.store.close()
+        else:
+            return True
+    return False
 
 
 def _sweep(folder: Path) -> None:

@@ -3,10 +3,12 @@
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from keyed.engine.replica import Replica
+from keyed.operators import Store
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
 from keyed.stores import LmdbStore, MemoryStore, RocksStore
@@ -71,12 +73,13 @@ def test_a_shared_store_is_opened_once_and_reads_during_a_batch_only(tmp_path, m
     cache = ReplicaCache()
     with cache.replica("op", 0, "log", tmp_path, kind="lmdb") as first:
         assert (isinstance(first.store, LmdbStore), first.stores_opened) == (True, 1)
-        first.store.apply("log", 3, [(b"\x01p", b"", b"v")])
+        store: Any = first.store
+        store.apply("log", 3, [(b"\x01p", b"", b"v")])
         first.stores_opened = 0
-    database = first.store._database
+    database = store._database
     assert database._reading is None
     with cache.replica("op", 0, "log", tmp_path, kind="lmdb") as again:
-        assert (again, again.store._database, again.stores_opened) == (first, database, 0)
+        assert (again, again.store, store._database, again.stores_opened) == (first, store, database, 0)
         assert again.store.get(b"\x01p", b"") == b"v"
     assert database._reading is None
     later = time.monotonic() + 3600
@@ -88,9 +91,23 @@ def test_a_shared_store_is_opened_once_and_reads_during_a_batch_only(tmp_path, m
         replica.close()
 
 
+def test_a_shared_store_that_is_damaged_while_it_is_open_starts_empty(tmp_path):
+    cache = ReplicaCache()
+    with cache.replica("op", 0, "log", tmp_path, kind="lmdb") as replica:
+        store: Any = replica.store
+        store.apply("log", 3, [(b"\x01p", b"", b"v")])
+        with store._database.transaction():
+            store._database.write({b"M": b"damaged"})
+    with cache.replica("op", 0, "log", tmp_path, kind="lmdb") as replica:
+        assert (replica.store.position(), replica.stores_opened) == (None, 1)
+        replica.close()
+
+
 def test_a_job_may_change_its_store(tmp_path):
     cache = ReplicaCache()
-    for kind, folder in (("lmdb", tmp_path), ("memory", None), ("rocksdb", tmp_path), ("lmdb", tmp_path)) * 2:
+    kinds: list[Store] = ["lmdb", "memory", "rocksdb", "lmdb"] * 2
+    for kind in kinds:
+        folder = None if kind == "memory" else tmp_path
         with cache.replica("op", 0, "log", folder, kind=kind) as replica:
             replica.store.apply("log", 1, [(b"\x01p", b"", b"v")])
             assert replica.store.get(b"\x01p", b"") == b"v"
