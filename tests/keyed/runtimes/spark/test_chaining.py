@@ -29,7 +29,8 @@ ROW = "k string, v bigint"
 WINDOWS = "k string, start bigint, n bigint"
 KINDS = {"rows": (CountInWindows, WINDOWS), "columns": (CombinedColumns, WINDOWS), "counter": (Count, COUNTED)}
 #: What has to do with the machine, with which worker serves a group, and with when Spark asks for a batch without rows.
-CHANCE = {"busy_microseconds", "segments_replayed", "stores_rebuilt", "log_bytes", "log_rows", "processing_time"}
+CHANCE = {"busy_microseconds", "segments_replayed", "entries_replayed", "stores_rebuilt", "stores_opened"}
+CHANCE |= {"log_bytes", "log_rows", "processing_time"}
 
 
 def rows_of(seed, count=60):
