@@ -1,5 +1,7 @@
 """Kafka Streams' versioned store: RocksDBVersionedStoreTest of 4.x, each test under its own name.
 
+Tests with the same steps are one test, with the other name as a case.
+
 Stream time is the watermark here: a put moves it to just before its timestamp, as a stream without a delay does. Ranges
 come with the oldest version first, where Kafka's default is the newest.
 """
@@ -53,13 +55,15 @@ class Store:
         assert (found and (found.value, found.timestamp)) == expected
 
     def has(self, key, value, timestamp):
-        assert self._look(key, lambda state: state.get()) == VersionedRecord(value, timestamp)
+        expected = None if value is None else VersionedRecord(value, timestamp)
+        assert self._look(key, lambda state: state.get()) == expected
 
     def lacks(self, key):
         assert self._look(key, lambda state: state.get()) is None
 
     def had(self, key, as_of, value, timestamp, valid_to):
-        assert self._look(key, lambda state: state.get(as_of)) == VersionedRecord(value, timestamp, valid_to)
+        expected = None if value is None else VersionedRecord(value, timestamp, valid_to)
+        assert self._look(key, lambda state: state.get(as_of)) == expected
 
     def had_nothing(self, key, as_of):
         assert self._look(key, lambda state: state.get(as_of)) is None
@@ -70,10 +74,11 @@ class Store:
     def dropped(self, count):
         assert self.harness.metrics()["versions_dropped"] == count
 
-    def restore(self):
-        old = self.harness
-        self.harness = old.again(self._function(), store=self._backend, parallelism=2)
-        old.close()
+    def restore(self, times=1):
+        for _ in range(times):
+            old = self.harness
+            self.harness = old.again(self._function(), store=self._backend, parallelism=2)
+            old.close()
 
     def _look(self, key, look):
         if self._restored:
@@ -107,25 +112,14 @@ def test_should_put_null_as_latest(store):
     store.had_nothing("k", BASE + 2)
 
 
-def test_should_put_older_with_non_null_latest(store):
-    store.put("k", "v", BASE, NEWEST)
+@pytest.mark.parametrize("latest", ["v", None], ids=["non_null_latest", "null_latest"])
+def test_should_put_older(store, latest):
+    store.put("k", latest, BASE, NEWEST)
     store.put("k", "v2", BASE - 2, BASE)
     store.put("k", "v1", BASE - 1, BASE)
     store.put("k", "v4", BASE - 4, BASE - 2)
-    store.has("k", "v", BASE)
-    store.had("k", BASE, "v", BASE, NEWEST)
-    store.had("k", BASE - 1, "v1", BASE - 1, BASE)
-    store.had("k", BASE - 2, "v2", BASE - 2, BASE - 1)
-    store.had("k", BASE - 3, "v4", BASE - 4, BASE - 2)
-
-
-def test_should_put_older_with_null_latest(store):
-    store.put("k", None, BASE, NEWEST)
-    store.put("k", "v2", BASE - 2, BASE)
-    store.put("k", "v1", BASE - 1, BASE)
-    store.put("k", "v4", BASE - 4, BASE - 2)
-    store.lacks("k")
-    store.had_nothing("k", BASE)
+    store.has("k", latest, BASE)
+    store.had("k", BASE, latest, BASE, NEWEST)
     store.had("k", BASE - 1, "v1", BASE - 1, BASE)
     store.had("k", BASE - 2, "v2", BASE - 2, BASE - 1)
     store.had("k", BASE - 3, "v4", BASE - 4, BASE - 2)
@@ -187,7 +181,23 @@ def test_should_put_repeat_timestamp_as_latest(store):
     store.had_nothing("k", BASE - 1)
 
 
-def test_should_put_repeat_timestamps(store):
+def assert_nulls_with_values_between(store, vp5="vp5", vn5="vn5", vn6="vn6"):
+    store.lacks("k")
+    store.had_nothing("k", SEGMENT + 30)
+    store.had_nothing("k", SEGMENT + 15)
+    store.had("k", SEGMENT + 6, vp5, SEGMENT + 5, SEGMENT + 10)
+    store.had_nothing("k", SEGMENT + 2)
+    store.had_nothing("k", SEGMENT)
+    store.had_nothing("k", SEGMENT - 1)
+    store.had("k", SEGMENT - 5, vn5, SEGMENT - 5, SEGMENT - 1)
+    store.had("k", SEGMENT - 6, vn6, SEGMENT - 6, SEGMENT - 5)
+    store.had_nothing("k", SEGMENT - 8)
+
+
+@pytest.mark.parametrize(
+    "restores", [pytest.param(0, id="put"), pytest.param(1, id="restore_with_nulls_and_repeat_timestamps")]
+)
+def test_should_put_repeat_timestamps(store, restores):
     store.put("k", "to_be_replaced", SEGMENT + 20, NEWEST)
     store.put("k", None, SEGMENT - 10, SEGMENT + 20)
     store.put("k", "to_be_replaced", SEGMENT - 10, SEGMENT + 20)
@@ -204,25 +214,19 @@ def test_should_put_repeat_timestamps(store):
     store.put("k", None, SEGMENT + 20, NEWEST)
     store.put("k", None, SEGMENT + 20, NEWEST)
     store.put("k", "vn6", SEGMENT - 6, SEGMENT - 5)
-    store.lacks("k")
-    store.had_nothing("k", SEGMENT + 30)
-    store.had_nothing("k", SEGMENT + 15)
-    store.had("k", SEGMENT + 6, "vp5", SEGMENT + 5, SEGMENT + 10)
-    store.had_nothing("k", SEGMENT + 2)
-    store.had_nothing("k", SEGMENT)
-    store.had_nothing("k", SEGMENT - 1)
-    store.had("k", SEGMENT - 5, "vn5", SEGMENT - 5, SEGMENT - 1)
-    store.had("k", SEGMENT - 6, "vn6", SEGMENT - 6, SEGMENT - 5)
-    store.had_nothing("k", SEGMENT - 8)
+    store.restore(restores)
+    assert_nulls_with_values_between(store)
 
 
-def test_should_put_into_multiple_segments(store):
+@pytest.mark.parametrize("restores", [pytest.param(0, id="put"), pytest.param(2, id="restore_multiple_batches")])
+def test_should_put_into_multiple_segments(store, restores):
     store.put("k", None, SEGMENT - 20, NEWEST)
     store.put("k", "vn10", SEGMENT - 10, NEWEST)
     store.put("k", None, SEGMENT - 1, NEWEST)
     store.put("k", None, SEGMENT + 1, NEWEST)
     store.put("k", "vp10", SEGMENT + 10, NEWEST)
     store.put("k", None, SEGMENT + 20, NEWEST)
+    store.restore(restores)
     store.lacks("k")
     store.had_nothing("k", SEGMENT + 30)
     store.had("k", SEGMENT + 15, "vp10", SEGMENT + 10, SEGMENT + 20)
@@ -234,13 +238,15 @@ def test_should_put_into_multiple_segments(store):
     store.had_nothing("k", SEGMENT - 15)
 
 
-def test_should_move_record_to_older_segment_during_put(store):
+@pytest.mark.parametrize("restores", [pytest.param(0, id="put"), pytest.param(1, id="restore")])
+def test_should_move_record_to_older_segment_during_put(store, restores):
     store.put("k", "vp20", SEGMENT + 20, NEWEST)
     store.put("k", "vp10", SEGMENT + 10, SEGMENT + 20)
     store.put("k", "vn10", SEGMENT - 10, SEGMENT + 10)
     store.put("k", "vn2", SEGMENT - 2, SEGMENT + 10)
     store.put("k", "vn1", SEGMENT - 1, SEGMENT + 10)
     store.put("k", "vp1", SEGMENT + 1, SEGMENT + 10)
+    store.restore(restores)
     store.has("k", "vp20", SEGMENT + 20)
     store.had("k", SEGMENT + 30, "vp20", SEGMENT + 20, NEWEST)
     store.had("k", SEGMENT + 15, "vp10", SEGMENT + 10, SEGMENT + 20)
@@ -251,7 +257,8 @@ def test_should_move_record_to_older_segment_during_put(store):
     store.had("k", SEGMENT - 5, "vn10", SEGMENT - 10, SEGMENT - 2)
 
 
-def test_should_move_record_to_older_segment_with_nulls_during_put(store):
+@pytest.mark.parametrize("restores", [pytest.param(0, id="put"), pytest.param(1, id="restore_with_nulls")])
+def test_should_move_record_to_older_segment_with_nulls_during_put(store, restores):
     store.put("k", None, SEGMENT + 20, NEWEST)
     store.put("k", None, SEGMENT - 1, SEGMENT + 20)
     store.put("k", None, SEGMENT + 1, SEGMENT + 20)
@@ -260,16 +267,8 @@ def test_should_move_record_to_older_segment_with_nulls_during_put(store):
     store.put("k", "vp5", SEGMENT + 5, SEGMENT + 10)
     store.put("k", "vn5", SEGMENT - 5, SEGMENT - 1)
     store.put("k", "vn6", SEGMENT - 6, SEGMENT - 5)
-    store.lacks("k")
-    store.had_nothing("k", SEGMENT + 30)
-    store.had_nothing("k", SEGMENT + 15)
-    store.had("k", SEGMENT + 6, "vp5", SEGMENT + 5, SEGMENT + 10)
-    store.had_nothing("k", SEGMENT + 2)
-    store.had_nothing("k", SEGMENT)
-    store.had_nothing("k", SEGMENT - 1)
-    store.had("k", SEGMENT - 5, "vn5", SEGMENT - 5, SEGMENT - 1)
-    store.had("k", SEGMENT - 6, "vn6", SEGMENT - 6, SEGMENT - 5)
-    store.had_nothing("k", SEGMENT - 8)
+    store.restore(restores)
+    assert_nulls_with_values_between(store)
 
 
 def test_should_fall_through_to_existing_older_segment_as_latest_during_put(store):
@@ -378,16 +377,7 @@ def test_should_distinguish_empty_and_null(store):
     store.put("k", "", SEGMENT + 5, SEGMENT + 10)
     store.put("k", "", SEGMENT - 5, SEGMENT - 1)
     store.put("k", "", SEGMENT - 6, SEGMENT - 5)
-    store.lacks("k")
-    store.had_nothing("k", SEGMENT + 30)
-    store.had_nothing("k", SEGMENT + 15)
-    store.had("k", SEGMENT + 6, "", SEGMENT + 5, SEGMENT + 10)
-    store.had_nothing("k", SEGMENT + 2)
-    store.had_nothing("k", SEGMENT)
-    store.had_nothing("k", SEGMENT - 1)
-    store.had("k", SEGMENT - 5, "", SEGMENT - 5, SEGMENT - 1)
-    store.had("k", SEGMENT - 6, "", SEGMENT - 6, SEGMENT - 5)
-    store.had_nothing("k", SEGMENT - 8)
+    assert_nulls_with_values_between(store, "", "", "")
 
 
 def test_should_get_record_versions_from_older_segments(store):
@@ -504,96 +494,6 @@ def test_should_get_expired_if_latest_version_value(store):
     store.put("ko", "vo_new", HISTORY + 12, NEWEST)
     store.had_between("k", 0, 10, [("v", 1, NEWEST)])
     store.had_between("ko", 0, 10, [])
-
-
-def test_should_restore(store):
-    store.put("k", "vp20", SEGMENT + 20)
-    store.put("k", "vp10", SEGMENT + 10)
-    store.put("k", "vn10", SEGMENT - 10)
-    store.put("k", "vn2", SEGMENT - 2)
-    store.put("k", "vn1", SEGMENT - 1)
-    store.put("k", "vp1", SEGMENT + 1)
-    store.restore()
-    store.has("k", "vp20", SEGMENT + 20)
-    store.had("k", SEGMENT + 30, "vp20", SEGMENT + 20, NEWEST)
-    store.had("k", SEGMENT + 15, "vp10", SEGMENT + 10, SEGMENT + 20)
-    store.had("k", SEGMENT + 5, "vp1", SEGMENT + 1, SEGMENT + 10)
-    store.had("k", SEGMENT, "vn1", SEGMENT - 1, SEGMENT + 1)
-    store.had("k", SEGMENT - 1, "vn1", SEGMENT - 1, SEGMENT + 1)
-    store.had("k", SEGMENT - 2, "vn2", SEGMENT - 2, SEGMENT - 1)
-    store.had("k", SEGMENT - 5, "vn10", SEGMENT - 10, SEGMENT - 2)
-
-
-def test_should_restore_with_nulls(store):
-    store.put("k", None, SEGMENT + 20)
-    store.put("k", None, SEGMENT - 1)
-    store.put("k", None, SEGMENT + 1)
-    store.put("k", None, SEGMENT - 10)
-    store.put("k", None, SEGMENT + 10)
-    store.put("k", "vp5", SEGMENT + 5)
-    store.put("k", "vn5", SEGMENT - 5)
-    store.put("k", "vn6", SEGMENT - 6)
-    store.restore()
-    store.lacks("k")
-    store.had_nothing("k", SEGMENT + 30)
-    store.had_nothing("k", SEGMENT + 15)
-    store.had("k", SEGMENT + 6, "vp5", SEGMENT + 5, SEGMENT + 10)
-    store.had_nothing("k", SEGMENT + 2)
-    store.had_nothing("k", SEGMENT)
-    store.had_nothing("k", SEGMENT - 1)
-    store.had("k", SEGMENT - 5, "vn5", SEGMENT - 5, SEGMENT - 1)
-    store.had("k", SEGMENT - 6, "vn6", SEGMENT - 6, SEGMENT - 5)
-    store.had_nothing("k", SEGMENT - 8)
-
-
-def test_should_restore_with_nulls_and_repeat_timestamps(store):
-    store.put("k", "to_be_replaced", SEGMENT + 20)
-    store.put("k", None, SEGMENT - 10)
-    store.put("k", "to_be_replaced", SEGMENT - 10)
-    store.put("k", None, SEGMENT - 10)
-    store.put("k", "to_be_replaced", SEGMENT - 1)
-    store.put("k", "to_be_replaced", SEGMENT + 1)
-    store.put("k", None, SEGMENT - 1)
-    store.put("k", None, SEGMENT + 1)
-    store.put("k", None, SEGMENT + 10)
-    store.put("k", None, SEGMENT + 5)
-    store.put("k", "vp5", SEGMENT + 5)
-    store.put("k", "to_be_replaced", SEGMENT - 5)
-    store.put("k", "vn5", SEGMENT - 5)
-    store.put("k", None, SEGMENT + 20)
-    store.put("k", None, SEGMENT + 20)
-    store.put("k", "vn6", SEGMENT - 6)
-    store.restore()
-    store.lacks("k")
-    store.had_nothing("k", SEGMENT + 30)
-    store.had_nothing("k", SEGMENT + 15)
-    store.had("k", SEGMENT + 6, "vp5", SEGMENT + 5, SEGMENT + 10)
-    store.had_nothing("k", SEGMENT + 2)
-    store.had_nothing("k", SEGMENT)
-    store.had_nothing("k", SEGMENT - 1)
-    store.had("k", SEGMENT - 5, "vn5", SEGMENT - 5, SEGMENT - 1)
-    store.had("k", SEGMENT - 6, "vn6", SEGMENT - 6, SEGMENT - 5)
-    store.had_nothing("k", SEGMENT - 8)
-
-
-def test_should_restore_multiple_batches(store):
-    store.put("k", None, SEGMENT - 20)
-    store.put("k", "vn10", SEGMENT - 10)
-    store.put("k", None, SEGMENT - 1)
-    store.put("k", None, SEGMENT + 1)
-    store.put("k", "vp10", SEGMENT + 10)
-    store.put("k", None, SEGMENT + 20)
-    store.restore()
-    store.restore()
-    store.lacks("k")
-    store.had_nothing("k", SEGMENT + 30)
-    store.had("k", SEGMENT + 15, "vp10", SEGMENT + 10, SEGMENT + 20)
-    store.had_nothing("k", SEGMENT + 5)
-    store.had_nothing("k", SEGMENT + 2)
-    store.had_nothing("k", SEGMENT)
-    store.had_nothing("k", SEGMENT - 1)
-    store.had("k", SEGMENT - 5, "vn10", SEGMENT - 10, SEGMENT - 1)
-    store.had_nothing("k", SEGMENT - 15)
 
 
 def test_should_not_restore_expired(store):

@@ -1,6 +1,7 @@
 """The window operator in the harness (Flink's WindowOperatorTest and WindowOperatorContractTest)."""
 
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def value_of(element):
     return element[1]
 
 
-KEEPS = ["packed", "general"]
+each_layout = pytest.mark.parametrize("keeps", ["packed", "general"])
 
 
 def operator(assigner, keeps="packed", **options):
@@ -84,11 +85,19 @@ def nothing_left(harness):
     assert harness.pending_timers() == []
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@contextmanager
+def emptied(function, **options):
+    """A harness of an operator that is left without state and timers."""
+    with harness_of(function, **options) as harness:
+        yield harness
+        nothing_left(harness)
+
+
+@each_layout
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
 def test_sliding_event_time_windows(keeps, store):
     """Flink: testSlidingEventTimeWindows (size 3 s, slide 1 s)."""
-    with harness_of(operator(HoppingEventTimeWindows.of(3000, 1000), keeps), store=store) as h:
+    with emptied(operator(HoppingEventTimeWindows.of(3000, 1000), keeps), store=store) as h:
         for key, time in (
             ("key2", 3999),
             ("key2", 3000),
@@ -115,13 +124,12 @@ def test_sliding_event_time_windows(keeps, store):
         assert taken(h) == [("key2", 3000, 6000, 2, 5999)]
         h.advance_watermark(7999)
         assert taken(h) == []
-        nothing_left(h)
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
 def test_tumbling_event_time_windows(keeps):
     """Flink: testTumblingEventTimeWindows."""
-    with harness_of(operator(TumblingEventTimeWindows.of(3000), keeps)) as h:
+    with emptied(operator(TumblingEventTimeWindows.of(3000), keeps)) as h:
         for key, time in (("key2", 3999), ("key2", 3000), ("key1", 20), ("key1", 0), ("key1", 999), ("key2", 1998)):
             h.process((key, 1), time)
         h.advance_watermark(999)
@@ -132,13 +140,12 @@ def test_tumbling_event_time_windows(keeps):
         assert sorted(taken(h)) == [("key1", 0, 3000, 3, 2999), ("key2", 0, 3000, 1, 2999)]
         h.advance_watermark(5999)
         assert taken(h) == [("key2", 3000, 6000, 2, 5999)]
-        nothing_left(h)
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
 def test_sessions(keeps):
     """Flink: testReduceSessionWindows (gap 3 s)."""
-    with harness_of(operator(EventTimeSessionWindows.with_gap(3000), keeps)) as h:
+    with emptied(operator(EventTimeSessionWindows.with_gap(3000), keeps)) as h:
         for key, value, time in (
             ("key2", 1, 0),
             ("key2", 2, 1000),
@@ -161,25 +168,23 @@ def test_sessions(keeps):
         h.process(("key2", 20), 15000)
         h.advance_watermark(17999)
         assert taken(h) == [("key2", 15000, 18000, 30, 17999)]
-        nothing_left(h)
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
 def test_an_element_bridges_two_sessions_and_touching_ones_merge(keeps):
-    with harness_of(operator(EventTimeSessionWindows.with_gap(3000), keeps)) as h:
+    with emptied(operator(EventTimeSessionWindows.with_gap(3000), keeps)) as h:
         h.process(("k", 1), 0)
         h.process(("k", 2), 6000)
         h.crash_and_recover()
         h.process(("k", 4), 3000)  # touches both
         h.advance_watermark(20_000)
         assert taken(h) == [("k", 0, 9000, 7, 8999)]
-        nothing_left(h)
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
 def test_a_late_element_that_bridges_into_a_live_session_is_not_late(keeps):
     """Flink: testDropDueToLatenessSession..., where the merged window decides."""
-    with harness_of(operator(EventTimeSessionWindows.with_gap(10), keeps)) as h:
+    with emptied(operator(EventTimeSessionWindows.with_gap(10), keeps)) as h:
         h.process(("k", 1), 20)
         h.advance_watermark(25)
         h.process(("k", 2), 12)  # alone [12, 22) would be late, merged [12, 30) is not
@@ -188,14 +193,13 @@ def test_a_late_element_that_bridges_into_a_live_session_is_not_late(keeps):
         assert late(h) == [("other", 8)]
         h.advance_watermark(40)
         assert taken(h) == [("k", 5, 30, 7, 29)]
-        nothing_left(h)
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
 def test_sessions_with_lateness(keeps):
     """Flink: testDropDueToLatenessSessionWithLateness, in the order of its steps."""
     op = operator(EventTimeSessionWindows.with_gap(3000), keeps, allowed_lateness_ms=10_000)
-    with harness_of(op) as h:
+    with emptied(op) as h:
         h.process(("key2", 1), 1000)
         h.advance_watermark(1999)
         h.process(("key2", 1), 2000)
@@ -220,13 +224,12 @@ def test_sessions_with_lateness(keeps):
         assert taken(h) == [("key2", 1000, 17500, 8, 17499)]
         h.advance_watermark(100_000)
         assert taken(h) == []
-        nothing_left(h)
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
 def test_dynamic_gaps(keeps):
     assigner = EventTimeSessionWindows.with_dynamic_gap(lambda element: 5000 if element[0] == "key1" else 2000)
-    with harness_of(operator(assigner, keeps)) as h:
+    with emptied(operator(assigner, keeps)) as h:
         h.process(("key1", 1), 0)
         h.process(("key1", 2), 4999)
         h.process(("key2", 1), 0)
@@ -237,14 +240,13 @@ def test_dynamic_gaps(keeps):
             ("key2", 0, 2000, 1, 1999),
             ("key2", 2001, 4001, 2, 4000),
         ]
-        nothing_left(h)
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
 def test_late_elements_of_tumbling_windows(keeps):
     """Flink: testLateness (size 2 s, lateness 500 ms)."""
     op = operator(TumblingEventTimeWindows.of(2000), keeps, allowed_lateness_ms=500)
-    with harness_of(op) as h:
+    with emptied(op) as h:
         h.process(("key2", 1), 500)
         h.advance_watermark(1500)
         h.process(("key2", 1), 1300)
@@ -257,27 +259,25 @@ def test_late_elements_of_tumbling_windows(keeps):
         h.advance_watermark(7000)
         assert taken(h) == []
         assert late(h) == [("key2", 1)]
-        nothing_left(h)
 
 
 def test_late_firing_after_a_purge_holds_only_the_late_element():
     """Flink: testLateness uses a purging trigger: each late firing is of the late element alone."""
     trigger = PurgingTrigger.of(EventTimeTrigger())
     op = operator(TumblingEventTimeWindows.of(2000), "general", allowed_lateness_ms=500, trigger=trigger)
-    with harness_of(op) as h:
+    with emptied(op) as h:
         h.process(("k", 1), 500)
         h.advance_watermark(1999)
         h.process(("k", 2), 1997)
         assert taken(h) == [("k", 0, 2000, 1, 1999), ("k", 0, 2000, 2, 1999)]
         assert [timer.timestamp for timer in h.pending_timers()] == [2499]
         h.advance_watermark(2499)
-        nothing_left(h)
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
 def test_an_element_late_for_some_hopping_windows_goes_to_the_others(keeps):
     """Flink: testDropDueToLatenessSliding, testSideOutputDueToLatenessSliding."""
-    with harness_of(operator(HoppingEventTimeWindows.of(3000, 1000), keeps)) as h:
+    with emptied(operator(HoppingEventTimeWindows.of(3000, 1000), keeps)) as h:
         h.process(("key2", 1), 1000)
         h.advance_watermark(1999)
         h.process(("key2", 1), 2000)
@@ -296,7 +296,6 @@ def test_an_element_late_for_some_hopping_windows_goes_to_the_others(keeps):
         ]
         h.advance_watermark(10_000)
         taken(h)
-        nothing_left(h)
 
 
 def test_cleanup_time_at_the_end_of_time_is_never():
@@ -311,79 +310,61 @@ def test_cleanup_time_at_the_end_of_time_is_never():
         assert taken(h) == [("k", 1000, 2000, 2, 1999)]
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
 def test_times_at_the_limits(keeps):
-    with harness_of(operator(TumblingEventTimeWindows.of(1000), keeps)) as h:
+    with emptied(operator(TumblingEventTimeWindows.of(1000), keeps)) as h:
         h.process(("k", 1), MAX_TIMESTAMP - 1)
         h.process(("k", 2), -5000)
         h.advance_watermark(-4001)
         assert taken(h) == [("k", -5000, -4000, 2, -4001)]
         h.end_of_input()
         assert taken(h) == [("k", 9223372036854775000, MAX_TIMESTAMP, 1, MAX_TIMESTAMP)]
-        nothing_left(h)
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
 def test_hopping_windows_at_the_end_of_time(keeps):
-    with harness_of(operator(HoppingEventTimeWindows.of(1000, 500), keeps)) as h:
+    with emptied(operator(HoppingEventTimeWindows.of(1000, 500), keeps)) as h:
         h.process(("k", 1), MAX_TIMESTAMP - 1)
         h.end_of_input()
         starts = (9223372036854775000, 9223372036854775500)
         assert sorted(taken(h)) == [("k", start, MAX_TIMESTAMP, 1, MAX_TIMESTAMP) for start in starts]
-        nothing_left(h)
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
+@pytest.mark.parametrize("ends", ["by the clock", "with the input"])
 @pytest.mark.parametrize(
     ("assigner", "windows"),
     [
         (TumblingProcessingTimeWindows.of(3000), [(0, 3000)]),
         (HoppingProcessingTimeWindows.of(3000, 1000), [(-2000, 1000), (-1000, 2000), (0, 3000)]),
-        (ProcessingTimeSessionWindows.with_gap(3000), [(3, 3003)]),
+        (ProcessingTimeSessionWindows.with_gap(3000), None),
     ],
 )
-def test_processing_time_windows(keeps, assigner, windows):
-    with harness_of(operator(assigner, keeps)) as h:
+def test_processing_time_windows(keeps, assigner, windows, ends):
+    with emptied(operator(assigner, keeps)) as h:
         h.advance_processing_time(3)
-        h.process(("k", 1), 7_000_000)
-        h.process(("k", 2), None)
-        h.process(("j", 4), 0)
-        h.crash_and_recover()
-        h.advance_watermark(10_000_000)
-        assert taken(h) == []
-        h.advance_processing_time(50_000)
-        expected = sorted((key, *w, total, w[1] - 1) for w in windows for key, total in (("k", 3), ("j", 4)))
-        assert sorted(taken(h)) == expected
-        nothing_left(h)
-
-
-@pytest.mark.parametrize("keeps", KEEPS)
-@pytest.mark.parametrize(
-    ("assigner", "windows"),
-    [
-        (TumblingProcessingTimeWindows.of(3000), [(0, 3000)]),
-        (HoppingProcessingTimeWindows.of(3000, 1000), [(-2000, 1000), (-1000, 2000), (0, 3000)]),
-        (ProcessingTimeSessionWindows.with_gap(3000), [(3, 3500)]),
-    ],
-)
-def test_all_windows_in_processing_time_fire_at_the_end_of_the_input(keeps, assigner, windows):
-    with harness_of(operator(assigner, keeps)) as h:
-        h.advance_processing_time(3)
-        h.process(("k", 1), 0)
-        h.advance_processing_time(500)
-        h.process(("k", 2), 0)
-        h.end_of_input()
-        found = taken(h)
-        if isinstance(assigner, ProcessingTimeSessionWindows):
-            assert found == [("k", 3, 3500, 3, 3499)]
+        if ends == "by the clock":
+            h.process(("k", 1), 7_000_000)
+            h.process(("k", 2), None)
+            h.process(("j", 4), 0)
+            h.crash_and_recover()
+            h.advance_watermark(10_000_000)
+            assert taken(h) == []
+            h.advance_processing_time(50_000)
+            totals, session = (("k", 3), ("j", 4)), (3, 3003)
         else:
-            assert sorted(found) == sorted(("k", *window, 3, window[1] - 1) for window in windows)
-        nothing_left(h)
+            h.process(("k", 1), 0)
+            h.advance_processing_time(500)
+            h.process(("k", 2), 0)
+            h.end_of_input()
+            totals, session = (("k", 3),), (3, 3500)
+        expected = [(key, *w, total, w[1] - 1) for w in windows or [session] for key, total in totals]
+        assert sorted(taken(h)) == sorted(expected)
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
 def test_in_its_last_millisecond_a_window_in_processing_time_fires_with_each_element(keeps):
-    with harness_of(operator(HoppingProcessingTimeWindows.of(3, 1), keeps)) as h:
+    with emptied(operator(HoppingProcessingTimeWindows.of(3, 1), keeps)) as h:
         for now, value in ((0, 1), (1, 2), (2, 4), (2, 8)):
             h.advance_processing_time(now)
             h.process(("k", value), None)
@@ -392,7 +373,6 @@ def test_in_its_last_millisecond_a_window_in_processing_time_fires_with_each_ele
         assert [row[3] for row in found if row[1:3] == (0, 3)] == [3, 4, 8]
         h.advance_processing_time(10)
         assert [row[1:4] for row in taken(h)] == [(1, 4, 14), (2, 5, 12)]
-        nothing_left(h)
 
 
 def test_process_window_function_gets_all_elements_and_the_context():
@@ -404,7 +384,7 @@ def test_process_window_function_gets_all_elements_and_the_context():
             context.output("side", len(elements))
             yield from elements
 
-    with harness_of(WindowOperator(assigner=TumblingEventTimeWindows.of(10), process=Look())) as h:
+    with emptied(WindowOperator(assigner=TumblingEventTimeWindows.of(10), process=Look())) as h:
         h.advance_processing_time(77)
         h.process(("k", 3), 1)
         h.process(("k", 1), 0)
@@ -414,7 +394,6 @@ def test_process_window_function_gets_all_elements_and_the_context():
         assert h.take_output() == [(("k", 3), 9), (("k", 1), 9), (("k", 2), 9)]
         assert h.take_side_output("side") == [(3, 9)]
         assert seen == [(TimeWindow(0, 10), 9, 77)]
-        nothing_left(h)
 
 
 @pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)])
@@ -521,18 +500,17 @@ def test_continuous_event_time_trigger():
 
 def test_early_firings_of_a_tumbling_window():
     op = operator(TumblingEventTimeWindows.of(10), "general", trigger=ContinuousEventTimeTrigger.of(4))
-    with harness_of(op) as h:
+    with emptied(op) as h:
         h.process(("k", 1), 1)
         h.advance_watermark(4)
         h.process(("k", 2), 5)
         h.advance_watermark(9)
         assert taken(h) == [("k", 0, 10, 1, 9), ("k", 0, 10, 3, 9), ("k", 0, 10, 3, 9)]
-        nothing_left(h)
 
 
 def test_continuous_processing_time_trigger_on_event_time_windows():
     op = operator(TumblingEventTimeWindows.of(10), "general", trigger=ContinuousProcessingTimeTrigger.of(1000))
-    with harness_of(op) as h:
+    with emptied(op) as h:
         h.advance_processing_time(10_500)
         h.process(("k", 1), 1)
         h.advance_processing_time(12_000)
@@ -541,14 +519,13 @@ def test_continuous_processing_time_trigger_on_event_time_windows():
         h.advance_processing_time(20_000)
         assert taken(h) == [("k", 0, 10, 3, 9)]
         h.advance_watermark(9)
-        nothing_left(h)
 
 
 @pytest.mark.parametrize("timeout_resets", [True, False])
 def test_processing_timeout_trigger(timeout_resets):
     trigger = ProcessingTimeoutTrigger.of(CountTrigger.of(3), 100, reset_timer_on_new_record=timeout_resets)
     op = operator(TumblingEventTimeWindows.of(1000), "general", trigger=trigger)
-    with harness_of(op) as h:
+    with emptied(op) as h:
         h.process(("k", 1), 1)
         h.advance_processing_time(60)
         h.process(("k", 1), 1)
@@ -557,13 +534,12 @@ def test_processing_timeout_trigger(timeout_resets):
         h.advance_processing_time(160)
         assert len(taken(h)) == (1 if timeout_resets else 0)
         h.advance_watermark(1000)
-        nothing_left(h)
 
 
 def test_count_trigger_and_purging():
     """Flink: testCountTrigger."""
     op = operator(GlobalWindows.create(), "general", trigger=PurgingTrigger.of(CountTrigger.of(4)))
-    with harness_of(op) as h:
+    with emptied(op) as h:
         for _ in range(3):
             h.process(("key2", 1), 0)
         h.process(("key1", 1), 0)
@@ -574,7 +550,6 @@ def test_count_trigger_and_purging():
         for _ in range(3):
             h.process(("key1", 1), 0)
         assert taken(h) == [("key1", 4, MAX_TIMESTAMP)]
-        nothing_left(h)
 
 
 def test_count_trigger_on_merging_sessions():
@@ -628,11 +603,10 @@ def test_global_windows_at_the_end_of_the_stream():
 
 def test_never_trigger_never_fires_but_cleans_up():
     op = operator(TumblingEventTimeWindows.of(10), "general", trigger=NeverTrigger())
-    with harness_of(op) as h:
+    with emptied(op) as h:
         h.process(("k", 1), 1)
         h.advance_watermark(9)
         assert taken(h) == []
-        nothing_left(h)
 
 
 class Custom(Trigger):
@@ -662,7 +636,7 @@ class Custom(Trigger):
 
 @pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(100), EventTimeSessionWindows.with_gap(50)])
 def test_a_custom_trigger_with_state_and_timers(assigner):
-    with harness_of(operator(assigner, "general", trigger=Custom())) as h:
+    with emptied(operator(assigner, "general", trigger=Custom())) as h:
         h.process(("k", 1), 1)
         h.process(("k", 20), 2)
         assert [row[3] for row in taken(h)] == [21]
@@ -673,7 +647,6 @@ def test_a_custom_trigger_with_state_and_timers(assigner):
         h.advance_processing_time(50)
         assert {row[3] for row in taken(h)} == {90}
         h.advance_watermark(200)
-        nothing_left(h)
 
 
 class Reaching(MergingWindowAssigner):
@@ -695,7 +668,7 @@ def test_a_window_cannot_end_before_the_watermark_by_merging():
             h.process(("k", 1), 4000)
 
 
-@pytest.mark.parametrize("keeps", KEEPS)
+@each_layout
 def test_event_time_windows_need_timestamps(keeps):
     for assigner in (TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)):
         with harness_of(operator(assigner, keeps)) as h, pytest.raises(DefinitionError, match="need timestamps"):
@@ -705,7 +678,7 @@ def test_event_time_windows_need_timestamps(keeps):
 class TestIdleClosing:
     def test_a_window_closes_by_wall_clock_when_the_input_is_silent(self):
         op = operator(TumblingEventTimeWindows.of(10_000), "general", idle_timeout_ms=500)
-        with harness_of(op) as h:
+        with emptied(op) as h:
             h.process(("k", 1), 1)
             h.advance_processing_time(400)
             h.process(("k", 2), 2)
@@ -718,27 +691,24 @@ class TestIdleClosing:
             h.process(("k", 4), 3)  # opens the window anew
             h.advance_watermark(9999)
             assert taken(h) == [("k", 0, 10_000, 4, 9999)]
-            nothing_left(h)
 
     def test_a_window_that_the_watermark_has_closed_does_not_fire_again(self):
         op = operator(TumblingEventTimeWindows.of(10), "general", idle_timeout_ms=500, allowed_lateness_ms=100)
-        with harness_of(op) as h:
+        with emptied(op) as h:
             h.process(("k", 1), 1)
             h.advance_watermark(9)
             assert len(taken(h)) == 1
             h.advance_processing_time(1000)
             assert taken(h) == []
             h.advance_watermark(109)
-            nothing_left(h)
 
     def test_sessions_close_too(self):
         op = operator(EventTimeSessionWindows.with_gap(10), "general", idle_timeout_ms=500)
-        with harness_of(op) as h:
+        with emptied(op) as h:
             h.process(("k", 1), 1)
             h.process(("k", 2), 5)
             h.advance_processing_time(500)
             assert taken(h) == [("k", 1, 15, 3, 14)]
-            nothing_left(h)
 
 
 @pytest.mark.parametrize(
