@@ -351,13 +351,13 @@ def test_processing_time_windows(keeps, assigner, windows, ends):
             h.advance_watermark(10_000_000)
             assert taken(h) == []
             h.advance_processing_time(50_000)
-            totals, session = (("k", 3), ("j", 4)), (3, 3003)
+            totals, session = [("k", 3), ("j", 4)], (3, 3003)
         else:
             h.process(("k", 1), 0)
             h.advance_processing_time(500)
             h.process(("k", 2), 0)
             h.end_of_input()
-            totals, session = (("k", 3),), (3, 3500)
+            totals, session = [("k", 3)], (3, 3500)
         expected = [(key, *w, total, w[1] - 1) for w in windows or [session] for key, total in totals]
         assert sorted(taken(h)) == sorted(expected)
 
