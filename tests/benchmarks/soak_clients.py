@@ -22,6 +22,8 @@ from urllib.parse import quote
 
 #: Seconds that a client waits for the next bytes; streams send a comment after 15 seconds of silence.
 PATIENCE = 60.0
+#: Seconds after the end of the job in which followers become level with the table.
+_LEVEL = 180.0
 _T = TypeVar("_T")
 _SHARES = (("follow", 5), ("follow_key", 35), ("ask", 15), ("sql", 5), ("slow", 20), ("drop", 20))
 
@@ -57,10 +59,9 @@ class Clients:
         kinds = [kind for kind, share in _SHARES for _ in range(max(1, share * self._number // 100))]
         tasks = [asyncio.create_task(self._go_on(kind)) for kind in kinds]
         await self._ending.wait()
-        # The job has ended: a follower that has got nothing for a while, and misses something, misses it for good.
-        followed = -1
-        while followed != self.counts["follow"]:
-            followed = self.counts["follow"]
+        # The job has ended: a follower that differs from the table for minutes misses something for good.
+        patience = asyncio.get_running_loop().time() + _LEVEL
+        while asyncio.get_running_loop().time() < patience and not await self._are_level():
             await asyncio.sleep(5)
         for task in tasks:
             task.cancel()
@@ -73,6 +74,10 @@ class Clients:
                 wrong = sorted(key for key in view.keys() | table.keys() if view.get(key) != table.get(key))
                 self._problem(f"a follower differs from the table at {len(wrong)} keys, the first is {wrong[0]}")
         self.counts["followers compared"] = sum(map(bool, self._views))
+
+    async def _are_level(self) -> bool:
+        table = await self._entries()
+        return all(view == table for view in self._views)
 
     def end(self) -> None:
         """End all clients."""
@@ -167,7 +172,10 @@ class Clients:
                 writer.close()
             head, _, content = text.partition(b"\r\n\r\n")
             status = head.split()[1].decode() if head else "none"
-            self.counts[f"status {status}"] += 1
+            what = f"status {status}"
+            if status not in ("200", "none"):
+                what += f" {path.split('?')[0].rstrip('0123456789')} {json.loads(content)['error']['type']}"
+            self.counts[what] += 1
             if status.startswith("5") and status != "503":
                 self._problem(f"{path}: {content[:300]!r}")
             return json.loads(content) if status == "200" else None
