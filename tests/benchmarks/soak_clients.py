@@ -22,8 +22,8 @@ from urllib.parse import quote
 
 #: Seconds that a client waits for the next bytes; streams send a comment after 15 seconds of silence.
 PATIENCE = 60.0
-#: Seconds after the end of the job in which followers become level with the table.
-_LEVEL = 180.0
+#: How often, five seconds apart, it is asked after the end of the job whether the followers are level with the table.
+_LOOKS = 36
 _T = TypeVar("_T")
 _SHARES = (("follow", 5), ("follow_key", 35), ("ask", 15), ("sql", 5), ("slow", 20), ("drop", 20))
 
@@ -60,8 +60,9 @@ class Clients:
         tasks = [asyncio.create_task(self._go_on(kind)) for kind in kinds]
         await self._ending.wait()
         # The job has ended: a follower that differs from the table for minutes misses something for good.
-        patience = asyncio.get_running_loop().time() + _LEVEL
-        while asyncio.get_running_loop().time() < patience and not await self._are_level():
+        for _ in range(_LOOKS):
+            if await self._are_level():
+                break
             await asyncio.sleep(5)
         for task in tasks:
             task.cancel()
@@ -174,7 +175,7 @@ class Clients:
             status = head.split()[1].decode() if head else "none"
             what = f"status {status}"
             if status not in ("200", "none"):
-                what += f" {path.split('?')[0].rstrip('0123456789')} {json.loads(content)['error']['type']}"
+                what += f" {path.partition('?')[0].rstrip('0123456789')} {json.loads(content)['error']['type']}"
             self.counts[what] += 1
             if status.startswith("5") and status != "503":
                 self._problem(f"{path}: {content[:300]!r}")
