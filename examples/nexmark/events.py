@@ -168,7 +168,7 @@ def _check(path: Path) -> None:
         is_wrong = pc.not_equal(has_struct, pc.fill_null(pc.equal(rows["event_type"], type_), False))
         place = pc.index(is_wrong, True).as_py()
         if place >= 0:
-            kind = rows["event_type"][place].as_py()
+            kind = rows["event_type"].to_pylist()[place]
             raise NexmarkError(
                 f"{path}: event {place} has event_type {kind} and {'a' if has_struct[place].as_py() else 'no'} {name}; "
                 "an event has the one of person (0), auction (1) and bid (2) that its event_type names"

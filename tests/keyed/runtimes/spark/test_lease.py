@@ -117,6 +117,7 @@ def test_the_jvm_of_a_program_that_is_killed_holds_it_until_it_has_ended(spark, 
             stack.callback(kill, pid)
         assert program.stdout.readline() == "BATCH\n"
         os.kill(program.pid, signal.SIGKILL)
+        program.wait()
         if how == "forks":
             monkeypatch.setattr(checkpoint_lease, "_PATIENCE", 0.5)
             with pytest.raises(CheckpointError, match=rf"in use by process {jvm}, the JVM of a run whose program was"):
