@@ -41,7 +41,9 @@ def lowest_declared() -> dict[str, str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     declared = [*project["dependencies"], *(each for extra in EXTRAS for each in optional[extra])]
-    return {name_of(each): re.search(r">=([\w.]+)", each)[1] for each in declared}  # type: ignore[index]
+    # An extra may name another one of the project itself.
+    others = [each for each in declared if name_of(each) != project["name"]]
+    return {name_of(each): re.search(r">=([\w.]+)", each)[1] for each in others}  # type: ignore[index]
 
 
 def constraints(environment: str) -> list[str]:
