@@ -184,7 +184,7 @@ def test_a_query_that_failed_in_the_middle_is_resumed_from_its_checkpoint(query,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [11, 12])
+@pytest.mark.parametrize("seed", [11, pytest.param(12, marks=pytest.mark.long)])
 def test_ten_times_the_events_equal_their_oracle_too(seed, with_key_groups, tmp_path):
     Generator(50_000, 1_250, seed, 4000).write(tmp_path / "events", 4)
     truth = Oracle(tmp_path / "events")
@@ -202,7 +202,7 @@ def _has_parts_or_ended(folder: Path, least: int, process: subprocess.Popen[byte
 
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["local", pytest.param("spark", marks=[pytest.mark.long, pytest.mark.spark])])
-@pytest.mark.parametrize("query", ["q4", "q7", "q18"])
+@pytest.mark.parametrize("query", ["q7", *(pytest.param(each, marks=pytest.mark.long) for each in ("q4", "q18"))])
 def test_a_command_that_was_killed_is_resumed(query, runtime, tmp_path):
     Generator(300_000, 10_000, 21, 4000).write(tmp_path / "events")  # three batches of bids
     options = ["--input", "events", "--output", "out", "--checkpoint", "checkpoint", "--runtime", runtime]
@@ -242,9 +242,8 @@ def test_a_query_on_spark_equals_its_oracle(query, spark, events_on_spark, tmp_p
     assert truth.found(query, tmp_path / "out") == truth.expected(query)
 
 
-@pytest.mark.parametrize(
-    "query", ["q4", *(pytest.param(each, marks=pytest.mark.long) for each in QUERIES if each != "q4")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("query", QUERIES)
 def test_a_stream_on_spark_equals_its_oracle(query, spark, events_on_spark, with_key_groups, tmp_path):
     truth, folder = events_on_spark
     with_key_groups(query, 3)

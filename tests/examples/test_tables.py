@@ -45,6 +45,7 @@ def test_examples(example, printed, tmp_path, capsys):
     assert capsys.readouterr().out == printed
 
 
+@pytest.mark.long
 def test_payments_on_spark(spark, tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()

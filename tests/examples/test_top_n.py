@@ -95,6 +95,7 @@ def check(output, departures, *, window, delay, n, rows_per_batch):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_flights_in_time_equal_pandas_exactly(tmp_path, departures, capsys):
     assert main(["--runtime", "local", "--output", str(tmp_path / "out"), "--delay-minutes", "1440"]) == 0
     assert check(tmp_path / "out", departures, window="60min", delay="1440min", n=10, rows_per_batch=20_000) == 0
@@ -105,6 +106,7 @@ def test_all_flights_in_time_equal_pandas_exactly(tmp_path, departures, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_on_time_counts_and_late_rows_are_all_rows(tmp_path, departures):
     options = ["--n", "1000", "--window-minutes", "30", "--delay-minutes", "15", "--rows-per-batch", "20000"]
     assert main(["--runtime", "local", "--output", str(tmp_path / "out"), *options]) == 0

@@ -506,7 +506,7 @@ def test_changes_of_batches_are_kept_up_to_a_size(log, tmp_path):
     assert [kept.get(store, number, "count") is not None for number in (7, 9)] == [False, True]
 
 
-@pytest.mark.parametrize("rounds", [20, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [20, pytest.param(1_000, marks=[pytest.mark.slow, pytest.mark.long])])
 def test_rounds_of_opening_and_closing_leave_no_thread_descriptor_or_file(log, tmp_path, rounds):
     def counts() -> tuple[int, int, int]:
         descriptors = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0

@@ -5,10 +5,13 @@ A batch that reached none is in the changelog with the next one that does.
 
 import os
 
+import pytest
+
 import keyed
 from tests.keyed.runtimes.batch_ids import Lives
 
 
+@pytest.mark.long
 def test_batches_without_rows_or_partitions_have_their_numbers_in_tables_and_changes_too(spark, tmp_path):
     """Each life reads files of which some have rows, some only rows that are filtered out, and some nothing at all."""
     job, point = Lives(tmp_path), None

@@ -104,6 +104,7 @@ def test_outputs_state_changelogs_and_counters_are_those_with_a_shuffle(spark, t
     assert list(inspected[True]) == ["then", "hand"] or list(inspected[True]) == ["hand", "then"]
 
 
+@pytest.mark.long
 def test_a_checkpoint_goes_on_as_it_began_and_is_restored_otherwise(spark, tmp_path):
     for chain in (True, False):
         write_file(tmp_path / str(chain) / "in", 0, rows_of(0))

@@ -88,9 +88,8 @@ def assert_same(spark, checkpoint, changelog, operator):
     return found
 
 
-@pytest.mark.parametrize(
-    "columns", [pytest.param(False, id="rows"), pytest.param(True, id="columns", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("columns", [pytest.param(False, id="rows"), pytest.param(True, id="columns")])
 def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, columns):
     functions = (CountColumns, BestColumns) if columns else (CountInWindows, Best)
 
@@ -150,6 +149,7 @@ def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, c
         assert parquet_rows(tmp_path / "out" / name) == parquet_rows(tmp_path / "expected" / name), name
 
 
+@pytest.mark.long
 def test_a_batch_that_is_run_again_with_another_result_leaves_log_and_state_the_same(spark, tmp_path):
     # What the first attempt at a batch did was random, and it had exported the batch before when it failed.
     changelog, checkpoint = DirectoryChangelog(tmp_path / "log"), tmp_path / "ck"

@@ -17,7 +17,7 @@ from tests.keyed.runtimes.spark.functions import count, expected_counts, files_s
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[4]
-ROUNDS = int(os.environ.get("KEYED_CONTENTIONS", "2"))
+ROUNDS = int(os.environ.get("KEYED_CONTENTIONS", "1"))
 FILES = 3
 
 pytestmark = pytest.mark.spark

@@ -67,6 +67,7 @@ def test_a_stream_keeps_versions_in_its_checkpoint(spark, tmp_path):
         _ = converted(payments, table[0]).df
 
 
+@pytest.mark.long
 def test_versions_older_than_the_batches_that_spark_keeps_are_deleted(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(table_files, "_TIDY", 1)
     folder, table = tmp_path / "ck" / "keyed-global" / "rates", [rates(EUR=0)]

@@ -75,6 +75,7 @@ def test_microseconds_are_refused_with_their_unit(spark):
         keyed.stream(frame, timestamp="t").key_by("k").process(Diverts(), COUNTED).run()
 
 
+@pytest.mark.long
 def test_dropped_rows_are_told_once_and_timers_without_timestamps_refused(spark, tmp_path, caplog):
     for number, time in enumerate((100, 3, 200, 4)):
         write_file(tmp_path / "in", number, [("a", time, 1)])

@@ -33,6 +33,7 @@ def source(spark, folder):
     )
 
 
+@pytest.mark.long
 def test_nan_and_zero_are_one_key_each(spark, tmp_path):
     batches = [[(NAN, 1), (-0.0, 2), (NAN, 3)], [(NAN, 4), (0.0, 5), (1.0, 100)], [(NAN, 101), (-0.0, 102)]]
     for number, rows in enumerate(batches[:2]):

@@ -103,7 +103,8 @@ def test_a_forked_process_does_not_keep_it(tmp_path):
         child.join()
 
 
-@pytest.mark.parametrize("how", ["forks", pytest.param("ends", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["forks", "ends"])
 def test_the_jvm_of_a_program_that_is_killed_holds_it_until_it_has_ended(spark, tmp_path, monkeypatch, how):
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     command = [sys.executable, "-c", ORPHAN, str(tmp_path), how]

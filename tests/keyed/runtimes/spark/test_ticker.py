@@ -54,7 +54,8 @@ def test_failures_that_pass_are_counted_and_one_that_does_not_ends_the_query(spa
     assert parquet_rows(tmp_path / "out")[0] == ("a", 1, 1)
 
 
-@pytest.mark.parametrize("trigger", ["200 milliseconds", pytest.param({"availableNow": True}, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("trigger", ["200 milliseconds", {"availableNow": True}])
 def test_the_error_of_a_query_that_nobody_waits_for_is_logged_and_its_tables_are_released(
     spark, tmp_path, caplog, trigger
 ):
