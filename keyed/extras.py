@@ -22,7 +22,8 @@ def extra(name: str, use: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "keyed").partition(".")[0] == "keyed":
+        package = (error.name or "keyed").partition(".")[0]
+        if package == "keyed":
             raise
-        message = f"{use} needs the package {error.name}, which is not installed: pip install 'keyed[{name}]'"
+        message = f"{use} needs the package {package}, which is not installed: pip install 'keyed[{name}]'"
         raise ExtraNotInstalled(message, name=error.name) from error

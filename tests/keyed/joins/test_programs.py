@@ -145,10 +145,11 @@ class Intervals(Model):
     def arrives(self, side, key, time, number):
         if time < self.watermark:
             return
-        mine = [key, time, number, False]
+        mine = [key, time, number, False, self.watermark]
         for other in self.sides[1 - side]:
             left, right = (other, mine) if side else (mine, other)
-            kept = self.end(1 - side, other[1]) > self.watermark
+            # One that comes when its time is over is kept until the next advance, as Flink's clean-up timer does.
+            kept = self.end(1 - side, other[1]) > self.watermark or other[4] == self.watermark
             if kept and other[0] == key and self.lower <= right[1] - left[1] <= self.upper:
                 mine[3] = other[3] = True
                 self.outputs.append(((left[2], right[2]), max(time, other[1])))
@@ -156,7 +157,7 @@ class Intervals(Model):
 
     def moves(self, watermark):
         for side, name in ((0, "left"), (1, "right")):
-            for _, time, number, had in self.sides[side]:
+            for _, time, number, had, _ in self.sides[side]:
                 end = self.end(side, time)
                 # An element that comes when its time is over is told with the next advance.
                 due = self.told.get((side, number)) is None and end <= watermark and watermark > self.watermark

@@ -13,7 +13,7 @@ import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.kafka.client import translated
-from keyed.errors import ChangelogError, DefinitionError
+from keyed.errors import ChangelogError, DefinitionError, ExtraNotInstalled
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.kafka.topics import grant, new_topic
 from tests.support.kafka import PASSWORD, USER, certificate
@@ -121,5 +121,5 @@ def test_one_may_have_to_log_in_and_needs_the_rights_that_the_docs_list(broker):
 
 def test_without_the_package_it_names_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(ChangelogError, match=r"pip install 'keyed\[kafka\]'"):
+    with pytest.raises(ExtraNotInstalled, match=r"package confluent_kafka, .* pip install 'keyed\[kafka\]'"):
         KafkaChangelog("t", bootstrap=NOWHERE).header()
