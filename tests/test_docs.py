@@ -109,7 +109,11 @@ def run(blocks: list[Block], *infos: str) -> None:
             assert not printed.getvalue(), f"{block.where} prints, and no block output follows: {printed.getvalue()}"
 
 
-MARKS = {"README": pytest.mark.smoke, "docs/how-to/changelogs-on-spark": pytest.mark.long}
+MARKS = {
+    "README": pytest.mark.smoke,
+    "docs/how-to/changelogs-on-spark": pytest.mark.long,
+    "docs/how-to/streaming-query": pytest.mark.long,
+}
 
 
 @pytest.mark.parametrize("name", having("python"))

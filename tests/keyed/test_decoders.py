@@ -1,6 +1,6 @@
 """Every decoder of stored bytes, given what no encoder wrote: its documented error, or a value, and nothing runs.
 
-An ordinary run tries 10,000 byte strings, the long tests 90,000 more; ``KEYED_FUZZ=1000000`` tries as many,
+An ordinary run tries 5,000 byte strings, the long tests 95,000 more; ``KEYED_FUZZ=1000000`` tries as many,
 ``KEYED_SEED`` repeats a run.
 """
 
@@ -60,7 +60,7 @@ from keyed.table_state.layout import Layout
 from tests.keyed.codec.support import PICKLES
 
 COUNT = int(os.environ.get("KEYED_FUZZ", "100000"))
-PARTS = max(1, COUNT // 10_000)
+PARTS = max(1, COUNT // 5_000)
 SEED = int(os.environ.get("KEYED_SEED") or Random().getrandbits(32))
 
 

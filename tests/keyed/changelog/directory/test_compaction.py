@@ -213,6 +213,7 @@ def test_a_listing_beside_a_compaction_is_made_again(tmp_path, monkeypatch):
     assert state_of(changelog.reader(0)) == sample.state
 
 
+@pytest.mark.slow
 def test_readers_beside_a_writer_and_two_compactions(tmp_path):
     changelog, sample = made(tmp_path, *[3] * 4)
     ended = threading.Event()

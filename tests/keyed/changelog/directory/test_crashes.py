@@ -114,6 +114,7 @@ def test_killed_at_any_moment(tmp_path, kills):
     assert state_of(changelog.reader(0)) == past_of(seed, until).state
 
 
+@pytest.mark.slow
 def test_two_writers_and_a_reader_at_a_time(tmp_path):
     until = 300
     changelog, _ = made(tmp_path)

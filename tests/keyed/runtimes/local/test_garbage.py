@@ -48,7 +48,7 @@ def most_alive(rows, size, rows_per_batch):
     return max(seen)
 
 
-@pytest.mark.parametrize("rows_per_batch", [1, 100, 100_000])
+@pytest.mark.parametrize("rows_per_batch", [pytest.param(1, marks=pytest.mark.slow), 100, 100_000])
 def test_few_cycles_of_small_objects_are_alive_at_a_time_whatever_the_batches(monkeypatch, rows_per_batch):
     monkeypatch.setattr(garbage, "_YOUNG", 1000)
     # Each row makes a node, its dictionary and a few objects that live no longer than the call.

@@ -33,7 +33,6 @@ def limits(rows, rules, *, on_bad_row=None, **options):
     return first.key_by("k").connect(second.broadcast(RULES)).process(Limits(), OUTPUT, name="limits", **options)
 
 
-@pytest.mark.smoke
 def test_batch_dataframes_give_what_a_plain_model_gives(spark):
     rows, rules = rows_of(1, 60), rules_of(2, 40)
     frames = (

@@ -69,6 +69,7 @@ def test_a_session_of_a_nan_key_has_all_its_rows(spark, tmp_path):
     assert sorted((str(row.k), row.n) for row in found) == [("1.0", 1), ("nan", 3)]
 
 
+@pytest.mark.long
 def test_other_keys_on_a_checkpoint_and_one_of_the_local_runtime_are_refused(spark, tmp_path):
     folder, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     write(folder, 0, [(1.0, 1)])

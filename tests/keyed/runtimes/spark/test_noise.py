@@ -46,6 +46,7 @@ def test_quiet_can_be_turned_off(tmp_path):
     assert list(tmp_path.glob("keyed-spark-*")) == []
 
 
+@pytest.mark.long
 def test_a_failure_is_named_first_with_the_users_lines_and_the_rest_is_in_the_log(tmp_path):
     started, *failures = re.split(r"^== (\w+)\n", shown("failing", tmp_path), flags=re.MULTILINE)
     assert started == "started\n"

@@ -204,7 +204,6 @@ def test_a_sink_that_fails_once_gets_each_row_once_in_the_end(spark, tmp_path):
     assert parquet_rows(tmp_path / "big") == sorted(row for batch in rows for row in batch if row[2] > 90)
 
 
-@pytest.mark.smoke
 def test_an_error_of_the_function_names_operator_key_and_element_and_loses_nothing(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     write_file(tmp_path / "in", 1, [("b", 2, 1), ("a", 3, POISON)])

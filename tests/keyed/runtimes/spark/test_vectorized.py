@@ -64,7 +64,7 @@ LATENESS = bounded_out_of_orderness(milliseconds=30)
     ("function", "then"),
     [
         pytest.param(CountColumns, BestColumns, marks=pytest.mark.long),
-        pytest.param(CountInWindows, BestColumns, marks=pytest.mark.smoke),
+        (CountInWindows, BestColumns),
     ],
 )
 def test_chains_of_row_and_vectorized_functions_do_what_rows_do(spark, tmp_path, function, then):

@@ -158,6 +158,7 @@ def test_answers_that_are_too_large_are_refused(tables):
         assert ask.post("/sql", json={"query": "select length(value) as n from large"}).json()["rows"] == [[1_000_000]]
 
 
+@pytest.mark.slow
 def test_queries_beyond_those_that_may_run_are_refused(tables):
     with client_of(tables, sql_seconds=3, wait_seconds=0.1) as ask, ThreadPoolExecutor(8) as threads:
         answers = [*threads.map(lambda _: ask.post("/sql", json={"query": SLOW}), range(6))]

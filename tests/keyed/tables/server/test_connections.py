@@ -123,6 +123,7 @@ def test_aborted_bodies_leave_no_traceback(job, caplog):
     assert len(caplog.records) <= 1
 
 
+@pytest.mark.slow
 def test_readers_that_never_read_are_closed_and_their_memory_is_bounded(job):
     process = psutil.Process()
     with serving(job[1], port=0, limits=Limits(send_seconds=1)) as address, ExitStack() as stack:
