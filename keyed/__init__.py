@@ -1,9 +1,9 @@
 """Keyed functions with state and timers, in Flink's programming model, on Spark or in this process.
 
 For writers of functions and jobs: functions and their contexts, states, timers, time to live, output tags, streams,
-sources, sinks, watermarks, and what runs them. Beside it: `keyed.windows` and `keyed.joins`, `keyed.vectorized`
-(functions over Arrow tables), `keyed.tables` (readers of state), `keyed.recovery` (operators of jobs), `keyed.testing`,
-`keyed.errors`, `keyed.pyflink`, and `keyed.extending` (authors of libraries).
+sources, sinks, watermarks, and the calls that run a job. Other packages: `keyed.windows` and `keyed.joins`,
+`keyed.vectorized` (functions over Arrow tables), `keyed.tables` (readers of state), `keyed.recovery` (operators of
+jobs), `keyed.testing`, `keyed.errors`, `keyed.pyflink`, and `keyed.extending` (authors of libraries).
 """
 
 import difflib
@@ -134,7 +134,7 @@ def __getattr__(name: str) -> Any:
     if not name.startswith("_") and not importlib.util.find_spec(f"{__name__}.{name}"):
         message += _where(name)
         if sys._getframe(1).f_code.co_name == "_handle_fromlist":  # noqa: SLF001 - the caller is the import system
-            # ``from keyed import name`` replaces the message of an AttributeError by its own.
+            # ``from keyed import name`` replaces the message of an AttributeError with its own.
             raise ImportError(message, name=__name__)
     raise AttributeError(message, name=name, obj=sys.modules[__name__])
 
@@ -145,7 +145,7 @@ def _where(name: str) -> str:
     for package in ("pyflink", *sorted(_PACKAGES, reverse=True)):
         try:
             module = importlib.import_module(f"keyed.{package}")
-        except ImportError:  # an extra is not installed
+        except ImportError:  # an extra that is not installed
             continue
         for each in module.__all__:
             if doors.get(each) != __name__:

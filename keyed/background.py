@@ -14,11 +14,11 @@ from enum import Enum
 from keyed.errors import KeyedError, StateAccessError
 
 _log = logging.getLogger(__name__)
-#: Seconds from a failure to the next try: the first time, and at most, after twice as long each time.
+#: Seconds from a failure to the next attempt: at first, and at most. The delay doubles with each failure.
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
-#: Seconds of failures, one after the other, after which the work ends.
+#: Seconds of consecutive failures after which the work ends.
 PATIENCE = 86_400.0
-#: Seconds that a process which ends waits for its threads.
+#: Seconds for which a process that exits waits for its threads.
 _EXIT_WAIT = 5.0
 
 
@@ -32,7 +32,7 @@ class Status(Enum):
     FAILED = "failed"
     """It ended with an error, which every later use raises."""
     CLOSED = "closed"
-    """It ended as its owner wanted, or belongs to the process that this one was forked from."""
+    """Its owner closed it, or it belongs to the process that this one was forked from."""
 
     @property
     def number(self) -> int:
@@ -47,14 +47,14 @@ class WorkEnded(Exception):
 class Background:
     """A thread that calls a function repeatedly.
 
-    Errors that may pass are retried, at growing distances up to ten seconds, for a day; each kind is logged once, and
-    repeats are counted. Any other error ends the work: it is logged and kept, and `check` raises it each time.
+    Transient errors are retried with backoff, up to ten seconds apart, for a day. Each kind is logged once, and repeats
+    are counted. Any other error ends the work: it is logged and kept, and `check` raises it each time.
 
     Args:
         name: Name of the work in log lines, and of its thread.
-        step: Does the work once. Returns the seconds until it is called again, or ``None`` when there is no more to do.
-            A long one polls `is_stopping`, and raises `WorkEnded` to end early.
-        may_pass: Returns true for an error after which ``step`` is called again.
+        step: Does the work once. Returns the seconds until it is called again, or ``None`` when nothing is left to do.
+            A long step polls `is_stopping`, and raises `WorkEnded` to end early.
+        is_transient: Returns true for a transient error, after which ``step`` is called again.
         patience: Seconds of consecutive failures after which the work ends.
         at_end: Called in the thread with an error that has ended the work.
 
@@ -71,7 +71,7 @@ class Background:
         name: str,
         step: Callable[[], float | None],
         *,
-        may_pass: Callable[[Exception], bool] = lambda _: False,
+        is_transient: Callable[[Exception], bool] = lambda _: False,
         patience: float = PATIENCE,
         at_end: Callable[[BaseException], None] = lambda _: None,
     ) -> None:
@@ -80,7 +80,7 @@ class Background:
         self.trouble: Exception | None = None
         self.failures = 0
         self._step = step
-        self._may_pass = may_pass
+        self._is_transient = is_transient
         self._patience = patience
         self._at_end = at_end
         self._status = Status.STARTING
@@ -90,7 +90,7 @@ class Background:
         self._looked = threading.Event()
         self._thread: threading.Thread | None = None
         self._fresh_at: float | None = None
-        # Of the failures since the last success: how many, since when, and the kinds that were logged.
+        # The failures since the last success: their number, the time of the first, and the kinds that were logged.
         self._repeats = 0
         self._failing_since = 0.0
         self._logged: set[type[Exception]] = set()
@@ -117,7 +117,7 @@ class Background:
 
     @property
     def age(self) -> float | None:
-        """Seconds since the last call that succeeded began; ``None`` if none has."""
+        """Seconds since the start of the last successful call; ``None`` if none has succeeded."""
         return None if self._fresh_at is None else time.monotonic() - self._fresh_at
 
     def check(self) -> None:
@@ -190,13 +190,13 @@ class Background:
             repeats, self._repeats, self.trouble = self._repeats, 0, None
             self._logged.clear()
         if repeats:
-            _log.warning("%s: works again after %d failures", self.name, repeats)
+            _log.warning("%s: recovered after %d failures", self.name, repeats)
 
     def failed(self, error: Exception, began: float) -> float:
-        """Take in a failure that may pass, also one that the step caught. Returns the seconds until the next try.
+        """Record a transient failure, also one that the step caught. Returns the seconds until the next attempt.
 
         Raises:
-            Exception: The failure itself, after failures for too long.
+            Exception: The failure itself, once failures have lasted longer than ``patience``.
         """
         with self._lock:
             if not self._repeats:
@@ -208,12 +208,12 @@ class Background:
             is_new = type(error) not in self._logged
             self._logged.add(type(error))
         if time.monotonic() + wait - self._failing_since > self._patience:
-            error.add_note(f"{self.name}: {self._repeats} tries in {self._patience:g} s failed")
+            error.add_note(f"{self.name}: {self._repeats} attempts in {self._patience:g} s failed")
             raise error
-        # What the call had is not kept until the next one succeeds.
+        # The traceback's frames would keep the call's objects alive until the next success.
         error.__traceback__ = None
         if is_new:
-            _log.warning("%s: %s; tries again, and counts further failures", self.name, error)
+            _log.warning("%s: %s; retrying; further failures are counted", self.name, error)
         return wait
 
     def _run(self) -> None:
@@ -225,7 +225,7 @@ class Background:
                 except WorkEnded:
                     return
                 except Exception as error:
-                    if not self._may_pass(error):
+                    if not self._is_transient(error):
                         raise
                     wait = self.failed(error, began)
                 else:
@@ -248,7 +248,7 @@ class Background:
             _running.pop(id(self), None)
 
 
-#: Those with a thread, by identity.
+#: The instances with a thread, by identity.
 _running: dict[int, Background] = {}
 
 

@@ -22,7 +22,7 @@ S = TypeVar("S", bound=KeyedState)
 
 
 class ReadOnlyBroadcastState(Protocol, Generic[K, V_co]):
-    """A broadcast state as elements with a key and their timers see it: with all broadcast elements of the batch.
+    """A broadcast state as keyed elements and their timers read it: with all broadcast elements of the batch.
 
     Its reads return copies. Its order is that of the encoded keys, as in a `MapState`.
     """
@@ -59,7 +59,7 @@ class ReadOnlyBroadcastState(Protocol, Generic[K, V_co]):
 
 
 class BroadcastState(ReadOnlyBroadcastState[K, V], Protocol):
-    """A broadcast state as the elements of the broadcast side see it, which may write it."""
+    """A broadcast state as elements of the broadcast side read and write it."""
 
     def put(self, key: K, value: V) -> None:
         """Set the value of ``key``."""
@@ -114,7 +114,8 @@ class BroadcastContext(Protocol):
         """Call ``function`` for each key of the key group with an entry in a keyed state, with the key and that state.
 
         The keys come in the order of their encoding. The function may read, update and clear the state, and use this
-        context; the other keyed states have the same key meanwhile. It costs a pass over the state of the key group.
+        context; the other keyed states have the same key during the call. It costs a pass over the state of the key
+        group.
 
         Args:
             descriptor: The state: the attribute that declares it, as in ``self.count``.
@@ -142,7 +143,7 @@ def check_descriptors(descriptors: tuple[Any, ...]) -> None:
 
     Raises:
         DefinitionError: There is none, or an argument is not a descriptor.
-        StateDefinitionError: One has no name or a time to live, or two have one name.
+        StateDefinitionError: One has no name or a time to live, or two have the same name.
     """
     if not descriptors or not all(isinstance(each, MapState) for each in descriptors):
         raise DefinitionError(f"broadcast{descriptors!r}: give one or more keyed.MapState(..., name=...)")
@@ -153,7 +154,7 @@ def check_descriptors(descriptors: tuple[Any, ...]) -> None:
         if each.ttl is not None:
             raise StateDefinitionError(
                 f"broadcast state {each.name!r} has a time to live, which broadcast state cannot have (as in Flink): "
-                "remove what is too old in process_broadcast_element"
+                "remove old entries in process_broadcast_element"
             )
         if names.count(each.name) > 1:
             raise StateDefinitionError(f"broadcast: two descriptors have the name {each.name!r}; rename one")

@@ -37,10 +37,10 @@ def why_shuffled(chain: Sequence[Stage], index: int) -> str:
     if before.name != chain[index - 1].name:
         return f"it reads {before.name!r}, and the operator before it is {chain[index - 1].name!r}"
     if callable(stage.keys) or callable(before.keys):
-        return "a function makes its keys" if callable(stage.keys) else f"a function makes the keys of {before.name!r}"
+        return f"a function computes {'its keys' if callable(stage.keys) else f'the keys of {before.name!r}'}"
     handed_on = tuple(before.function.forwarded_fields.get(key, key) for key in before.keys)
     if stage.keys not in (before.keys, handed_on):
-        forwarded = f", which it hands on as {_named(handed_on)}" if handed_on != before.keys else ""
+        forwarded = f", which it forwards as {_named(handed_on)}" if handed_on != before.keys else ""
         return f"it is keyed by {_named(stage.keys)}, and {before.name!r} by {_named(before.keys)}{forwarded}"
     types = [_key_type(each) for each in (before, stage)]
     if None not in types and types[0] != types[1]:
@@ -57,7 +57,7 @@ def _named(keys: tuple[str, ...]) -> str:
 
 
 def _key_type(stage: Stage) -> str | None:
-    """Return the type of an operator's keys, ``None`` if it is not known before its rows come."""
+    """Return the type of an operator's keys, ``None`` if it is not known before its first row."""
     columns = stage.inputs[0].columns or {}
     types = [columns.get(key) for key in stage.key_columns]
     return None if None in types else spark_key_type([type_ for type_ in types if type_ is not None])
@@ -69,11 +69,11 @@ def lines(last: Stage, sizes: Sequence[int] | None = None) -> list[list[Stage]]:
     Args:
         last: The last operator.
         sizes: Number of operators of each line in the checkpoint, ``None`` without one. An operator that was not
-            chained there stays so.
+            chained there stays unchained.
 
     Raises:
         OperatorChanged: The checkpoint has another number of operators.
-        CheckpointError: It has chained operators that must not be.
+        CheckpointError: It has chained operators that cannot be chained any more.
     """
     found: list[list[Stage]] = []
     begins = None
@@ -92,9 +92,9 @@ def lines(last: Stage, sizes: Sequence[int] | None = None) -> list[list[Stage]]:
             begins_line = number in begins
             if reason and not begins_line:
                 raise CheckpointError(
-                    f"operator {stage.name!r} runs chained to {found[-1][-1].name!r} in the checkpoint, and would not "
-                    f"any more: {reason}. The first batch of a checkpoint fixes the chaining; keep it, or start from a "
-                    "new checkpoint with restore_from= the changelogs"
+                    f"operator {stage.name!r} runs chained to {found[-1][-1].name!r} in the checkpoint, and could not "
+                    f"be chained now: {reason}. The first batch of a checkpoint fixes the chaining; keep it, or start "
+                    "from a new checkpoint with restore_from= the changelogs"
                 )
         if begins_line:
             found.append([])

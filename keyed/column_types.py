@@ -1,4 +1,4 @@
-"""Column types as text: Spark's simple type names, one name for each type, wherever a column comes from."""
+"""Column types as text: Spark's simple type names, one name for each type, whatever the source of a column."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _OF_ARROW = {name: type_ for type_, name in ARROW_NAMES.items()} | {"large_strin
 
 
 def simple_name(type_: str) -> str:
-    """Return a type that is not nested under its first name in lower case: ``bigint`` for ``LONG``."""
+    """Return the simple name of a type that is not nested, in lower case: ``bigint`` for ``LONG``."""
     text = type_.strip()
     if "<" in text or "`" in text:
         return text

@@ -1,8 +1,8 @@
 """The choice between the two ways of computing an operator: row by row, or over whole columns at a time.
 
-Whole columns cost a fraction, and results are the same. A library whose operators have both forms says why a definition
-has to go row by row; what is done with that reason is decided here. The choice is made once, when the operator is given
-to ``process``, by what is known of the streams then.
+Whole columns cost a fraction, and results are the same. A library whose operators have both forms gives the reason why
+a definition has to be computed row by row; the choice is made here. It is made once, when the operator is passed to
+``process``, from what is known of the streams at that point.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def choose_path(path: Path, row_reason: str | None, what: str) -> str | None:
 
     Args:
         path: The path that the user asked for.
-        row_reason: Why the operator has to be computed row by row; ``None`` if whole columns do.
+        row_reason: The reason why the operator has to be computed row by row; ``None`` if it can use whole columns.
         what: The operator, for messages.
 
     Returns:
-        Why it is computed row by row; ``None`` if it is computed over whole columns.
+        The reason why it is computed row by row; ``None`` if it is computed over whole columns.
 
     Raises:
         DefinitionError: ``path="vectorized"``, and there is a reason against it.

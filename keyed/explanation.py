@@ -17,7 +17,7 @@ from keyed.watermarks import WatermarkStrategy
 
 @runtime_checkable
 class Explained(Protocol):
-    """A function of a library that says how it is computed."""
+    """A function of a library that explains how it is computed."""
 
     @property
     def explanation(self) -> str:
@@ -25,10 +25,10 @@ class Explained(Protocol):
 
 
 def explained(last: Stage) -> str:
-    """Return how the query of which ``last`` is the last operator would run.
+    """Return the explanation of the query of which ``last`` is the last operator.
 
     First there is a line for the runtime and one for each source, then for each operator, in the order in which they
-    run, a line that says whether it is chained or shuffled and why, with details below it.
+    run, a line with whether it is chained or shuffled and why, with details below it.
     """
     on_spark = is_dataframe(last.source.data)
     numbers = {source: number for number, source in enumerate(last.sources, start=1)}

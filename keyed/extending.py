@@ -9,10 +9,10 @@ Programs that only declare and run functions do not need it.
   through your own method.
 - Paths: `check_path`, `choose_path` and `shown_path` serve operators that are computed row by row or over whole
   columns; `kind_of` and `plain_type` read the types of columns, and `MOST_LENGTH` bounds lengths of time over columns.
-- Explanations: a function that is `Explained` says in `keyed.Output.explain` how it is computed.
-- States: `inner_state` declares the parts of an operator's states that its users do not need: in-place changes, and
-  how state tables show the states as the one table of the operator.
-- Seams: `Changelog` is the protocol for your own changelog.
+- Explanations: `keyed.Output.explain` prints how a function that is `Explained` is computed.
+- States: `inner_state` declares options of an operator's states that its users do not need: changes in place, and the
+  one table of the operator that state tables show.
+- Changelogs: `Changelog` is the protocol for your own changelog.
 """
 
 import importlib

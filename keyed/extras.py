@@ -14,7 +14,7 @@ def extra(name: str, use: str) -> Iterator[None]:
 
     Args:
         name: Name of the extra.
-        use: What needs it, for the message.
+        use: The feature that needs it, for the message.
 
     Raises:
         ExtraNotInstalled: One of the packages is not installed.

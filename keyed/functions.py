@@ -1,4 +1,4 @@
-"""The classes that users subclass, and the checks of definitions, those of `keyed.vectorized` among them."""
+"""The classes that users subclass, and the checks of definitions, including those of `keyed.vectorized`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keyed.state import KeyedState, State
 from keyed.table_declaration import TableState
 from keyed.vectorized import VectorizedCoFunction, VectorizedFunction, combines
 
-#: What the engine calls, beside the methods that take elements, with the parameters of each.
+#: The methods that the engine calls, besides those that take elements, with the parameters of each.
 _CALLS = {"on_timer": ("timestamp", "ctx"), "on_batch_end": ("ctx",), "open": ("context",), "close": ()}
 _BATCH_CALLS = {"on_watermark": ("watermark", "ctx"), "combine": ("table",), "open": ("context",), "close": ()}
 _TIMER_CALLS = {"register_event_time_timer", "register_processing_time_timer", "set_timer"}
@@ -65,9 +65,9 @@ class _RowFunction(Shown):
         return None
 
     def on_batch_end(self, ctx: Context) -> Iterable[Any] | None:
-        """Act at the end of a micro-batch for each key that had an element in it: once, however many those were.
+        """Act at the end of a micro-batch, once for each key that had elements in it.
 
-        For results once a batch instead of with each element. The watermark has been moved, and timers have fired.
+        For results once per batch instead of with each element. The watermark has advanced, and timers have fired.
         Called only if it is defined, and not for keys for which only timers fired.
 
         Args:
@@ -228,7 +228,7 @@ def input_methods(function: RowFunction) -> tuple[str, ...]:
 
 
 def takes_two(function: Function) -> bool:
-    """Return whether a function reads two connected streams."""
+    """Return true if a function reads two connected streams."""
     return isinstance(function, KeyedCoProcessFunction | VectorizedCoFunction)
 
 

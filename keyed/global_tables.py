@@ -52,7 +52,7 @@ class GlobalTable(Shown):
         """Read the current table.
 
         Raises:
-            SourceError: It cannot be read, lacks a key column, or has null or one key twice in its key.
+            SourceError: It cannot be read, lacks a key column, has a null key, or has one key twice.
         """
         from keyed.codec.arrow_streams import write_stream
 
@@ -65,15 +65,15 @@ class GlobalTable(Shown):
         missing = [name for name in self.key if name not in table.column_names]
         if missing:
             raise SourceError(
-                f"global table {self.state.name!r} has no column {missing[0]!r}, which is of its key; it has "
+                f"global table {self.state.name!r} has no column {missing[0]!r}, which is part of its key; it has "
                 f"{', '.join(table.column_names)}"
             )
         keys = table.select(list(self.key))
         distinct = keys.group_by(list(self.key)).aggregate([])
         if any(column.null_count for column in keys.columns) or distinct.num_rows < table.num_rows:
             raise SourceError(
-                f"global table {self.state.name!r}: a key of {', '.join(self.key)} is null or there twice; each row "
-                "needs one of its own"
+                f"global table {self.state.name!r}: a key of {', '.join(self.key)} is null or occurs twice; each row "
+                "needs its own"
             )
         rows = write_stream(table.combine_chunks())
         return TableVersion(hashlib.sha256(rows).hexdigest(), rows)
@@ -81,7 +81,7 @@ class GlobalTable(Shown):
 
 @attrs.frozen
 class TableVersion:
-    """A table as it was at one time.
+    """The content of a table at one time.
 
     Attributes:
         digest: Identifies the version.
@@ -105,7 +105,7 @@ class TableReader:
         self._clock = clock
         self._digest = ""
         self._looked: float | None = None
-        #: Failed looks since the last one that succeeded.
+        #: Failed reads since the last successful one.
         self._failures = 0
 
     def changed(self) -> TableVersion | None:
@@ -125,7 +125,7 @@ class TableReader:
                 raise
             self._failures += 1
             if self._failures == 1:
-                _log.warning("%s; its last version stays; further failures are counted", error)
+                _log.warning("%s; the last version is kept; further failures are counted", error)
             return None
         if self._failures:
             _log.warning("global table %r is read again after %d failures", self._table.state.name, self._failures)
@@ -154,7 +154,7 @@ class TableReader:
 def global_table(
     source: Any, state: MapState[Any, Any], *, key: str | tuple[str, ...], every: Duration = 10_000
 ) -> GlobalTable:
-    """Return a table for `KeyedStream.connect`, of which every key group has a full copy.
+    """Return a table for `KeyedStream.connect` that every key group has a full copy of.
 
     A `KeyedProcessFunction` reads it with ``ctx.get_broadcast_state(state)``, by key. It is loaded before the first
     row. When it has changed, the next micro-batch begins with the whole new version; deleted rows are removed. On Spark
@@ -202,6 +202,6 @@ def _read(source: Any) -> pa.Table:
     if callable(source):
         return _read(source())
     raise DefinitionError(
-        f"global_table: {type(source).__name__} is no table; give an Arrow, pandas or Spark table, a path of Parquet "
-        "files, or a function that returns one of those"
+        f"global_table: {type(source).__name__} is not a table; give an Arrow, pandas or Spark table, a path of "
+        "Parquet files, or a function that returns one of those"
     )

@@ -1,7 +1,6 @@
 """The graph of a query as a description: sources, the inputs of operators, operators and their outputs.
 
-`keyed.streams` builds it, and the runtimes execute it. Nothing here runs anything: all nodes are frozen, and name their
-inputs.
+`keyed.streams` builds it, and the runtimes execute it. All nodes are frozen, and refer to their inputs.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Source:
     on_bad_row: OutputTag | None
     max_ahead_ms: int | None
     watermark_given: bool
-    #: Whether a run has read it to its end. An iterator has nothing for another run then.
+    #: True once a run has read it to its end. An iterator then has nothing left for another run.
     ended: list[bool] = attrs.field(factory=list, init=False, repr=False)
 
     def __repr__(self) -> str:
@@ -53,7 +52,7 @@ class Source:
 
     @property
     def time(self) -> str | Callable[[Any], Any] | None:
-        """The column or function of timestamps; ``None`` if rows have none, or that of their batch."""
+        """The column or function of timestamps; ``None`` if rows have no timestamp, or the time of their batch."""
         return None if isinstance(self.timestamp, IngestionTime) else self.timestamp
 
 
@@ -114,7 +113,7 @@ class Input:
 
     @property
     def counts(self) -> bool:
-        """True if it counts for the watermark; a broadcast stream without timestamps does not."""
+        """True if the watermark depends on it; on a broadcast stream without timestamps it does not."""
         return self.event_time or not self.is_broadcast
 
     @property
@@ -129,9 +128,9 @@ class Stage:
 
     Attributes:
         inputs: The streams that it reads, those of the first side first.
-        before: The other operators of its query in the order in which they run, if it is the last one of a query.
+        before: The other operators of its query in the order in which they run, if it is the last operator of a query.
         broadcast_states: Descriptors of the broadcast states.
-        global_tables: Those of them that are global tables, as key columns by name.
+        global_tables: The broadcast states that are global tables: their key columns by name.
     """
 
     inputs: tuple[Input, ...]
@@ -158,7 +157,7 @@ class Stage:
 
     @property
     def keys(self) -> Keys:
-        """The keys of its first input: all have as many."""
+        """The keys of its first input; all inputs have the same number of key columns."""
         return self.inputs[0].keys
 
     @property
@@ -183,11 +182,11 @@ class Stage:
 
     @property
     def source_inputs(self) -> dict[int, Input]:
-        """Those of its inputs that are sources, by number."""
+        """The inputs that are sources, by their number."""
         return {number: each for number, each in enumerate(self.inputs) if isinstance(each.origin, Source)}
 
     def readers_of(self, source: Source) -> list[tuple[Stage, int]]:
-        """Return the operators of its query that read a source, and which of their inputs it is."""
+        """Return the operators of its query that read a source, each with the number of that input."""
         found = [(stage, stage.source_inputs) for stage in self.chain]
         return [(stage, number) for stage, read in found for number, each in read.items() if each.origin is source]
 
@@ -198,7 +197,7 @@ class Stage:
 
     @property
     def bad_row_outputs(self) -> dict[str, list[int]]:
-        """The inputs by the name of the side output of this operator that takes their bad rows."""
+        """The numbers of the inputs whose bad rows go to a side output of this operator, by its name."""
         outputs: dict[str, list[int]] = {}
         for number, each in self.source_inputs.items():
             if (tag := each.source.on_bad_row) is not None:
@@ -206,12 +205,12 @@ class Stage:
         return outputs
 
     def reading(self, number: int) -> Stage:
-        """Return this operator with one of its inputs only."""
+        """Return this operator with only one of its inputs."""
         return attrs.evolve(self, inputs=(self.inputs[number],))
 
     @property
     def waits_for(self) -> list[str]:
-        """The names of the operators whose watermarks count for its own."""
+        """The names of the operators whose watermarks determine its own."""
         return [stage.name for stage in producers_of([each for each in self.inputs if each.counts])]
 
     @property
@@ -262,7 +261,7 @@ def linear(outputs: tuple[BoundOutput, ...]) -> Stage:
     """Return the last of the operators that outputs need, with those before it.
 
     Raises:
-        DefinitionError: There is no output, the operators cannot be in one query, or two have one name.
+        DefinitionError: There is no output, the operators cannot be in one query, or two have the same name.
     """
     if not outputs or not all(isinstance(output, BoundOutput) for output in outputs):
         raise DefinitionError("run and start take outputs with their sinks: run(output.to(sink), ...)")
@@ -276,25 +275,27 @@ def linear(outputs: tuple[BoundOutput, ...]) -> Stage:
         if stage.changelog is not None and any(
             stage.changelog == other.changelog for other in stages if other is not stage
         ):
-            raise DefinitionError(f"changelog={stage.changelog!r} is that of two operators of this query")
+            raise DefinitionError(
+                f"changelog={stage.changelog!r} is used by two operators of this query; give each its own"
+            )
     check_distinct(bound.sink for bound in outputs)
     initial = next((stage.name for stage in stages if stage.initial_state is not None), None)
     restored = next((stage.name for stage in stages if stage.restore_from is not None), None)
     if initial is not None and restored is not None:
         raise DefinitionError(
-            f"operator {initial!r} has initial_state and operator {restored!r} restore_from, and a query starts with "
-            "one of them; give initial_state to a query of its own first"
+            f"operator {initial!r} has initial_state and operator {restored!r} has restore_from, and a query starts "
+            "with one of them; start a separate query with initial_state first"
         )
     return last
 
 
 def in_order(stages: Sequence[Stage]) -> list[Stage]:
-    """Return operators and all that they need in the order in which they run.
+    """Return operators and their upstream operators in the order in which they run.
 
     The operators of a query run in sequence in each batch, because Spark would otherwise compute shared inputs once for
     each of them. One that reads several outputs runs after all of them. The order does not depend on the order of the
-    arguments: operators that read only sources are ordered by name; of those that read one operator the readers of its
-    main output come first, then by name.
+    arguments: operators that read only sources are ordered by name; of the operators that read the same one, the
+    readers of its main output come first, then by name.
     """
     found: dict[Stage, None] = {}
 
@@ -384,7 +385,7 @@ def check_together(origins: Sequence[Source | Port]) -> None:
     """Check that one operator can read these inputs.
 
     Raises:
-        DefinitionError: They cannot be in one query, or some have timestamps and some have not.
+        DefinitionError: They cannot be in one query, or only some of them have timestamps.
     """
     sources = list(map(source_of, origins))
     check_one_query(sources)
@@ -392,7 +393,7 @@ def check_together(origins: Sequence[Source | Port]) -> None:
         raise _ingests_alone()
     if len({source.timestamp is None for source in sources}) > 1:
         raise DefinitionError(
-            "one of the streams has timestamps and another one has not, so that there is no common event time; give "
+            "one of the streams has timestamps and another has none, so there is no common event time; give "
             "keyed.stream(..., timestamp=...) for all of them or for none"
         )
 

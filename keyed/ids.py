@@ -1,4 +1,4 @@
-"""Identities that no two runs share."""
+"""Identities that are unique to a run."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from keyed.outputs import Schema, schema_of
 from keyed.vectorized import VectorizedFunction
 
 _ITERABLES = (Collection, Generator, Iterable, Iterator, Sequence, list, set)
-#: A method that says that it yields nothing, and one that does not say what.
-_NOTHING, _UNSAID = object(), object()
+#: A method whose annotation is that it yields nothing, and one without such an annotation.
+_NOTHING, _UNANNOTATED = object(), object()
 
 
 def inferred_output(function: Function) -> Schema | None:
@@ -37,24 +37,22 @@ def inferred_output(function: Function) -> Schema | None:
     for name, schema in schemas.items():
         if schema != schemas[first]:
             raise OutputDefinitionError(
-                f"{cls.__name__}: {first} yields {_name(yielded[first])} and {name} {_name(yielded[name])}, say their "
-                "annotations; an output has one type, so let them agree, or give output=... for both"
+                f"{cls.__name__}: {first} is annotated to yield {_name(yielded[first])} and {name} "
+                f"{_name(yielded[name])}; an output has one type, so let them agree, or give output=... for both"
             )
     return schemas[first]
 
 
 def unannotated(function: Function) -> str:
-    """Return the remedy for an output without a type where some methods have annotations of it and others have none."""
+    """Return the remedy for an output without a type if only some of the methods are annotated."""
     if isinstance(function, VectorizedFunction):
         return ""
     yielded = _yielded_by(function)
-    missing = [name for name, found in yielded.items() if found is _UNSAID]
+    missing = [name for name, found in yielded.items() if found is _UNANNOTATED]
     if not missing or len(missing) == len(yielded):
         return ""
     name = type(function).__name__
-    return (
-        f"; {' and '.join(f'{name}.{each}' for each in missing)} has no annotation of what it yields: -> Iterator[...]"
-    )
+    return f"; {' and '.join(f'{name}.{each}' for each in missing)} has no annotation of its outputs: -> Iterator[...]"
 
 
 def _yielded_by(function: Any) -> dict[str, Any]:
@@ -65,21 +63,21 @@ def _yielded_by(function: Any) -> dict[str, Any]:
 
 def _yielded(method: Any) -> Any:
     """Return the type that a method yields by its annotation."""
-    hint = getattr(method, "__annotations__", {}).get("return", _UNSAID)
-    if hint is _UNSAID:
-        return _UNSAID
+    hint = getattr(method, "__annotations__", {}).get("return", _UNANNOTATED)
+    if hint is _UNANNOTATED:
+        return _UNANNOTATED
     holder = types.SimpleNamespace(__annotations__={"return": hint})
     try:
         resolved = typing.get_type_hints(holder, globalns=getattr(method, "__globals__", {}))["return"]
     except (NameError, AttributeError, TypeError, SyntaxError):
-        return _UNSAID
+        return _UNANNOTATED
     if typing.get_origin(resolved) in (typing.Union, types.UnionType):
         rest = [part for part in typing.get_args(resolved) if part is not type(None)]
         resolved = rest[0] if len(rest) == 1 else Any
     if resolved is type(None):
         return _NOTHING
     arguments = typing.get_args(resolved)
-    return arguments[0] if typing.get_origin(resolved) in _ITERABLES and arguments else _UNSAID
+    return arguments[0] if typing.get_origin(resolved) in _ITERABLES and arguments else _UNANNOTATED
 
 
 def _schema(yielded: Any) -> Schema | None:

@@ -13,20 +13,20 @@ from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceErr
 from keyed.rows import Row, row_class
 from keyed.sources import PAUSE
 
-#: How long a source waits for records before it says that it has none, in seconds. A query stops so soon.
+#: Seconds for which a source waits for records before it yields `PAUSE`; also the time that a query takes to stop.
 _WAIT = 0.1
 _AT_ONCE = 1000
-#: How long a partition of which nothing comes is waited for, once, in seconds; and the bytes of others' records that
-#: are held. An empty record takes so many.
+#: Seconds for which a silent partition delays the others, once; the bytes of other partitions' records held in the
+#: meantime; and the bytes that an empty record takes.
 _PATIENCE, _AHEAD, _MESSAGE = 1.0, 64 << 20, 256
 _RECORD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers"))
-#: The client tries again by itself, and nothing is asked of a group.
-_PASSING = {"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "GROUP_AUTHORIZATION_FAILED"}
+#: Errors that the client retries by itself, or that concern only consumer groups.
+_IGNORED = {"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "GROUP_AUTHORIZATION_FAILED"}
 _OUT_OF_RANGE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
 
 
 class KafkaSource:
-    """The records of a topic, each once: a checkpoint keeps the offsets with the state.
+    """The records of a topic, each exactly once: a checkpoint keeps the offsets with the state.
 
     No offsets are committed in Kafka.
 
@@ -38,9 +38,9 @@ class KafkaSource:
         topic: The topic. Its partitions are determined when the query starts.
         bootstrap: Addresses of brokers, ``host:port``, separated by commas.
         decode: Converts a record to an element.
-        start: Start of a new query: at the ``"earliest"`` record, or after the ``"latest"``. A partition that is new in
-            a later run is read from its start.
-        bounded: End the source where the topic ended when the query started.
+        start: Start of a new query: at the ``"earliest"`` record, or after the ``"latest"``. A partition that was added
+            before a later run is read from its start.
+        bounded: End the source at the offsets at which the topic ended when the query started.
         batch_interval: A batch ends when its first record has waited this long, or with ``rows_per_batch`` records:
             `int` milliseconds or `timedelta`.
         settings: Settings of the client, which is librdkafka, such as ``{"security.protocol": "SASL_SSL"}``.
@@ -120,23 +120,23 @@ class KafkaSource:
     def _check_topic(self, position: Any) -> None:
         if not isinstance(position, dict) or position.get("topic") != self.topic:
             raise CheckpointError(
-                f"the checkpoint stands at {position!r}, and the source is the topic {self.topic!r}; give the source "
-                "that it has read, or start from a new checkpoint"
+                f"the checkpoint has the position {position!r}, and the source is the topic {self.topic!r}; give the "
+                "source that it has read, or start from a new checkpoint"
             )
 
     def __iter__(self) -> Iterator[Any]:
-        """Return the records from the current position on, and `keyed.PAUSE` where batches end."""
+        """Return the records from the current position on, with `keyed.PAUSE` at the ends of batches."""
         return self._records(None)
 
     def _records(self, given_ends: dict[int, int] | None) -> Iterator[Any]:
-        """Read up to some offsets, or to those where the source ends, if it does."""
+        """Read up to the given offsets, or up to the end of a bounded source."""
         self._closed = False
         consumer: Any = self._cluster.consumer()
         bounded = self._bounded or given_ends is not None
         try:
             ends = self._assign(consumer)
             if given_ends is not None:
-                # A partition that the job did not know yet has nothing of its batch.
+                # A partition that was not part of the job yet has no records in the batch.
                 ends = {partition: given_ends.get(partition, self._offsets[partition]) for partition in ends}
             fetched = _Fetched(consumer, self.topic, self._offsets, ends, bounded=bounded)
             make = self._decode or (lambda record: record)
@@ -144,7 +144,7 @@ class KafkaSource:
             while not self._closed and not (bounded and all(self._offsets[each] >= end for each, end in ends.items())):
                 wait = _WAIT if began is None else min(_WAIT, max(0.0, began + self._interval - time.monotonic()))
                 first = consumer.poll(wait)
-                # A consume() that may wait would wait until it has all that it is asked for.
+                # With a time-out, consume() would wait for the full number of records.
                 messages = [] if first is None else [first, *consumer.consume(_AT_ONCE - 1, 0)]
                 for message in messages:
                     if message.error() is not None:
@@ -153,7 +153,7 @@ class KafkaSource:
                 for message in fetched.in_turn():
                     partition, offset = message.partition(), message.offset()
                     if message.error() is not None:
-                        # Markers of transactions have offsets too, and are no records.
+                        # Transaction markers have offsets too, but are not records.
                         self._offsets[partition] = max(self._offsets[partition], offset)
                         continue
                     element = make(_record(message))
@@ -167,7 +167,7 @@ class KafkaSource:
             consumer.close()
 
     def _assign(self, consumer: Any) -> dict[int, int]:
-        """Let a consumer begin at the current position, and return the end of each partition."""
+        """Assign a consumer to the current position, and return the end of each partition."""
         import confluent_kafka as ck
 
         doing = f"the source {self!r}"
@@ -175,7 +175,7 @@ class KafkaSource:
             found = consumer.list_topics(self.topic, timeout=self._seconds).topics[self.topic]
             if found.error is not None:
                 raise SourceError(
-                    f"{doing}: Kafka says {found.error.name()}: {found.error.str()}; name a topic that is there"
+                    f"{doing}: Kafka reports {found.error.name()}: {found.error.str()}; name an existing topic"
                 )
             ends = {}
             for partition in found.partitions:
@@ -202,8 +202,8 @@ class KafkaSource:
         """
         if error.name() in _OUT_OF_RANGE:
             raise SourceError(self._gone(error.str()))
-        if error.fatal() or not (error.retriable() or error.name() in _PASSING):
-            raise SourceError(f"the source {self!r}: Kafka says {error.name()}: {error.str()}")
+        if error.fatal() or not (error.retriable() or error.name() in _IGNORED):
+            raise SourceError(f"the source {self!r}: Kafka reports {error.name()}: {error.str()}")
 
     def _gone(self, why: str) -> str:
         return (
@@ -213,11 +213,11 @@ class KafkaSource:
 
 
 class _Fetched:
-    """Records that a consumer has fetched and that were not returned yet.
+    """Records that a consumer has fetched and has not returned yet.
 
-    They are returned by partition in turn, so that none is read far ahead of another: a consumer returns a megabyte of
-    one partition and then of the next. A partition without fetched records delays the others, unless its end was
-    reached; but only once, briefly, until a record of it comes, because its leader may be down.
+    They are returned round-robin by partition, so that none is read far ahead of another: a consumer returns a megabyte
+    of one partition and then of the next. A partition without fetched records delays the others unless its end was
+    reached. It does so only once, and briefly, because its leader may be down.
 
     Args:
         consumer: The consumer, assigned to the partitions.
@@ -238,10 +238,10 @@ class _Fetched:
         self._ends = ends if bounded else None
         self._at_end = {partition for partition, at in offsets.items() if at >= ends[partition]}
         self._lacks_since: float | None = None
-        #: The partitions that were waited for in vain.
+        #: The partitions that stayed silent.
         self._silent: set[int] = set()
         self._paused: list[int] = []
-        #: Bytes of the records that wait.
+        #: Bytes of the records that are held.
         self._bytes = 0
 
     def add(self, messages: list[Any]) -> None:
@@ -266,7 +266,7 @@ class _Fetched:
                 self._at_end.discard(partition)
 
     def in_turn(self) -> Iterator[Any]:
-        """Yield one message of each partition in turn, while none with more to come lacks one."""
+        """Yield one message of each partition in turn, while every partition that has not ended has one."""
         now = time.monotonic()
         while any(self._waiting.values()):
             not_lacking = self._at_end | self._silent
@@ -297,7 +297,7 @@ class _Fetched:
 
 
 def _size(message: Any) -> int:
-    """Return about the bytes that a message takes, the object included."""
+    """Return the approximate number of bytes of a message, including the Python object."""
     return len(message.value() or b"") + len(message.key() or b"") + _MESSAGE
 
 

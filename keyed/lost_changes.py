@@ -71,8 +71,8 @@ def check_changes(function: object, states: Mapping[str, State]) -> None:
                 if kind is not None and lost.read in ("[]", *_READS[kind]):
                     raise StateDefinitionError(
                         f"{cls.__name__}.{name}, line {member.__code__.co_firstlineno + lost.line - 1}: {lost.code} "
-                        f"changes a copy of what {kind.kind} state {lost.attribute!r} holds, and the change would be "
-                        f"lost; put it back: {_REMEDIES[kind].format(lost.attribute)}"
+                        f"changes a copy of the content of {kind.kind} state {lost.attribute!r}, and the change would "
+                        f"be lost; store it: {_REMEDIES[kind].format(lost.attribute)}"
                     )
 
 
@@ -139,7 +139,7 @@ def _changed(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _read(node: ast.expr, this: str) -> tuple[str, str] | None:
-    """Return the attribute of ``this`` that an expression reads an item of, and how."""
+    """Return the attribute of ``this`` from which an expression reads an item, and the method of reading."""
     match node:
         case ast.Subscript(value=state):
             method = "[]"

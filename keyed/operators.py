@@ -51,7 +51,7 @@ def check_store(store: Any, parameter: str = "store") -> None:
 
 @attrs.frozen(eq=False)
 class OperatorSpec:
-    """All that the key groups of one operator share; shipped to the workers.
+    """The configuration that the key groups of one operator share; shipped to the workers.
 
     Attributes:
         name: Name of the operator, unique in its query, matching ``[A-Za-z0-9_-]{1,128}``.
@@ -59,8 +59,8 @@ class OperatorSpec:
         event_time: Rows have timestamps.
         delay_ms: Delay of the watermark behind the highest timestamp, the greatest of several sources; ``None`` if
             watermarks come only from upstream operators or are set by hand.
-        ingestion_delay_ms: The same delay, in every operator of the chain, if rows have the time of their batch; else
-            ``None``.
+        ingestion_delay_ms: The same delay, in every operator of the chain, if rows have the time of their batch;
+            otherwise ``None``.
         order: Order of rows within a batch.
         parallelism: Number of key groups.
         keys: Key columns, of the first side if there are two; empty if the key is a function of the element.
@@ -71,7 +71,7 @@ class OperatorSpec:
         strategies: Watermark strategy of each input; ``None`` for an output of another operator, and for a
             broadcast stream without timestamps.
         broadcast: Descriptors of the broadcast states.
-        global_tables: Key columns of those of them that are global tables, by name: all are, or none is.
+        global_tables: Key columns of the broadcast states that are global tables, by name: either all are, or none is.
     """
 
     name: str

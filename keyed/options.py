@@ -1,4 +1,4 @@
-"""Options that several calls share: those of a run, and those of an operator."""
+"""Options that several calls share: of a run, and of an operator."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Modes of keyed's files: readable by the user alone, or by a group too.
 
-Folders and files that keyed creates get their mode whatever the umask; existing folders keep theirs. A new file in a
-folder of keyed's is open to the group if the folder is.
+Folders and files that keyed creates get their mode regardless of the umask; existing folders keep theirs. A new file in
+a folder of keyed's is readable by the group if the folder is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from keyed.errors import DefinitionError
 
 _FOLDER, _FILE = 0o700, 0o600
-#: What a group gets besides: reading. New files belong to the folder's group.
+#: The additional mode for a group: reading. New files belong to the folder's group.
 _GROUP_FOLDER, _GROUP_FILE = 0o2050, 0o040
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -69,11 +69,11 @@ def folder_path(path: Any, what: str) -> str:
         raise DefinitionError(f"{what}={path!r}: give the path of a folder")
     if _URI.match(text):
         raise DefinitionError(
-            f"{what}={path!r} is a URI, and this is kept in a folder; give the path at which its file system is mounted"
+            f"{what}={path!r} is a URI, and a folder is needed; give the path at which its file system is mounted"
         )
     return text
 
 
 def _is_for_group(folder: Path) -> bool:
-    # The bit that says whose group new files get tells it from a folder that is open to all by the umask.
+    # The setgid bit distinguishes it from a folder that the umask leaves open to all.
     return folder.stat().st_mode & _GROUP_FOLDER == _GROUP_FOLDER

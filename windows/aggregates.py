@@ -1,9 +1,9 @@
 """Aggregates: a window keeps their accumulators instead of its elements.
 
-An aggregate is Flink's ``AggregateFunction`` (``create_accumulator``, ``add``, ``merge``, ``get_result``). Those here
-read a column, or a function of the element, or without either the element itself; nulls are ignored, as in SQL, and an
-aggregate without values is null (a count 0). `Aggregate.algebra` describes the parts of an accumulator and how they
-merge, as data, so that the path over whole columns can compute the same.
+An aggregate is Flink's ``AggregateFunction`` (``create_accumulator``, ``add``, ``merge``, ``get_result``). The built-in
+ones read a column, a function of the element, or by default the element itself. Nulls are ignored, as in SQL, and an
+aggregate without values is null (a count is 0). `Aggregate.algebra` describes the parts of an accumulator and their
+merging as data, so that the path over whole columns can compute the same.
 
 Accumulators are plain data. `add` may change its accumulator; it returns the one to keep.
 """
@@ -28,9 +28,9 @@ ACC = TypeVar("ACC")
 OUT = TypeVar("OUT")
 Column = str | Callable[[Any], Any] | None
 _LEAST, _MOST = -(2**63), 2**63 - 1
-#: Exact for all that a decimal(38,…) can hold and its mean.
+#: Exact for every decimal(38,…) and its mean.
 _WIDE = Context(prec=76)
-#: The most that a decimal of Arrow or Spark has.
+#: The maximal number of digits of a decimal in Arrow and Spark.
 _DIGITS = 38
 _PLAIN = frozenset({type(None), bool, int, float, str, Decimal})
 _INTEGRAL = {"tinyint", "smallint", "int", "bigint"}
@@ -43,7 +43,7 @@ class Part:
 
     Attributes:
         name: Its name.
-        merge: The operation that merges two of them: ``sum``, ``min``, ``max``, ``union``, ``register_max``,
+        merge: The operation that merges two such parts: ``sum``, ``min``, ``max``, ``union``, ``register_max``,
             ``append``, ``first``, ``latest``, ``top``, ``moments``, ``counted``.
     """
 
@@ -129,7 +129,7 @@ class Aggregate(Generic[IN, ACC, OUT]):
         return self.add(value, accumulator)
 
     def merge(self, a: ACC, b: ACC) -> ACC:
-        """Return the accumulator of both. ``a`` comes earlier and may be changed; ``b`` may not."""
+        """Return the merged accumulator. ``a`` is the earlier one and may be changed; ``b`` may not."""
         raise NotImplementedError(f"{type(self).__name__} does not define merge")
 
     def get_result(self, accumulator: ACC) -> OUT:
@@ -164,13 +164,13 @@ class ColumnAggregate(AnyAggregate):
     """
 
     commutative = True
-    #: Whether values of elements are in accumulators, and not what was computed from them.
+    #: True if accumulators hold values of elements, and not only values computed from them.
     _keeps: ClassVar[bool] = False
     _needs_numbers: ClassVar[bool] = False
-    #: What `algebra` says of it: the accumulator's parts, and the attributes that are parameters.
+    #: The content of `algebra`: the accumulator's parts, and the attributes that are parameters.
     _parts: ClassVar[tuple[Part, ...]] = ()
     _options: ClassVar[tuple[str, ...]] = ()
-    #: Type of the result; ``{}`` is that of the column.
+    #: Type of the result; ``{}`` stands for the column's type.
     _result: ClassVar[str] = "{}"
 
     def __init__(self, column: Column = None, *, type: str | None = None) -> None:
@@ -183,7 +183,7 @@ class ColumnAggregate(AnyAggregate):
 
     def merge(self, a: Any, b: Any) -> Any:
         if a is None or b is None:
-            # Neither may change with the other.
+            # Later changes of the result must not change ``b``.
             return (list(b) if b.__class__ is list else b) if a is None else a
         return self._merged(a, b)
 
@@ -323,7 +323,7 @@ class Max(ColumnAggregate):
 
 
 class Mean(ColumnAggregate):
-    """Arithmetic mean: sum by number, as a float; of decimals as a decimal with four digits more, as in Spark.
+    """Arithmetic mean: sum divided by number, as a float; of decimals a decimal with four more digits, as in Spark.
 
     A ``decimal(p,s)`` has a mean of type ``decimal(p+4,s+4)``, each at most 38.
     """
@@ -417,7 +417,7 @@ class Reduce(AnyAggregate):
     """Combines elements with a function (Flink's ``reduce``).
 
     Args:
-        reduce: ``(current, element) -> new``, associative; elements and results have one type.
+        reduce: ``(current, element) -> new``, associative; elements and results have the same type.
         type: Type of the elements for the codec.
     """
 
@@ -492,7 +492,7 @@ def aggregate_of(
 
 
 def _plus(a: Any, b: Any) -> Any:
-    """Return the sum; of decimals all digits, where Python's operator rounds to 28."""
+    """Return the sum; of decimals with all digits, where Python's operator rounds to 28."""
     return a + b if b.__class__ is not Decimal else _WIDE.add(a, b)
 
 
@@ -517,7 +517,7 @@ def fitting(value: Decimal, aggregate: object, what: str, digits: int = _DIGITS)
     """Return a decimal that fits a precision, counted as in Arrow and Spark.
 
     Raises:
-        OverflowError: It has more.
+        OverflowError: It has more digits.
     """
     if value.is_finite():
         places = max(0, -int(value.as_tuple().exponent))

@@ -67,7 +67,7 @@ def _not_called(assigner: object, given: tuple[Any, ...], named: dict[str, Any],
 
 
 class _Made(type):
-    """The class of assigners that class methods create: an unknown class method is refused with the right one."""
+    """The metaclass of assigners that class methods create; it refuses unknown ones and names the right one."""
 
     _made_by: str
 
@@ -80,7 +80,7 @@ class _Made(type):
 
 
 def _refuses_other_calls(make: F) -> F:
-    """Let a class method refuse wrong arguments with the right call in the message."""
+    """Make a class method refuse wrong arguments, with the right call in the message."""
     signature = inspect.signature(make)
 
     @functools.wraps(make)
@@ -119,7 +119,7 @@ class _Tumbling(WindowAssigner, HoppingWindows, metaclass=_Made):
                 a quarter past. May be negative.
 
         Raises:
-            DefinitionError: The size is below 1 ms, or the offset's absolute value not below the size.
+            DefinitionError: The size is below 1 ms, or the offset's absolute value is not below the size.
         """
         size_ms = milliseconds_of(size, "size", least=1)
         made = cls.__new__(cls)
@@ -144,7 +144,7 @@ class _Hopping(WindowAssigner, HoppingWindows, metaclass=_Made):
             offset: Windows start at this time modulo the slide. May be negative.
 
         Raises:
-            DefinitionError: Size or slide is below 1 ms, or the offset's absolute value not below the slide.
+            DefinitionError: Size or slide is below 1 ms, or the offset's absolute value is not below the slide.
         """
         size_ms, slide_ms = milliseconds_of(size, "size", least=1), milliseconds_of(slide, "slide", least=1)
         made = cls.__new__(cls)
@@ -197,7 +197,7 @@ class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=_Made):
         A row that comes exactly ``gap`` after the last one belongs to the session only if the session has not fired:
         with a gap of 10 and a watermark without delay, rows at 0, 9 and 19 make the sessions [0, 19) and [19, 29),
         because the session fires at 18, which is before the row at 19. With a delay of 1 or more they make the one
-        session [0, 29). Where batches are cut does not matter.
+        session [0, 29). The boundaries of batches do not matter.
 
         Args:
             gap: At least 1 ms.
@@ -304,7 +304,7 @@ def _offset(offset: Duration, period_ms: int, of: str) -> int:
     """Return an offset in milliseconds, which may be negative.
 
     Raises:
-        DefinitionError: It is not whole milliseconds, or its absolute value not below the period.
+        DefinitionError: It is not whole milliseconds, or its absolute value is not below the period.
     """
     offset_ms = milliseconds_of(offset, "offset", least=-MAX_TIMESTAMP)
     if abs(offset_ms) >= period_ms:

@@ -1,4 +1,4 @@
-"""Assigners as window operators use them: the protocol, and the kinds with engines.
+"""Assigners for window operators: the protocol, and the kinds with an implementation of their own.
 
 `keyed.windows.assigners` builds the public assigners on it. A window that several elements share is the same tuple for
 all of them; no data is kept per key.
@@ -84,7 +84,7 @@ class SessionWindows(AnyAssigner):
     """Windows that end after a gap without elements: the base of the session windows of both clocks.
 
     Attributes:
-        gap_of: The gap after an element, in milliseconds, or the one gap of all.
+        gap_of: The gap after an element, in milliseconds, or one gap for all elements.
     """
 
     def __init__(self, gap_of: int | Callable[[Any], int]) -> None:

@@ -29,7 +29,7 @@ _MOST_CACHED = 10_000
 class CalendarWindows(WindowAssigner):
     """Windows of calendar days, weeks or months in event time. Make them with `days`, `weeks` or `months`."""
 
-    #: Milliseconds since the epoch that have a date in every zone.
+    #: The range of milliseconds since the epoch that have a date in every zone.
     _RANGE: ClassVar[tuple[int, int]] = (-62_135_000_000_000, 253_402_000_000_000)
 
     def __init__(self, unit: str, zone: str | None = None, first_weekday: int = 0) -> None:
@@ -48,7 +48,7 @@ class CalendarWindows(WindowAssigner):
                 f"zone={zone!r} is not a time zone; give an IANA name such as 'Europe/Berlin'"
             ) from error
         self._first, self._next = _UNITS[unit]
-        # Windows that overlap a UTC day, by the number of the day: at most three, and elements of a batch share them.
+        # Windows that overlap a UTC day, by the number of the day: at most three. Elements of a batch share them.
         self._windows: dict[int, tuple[TimeWindow, ...]] = {}
 
     @classmethod
@@ -123,7 +123,7 @@ class CalendarWindows(WindowAssigner):
         """Return the windows that overlap a UTC day."""
         low, high = day * _DAY_MS, (day + 1) * _DAY_MS
         if not self._RANGE[0] <= low < high <= self._RANGE[1]:
-            raise TimestampError(f"timestamp {low} is outside of the years 1 to 9999, for which there is a calendar")
+            raise TimestampError(f"timestamp {low} is outside of the years 1 to 9999, which the calendar covers")
         date = self._first(self._date(low - _DAY_MS), self._first_weekday)
         found = []
         start = self.start_of(date)
@@ -153,7 +153,7 @@ def _next_month(date: dt.date) -> dt.date:
 
 
 _Unit = tuple[Callable[[dt.date, int], dt.date], Callable[[dt.date], dt.date]]
-#: By unit: the first day of the window of a date, and of the window after it.
+#: By unit: the first day of a date's window, and of the next window.
 _UNITS: dict[str, _Unit] = {
     "day": (lambda date, _: date, lambda date: date + _DAY),
     "week": (lambda date, first: date - (date.weekday() - first) % 7 * _DAY, lambda date: date + 7 * _DAY),

@@ -1,7 +1,8 @@
 """Accumulators of one or several aggregates side by side, as cells of a flat list.
 
 Window operators keep accumulators inside lists of their own (a window's start, then its accumulators, then the next
-window): flat lists of numbers are what the codec writes fastest. So `Cells` works on a list and a position in it.
+window): flat lists of numbers are what the codec writes fastest. `Cells` therefore works on a list and a position in
+it.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class Cells:
     def __init__(self, aggregates: tuple[AnyAggregate, ...]) -> None:
         self.width = len(aggregates)
         self._create = [_creator(aggregate) for aggregate in aggregates]
-        # New accumulators that nothing can change need not be made anew.
+        # Immutable initial accumulators are copied, not created again.
         initial = [create() for create in self._create]
         if all(cell is None or isinstance(cell, int | float | str) for cell in initial):
             self.create = initial.copy  # type: ignore[method-assign]
         self._merge = [aggregate.merge for aggregate in aggregates]
-        # Those whose accumulator is the result need no call.
+        # Aggregates whose accumulator is the result need no call.
         same = Aggregate.get_result
         self._results = [
             (i, aggregate.get_result)

@@ -32,7 +32,7 @@ class _SameModules(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its own spec back: it has run already."""
+        """Restore the module's own spec; the module has run already."""
         module.__spec__ = self._specs.pop(module.__name__)
 
 

@@ -52,7 +52,7 @@ class CollectSet(ColumnAggregate):
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
         if value.__class__ is float:
-            # Of zeros the positive one. Sets know NaN by its object only, and what was stored is another one.
+            # Zeros become the positive one. Sets compare NaN by identity, and a stored NaN is another object.
             if value != value and any(other != other for other in accumulator):
                 return accumulator
             value += 0.0
@@ -86,7 +86,7 @@ class First(ColumnAggregate):
 
     Args:
         column: As for all.
-        by_time: By the elements' timestamps; of those with the same one, the first to come.
+        by_time: By the elements' timestamps; of equal timestamps, the first to arrive.
         type: Column type of the result, if it does not follow from the column's.
     """
 
@@ -120,7 +120,7 @@ class Latest(First):
 
     Args:
         column: As for all.
-        by_time: By the elements' timestamps; of those with the same one, the last to come.
+        by_time: By the elements' timestamps; of equal timestamps, the last to arrive.
         type: Column type of the result, if it does not follow from the column's.
     """
 
@@ -141,9 +141,9 @@ class Latest(First):
 class TopK(ColumnAggregate):
     """The k values with the greatest rank, as a list.
 
-    Ties are defined: values go by rank descending (NaN last), those of the same rank by value ascending (NaN, then
-    null last), and equal values are each counted. So the result depends on neither order nor batches. Elements with a
-    null rank are ignored.
+    Ties are defined: values are ordered by rank descending (NaN last), and within a rank by value ascending (NaN, then
+    null last). Equal values are each counted. So the result depends on neither order nor batches. Elements with a null
+    rank are ignored.
 
     Args:
         k: Number of values.

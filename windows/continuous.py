@@ -1,4 +1,4 @@
-"""Continuous aggregates: a row for each key, updated with each batch that has rows of it. There is no window.
+"""Continuous aggregates: a row for each key, updated by each batch with rows of the key. There is no window.
 
 The equivalent of ksqlDB's ``CREATE TABLE ... AS SELECT ... GROUP BY``, and of Flink SQL's aggregation with
 mini-batches.
@@ -48,10 +48,10 @@ def aggregate(
     path: Path = "auto",
     **options: Unpack[OperatorOptions],
 ) -> Output:
-    """Aggregate all rows of each key, as they come: ``aggregate(readings.key_by("sensor"), {"avg": Mean("reading")})``.
+    """Aggregate all rows of each key continuously: ``aggregate(readings.key_by("sensor"), {"avg": Mean("reading")})``.
 
-    For each key that has rows in a batch one row is emitted: the key's columns and the current aggregates. Its
-    timestamp is the highest of those rows. A later row of a key replaces earlier ones, so a sink may replace by key.
+    For each key with rows in a batch, one row is emitted: the key's columns and the current aggregates. Its timestamp
+    is the highest of those rows. A later row of a key replaces earlier ones, so a sink may replace by key.
 
     Rows are added in the order in which they arrive, so ``Latest("x")`` is the value that arrived last (ksqlDB's
     ``LATEST_BY_OFFSET``), and ``Latest("x", by_time=True)`` the one with the highest timestamp.
@@ -69,7 +69,7 @@ def aggregate(
         options: Number of key groups and so on, as in ``KeyedStream.process``.
 
     Raises:
-        DefinitionError: Parts do not fit each other.
+        DefinitionError: A parameter breaks a rule, or parameters do not fit each other.
         OutputDefinitionError: On Spark, the columns cannot be derived and are not given.
     """
     if not isinstance(stream, KeyedStream):
@@ -174,8 +174,8 @@ class ContinuousColumns(VectorizedFunction):
         accumulators = TableState(Schema((*key_types, *parts)).ddl, key=keys, name=ACCUMULATORS)
         self._accumulators = inner_state(accumulators, is_shown=False)
 
-    def _made(self) -> Any:
-        """Return the logic; created where it runs, since it imports pyarrow."""
+    def _created_logic(self) -> Any:
+        """Return the logic, which is created where it runs because it imports pyarrow."""
         if self._totals is None:
             from keyed.windows.vectorized.running_totals import RunningTotals
 
@@ -186,11 +186,11 @@ class ContinuousColumns(VectorizedFunction):
         self._totals = None
 
     def combine(self, table: pa.Table) -> pa.Table:
-        combined: pa.Table = self._made().combine(table)
+        combined: pa.Table = self._created_logic().combine(table)
         return combined
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        self._made().add(table, self._accumulators, self._results, ctx)
+        self._created_logic().add(table, self._accumulators, self._results, ctx)
 
     @property
     def explanation(self) -> str:
@@ -204,7 +204,7 @@ def _derived(
     """Return the columns of the key and of the results; ``None`` if they do not follow from the input's.
 
     Raises:
-        OutputDefinitionError: They have to.
+        OutputDefinitionError: ``strict`` is true, and they do not.
     """
     if columns is None:
         types: dict[str, str | None] = dict.fromkeys((*keys, *aggregates))

@@ -39,7 +39,7 @@ from keyed.windows.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trig
 from keyed.windows.window import GlobalWindow
 
 _STATES = (ValueState, ListState, MapState, ReducingState, AggregatingState, VersionedState)
-#: As one value per key, more open slices than this cost more to write than windows of their own.
+#: With more open slices per key than this, one value per key costs more to write than separate windows.
 MOST_SLICES = 64
 
 
@@ -113,7 +113,7 @@ class Definition:
         return self.allowed_lateness_ms if self.assigner.event_time else 0
 
     def cleanup_time(self, window: Any) -> int:
-        """Return when a window's state is removed. The end of time means never."""
+        """Return the time at which a window's state is removed; the end of time means never."""
         last: int = window.max_timestamp()
         return min(last + self.lateness_ms, MAX_TIMESTAMP)
 
@@ -135,9 +135,9 @@ def define(
 ) -> Definition:
     """Validate a definition and choose its layout.
 
-    The arguments are those of `keyed.windows.WindowOperator`, and ``open_slices``: how many windows of a key are open
-    at a time beside those that size and lateness make, because elements are out of order by more than a window. With
-    more than 64 windows are kept one by one.
+    The arguments are those of `keyed.windows.WindowOperator`, and ``open_slices``: the number of further windows of a
+    key that are open at a time because elements are out of order by more than a window. With more than 64 open slices,
+    windows are kept one by one.
 
     Raises:
         DefinitionError: A part is of the wrong type, or parts do not fit each other.
@@ -158,14 +158,16 @@ def define(
         raise DefinitionError("a window operator needs aggregate=..., process=... or both")
     lateness_ms = milliseconds_of(allowed_lateness_ms, "allowed_lateness")
     idle_ms = None if idle_timeout_ms is None else milliseconds_of(idle_timeout_ms, "idle_timeout", least=1)
-    chosen = trigger if trigger is not None else assigner.default_trigger()
-    if hasattr(assigner, "merge_windows") and not chosen.can_merge():
-        raise DefinitionError(f"windows of {assigner!r} merge, which {chosen!r} does not support; use another trigger")
-    _nested_triggers(chosen)
+    effective = trigger if trigger is not None else assigner.default_trigger()
+    if hasattr(assigner, "merge_windows") and not effective.can_merge():
+        raise DefinitionError(
+            f"windows of {assigner!r} merge, which {effective!r} does not support; use another trigger"
+        )
+    _nested_triggers(effective)
     evictor = evictor if evictor is not None else assigner.default_evictor()
     definition = Definition(
         assigner,
-        chosen,
+        effective,
         evictor,
         aggregates,
         names,
@@ -181,7 +183,7 @@ def define(
     columns = definition.row_names
     if names is not None and process is None and len(set(columns)) < len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)
-        raise DefinitionError(f"results have the columns {', '.join(columns)}: {twice!r} is there twice; rename one")
+        raise DefinitionError(f"results have the columns {', '.join(columns)}: {twice!r} occurs twice; rename one")
     return definition
 
 
@@ -206,10 +208,10 @@ def output_schema(definition: Definition, columns: Mapping[str, Any] | None, *, 
 
 
 def derived_schema(types: Mapping[str, str | None], *, strict: bool) -> Schema | None:
-    """Return the columns of an output, if their types follow from the input; ``None`` if one does not.
+    """Return the columns of an output; ``None`` if the type of one does not follow from the input.
 
     Raises:
-        OutputDefinitionError: One does not, and has to.
+        OutputDefinitionError: One does not follow, and ``strict`` is true.
     """
     known = {name: type_ for name, type_ in types.items() if type_ is not None}
     unknown = [name for name in types if name not in known]
@@ -259,7 +261,7 @@ def declared_states(owner: Any) -> dict[str, Any]:
 
 
 def _nested_triggers(trigger: Trigger) -> list[Trigger]:
-    """Return a trigger and those that it holds, outermost first."""
+    """Return a trigger and its nested triggers, outermost first."""
     found = [trigger]
     for member in vars(trigger).values():
         if isinstance(member, Trigger):
@@ -268,7 +270,7 @@ def _nested_triggers(trigger: Trigger) -> list[Trigger]:
 
 
 def trigger_states(trigger: Trigger) -> dict[str, Any]:
-    """Return the states of a trigger and of those that it holds, by a name that is unique among them."""
+    """Return the states of a trigger and of its nested triggers, by a name that is unique among them."""
     states: dict[str, Any] = {}
     for depth, part in enumerate(_nested_triggers(trigger)):
         for name, state in declared_states(part).items():

@@ -2,8 +2,8 @@
 
 - one aggregate: its result, as in Flink;
 - named aggregates: a row of the key's columns, ``window_start``, ``window_end`` (not for global windows) and the
-  aggregates. The times are `int` milliseconds, or aware datetimes if the output's columns are timestamps; - a window
-  function: the values that it yields; it gets the elements, or the aggregate's result (named: one row of them).
+  aggregates. The times are `int` milliseconds, or aware datetimes if the output's columns are timestamps;
+- a window function: the values that it yields. It gets the elements, or the aggregate's result (named: one row of them).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from keyed.windows.definition import Definition
 from keyed.windows.window import GlobalWindow, time_window
 from keyed.windows.window_context import WindowContext
 
-#: What is part of an output, and not one, where it stands in a tuple that is returned.
+#: Classes whose values in a returned tuple are parts of one output, and not outputs.
 _PLAIN = (int, float, str, bytes, Decimal, dt.date, type(None))
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MOST_CACHED = 4096
@@ -32,7 +32,7 @@ OfBounds = Callable[[Any, int, int, list[Any], int], Iterable[Any]]
 
 
 class Emission:
-    """Makes output values.
+    """Builds output values.
 
     Attributes:
         of_bounds: ``of_bounds(key, start, end, cells, at)``: the outputs of the time window ``[start, end)`` for the
@@ -40,8 +40,8 @@ class Emission:
 
     Args:
         definition: The operator.
-        cells: Its accumulators, if it has some.
-        context: The context of its window function. Enter it before, if there is such a function.
+        cells: Its accumulators, if it has any.
+        context: The context of its window function. It has to be entered before a call, if there is such a function.
     """
 
     def __init__(self, definition: Definition, cells: Cells | None, context: WindowContext) -> None:
@@ -66,7 +66,7 @@ class Emission:
         assert self._cells is not None
         results = self._cells.results(cells, at)
         if self._process is not None:
-            # The function's own: it may change what it gets.
+            # A copy for the function, which may change its argument.
             return self.of_elements(key, window, (snapshot(self._of_result(results)),))
         if self._make is None:
             return results
@@ -86,7 +86,7 @@ class Emission:
         context = self._context
         context.current = window
         result = self._process.process(key, context, elements) or ()
-        # A tuple of rows is outputs; one with plain values in it is a row.
+        # A tuple of rows is a sequence of outputs; a tuple with plain values is one row.
         is_row = isinstance(result, tuple) and any(isinstance(item, _PLAIN) for item in result)
         if is_row or isinstance(result, str | bytes | dict):
             raise OutputDefinitionError(

@@ -1,4 +1,4 @@
-"""Evictors: they remove elements of a window before or after its function is called.
+"""Evictors, which remove elements of a window before or after its function is called.
 
 Source: Flink's ``Evictor``, ``CountEvictor``, ``TimeEvictor`` and ``DeltaEvictor``. A window with an evictor keeps all
 its elements, with their timestamps, until they are evicted or the window is cleaned up.

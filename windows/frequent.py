@@ -1,4 +1,4 @@
-"""The most frequent values: counted exactly, or by a sketch of bounded size for columns of many values."""
+"""The most frequent values: counted exactly, or by a sketch of bounded size for columns with many values."""
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
 # ruff: noqa: PLR0124 - only NaN differs from itself
@@ -104,7 +104,7 @@ class ApproxMostFrequent(MostFrequent):
     """
 
     commutative = False
-    #: Its counters depend on the order of elements, so no other path computes the same.
+    #: Its counters depend on the order of elements, so it has no form over whole columns.
     _parts = ()
 
     def __init__(self, k: int, column: Column = None, *, capacity: int = 1000, type: str | None = None) -> None:
@@ -123,7 +123,7 @@ class ApproxMostFrequent(MostFrequent):
         elif len(accumulator) < self.capacity:
             accumulator[value] = 1
         else:
-            # Together with the value that comes, capacity + 1 occurrences go: at most n / (capacity + 1) times.
+            # Including the new value, capacity + 1 occurrences are removed: at most n / (capacity + 1) times.
             return {other: count - 1 for other, count in accumulator.items() if count > 1}
         return accumulator
 
@@ -136,10 +136,10 @@ class ApproxMostFrequent(MostFrequent):
 
 
 def _counted(value: Any, counts: dict[Any, int]) -> Any:
-    """Return the value under which a value is counted: of zeros the positive one, of NaN the one that is there."""
+    """Return the value under which a value is counted: for zeros the positive one, for NaN the one that is counted already."""
     if value.__class__ is not float:
         return value
     if value == value:
         return value + 0.0
-    # Dictionaries find NaN by its object only, and what was stored is another one.
+    # Dictionaries find NaN by identity, and a stored NaN is another object.
     return next((other for other in counts if other != other), math.nan)

@@ -2,9 +2,9 @@
 
 Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``. State, all under the window as namespace:
 ``window_contents`` (all elements, with timestamps if there is an evictor) or ``window_contents_<number of aggregates>``
-(the accumulators as a list), the trigger's and the window function's own; without a namespace ``merging_windows``, the
-sorted list of pairs of a window in flight and its state window, both as tuples, where windows merge (earlier a
-dict of the same).
+(the accumulators as a list), the trigger's and the window function's own; without a namespace ``merging_windows``, if
+windows merge, the sorted list of pairs of a window in flight and its state window, both as tuples (in earlier versions
+a dict).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class GeneralWindows:
             pairs = self._in_flight()
             at = _place(pairs, tuple(window))
             if at is None:
-                return  # a timer that the trigger of a merged window left behind
+                return  # a stale timer of a merged window's trigger
             state_window = pairs[at][1]
         contents = self._contents.namespace(tuple(state_window))
         self._triggering.current = window
@@ -214,7 +214,7 @@ class GeneralWindows:
 
     def _register_cleanup(self, window: Any) -> None:
         time = self._definition.cleanup_time(window)
-        if time < MAX_TIMESTAMP:  # which is never
+        if time < MAX_TIMESTAMP:  # the window never ends
             self._register(time)
 
     def _delete_cleanup(self, window: Any) -> None:
@@ -241,13 +241,13 @@ class GeneralWindows:
     # Merging ----------------------------------------------------------------------------------------------------
 
     def _add_window(self, window: Any, watermark: int, now: int) -> tuple[Any, Any]:
-        """Add a window to those in flight. Where it ended up, and the state window of that (none if it is late)."""
+        """Add a window to those in flight. Return the window that contains it and its state window (``None`` if late)."""
         assigner: Any = self._assigner
         make = assigner.window_type
         pairs = self._in_flight()
         first, last = 0, len(pairs)
         if type(assigner).merge_windows is SessionWindows.merge_windows:
-            # None overlap, so only a stretch of them can be touched. Other rules see all windows.
+            # Windows in flight do not overlap, so only adjacent ones can be touched. A custom rule gets all windows.
             first = last = bisect_left(pairs, window.start, key=lambda pair: pair[0][1])
             while last < len(pairs) and pairs[last][0][0] <= window.end:
                 last += 1
@@ -328,7 +328,7 @@ def _place(pairs: list[Any], window: tuple[Any, ...]) -> int | None:
 
 
 def divert(element: Any, late_tag: OutputTag | str | None, ctx: Context) -> None:
-    """Send a late element to its side output, or count it as dropped (Flink's ``numLateRecordsDropped``)."""
+    """Route a late element to its side output, or count it as dropped (Flink's ``numLateRecordsDropped``)."""
     if late_tag is not None:
         ctx.output(late_tag, element)
     else:
@@ -339,5 +339,5 @@ def no_timestamp(element: Any) -> DefinitionError:
     """Return the error for an element without a timestamp in event-time windows."""
     return DefinitionError(
         f"event-time windows need timestamps, and {element!r} has none; give keyed.stream(..., timestamp=...), a "
-        "timestamp to what an operator upstream emits, or use processing-time windows"
+        "timestamp to the outputs of the operator upstream, or use processing-time windows"
     )

@@ -1,7 +1,7 @@
-"""Merging of windows as a plan: the merged windows, and the namespace of their state. Pure.
+"""Merging of windows as a plan: the merged windows, and the namespace of their state. The functions are pure.
 
-Source: Flink's ``TimeWindow.mergeWindows`` and ``MergingWindowSet``. A merged window keeps its state under the window
-that it started as, its *state window*, so that growing by one element moves no state.
+Source: Flink's ``TimeWindow.mergeWindows`` and ``MergingWindowSet``. A merged window keeps its state under its first
+window, the *state window*, so that growing by one element moves no state.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Merge:
 
     Attributes:
         result: The merged window.
-        merged: The windows before, without the added one.
-        state_window: The namespace of the result's state: the state window of the first of them.
+        merged: The merged windows, without the added one.
+        state_window: The namespace of the result's state: the state window of the first merged window.
         merged_state_windows: The state windows whose state moves there.
     """
 
@@ -38,8 +38,8 @@ class MergePlan:
     """The effect of adding a window.
 
     Attributes:
-        window: The window that the added one ended up in.
-        state_windows: The windows in flight after it, each with its state window.
+        window: The window that contains the added one.
+        state_windows: The windows in flight afterwards, each with its state window.
         merges: Merges to carry out. Empty if the added window is new, or inside an existing one.
     """
 

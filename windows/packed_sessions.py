@@ -2,7 +2,7 @@
 
 State ``sessions_<number of aggregates>``: a flat list, per open session, by start: its start, its end, the time for
 which its timer is set, and the accumulators. A session that grows does not move its timer: a timer that fires too early
-is set again for the current end. So an element that continues a session costs no timer.
+is set again for the current end. An element that continues a session therefore costs no timer.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class PackedSessions:
         self.process_element = self._quick_process()
 
     def _quick_process(self) -> Callable[[Any, Context], None]:
-        """Add an element, with the most frequent case first: without lateness, the key's last session goes on.
+        """Add an element, with the most frequent case first: without lateness, the key's last session continues.
 
-        Then nothing else can change: open sessions are not late, earlier ones end before the last one starts, and the
-        session's timer is at or before its end.
+        In that case nothing else can change: open sessions are not late, earlier ones end before the last one starts,
+        and the session's timer is at or before its end.
         """
         value, update, add = self._state.value, self._state.update, self._cells.add
         first, end_of, cells_of = -self._stride, _END - self._stride, _CELLS - self._stride
@@ -102,7 +102,7 @@ class PackedSessions:
                 timers.register_processing_time_timer(last)
 
     def _join(self, sessions: list[Any], time: int, end: int, clock: int) -> int:
-        """Find, merge or open the session of an element. Its position, −1 if the element is too late for any."""
+        """Find, merge or open the session of an element. Return its position, −1 if the element is too late for any."""
         stride, start = self._stride, time
         place = following = self._first_from(sessions, time)
         while following < len(sessions) and sessions[following + _START] <= end:
@@ -139,14 +139,14 @@ class PackedSessions:
             return
         timers = ctx.timer_service()
         stride = self._stride
-        # At the end of the input timers in processing time that are set now do not fire any more.
+        # At the end of the input, new processing-time timers do not fire any more.
         is_over = not self._event_time and timers.current_watermark() == MAX_TIMESTAMP
         is_changed = False
         for at in self._due(sessions, timestamp):
             is_changed = True
             last = sessions[at + _END] - 1
             if last == timestamp or is_over:
-                # A timer in event time gives its own time to what is collected.
+                # Outputs that an event-time timer collects get the timer's time.
                 time = None if self._event_time else last
                 for value in self._outputs(sessions, at, ctx):
                     ctx.collect(value, time)
@@ -166,8 +166,9 @@ class PackedSessions:
     def _due(self, sessions: list[Any], timer: int) -> list[int]:
         """Return the positions of the sessions whose timer is set for this time, the last first.
 
-        It was set for the last time that the session had then, or that and the lateness; sessions only grow. So the
-        session holds one of the two, unless the lateness has changed since, or cleanup was cut at the end of time.
+        It was set for the session's last timestamp at that point, or for that plus the lateness; sessions only grow.
+        The session therefore holds one of the two, unless the lateness has changed since, or cleanup was cut at the end
+        of time.
         """
         stride = self._stride
         holder = self._first_from(sessions, timer + 1)

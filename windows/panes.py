@@ -1,11 +1,11 @@
 """Tumbling and hopping windows with the default trigger, aggregated: all open slices of a key in one value of state.
 
-A *slice* is a stretch of time between two neighbouring starts or ends of windows. An element is added to its one slice,
-however many windows contain it; a window that fires merges its slices. For tumbling windows the slice is the window.
+A *slice* is the time between two neighbouring starts or ends of windows. An element is added to its one slice, however
+many windows contain it; a window that fires merges its slices. For tumbling windows the slice is the window.
 
 State ``panes_<number of aggregates>``: a flat list, per open slice its start and the accumulators. A timer is set when
-a slice opens, for the next end of a window that contains it; each firing sets the next. So an element costs a read of
-the key's last slice, and no timer. With allowed lateness a slice stays until its last window is cleaned up.
+a slice opens, for the next end of a window that contains it; each firing sets the next. An element therefore costs a
+read of the key's last slice, and no timer. With allowed lateness a slice is kept until its last window is cleaned up.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PaneWindows:
         within = (time - self._offset) % self._step
         start = time - within
         if within >= self._span:
-            self._give_up(element, time, ctx)
+            self._divert_if_late(element, time, ctx)
             return
         if not self._event_time and self._ends_now(start, time, element, timestamp, ctx):
             return
@@ -95,10 +95,10 @@ class PaneWindows:
             window -= self._slide
 
     def _ends_now(self, start: int, now: int, element: Any, timestamp: int | None, ctx: Context) -> bool:
-        """Return whether a window in processing time is in its last millisecond, when it fires again with each element.
+        """Fire, for one element, the window of a slice that is in its last millisecond of processing time.
 
-        The same holds for windows kept one by one, whose state is removed then. Also return whether no other window
-        contains the slice.
+        Such a window fires again with each element, as a window that is kept one by one does. Returns true if it fired
+        and no other window contains the slice, so the element needs no state.
         """
         window = self._first_window(start)
         if window + self._size - 1 != now:
@@ -117,7 +117,7 @@ class PaneWindows:
         size, lateness = self._size, self._lateness
         last = self._floor(start)
         if self._event_time and min(last + size - 1 + lateness, MAX_TIMESTAMP) <= clock:
-            self._give_up(element, start, ctx)
+            self._divert_if_late(element, start, ctx)
             return None
         window = self._first_window(start)
         if window + size - 1 <= clock:
@@ -131,8 +131,8 @@ class PaneWindows:
         panes += self._cells.create()
         return panes
 
-    def _give_up(self, element: Any, time: int, ctx: Context) -> None:
-        """Route an element without a window to the side output if it is late, and not between two windows."""
+    def _divert_if_late(self, element: Any, time: int, ctx: Context) -> None:
+        """Route an element without a window to the side output, unless it is between two windows and not late."""
         if self._event_time and time + self._lateness <= ctx.timer_service().current_watermark():
             divert(element, self._late_tag, ctx)
 
@@ -151,7 +151,7 @@ class PaneWindows:
         latest = end - size
         latest -= (latest - offset) % slide
         if not self._event_time and ctx.timer_service().current_watermark() == MAX_TIMESTAMP:
-            # The end of the input: timers that are set now do not fire any more.
+            # The end of the input: new timers do not fire any more.
             for window in range(latest, max(map(self._floor, panes[::stride])) + 1, slide):
                 for value in self._outputs(window, panes, ctx):
                     ctx.collect(value, window + size - 1)
@@ -197,7 +197,7 @@ class PaneWindows:
     # Windows ----------------------------------------------------------------------------------------------------
 
     def _outputs(self, window: int, panes: list[Any], ctx: Context) -> Iterable[Any]:
-        """Merge the slices of the window that starts at ``window``, by time, to its outputs; none if it has none."""
+        """Return the outputs of the window that starts at ``window`` from its merged slices; none without slices."""
         end, stride, cells = window + self._size, self._stride, self._cells
         found = [at for at in range(1, len(panes), stride) if window <= panes[at - 1] < end]
         if not found:

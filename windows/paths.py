@@ -1,4 +1,4 @@
-"""The reasons why windows and aggregates are computed row by row and not over whole columns.
+"""Reasons why windows and aggregates are computed row by row and not over whole columns.
 
 The vectorized path has the results of the row path, for definitions whose results do not depend on the order of
 elements and whose aggregates have a known algebra.
@@ -20,7 +20,7 @@ _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _FLOATS = ("float", "double")
 #: Types whose values have the same order and equality in Python and in Arrow.
 _EXACT = (*_INTEGERS, "decimal", "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz")
-#: Types of keys: a time without a zone is no instant, and no key.
+#: Types of keys. A timestamp without a zone is not an instant, so it is not a key type.
 _KEYS = tuple(type_ for type_ in _EXACT if type_ != "timestamp_ntz")
 _NUMBERS = (*_INTEGERS, *_FLOATS, "decimal")
 _ORDERED = (*_EXACT, *_FLOATS)

@@ -58,7 +58,7 @@ class ProcessWindowFunction:
         Args:
             key: The key.
             context: Window, clocks, state and side outputs.
-            elements: The elements in order of arrival, at least one; with an aggregate, exactly its result.
+            elements: The elements in order of arrival, at least one; with an aggregate, only its result.
 
         Returns:
             An iterable of outputs (write it as a generator), or ``None``. They get the window's last timestamp.

@@ -1,8 +1,8 @@
 """Approximate number of distinct values in bounded space: HyperLogLog.
 
 Registers are updated as in Flajolet et al. (2007); the estimate is Ertl's improved one ("New cardinality estimation
-algorithms for HyperLogLog sketches", 2017, algorithm 6), which needs no correction tables and is accurate from zero on.
-With precision p the relative standard error is 1.04 / √(2^p): 1.6 % for p = 12.
+algorithms for HyperLogLog sketches", 2017, algorithm 6), which needs no correction tables and is accurate for small
+numbers too. With precision p the relative standard error is 1.04 / √(2^p): 1.6 % for p = 12.
 
 Equal values of int, float and decimal have equal hashes (1, 1.0 and Decimal(1)). Hash: xxh64 with seed 0 of
 a tag byte and the value: ``s`` UTF-8 text, ``b`` bytes, ``i`` decimal text of a whole number, ``f`` float64 big-endian,
@@ -108,7 +108,7 @@ class ApproxCountDistinct(ColumnAggregate):
 
 
 def estimate(counts: list[int]) -> float:
-    """Return the estimate from how many registers hold each rank (Ertl's algorithm 6).
+    """Return the estimate from the number of registers with each rank (Ertl's algorithm 6).
 
     Args:
         counts: Number of registers by rank, from 0 to 65 − precision.
@@ -142,7 +142,7 @@ def _hash_input(value: Any) -> bytes:
         return b"p1" if value else b"p0"
     if cls is float:
         if math.isnan(value):
-            value = math.nan  # whatever its bits
+            value = math.nan  # every NaN, whatever its bits
         return b"i%d" % value if math.isfinite(value) and value == int(value) else b"f" + struct.pack(">d", value)
     if cls is bytes:
         return b"b" + value  # type: ignore[no-any-return]
@@ -156,7 +156,7 @@ def _hash_input(value: Any) -> bytes:
         parts = [_hash_input(item) if item is not None else b"n" for item in value]
         return b"r" + b"".join(b"%d:" % len(part) + part for part in parts)
     raise EncodingError(
-        f"a {cls.__name__} cannot be counted approximately; give a function that makes plain data of it"
+        f"a {cls.__name__} cannot be counted approximately; give a function that converts it to plain data"
     )
 
 

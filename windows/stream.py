@@ -46,8 +46,8 @@ class WindowOptions(OperatorOptions, total=False):
 
 
 _NO_INITIAL_STATE = (
-    "windows take no initial_state, because they keep their state in a form of their own, with its timers; "
-    "restore_from= the changelog of a query, or read the elements of open windows again"
+    "windows take no initial_state, because the form of their state and timers is internal; use restore_from= the "
+    "changelog of a query, or read the elements of open windows again"
 )
 _OPTIONS = ("process", *WindowOptions.__annotations__)
 _shows = shows_options(WindowOptions, order="event_time", store="memory")
@@ -94,7 +94,7 @@ class WindowedStream:
                 remedy = f".aggregate({name}={made or name.capitalize() + chr(40) + repr('column') + chr(41)})"
                 raise _NoOperation(f"{what}; give an aggregate of the package windows: {remedy}")
             raise _NoOperation(
-                f"{what}; what a window yields comes first: .aggregate(...), .reduce(...) or .process(...)"
+                f"{what}; define the result of a window first: .aggregate(...), .reduce(...) or .process(...)"
             )
 
     def trigger(self, trigger: Trigger) -> WindowedStream:
@@ -120,7 +120,7 @@ class WindowedStream:
         return attrs.evolve(self, late_tag=tag)
 
     def close_when_idle(self, timeout: Duration) -> WindowedStream:
-        """Close a window, as its end would, when no element came to it for ``timeout`` of processing time.
+        """Close a window, as at its end, when it got no element for ``timeout`` of processing time.
 
         For streams that may be silent: their watermark does not move, so windows would stay open.
 
@@ -134,7 +134,7 @@ class WindowedStream:
         return attrs.evolve(self, element_type=type)
 
     def path(self, path: Path) -> WindowedStream:
-        """Choose how aggregates are computed: ``"row"`` by row, ``"vectorized"`` (whole columns), or ``"auto"``.
+        """Choose the path of the aggregates: ``"row"`` (row by row), ``"vectorized"`` (whole columns), or ``"auto"``.
 
         The default is whole columns if the definition allows it; `keyed.Output.explain` shows the path and the reason.
         Results are the same. A checkpoint keeps the path that it was started with: another one is refused
@@ -185,7 +185,7 @@ class WindowedStream:
         the key's columns, ``window_start`` and ``window_end``, ``orders`` and ``revenue``. Their types follow from the
         input's columns; the window's bounds are milliseconds, or timestamps if ``output`` declares them so.
 
-        A keyword is the name of a column. Beside an aggregate or a dict of them it is an option, as in
+        A keyword is the name of a column. With a positional aggregate or dict it is an option, as in
         ``KeyedStream.process``: ``aggregate({"orders": Count()}, output=..., name=..., parallelism=..., order=...,
         store=..., changelog=..., restore_from=...)``.
 
@@ -204,7 +204,7 @@ class WindowedStream:
             wrong = [name for name in named if name not in _OPTIONS]
             if wrong:
                 raise DefinitionError(
-                    "aggregate takes one aggregate, or aggregates by name, and beside a dict of them the options "
+                    "aggregate takes one aggregate, or aggregates by name. The options beside a dict are "
                     f"{', '.join(_OPTIONS)}: "
                     f"{wrong[0]!r} is none; columns go into the dict: aggregate({{'orders': Count()}}, name='orders')"
                 )
@@ -218,8 +218,8 @@ class WindowedStream:
         for name, column in named.items():
             if name in _OPTIONS and not hasattr(column, "create_accumulator"):
                 raise DefinitionError(
-                    f"aggregate: {name}={column!r} would be a column and is no aggregate; options stand beside a dict: "
-                    f"aggregate({{'orders': Count()}}, {name}=...)"
+                    f"aggregate: {name}={column!r} would be a column, but is not an aggregate; options go beside a "
+                    f"dict: aggregate({{'orders': Count()}}, {name}=...)"
                 )
         return self._build(named, None)
 
@@ -276,14 +276,14 @@ class WindowedStream:
                 plain = stream.on_spark and schema.names == definition.row_names
                 definition = attrs.evolve(definition, timestamps=row_timestamps(schema), plain_rows=plain)
             operator = WindowOperator.of(attrs.evolve(definition, row_reason=reason, columns=columns))
-        # The same name on both paths, so that a checkpoint knows the operator.
+        # The same name on both paths, so that a checkpoint identifies the operator.
         return stream.process(operator, schema, name=name or WindowOperator.__name__, order=order, **options)
 
     def _definition(self, aggregate: Any, process: ProcessWindowFunction | None) -> Definition:
         """Validate the definition."""
         assigner, open_slices = self.assigner, 0
         if isinstance(assigner, HoppingWindows) and assigner.event_time:
-            # So many more slices are open because the watermark stays behind.
+            # The number of further slices that are open because of the watermark's delay.
             open_slices = self.stream.watermark_delay_ms // hopping_slice(assigner)
         return define(
             assigner=assigner,

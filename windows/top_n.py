@@ -22,10 +22,10 @@ class TopN(VectorizedFunction):
 
     For the results of windows, keyed by their bounds: ``counts.key_by("window_start", "window_end").process(TopN(10,
     by="count", item="item", columns=WindowCount), output=Ranked)``. Rows wait until the watermark reaches their
-    timestamps, when the window is complete, and are then ranked together: by ``by`` descending (null last), those with
-    equal values by ``item`` ascending. A row replaces one of the same key and item that still waits.
+    timestamps, when the window is complete, and are then ranked together: by ``by`` descending (null last), and for
+    equal values by ``item`` ascending. A row replaces a waiting row of the same key and item.
 
-    Rows without a timestamp, such as results of processing-time windows, do not wait: those of one batch are ranked
+    Rows without a timestamp, such as results of processing-time windows, do not wait: the rows of one batch are ranked
     together, and all results of such a window come in one batch. Their ranks have no timestamp either.
 
     Outputs have the columns of the rows and ``rank`` that the declared output names.
@@ -62,7 +62,7 @@ class TopN(VectorizedFunction):
         self._table: Any = None
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        # Most rows come with the watermark that they wait for, so they are not stored before it is known.
+        # Most rows arrive in the batch whose watermark they wait for, so they are not stored before that is known.
         self._table = table
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
@@ -115,7 +115,7 @@ class TopN(VectorizedFunction):
 
 
 def _times(table: pa.Table) -> Any:
-    """Return the timestamps of rows; for a missing one the least, so that the row does not wait."""
+    """Return the timestamps of rows; for a missing one the lowest value, so that the row does not wait."""
     import pyarrow as pa
 
     if TIMESTAMP_COLUMN not in table.column_names:

@@ -1,8 +1,8 @@
-"""Triggers: they decide when a window emits its result, and when its contents are removed.
+"""Triggers, which decide when a window emits its result and when its contents are removed.
 
 Source: Flink's ``Trigger`` and its implementations; method names are PyFlink's. A trigger object is shared by all keys
-and windows: its memory per window is declared as state on the trigger (an attribute that is a `ValueState`,
-`ListState` or `ReducingState`) and reached through ``ctx.get_partitioned_state(self.attribute)``.
+and windows: its state per window is declared on the trigger (an attribute that is a `ValueState`, `ListState` or
+`ReducingState`) and reached through ``ctx.get_partitioned_state(self.attribute)``.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
@@ -89,7 +89,7 @@ class Trigger:
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
-        """Return whether the trigger can be used with windows that merge: by default if it defines `on_merge`."""
+        """Return true if the trigger supports windows that merge: by default if it defines `on_merge`."""
         return type(self).on_merge is not Trigger.on_merge
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
@@ -117,7 +117,7 @@ class EventTimeTrigger(Trigger):
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        # A window that has passed fires for the element that made the merge.
+        # A window that has passed fires for the element that caused the merge.
         if window.max_timestamp() > ctx.get_current_watermark():
             ctx.register_event_time_timer(window.max_timestamp())
 
@@ -183,7 +183,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
             return TriggerResult.CONTINUE
         state.clear()
         if ctx.get_current_watermark() == window.max_timestamp() == MAX_TIMESTAMP:
-            # The input has ended, and multiples would come for ever: what is left is to fire at the window's end.
+            # The input has ended, and multiples would follow for ever: only the window's end is left to fire.
             return TriggerResult.CONTINUE
         self._set(time + self.interval_ms, ctx)
         return TriggerResult.FIRE
@@ -200,7 +200,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
         if time is not None:
             ctx.delete_event_time_timer(time)
             state.clear()
-        # Flink leaves this one to fire into nothing.
+        # Flink does not delete this timer, which then fires without effect.
         ctx.delete_event_time_timer(window.max_timestamp())
 
     def _set(self, time: int, ctx: TriggerContext) -> None:
@@ -210,7 +210,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
-    """Fires at every multiple of an interval of processing time until the window's end, and there.
+    """Fires at every multiple of an interval of processing time until the window's end, and at the end.
 
     A window that still exists after its end by this clock, as in event time, fires at the next multiple
     after an element (Flink's FLINK-35069).
@@ -246,7 +246,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
 
     def _set(self, time: int, window: Any, ctx: TriggerContext) -> None:
         following = time + self.interval_ms
-        # Flink takes the least of the two always: for a window in the past of this clock that lies in the past, too.
+        # Flink always takes the lower of the two, which for a window in the past of this clock is in the past too.
         if time < window.max_timestamp() < following:
             following = window.max_timestamp()
         ctx.get_partitioned_state(self._next).add(following)
@@ -337,7 +337,7 @@ class PurgingTrigger(Trigger):
 
 
 class ProcessingTimeoutTrigger(Trigger):
-    """Fires when another trigger fires, or when it has not for a time (Flink's ``ProcessingTimeoutTrigger``)."""
+    """Fires when another trigger fires, or after a timeout without that (Flink's ``ProcessingTimeoutTrigger``)."""
 
     def __init__(
         self, nested: Trigger, timeout_ms: int, reset_timer_on_new_record: bool, clear_on_timeout: bool

@@ -38,7 +38,7 @@ class TimeWindow(NamedTuple):
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Return whether the windows overlap or touch; such sessions merge."""
+        """Return true if the windows overlap or touch; such sessions merge."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:
@@ -57,7 +57,8 @@ class GlobalWindow(NamedTuple):
 def window_start(timestamp: int, offset_ms: int, size_ms: int) -> int:
     """Return the start of the window that contains ``timestamp``; windows start at ``offset_ms`` modulo ``size_ms``.
 
-    Flink's ``TimeWindow.getWindowStartWithOffset``; the remainder is never negative, so times before 1970 are right.
+    Flink's ``TimeWindow.getWindowStartWithOffset``; the remainder is never negative, so times before 1970 are handled
+    correctly.
     """
     return timestamp - (timestamp - offset_ms) % size_ms
 

@@ -28,7 +28,7 @@ _GETTERS = {
 
 
 def bind_state(context: OpenContext, descriptor: Any, name: str, *, is_shown: bool) -> Any:
-    """Return a declared state bound to the operator under ``name``, as a table of its own or as none."""
+    """Return a declared state bound to the operator under ``name``, shown as a table of its own or not at all."""
     renamed = copy.copy(descriptor)
     renamed.name = name
     if not is_shown:
@@ -50,7 +50,7 @@ class _Context:
         self.ctx: Any = None
         self.timers: Any = None
         self._states: dict[int, Any] = {}
-        #: Timers that stand, as far as this batch registered them: (key, name). Most elements ask for one that does.
+        #: Pending timers that this batch registered: (key, name). Most elements register one that is pending already.
         self.registered: set[tuple[Any, Any]] = set()
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class WindowContext(_Context):
     def window_state(self, descriptor: Any) -> Any:
         if self._merging:
             raise StateAccessError(
-                "windows that merge have no per-window state; use global_state, or fold it into the aggregate"
+                "windows that merge have no per-window state; use global_state, or make it part of the aggregate"
             )
         return self._state(descriptor, "window function").namespace(tuple(self.current))
 

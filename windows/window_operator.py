@@ -22,7 +22,7 @@ _LOGIC: dict[str, Any] = {"general": GeneralWindows, "panes": PaneWindows, "sess
 
 
 class OperatorParts(TypedDict, total=False):
-    """The parts of a window operator, beside its assigner."""
+    """The parts of a window operator except its assigner."""
 
     trigger: Trigger | None
     evictor: Evictor | None
@@ -46,7 +46,7 @@ class WindowOperator(KeyedProcessFunction):
     Args:
         assigner: Assigns windows to elements.
         trigger: Decides when they fire; by default the assigner's.
-        evictor: Removes elements before or after.
+        evictor: Removes elements before or after the window function.
         aggregate: Kept instead of the elements: one aggregate (its result is the output), or a dict of them by
             column name (the output is a row of key, window and results).
         process: A function over the window's elements, or over the aggregate's result.
@@ -75,7 +75,7 @@ class WindowOperator(KeyedProcessFunction):
 
     def open(self, context: OpenContext) -> None:
         logic = _LOGIC[self.definition.layout](self.definition, context)
-        # On this task's copy, so that a call per element goes straight to the logic.
+        # Set on this task's copy, so that a call per element goes directly to the logic.
         self.process_element = logic.process_element  # type: ignore[method-assign]
         self.on_timer = logic.on_timer  # type: ignore[method-assign]
         if self.definition.process is not None:
@@ -104,7 +104,7 @@ class WindowOperator(KeyedProcessFunction):
         """The path and layout of the windows with their reasons, for `keyed.Output.explain`."""
         definition = self.definition
         if definition.layout_reason is None:
-            kept = f"one value of state per key ({definition.layout})"
+            kept = f"one value of state per key, its open {'sessions' if definition.layout == 'sessions' else 'slices'}"
         else:
             kept = f"state per key and window, because {definition.layout_reason}"
         path = "row by row" if definition.row_reason is None else shown_path(definition.row_reason)

@@ -1,21 +1,22 @@
-"""A window operator as one table: a row for each key and window, with the aggregates' results, whatever the path keeps.
+"""A window operator as one table: a row for each key and window, with the aggregates' results, on every path.
 
 The stored form of a path is described as data beside its state. This *description* is exported with the state to
 changelogs and checkpoints (`keyed.extending.inner_state`), and `WindowTable` reads the state by it:
 
 ===============  =====================================================================================================
-``layout``       what is stored
+``layout``       stored form
 ===============  =====================================================================================================
-``slices``       of a key one list: start of a slice, accumulators, start of the next slice, ...
-``sessions``     of a key one list: start, end, time of its timer, accumulators, start of the next session, ...
+``slices``       per key one list: start of a slice, accumulators, start of the next slice, ...
+``sessions``     per key one list: start, end, time of its timer, accumulators, start of the next session, ...
 ``windows``      under each window as namespace its accumulators
 ``elements``     under each window as namespace its elements
 ``slice_rows``   rows of a table: key, start of a slice, parts of accumulators
 ``session_rows`` rows of a table: key, start, end, parts of accumulators
 ===============  =====================================================================================================
 
-Results come from the built-in aggregates, which the description names. Those of other classes are not in it, because
-what is stored is data and runs no code: a reader that is given the function has them, others get the accumulators.
+Results come from the built-in aggregates, which the description names. Aggregates of other classes are not in it,
+because a description is data and runs no code. A reader with the function has their results; other readers get the
+accumulators.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _BUILT_IN: dict[str, type[ColumnAggregate]] = {
         *(First, Latest, Max, Mean, Min, MostFrequent, Stddev, Sum, TopK, Variance),
     )
 }
-#: Their parameters beside the column.
+#: The parameters of aggregates other than the column.
 _OPTIONS = ("k", "by", "by_time", "sample", "precision", "capacity", "type")
 _ELEMENTS = "elements"
 _TIMES = ("window_start", "window_end")
@@ -61,7 +62,7 @@ _TIMES = ("window_start", "window_end")
 Clocks = tuple[int, int]
 """The watermark and the processing time of a batch."""
 Stored = tuple[Any, Any, bytes]
-"""What is stored of a key: namespace, which entry of the state, and the value."""
+"""A stored value of a key: its namespace, the entry of the state, and the value."""
 
 
 def describe(
@@ -71,9 +72,9 @@ def describe(
 
     Args:
         definition: The operator.
-        layout: What is stored: see the module.
+        layout: The stored form: see the module.
         columns: Types of the input's columns, as far as they are known.
-        more: What else the layout needs.
+        more: Further parameters of the layout.
     """
     known = {name: type_ for name, type_ in (columns or definition.columns or {}).items() if type_ is not None}
     assigner = definition.assigner
@@ -101,7 +102,7 @@ def describe(
 
 
 def _named(definition: Definition) -> dict[str, AnyAggregate]:
-    """Return the aggregates by column; the only one that has no name is the result."""
+    """Return the aggregates by column; a single unnamed aggregate has the column ``result``."""
     return definition.named or dict(zip(("result",), definition.aggregates, strict=False))
 
 
@@ -119,7 +120,7 @@ def _type_of(aggregate: AnyAggregate, columns: Mapping[str, str]) -> str | None:
 
 
 def _described(aggregate: AnyAggregate) -> dict[str, Any] | None:
-    """Return an aggregate as data; ``None`` if it is not known what its accumulators and results are."""
+    """Return an aggregate as data; ``None`` if its accumulators and results are unknown."""
     name = type(aggregate).__name__
     if _BUILT_IN.get(name) is not type(aggregate):
         get_result = getattr(aggregate.get_result, "__func__", None)
@@ -128,7 +129,7 @@ def _described(aggregate: AnyAggregate) -> dict[str, Any] | None:
     options = {option: getattr(aggregate, option) for option in _OPTIONS if hasattr(aggregate, option)}
     by = options.get("by")
     if "by" in options:
-        # Merging asks only whether it is the value itself.
+        # Merging depends only on whether it is the value itself.
         same = by is aggregate.column or by == aggregate.column
         options["by"] = by if isinstance(by, str) else None if same else "by"
     options = {option: value for option, value in options.items() if value is not None}
@@ -137,33 +138,33 @@ def _described(aggregate: AnyAggregate) -> dict[str, Any] | None:
 
 
 def _aggregate(described: Any) -> AnyAggregate | None:
-    """Return the aggregate that is described; ``None`` if it is not."""
+    """Return the described aggregate; ``None`` if there is no description."""
     cls = _BUILT_IN.get(described["name"]) if described else None
     if cls is None:
         return Aggregate() if described else None
     options = dict(described["options"])
     if issubclass(cls, ArgMax | TopK):
         options.setdefault("by", described.get("column"))
-    # Results need no function of the element in place of a column.
+    # Results do not need the function of the element that replaces a column.
     return cls(column=described.get("column"), **options)
 
 
 class WindowTable:
-    """Makes the rows of windows of a key out of what is stored of it.
+    """Builds the rows of the windows of a key from its stored state.
 
     Args:
         described: The description.
         decode: Decodes a stored value.
         encode: Encodes a list of plain data; `decode_list` is its inverse.
         decode_list: Decodes such a list.
-        function: The operator, its aggregates by column, or its only aggregate, where the reader has them.
+        function: The operator, its aggregates by column, or its only aggregate, if the reader has them.
 
     Attributes:
         bounds: Names of the columns of a window.
-        are_times: For each of them whether it is a time.
+        are_times: For each of these columns, whether it is a time.
         columns: Name and column type of each result; ``None`` if that is not known.
         key_types: Column types of the key, likewise.
-        is_apart: Whether each stored value makes rows of its own.
+        is_apart: True if each stored value has rows of its own.
     """
 
     def __init__(
@@ -200,11 +201,11 @@ class WindowTable:
     # Rows -------------------------------------------------------------------------------------------------------------
 
     def rows(self, stored: Iterable[Stored], clocks: Clocks) -> dict[tuple[Any, ...], bytes]:
-        """Return what is there of a key, by window.
+        """Return the values of a key's windows.
 
         Args:
-            stored: What is stored of the key, in its order.
-            clocks: The clocks that it was left at.
+            stored: The stored values of the key, in their order.
+            clocks: The clocks after the last batch.
         """
         match self._layout:
             case "windows":
@@ -229,7 +230,7 @@ class WindowTable:
         return {window: self._encode(cells) for window, cells in self._windows(slices, clocks)}
 
     def _packed(self, stored: Iterable[Stored], bounds: int) -> Iterator[tuple[list[int], list[Any]]]:
-        """Yield the bounds and accumulators of what one list holds."""
+        """Yield the bounds and accumulators that one list holds."""
         stride = bounds + self._width
         for _, _, value in stored:
             items = self._decode(value)
@@ -239,7 +240,7 @@ class WindowTable:
     def _windows(
         self, slices: list[tuple[int, list[Any]]], clocks: Clocks
     ) -> Iterator[tuple[tuple[int, int], list[Any]]]:
-        """Yield the windows that slices make and that the clock has not removed."""
+        """Yield the windows of slices that the clock has not removed."""
         size, slide = self._size or 0, self._slide
         held: dict[int, list[list[Any]]] = {}
         for start, cells in sorted(slices, key=_first):
@@ -261,25 +262,25 @@ class WindowTable:
             for at, aggregate in enumerate(self._aggregates):
                 if aggregate is None:
                     raise DefinitionError(
-                        f"the column {self._names[at]!r} is an aggregate of a class of yours, whose slices only it can "
-                        "merge: give the tables the operator, types=output.operators[name]"
+                        f"the column {self._names[at]!r} is an aggregate of your own class, and only that class can "
+                        "merge its slices: give the tables the operator, types=output.operators[name]"
                     )
                 merged[at] = aggregate.merge(merged[at], cells[at])
         return merged
 
     def _cells(self, row: Mapping[str, Any]) -> list[Any]:
-        """Return the accumulators that the parts in a row of a table are."""
+        """Return the accumulators whose parts are in a row of a table."""
         return [
             _accumulator(aggregate, partial(_part, row, name))
             for name, aggregate in zip(self._names, self._aggregates, strict=True)
         ]
 
     def results(self, value: bytes) -> dict[str, Any]:
-        """Return the results by column that a row's value is of.
+        """Return the results by column from a row's value.
 
         Raises:
-            DefinitionError: They are of elements that an evictor may remove, and of a function of the element, which
-                the reader does not have.
+            DefinitionError: The row holds elements, because of an evictor, and the aggregates use a function of the
+                element that the reader does not have.
         """
         if self._layout == "elements":
             elements = [self._decode(element) for element in self._decode_list(value)]
@@ -315,11 +316,11 @@ class WindowTable:
     # Places and times -------------------------------------------------------------------------------------------------
 
     def window_of(self, entry: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the window that is meant by a tuple: with its end, where windows are of one size."""
+        """Return the window of a tuple, with its end added if windows have one size."""
         return (entry[0], entry[0] + self._size) if self._size is not None and len(entry) == 1 else entry
 
     def places(self, window: tuple[Any, ...]) -> list[tuple[Any, Any]] | None:
-        """Return where a window may be stored, as namespaces and entries; ``None`` if that is not known."""
+        """Return the namespaces and entries that may hold a window; ``None`` if they are not known."""
         match self._layout:
             case "slices" | "sessions":
                 return [(None, None)]
@@ -332,7 +333,7 @@ class WindowTable:
         return None
 
     def range_of(self, first: int, end: int) -> tuple[bool, int, int] | None:
-        """Return whether namespaces or entries, from which to before which start, hold windows that start in a range.
+        """Return the range of starts of namespaces (true) or entries (false) that hold the windows of a range.
 
         ``None`` if all of a key has to be read.
         """
@@ -346,7 +347,7 @@ class WindowTable:
         return None
 
     def removed_at(self, window: tuple[int, ...]) -> int | None:
-        """Return when the clock removes a window, where what is stored does not show it by itself."""
+        """Return the time at which the clock removes a window, if the stored state alone does not show it."""
         if not self._is_sliced:
             return None
         return min(window[0] + (self._size or 0) - 1 + self._lateness, MAX_TIMESTAMP)
@@ -356,7 +357,7 @@ class WindowTable:
         return clocks[not self._event_time]
 
     def removes(self, before: Clocks, after: Clocks) -> bool:
-        """Return whether windows may be gone between two times without a change of what is stored."""
+        """Return true if windows may be removed between two times without a change of the stored state."""
         if not self._hops:
             return False
         last = self._offset + (self._size or 0) - 1 + self._lateness
@@ -365,10 +366,10 @@ class WindowTable:
 
 
 def _aggregates(described: Mapping[str, Any], names: list[str], function: Any) -> list[AnyAggregate | None]:
-    """Return the aggregates: those that the reader gives, and else those that are described.
+    """Return the aggregates: those that the reader gives, otherwise the described ones.
 
     Raises:
-        DefinitionError: What is given are none of the table's.
+        DefinitionError: The given aggregates are not those of the table.
     """
     made = [_aggregate(aggregate) for _, _, aggregate in described["results"]]
     if function is None:
@@ -385,7 +386,7 @@ def _aggregates(described: Mapping[str, Any], names: list[str], function: Any) -
 
 
 def _accumulator(aggregate: AnyAggregate | None, part: Callable[[str], Any]) -> Any:
-    """Return the accumulator of the row path that parts of columns are (`keyed.windows.vectorized.accumulators`)."""
+    """Return the accumulator of the row path from parts in columns (`keyed.windows.vectorized.accumulators`)."""
     match aggregate:
         case Count():
             return part("count") or 0

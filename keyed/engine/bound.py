@@ -69,9 +69,9 @@ class BoundState:
         self._hides_expired = ttl is not None and ttl.visibility is StateVisibility.NEVER_RETURN_EXPIRED
         # What stays from batch to batch, by key, where nothing reads what a batch changed. What has a time to live is
         # stored, so that what expires is found.
-        self._stays = scope.stays and ttl is None
-        self._lasting: dict[Any, Any] = {}
-        self._lasting_views: dict[bytes, Any] = {}
+        self._retains = scope.retains and ttl is None
+        self._retained: dict[Any, Any] = {}
+        self._retained_views: dict[bytes, Any] = {}
         self._outside = Outside(declaration._unbound)
         self._is_active = False
         self.deactivate()
@@ -118,12 +118,12 @@ class BoundState:
     def flush(self, changes: Changes) -> None:
         """Write what changed, in this namespace and all others; or keep it, if it stays."""
         for view in self.bound_views():
-            (view._settle if self._stays else view._flush)(changes)
+            (view._retain if self._retains else view._flush)(changes)
         for namespace, view in self._views.items():
-            if view._lasting:
-                self._lasting_views[namespace] = view
+            if view._retained:
+                self._retained_views[namespace] = view
             else:
-                self._lasting_views.pop(namespace, None)
+                self._retained_views.pop(namespace, None)
 
     def namespace(self, namespace: Any) -> Any:
         """Return this state under ``namespace``, one object per namespace and batch."""
@@ -147,11 +147,11 @@ class BoundState:
         encoded = encode_key(namespace)
         found = self._views.get(encoded)
         if found is None:
-            found = self._lasting_views.get(encoded)
+            found = self._retained_views.get(encoded)
             if found is None:
                 found = object.__new__(type(self))
                 found.__dict__.update(self.__dict__)
-                found._namespace, found._lasting = encoded, {}
+                found._namespace, found._retained = encoded, {}
             found.activate()
             self._views[encoded] = found
         if not (isinstance(kind, tuple) and any(issubclass(part, tuple) for part in kind)):
@@ -169,7 +169,7 @@ class BoundState:
 
     def known_keys(self) -> dict[bytes, Any]:
         """Return the keys that may have something in this namespace, by their encoding: a pass over the store."""
-        touched = [self._lasting, *(self.__dict__[cells] for cells in self.cells)]
+        touched = [self._retained, *(self.__dict__[cells] for cells in self.cells)]
         keys = {self._scope.encoded(key): key for cells in touched for key in cells}
         head = state_prefix(self._kind, self._state_id, b"", b"")
         for prefix in {prefix for prefix, _, _ in self._scope.store.items() if prefix.startswith(head)}:
@@ -265,8 +265,8 @@ class CellState(BoundState, Generic[C]):
         key = self._scope.key
         cell = self._cells.get(key)
         if cell is None:
-            if self._stays:
-                cell = self.cell_type(b"", self._lasting.get(key))
+            if self._retains:
+                cell = self.cell_type(b"", self._retained.get(key))
             else:
                 cell = self.cell_type(self.prefix(key), None)
             self._cells[key] = cell

@@ -33,7 +33,7 @@ class BoundBroadcastState(BoundMapState):
 
     def __init__(self, declaration: MapState[Any, Any], scope: Scope, state_id: int) -> None:
         # In a scope of its own the key stays null, whatever the key of the element is.
-        super().__init__(declaration, Scope(scope.store, stays=scope.stays), state_id)
+        super().__init__(declaration, Scope(scope.store, retains=scope.retains), state_id)
         self.is_writable = False
 
     def __repr__(self) -> str:

@@ -57,7 +57,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
 
     def get(self) -> list[Any]:
         cell = self._cell()
-        if cell.stored is None and not (self._stays or cell.cleared):
+        if cell.stored is None and not (self._retains or cell.cleared):
             scan = list(self._scope.store.scan(cell.prefix))
             cell.subs = [sub for sub, _ in scan]
             cell.stored = [self.unwrap(raw, self.decode) for _, raw in scan]
@@ -94,7 +94,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
         cell.cleared = True
         cell.appended = []
 
-    def _settle(self, changes: Changes) -> None:
+    def _retain(self, changes: Changes) -> None:
         cells = [(key, cell) for key, cell in self._cells.items() if cell.appended or cell.cleared]
         unchanged = self.isolation.unchanged(list(chain.from_iterable(cell.appended for _, cell in cells)))
         for key, cell in cells:
@@ -106,9 +106,9 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
             else:
                 before += appended
             if before:
-                self._lasting[key] = before
+                self._retained[key] = before
             else:
-                self._lasting.pop(key, None)
+                self._retained.pop(key, None)
 
     def _flush(self, changes: Changes) -> None:
         commit, encode = self._scope.commit, self.encode

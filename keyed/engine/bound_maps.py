@@ -71,7 +71,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         item = cell.written.get(sub, MISSING)
         if item is MISSING and not cell.cleared:
             item = cell.read.get(sub, MISSING)
-            if item is MISSING and not self._stays:
+            if item is MISSING and not self._retains:
                 raw = self._scope.store.get(cell.prefix, sub)
                 item = cell.read[sub] = REMOVED if raw is None else self.unwrap(raw, self.decode)
         return MISSING if item is REMOVED else item
@@ -159,10 +159,10 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
     def _live(self, cell: _MapCell) -> Iterator[tuple[bytes, Any]]:
         """Yield the live pairs of a cell, of keys that are there at the start: it may change meanwhile."""
         removed = {sub for sub, item in cell.written.items() if item is REMOVED}
-        subs = cell.written.keys() | cell.read.keys() if self._stays and not cell.cleared else cell.written.keys()
+        subs = cell.written.keys() | cell.read.keys() if self._retains and not cell.cleared else cell.written.keys()
         new = iter(sorted(subs - removed))
         stored: Iterator[tuple[bytes, bytes]] = iter(())
-        if not (self._stays or cell.cleared):
+        if not (self._retains or cell.cleared):
             scan = self._scope.store.scan(cell.prefix)
             stored = (entry for entry in scan if entry[0] not in removed) if removed else scan
         next_new, next_stored = next(new, None), next(stored, None)
@@ -199,7 +199,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         cell.cleared = True
         cell.written = {}
 
-    def _settle(self, changes: Changes) -> None:
+    def _retain(self, changes: Changes) -> None:
         cells = [(key, cell) for key, cell in self._cells.items() if cell.written or cell.cleared]
         values = chain.from_iterable(cell.written.values() for _, cell in cells)
         unchanged = self.isolation.unchanged([item for item in values if item is not None and item is not REMOVED])
@@ -212,9 +212,9 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
                 else:
                     entries[sub] = item if unchanged else self.stored(item, key)
             if entries:
-                self._lasting[key] = entries
+                self._retained[key] = entries
             else:
-                self._lasting.pop(key, None)
+                self._retained.pop(key, None)
             changes.entries += len(entries) - before
 
     def _flush(self, changes: Changes) -> None:

@@ -28,8 +28,8 @@ class _SingleValue(BoundState):
     def activate(self) -> None:
         super().activate()
         # What is changed in place is written, so it is not read from where it stays.
-        if self._stays and not self.isolation.in_place:
-            self._read = self._lasting
+        if self._retains and not self.isolation.in_place:
+            self._read = self._retained
 
     def item(self) -> Any:
         """Return what is held for the current key, or ``None``."""
@@ -50,15 +50,15 @@ class _SingleValue(BoundState):
 
     def _load(self, key: Any) -> Any:
         """Return what the batch finds for a key when it first looks."""
-        if self._stays:
-            item = self._lasting.get(key)
+        if self._retains:
+            item = self._retained.get(key)
         else:
             raw = self._scope.store.get(self.prefix(key), b"")
             item = None if raw is None else self.unwrap(raw, self.decode)
         if item is not None and self.isolation.in_place:
             # It is written, because it may have been changed.
             self._written[key] = item
-        elif not self._stays:
+        elif not self._retains:
             self._read[key] = item
         return item
 
@@ -74,16 +74,16 @@ class _SingleValue(BoundState):
         is_owned = self.isolation.in_place and not _is_time(held)
         self.set_item(held if held is None or is_owned or held.__class__ in self.plain else self.take(held))
 
-    def _settle(self, changes: Changes) -> None:
-        lasting, written = self._lasting, self._written
-        before = len(lasting)
+    def _retain(self, changes: Changes) -> None:
+        retained, written = self._retained, self._written
+        before = len(retained)
         for key in [key for key, item in written.items() if item is None]:
             del written[key]
-            lasting.pop(key, None)
+            retained.pop(key, None)
         if not self.isolation.unchanged(written.values()):
             written = {key: self.stored(item, key) for key, item in written.items()}
-        lasting.update(written)
-        changes.entries += len(lasting) - before
+        retained.update(written)
+        changes.entries += len(retained) - before
 
     def _flush(self, changes: Changes) -> None:
         encode, write, prefix = self.encode, changes.write, self.prefix

@@ -78,15 +78,16 @@ def owned(codec: ValueCodec) -> Isolation:
     """Return how accumulators are held, into which a copy of each value goes, and of which copies come out."""
     if codec.immutable:
         return isolation_of(codec)
-    settled = _settled(codec, snapshot)
-    return Isolation(settled, settled, codec.encode, codec.decode, codec.unchanged, in_place=True)
+    round_tripped = _round_tripped(codec, snapshot)
+    return Isolation(round_tripped, round_tripped, codec.encode, codec.decode, codec.unchanged, in_place=True)
 
 
 def _unchanging(codec: ValueCodec) -> Isolation:
     """Return how values that cannot change are held."""
     encode, decode, plain = codec.encode, codec.decode, set(codec.classes)
     if codec.exact is not None:
-        return Isolation(_settled(codec, _itself), _itself, encode, decode, codec.unchanged, plain, gives_held=True)
+        stored = _round_tripped(codec, _itself)
+        return Isolation(stored, _itself, encode, decode, codec.unchanged, plain, gives_held=True)
 
     def take(value: Any) -> Any:
         # Of each class one value is checked now, the others when they are written.
@@ -97,11 +98,11 @@ def _unchanging(codec: ValueCodec) -> Isolation:
     return Isolation(take, _itself, encode, decode, codec.unchanged, plain, gives_held=True)
 
 
-def _settled(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _round_tripped(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that gives a value as it comes back from its bytes; ``taken`` of it where that is the same."""
     exact: Callable[[Any], bool] = _is_exact if codec.by_value else codec.exact or (lambda _: True)
 
-    def settled(value: Any) -> Any:
+    def round_tripped(value: Any) -> Any:
         try:
             if exact(value):
                 return taken(value)
@@ -110,7 +111,7 @@ def _settled(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[Any], 
             pass
         return codec.decode(codec.encode(value))
 
-    return settled
+    return round_tripped
 
 
 def _by_value(codec: ValueCodec) -> Isolation:

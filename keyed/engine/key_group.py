@@ -108,7 +108,7 @@ class KeyGroup:
         self._stages = stages
         self._log_id = log_id or random_id()
         self._where = f"operator {spec.name!r}, key group {index}"
-        self._scope = Scope(replica.store, stays=not log.keeps)
+        self._scope = Scope(replica.store, retains=not log.keeps)
         self._function: Any = None
         self._registry: Registry | None = None
         self._work: Work | None = None
@@ -156,7 +156,7 @@ class KeyGroup:
         """
         if self._idle_at is not None and self._idle_at <= processing_time:
             return True
-        if self._scope.stays:
+        if self._scope.retains:
             return isinstance(self._work, RowWork) and self._work.is_due(processing_time)
         _, store = self.committed()
         if next(store.due(TIMER_PROCESSING, processing_time), None) is not None:

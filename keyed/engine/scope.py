@@ -40,16 +40,16 @@ class Scope:
         "key",
         "key_bytes",
         "processing_time",
-        "stays",
+        "retains",
         "store",
         "timer_clock",
         "timestamp",
         "watermark",
     )
 
-    def __init__(self, store: ReadStore, *, stays: bool = False) -> None:
+    def __init__(self, store: ReadStore, *, retains: bool = False) -> None:
         self.store = store
-        self.stays = stays
+        self.retains = retains
         self.begin(0, MIN_TIMESTAMP, 0)
 
     def begin(self, commit: int, watermark: int, processing_time: int, before: int = MIN_TIMESTAMP) -> None:

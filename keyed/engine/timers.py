@@ -6,7 +6,7 @@ advance costs in proportion to the timers that fire. Only stored timers that the
 A named timer that is moved to a later time stays in its bucket: when that is taken out, it is put where it stands by
 then. So moving one at each row, as an idle time-out does, costs no bucket.
 
-Where nothing reads what a batch changed (`keyed.engine.scope.Scope.stays`), timers stay here from batch to batch, and
+Where nothing reads what a batch changed (`keyed.engine.scope.Scope.retains`), timers stay here from batch to batch, and
 nothing is stored.
 """
 
@@ -394,9 +394,9 @@ class TimerQueue:
 
     def flush(self, changes: Changes) -> None:
         """Write which timers were set, moved and removed; where they stay, only count them."""
-        if self._scope.stays:
+        if self._scope.retains:
             changes.timers += self.added - self.fired - self.deleted
-            self._settle()
+            self._compact()
             return
         write, encoded, kind = changes.write, self._scope.encoded, self._kind
         for time, key, prefix, sub in self._loaded:
@@ -417,7 +417,7 @@ class TimerQueue:
             at = None if timer.at is None else encode_time(timer.at)
             write(timer_prefix(kind, encoded(timer.key)), named_timer_sub(timer.name), at)
 
-    def _settle(self) -> None:
+    def _compact(self) -> None:
         """Clear away what timers have left behind that are gone; the cost is in proportion to what they were."""
         touched, heap = self._touched, self.heap
         # Many of them are set again.

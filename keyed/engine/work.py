@@ -91,7 +91,7 @@ class RowWork:
         """See `Work.run`."""
         scope, registry = self._scope, self._registry
         event, processing = self._queues or (TimerQueue(scope, TIMER_EVENT), TimerQueue(scope, TIMER_PROCESSING))
-        if scope.stays:
+        if scope.retains:
             self._queues = event, processing
         event.start()
         processing.start()

@@ -121,7 +121,7 @@ class ColumnJoin(VectorizedCoFunction):
         if values:
             ctx.emit(table_of(values, self._plan.output).append_column(TIMESTAMP_COLUMN, pa.array(times)))
 
-    def emit_made(self, ctx: BatchContext, values: list[Any], times: Numbers) -> None:
+    def emit_outputs(self, ctx: BatchContext, values: list[Any], times: Numbers) -> None:
         """Emit the outputs of pairs, without ``None``."""
         if None in values:
             made = [place for place, value in enumerate(values) if value is not None]
@@ -148,7 +148,7 @@ class ColumnJoin(VectorizedCoFunction):
         for start in range(0, len(times), _OUTPUTS):
             part = slice(start, start + _OUTPUTS)
             left, right = self.rows(0, lefts[0], lefts[1][part]), self.rows(1, rights[0], rights[1][part])
-            self.emit_made(ctx, joined(join, left, right), times[part])
+            self.emit_outputs(ctx, joined(join, left, right), times[part])
 
 
 def _whole_microseconds(column: Any) -> Any:

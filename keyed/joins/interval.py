@@ -167,7 +167,7 @@ class IntervalJoin(TimedJoin):
                 if kept is None:
                     break
                 if self.pairs.keeps[side] and not kept[1]:
-                    yield from self._made(side, kept[0], time, None, None, timestamp, ctx)
+                    yield from self._outputs(side, kept[0], time, None, None, timestamp, ctx)
                 state.remove((time, number))
 
     def _meet(self, side: int, value: Any, ctx: Context, own: Kept, other: Kept, low: int, up: int) -> Iterator[Any]:
@@ -187,13 +187,13 @@ class IntervalJoin(TimedJoin):
             if marks and not had:
                 other.put(place, (partner, True))
             latest = max(time, other_time)
-            for output in self._made(side, value, time, partner, other_time, latest, ctx):
+            for output in self._outputs(side, value, time, partner, other_time, latest, ctx):
                 ctx.collect(output, latest)
         own.put((time, _free(own, time)), (value, had_partner))
         ctx.timer_service().register_event_time_timer(time + self.kept_ms[side])
         yield from ()
 
-    def _made(
+    def _outputs(
         self, side: int, own: Any, time: int, other: Any, other_time: int | None, latest: int, ctx: Context
     ) -> Iterable[Any]:
         """Return the outputs of an element of a side with one of the other."""

@@ -76,7 +76,7 @@ class IntervalColumns(ColumnJoin):
             values += joined(self._pairing.join, *pairs)
             times = np.concatenate([times, integers(lonely, TIME) + kept_ms])
         order = np.argsort(times, kind="stable")
-        self.emit_made(ctx, [values[place] for place in order.tolist()], times[order])
+        self.emit_outputs(ctx, [values[place] for place in order.tolist()], times[order])
 
     def _new(self, rows: pa.Table, there: pa.Table) -> pa.Table:
         rows = numbered(rows, there).append_column(_PAIRED, pa.repeat(False, rows.num_rows))

@@ -232,7 +232,7 @@ class MemoryStore:
             for delta in tables:
                 self._open_table(delta).apply(delta)
             for state_id in {delta.state_id for delta in tables}:
-                self._tables[state_id].settle()
+                self._tables[state_id].compact()
         except BaseException:
             self.reset()
             raise

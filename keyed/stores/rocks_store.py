@@ -236,7 +236,7 @@ class RocksStore:
         for delta in tables:
             self._open_table(delta).apply(delta)
         for state_id in {delta.state_id for delta in tables}:
-            self._tables[state_id].settle()
+            self._tables[state_id].compact()
             self._tables[state_id].write(batch)
 
     def _write(self, batch: Any, log_id: str, row: int, floors: dict[int, bytes]) -> None:

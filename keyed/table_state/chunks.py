@@ -231,7 +231,7 @@ class ChunkedTable:
     # Writing ----------------------------------------------------------------------------------------------------
 
     def apply(self, delta: TableDelta) -> None:
-        """Apply what a commit changed. Call `settle` after the last one."""
+        """Apply what a commit changed. Call `compact` after the last one."""
         for ranges in delta.ranges:
             for run in self.runs:
                 for chunk in run:
@@ -262,7 +262,7 @@ class ChunkedTable:
         """Put a new chunk where chunks are kept."""
         return chunk
 
-    def settle(self) -> None:
+    def compact(self) -> None:
         """Drop chunks without live rows, and merge runs until each is larger than those after it together."""
         for run in self.runs:
             run[:] = [chunk for chunk in run if chunk.alive]

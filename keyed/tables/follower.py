@@ -120,7 +120,7 @@ class Held:
         """Take in an error that a reader of a store met: if that is damaged, it is rebuilt."""
         self.check_open()
         with self._lock:
-            if store is self.store and not may_pass(error):
+            if store is self.store and not is_transient(error):
                 self.damage = str(error)
 
     def replace(self, new: VersionStore) -> None:
@@ -143,7 +143,7 @@ def _follows() -> None:
     """Raise nothing: following did not end."""
 
 
-def may_pass(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Return whether an error of a store may be transient, such as a full disk."""
     return is_refused(error) or is_locked(error) or is_interrupted(error)
 
@@ -242,7 +242,7 @@ class Follower:
                 self._store.reopen()
             records = self._poll(header, newest)
         except LocalStoreError as error:
-            if may_pass(error):
+            if is_transient(error):
                 raise
             self._say(str(error))
         else:
@@ -261,10 +261,10 @@ class Follower:
         return records
 
     @staticmethod
-    def may_pass(error: Exception) -> bool:
+    def is_transient(error: Exception) -> bool:
         """Return whether an error of `poll` may be transient: the changelog cannot be reached, or the disk is full."""
         if isinstance(error, LocalStoreError):
-            return may_pass(error)
+            return is_transient(error)
         return isinstance(error, ChangelogError | OSError) and not isinstance(error, ChangelogDiverged)
 
     def lag(self) -> Lag:
@@ -506,7 +506,7 @@ class FolderReader:
                     self.held.replace(new)
         return 0
 
-    def may_pass(self, error: Exception) -> bool:
+    def is_transient(self, error: Exception) -> bool:
         """Return whether an error of `poll` may be transient, while the other program replaces files."""
         return isinstance(error, LocalStoreError | OSError) and is_store(self._path)
 

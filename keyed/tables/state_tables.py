@@ -199,7 +199,7 @@ class StateTables(_Tables):
         self._context = context
         self._changed = threading.Condition()
         self._every = 1.0
-        self._following = Background(f"tables of {', '.join(operators)}", self._step, may_pass=self._may_pass)
+        self._following = Background(f"tables of {', '.join(operators)}", self._step, is_transient=self._is_transient)
         for operator in operators.values():
             operator.source.held.check = self._following.check
             operator.source.held.is_stopping = lambda: self._following.is_stopping
@@ -279,8 +279,8 @@ class StateTables(_Tables):
         self.poll()
         return self._every
 
-    def _may_pass(self, error: Exception) -> bool:
-        return all(operator.source.may_pass(error) for operator in self._operators.values())
+    def _is_transient(self, error: Exception) -> bool:
+        return all(operator.source.is_transient(error) for operator in self._operators.values())
 
     def check(self) -> None:
         """Raise the error that ended following, like every read; each time with that error as its cause.

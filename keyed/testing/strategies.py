@@ -411,26 +411,26 @@ def steps(
     many = len(done)
     for place, step in sorted(between, key=lambda item: item[0]):
         done.insert(many - place, step)
-    return _settled(done)
+    return _with_absolute_times(done)
 
 
-def _settled(done: Sequence[Any]) -> list[Step]:
+def _with_absolute_times(done: Sequence[Any]) -> list[Step]:
     """Return steps with absolute times of the clocks, from relative moves."""
     clocks: dict[Any, int] = {}
     highest: dict[int | None, int] = {}
-    settled: list[Step] = []
+    steps: list[Step] = []
     for step in done:
         if isinstance(step, tuple):
             kind, side, move, after_rows = step
             start = max(clocks.get((kind, side), 0), highest.get(side, 0) if after_rows else 0)
             clocks[kind, side] = start + move
-            settled.append(Watermark(start + move, side) if kind is Watermark else ProcessingTime(start + move))
+            steps.append(Watermark(start + move, side) if kind is Watermark else ProcessingTime(start + move))
         else:
-            settled.append(step)
+            steps.append(step)
             for row in step.rows if isinstance(step, Rows) else ():
                 for side in (None, row.input):
                     highest[side] = max(highest.get(side, 0), row.timestamp or 0)
-    return settled
+    return steps
 
 
 @st.composite

@@ -102,17 +102,17 @@ def test_failures_that_may_pass_are_logged_once_and_counted(caplog):
             over.set()
         return 0.0
 
-    work = Background("the work", step, may_pass=lambda error: isinstance(error, ChangelogError | OSError))
+    work = Background("the work", step, is_transient=lambda error: isinstance(error, ChangelogError | OSError))
     work.start()
     assert over.wait(60)
     work.close()
     assert (work.failures, work.trouble, work.status) == (45, None, Status.CLOSED)
     assert [record.getMessage() for record in caplog.records] == [
-        "the work: away; tries again, and counts further failures",
-        "the work: full; tries again, and counts further failures",
-        "the work: works again after 40 failures",
-        "the work: away; tries again, and counts further failures",
-        "the work: works again after 5 failures",
+        "the work: away; retrying; further failures are counted",
+        "the work: full; retrying; further failures are counted",
+        "the work: recovered after 40 failures",
+        "the work: away; retrying; further failures are counted",
+        "the work: recovered after 5 failures",
     ]
     work.check()
 
@@ -126,7 +126,7 @@ def test_tries_are_spaced_and_end(monkeypatch, caplog):
     def step() -> None:
         raise ChangelogError("away")
 
-    work = Background("the work", step, may_pass=lambda _: True, patience=60.0)
+    work = Background("the work", step, is_transient=lambda _: True, patience=60.0)
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
@@ -153,7 +153,7 @@ def test_the_status_is_starting_until_a_call_succeeds():
         allowed.wait()
         return 60.0
 
-    work = Background("the work", step, may_pass=lambda _: True)
+    work = Background("the work", step, is_transient=lambda _: True)
     assert (work.status, work.age, work.is_running) == (Status.STARTING, None, False)
     work.start()
     # It has looked, in vain.

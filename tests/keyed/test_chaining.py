@@ -52,7 +52,7 @@ def test_one_keyed_by_what_the_function_forwards_is_chained():
     one = keyed.stream([]).key_by("user").process(Hand(), output, name="first")
     assert said(second(one, "account"))["second"] == "chained to first"
     assert said(second(one, "v"))["second"] == (
-        "shuffled, because it is keyed by 'v', and 'first' by 'user', which it hands on as 'account'"
+        "shuffled, because it is keyed by 'v', and 'first' by 'user', which it forwards as 'account'"
     )
 
 
@@ -63,7 +63,7 @@ def test_what_is_not_chained_says_why():
     assert told["third"] == "shuffled, because it reads 'first', and the operator before it is 'second'"
     assert "it is keyed by 'item', and 'first' by 'user'" in said(second(one, "item"))["second"]
     assert "another parallelism" in said(second(one, "user", parallelism=2))["second"]
-    assert "a function makes its keys" in said(second(one, lambda row: row.user))["second"]
+    assert "a function computes its keys" in said(second(one, lambda row: row.user))["second"]
     side = OutputTag("side", ROW)
     assert "side output 'side' of 'first'" in said(second(one.side_output(side), "user"))["second"]
     initial = pd.DataFrame({"user": ["a"], "state": ["s"], "entry": [None], "value": [1]})

@@ -217,7 +217,10 @@ def test_a_field_that_a_row_does_not_have_gets_those_that_it_has():
             lambda: sales().key_by("item").window(TumblingEventTimeWindows.of(5)).count(),
             r"aggregate\(count=Count\(\)\)",
         ),
-        (lambda: sales().key_by("item").window(TumblingEventTimeWindows.of(5)).run(), r"comes first: \.aggregate"),
+        (
+            lambda: sales().key_by("item").window(TumblingEventTimeWindows.of(5)).run(),
+            r"define the result of a window first: \.aggregate",
+        ),
         (lambda: sales().key_by(0), r"key_by\(0\): give one or more column names"),
         (lambda: sales().key_by([]), r"key_by\(\): give one or more column names"),
         (lambda: sales().key_by(["item", "item"]), r"key_by\('item', 'item'\) names a column twice"),
@@ -351,9 +354,7 @@ class NoAnnotation(Base):
 
 
 def test_a_method_without_annotation_beside_others_is_named(tmp_path):
-    with pytest.raises(
-        OutputDefinitionError, match=r"NoAnnotation\.process_element has no annotation of what it yields"
-    ):
+    with pytest.raises(OutputDefinitionError, match=r"NoAnnotation\.process_element has no annotation of its outputs"):
         sales().key_by("item").process(NoAnnotation()).run(tmp_path / "out")
 
 

@@ -412,7 +412,8 @@ class Lost9(Keeps):
 
 @pytest.mark.parametrize("function", [Lost1, Lost2, Lost3, Lost4, Lost5, Lost6, Lost7, Lost8, Lost9])
 def test_a_change_of_a_copy_that_nothing_keeps_is_refused_before_the_first_row(function):
-    said = rf"{function.__name__}\.(process_element|note), line \d+: .*changes a copy of what \w+ state .*put it back: "
+    line = rf"{function.__name__}\.(process_element|note), line \d+: "
+    said = line + r".*changes a copy of the content of \w+ state .*store it: "
     with pytest.raises(StateDefinitionError, match=said):
         keyed.stream([1]).key_by(str).process(function())
 

@@ -723,9 +723,9 @@ class TestIdleClosing:
         ({"allowed_lateness_ms": -1}, "allowed_lateness"),
         ({"idle_timeout_ms": 0}, "idle_timeout"),
         ({"late_tag": 5}, "OutputTag"),
-        ({"aggregate": {"key": Count()}}, "columns key, window_start, window_end, key: 'key' is there twice"),
-        ({"aggregate": {"n": Count(), "window_end": Count()}}, "'window_end' is there twice"),
-        ({"aggregate": {"n": Count()}, "key_names": ("window_start",)}, "'window_start' is there twice"),
+        ({"aggregate": {"key": Count()}}, "columns key, window_start, window_end, key: 'key' occurs twice"),
+        ({"aggregate": {"n": Count(), "window_end": Count()}}, "'window_end' occurs twice"),
+        ({"aggregate": {"n": Count()}, "key_names": ("window_start",)}, "'window_start' occurs twice"),
         (
             {
                 "assigner": EventTimeSessionWindows.with_gap(5),
@@ -742,8 +742,8 @@ def test_bad_definitions_are_refused(options, message):
 
 
 def test_explain_says_how_windows_are_kept():
-    assert "one value of state per key (panes)" in operator(HoppingEventTimeWindows.of(60, 10)).explanation
-    assert "one value of state per key (sessions)" in operator(EventTimeSessionWindows.with_gap(60)).explanation
+    assert "one value of state per key, its open slices" in operator(HoppingEventTimeWindows.of(60, 10)).explanation
+    assert "one value of state per key, its open sessions" in operator(EventTimeSessionWindows.with_gap(60)).explanation
     reasons: dict[str, Any] = {
         "trigger": {"trigger": CountTrigger.of(2)},
         "idle": {"idle_timeout_ms": 5},

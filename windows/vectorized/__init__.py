@@ -2,14 +2,14 @@
 
 Pure functions of columns, without state and clocks:
 
-- `row_groups`: rows → dense numbers of groups, and sums, minima and so on by them.
-- `accumulators`: aggregates whose accumulator is a number or a value or two.
-- `list_accumulators`: those whose accumulator is a list: top-k, distinct values and their counts, registers.
+- `row_groups`: rows → dense group numbers, and sums, minima and so on by group.
+- `accumulators`: aggregates whose accumulator is one or two numbers or values.
+- `list_accumulators`: aggregates whose accumulator is a list: top-k, distinct values and their counts, registers.
 - `fold`: the accumulators of a definition side by side, and running merges of them.
 - `slices`: tumbling and hopping windows as slices of time.
 - `session_merging`: which sessions merge, which elements are late, and when sessions fire.
 
-On them, with a table as state:
+Built on these, with a table as state:
 
 - `window_tables`: columns of input, state and results.
 - `slice_windows`, `session_windows`: the windows of both kinds.

@@ -1,11 +1,11 @@
 """Aggregates over whole columns whose accumulators are numbers and values: an accumulator is some columns.
 
-`Accumulator` is what an aggregate is on this path. Its *parts* are columns with one row a group. They come from rows,
-merge with other parts of the same groups, and give the results. What the row path computes one by one comes out here:
-integers and decimals exactly, floats but for the order of additions.
+`Accumulator` is the form of an aggregate on this path. Its *parts* are columns with one row per group. They are
+computed from rows, merged with other parts of the same groups, and give the results. The results equal those of the row
+path: integers and decimals exactly, floats except for the order of additions.
 
-Sums of integers stand in two columns, ``high`` and ``low``: the sum is high · 2^32 + low. Neither overflows for 2^31
-rows, so that a sum is exact, and refused only if it is itself beyond 64 bits when it is given out: as on the row path.
+Sums of integers are two columns, ``high`` and ``low``: the sum is high · 2^32 + low. Neither overflows for 2^31 rows,
+so a sum is exact. As on the row path, it is refused only if the result does not fit into 64 bits.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
@@ -30,7 +30,7 @@ _EXACT = 2**53
 
 @attrs.frozen(eq=False)
 class BatchRows:
-    """Rows that are added.
+    """The rows to be added.
 
     Attributes:
         table: Their columns.
@@ -50,9 +50,9 @@ class Accumulator:
 
     Attributes:
         parts: Name and column type of each part.
-        operations: How a state table merges each part, where it can.
-        neutral: For each part what stands for null, which it is where the aggregate was added to windows that were open
-            already; by default null itself.
+        operations: The operation with which a state table merges each part, where there is one.
+        neutral: The replacement of null for each part, by default null itself. Parts are null if the aggregate was
+            added while windows were open.
     """
 
     parts: tuple[tuple[str, str], ...]
@@ -60,7 +60,7 @@ class Accumulator:
     neutral: tuple[Any, ...] = ()
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
-        """Return the parts of rows; each group has a row."""
+        """Return the parts of rows; each group has at least one row."""
         raise NotImplementedError
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
@@ -68,7 +68,7 @@ class Accumulator:
         raise NotImplementedError
 
     def result(self, parts: Parts) -> Any:
-        """Return the results: the first part, where that is all.
+        """Return the results; by default the first part.
 
         Raises:
             OverflowError: A sum of integers does not fit into 64 bits.
@@ -77,7 +77,7 @@ class Accumulator:
 
 
 class _Simple(Accumulator):
-    """Parts that merge each by itself."""
+    """Parts that are merged independently of each other."""
 
     operations: tuple[str, ...]
 
@@ -145,7 +145,7 @@ class SumColumn(_Simple):
 
 
 class MeanColumn(_Simple):
-    """Arithmetic mean: a sum and a number.
+    """Arithmetic mean: a sum and a count.
 
     Args:
         column: The column.
@@ -189,7 +189,7 @@ class Moments(Accumulator):
     Args:
         column: The column.
         sample: Divide by n − 1.
-        root: Give the root.
+        root: Return the root.
     """
 
     parts = (("count", "bigint"), ("mean", "double"), ("m2", "double"))
@@ -240,12 +240,12 @@ class Extreme(_Simple):
 
 
 class Timed(Accumulator):
-    """First or latest value by time; of several with the same time the first or the last to come.
+    """First or latest value by time; of equal times the first or the last to arrive.
 
     Args:
         column: The column.
         type_: Its type.
-        latest: Which of the two.
+        latest: True for the latest value, false for the first.
     """
 
     def __init__(self, column: str, type_: str, *, latest: bool) -> None:
@@ -274,7 +274,7 @@ class Arrived(Accumulator):
     Args:
         column: The column.
         type_: Its type.
-        latest: Which of the two.
+        latest: True for the latest value, false for the first.
     """
 
     neutral = (None, False)
@@ -294,7 +294,7 @@ class Arrived(Accumulator):
 
 
 class Ranked(Accumulator):
-    """The value of one column where another is greatest or least; of several such values the least, null the last.
+    """The value of one column where another is greatest or least; for ties, the least value, with null last.
 
     Args:
         column: The value's column.
@@ -319,14 +319,14 @@ class Ranked(Accumulator):
         (best,) = taken([extreme], groups.ids)
         is_best = pc.equal(ranks, best)
         if pa.types.is_floating(ranks.type):
-            # The best of a group is NaN where it has nothing else.
+            # The best value of a group is NaN if it has no other values.
             is_best = pc.or_(is_best, pc.is_nan(best))
         candidates = np.flatnonzero(is_best.fill_null(False).to_numpy(zero_copy_only=False))
         return [reduced(taken([values], candidates)[0], groups.of(candidates), "min"), extreme]
 
 
 def whole_limbs(parts: Sequence[Any]) -> tuple[Any, Any]:
-    """Return ``high`` and ``low`` of the same sums, with low in [0, 2^32)."""
+    """Return ``high`` and ``low`` of the same sums, normalized to low in [0, 2^32)."""
     high, low = parts
     return pc.add(high, pc.shift_right(low, 32)), pc.bit_wise_and(low, _LOW)
 
@@ -345,17 +345,17 @@ def _limbs(column: Any, groups: Groups) -> Parts:
 
 
 def _moments(groups: Groups, counts: Any, means: Any, m2: Any) -> Parts:
-    """Return moments of groups out of those of parts; of a group without values they are 0.
+    """Return the moments of groups from those of their parts; 0 for a group without values.
 
     The deviations of the parts' means from the group's mean are added up (Chan's formula for many parts at once).
     """
 
     def sums(values: Any) -> Any:
-        # Of no rows the counts are integers, weights or not.
+        # Without rows the counts are integers, with or without weights.
         return np.bincount(groups.ids, weights=values, minlength=groups.count).astype(np.float64, copy=False)
 
     count = sums(counts)
-    # Sums of values that are far from 0 lose digits, so the values are first moved by one of their group.
+    # Sums of values far from 0 lose digits, so the values are first shifted by a value of their group.
     origin = np.zeros(groups.count)
     origin[groups.ids[counts > 0]] = means[counts > 0]
     with np.errstate(invalid="ignore", over="ignore"):

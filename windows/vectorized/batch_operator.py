@@ -1,7 +1,7 @@
 """The window operator over whole columns: a plain `VectorizedFunction`.
 
-Both watermarks of a batch matter to its windows, the one before and the one after, so the rows that `process_batch`
-gets wait for `on_watermark`, which is called in the same batch.
+Windows depend on both watermarks of a batch, before and after it. The rows that `process_batch` gets are therefore
+processed in `on_watermark`, which is called in the same batch.
 
 State ``columnar_windows``, a table with the key's columns and
 
@@ -85,7 +85,7 @@ class WindowBatchOperator(VectorizedFunction):
 
     @property
     def known_side_outputs(self) -> tuple[str, ...] | None:  # type: ignore[override]
-        """The side output of late rows; ``None`` if a window function may have others."""
+        """The side output of late rows."""
         return self.definition.known_side_outputs
 
     def __repr__(self) -> str:
@@ -111,8 +111,8 @@ class WindowBatchOperator(VectorizedFunction):
         state = TableState(ddl, key=(*keys, times[0]), name="columnar_windows")
         return inner_state(state, table=describe(self.definition, layout, self._columns))
 
-    def _made(self) -> Any:
-        """Create the logic where it runs, since it imports pyarrow."""
+    def _created_logic(self) -> Any:
+        """Return the logic, which is created where it runs because it imports pyarrow."""
         if self._logic is None:
             from keyed.windows.vectorized import session_windows, slice_windows
             from keyed.windows.vectorized.window_tables import Tables
@@ -128,7 +128,7 @@ class WindowBatchOperator(VectorizedFunction):
         self._logic = self._table = None
 
     def combine(self, table: pa.Table) -> pa.Table:
-        combined: pa.Table = self._made().combine(table)
+        combined: pa.Table = self._created_logic().combine(table)
         return combined
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
@@ -136,7 +136,7 @@ class WindowBatchOperator(VectorizedFunction):
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         table, self._table = self._table, None
-        logic = self._made()
+        logic = self._created_logic()
         if self.definition.assigner.event_time:
             logic.run(table, ctx.previous_watermark(), watermark, ctx)
             return

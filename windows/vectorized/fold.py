@@ -1,4 +1,4 @@
-"""The accumulators of a definition side by side, as the columns that the state table has."""
+"""The accumulators of a definition side by side, as the columns of the state table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Fold:
 
     Attributes:
         columns: Name and type of each part: ``<aggregate>.<part>``.
-        operations: How a state table merges each of these columns; ``None`` if it cannot merge all of them.
+        operations: The operation with which a state table merges each of these columns; ``None`` if it cannot merge all
+            of them.
 
     Args:
         accumulators: The accumulators by the name of their aggregate.
@@ -61,7 +62,7 @@ class Fold:
         self._adds_integers = is_whole and set(operations) == {"sum"} and {of for _, of in self.columns} == {"bigint"}
 
     def stored(self, table: Any) -> Parts:
-        """Return the parts that a table has as columns."""
+        """Return the parts that are columns of a table."""
         parts = []
         for (name, _), neutral in zip(self.columns, self._neutral, strict=True):
             part = array_of(table.column(name))
@@ -71,7 +72,7 @@ class Fold:
         return parts
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
-        """Return the parts of rows; each group has a row."""
+        """Return the parts of rows; each group has at least one row."""
         return [part for accumulator in self._accumulators for part in accumulator.of_rows(rows, groups)]
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
@@ -90,15 +91,15 @@ class Fold:
         if not len(counts) or counts.max() == 1:
             return taken(parts, first)
         if self._adds_integers and not any(part.null_count for part in parts):
-            # Spans may share most of their rows: differences of running sums visit each row once. They are exact, as
-            # integers wrap around on both ways.
+            # Spans may share most of their rows: differences of running sums visit each row once. They are exact,
+            # because integers wrap around both ways.
             return [_span_sums(part.to_numpy(), first, last) for part in parts]
         ids = np.repeat(np.arange(len(first)), counts)
         rows = first[ids] + np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
         return self.merged(taken(parts, rows), Groups(ids, len(first)))
 
     def results(self, parts: Parts) -> list[Any]:
-        """Return the results, one column an aggregate.
+        """Return the results, one column per aggregate.
 
         Raises:
             OverflowError: A sum of integers does not fit into 64 bits.
@@ -106,7 +107,7 @@ class Fold:
         return [accumulator.result(own) for accumulator, own in self._split(parts)]
 
     def running(self, parts: Parts, segments: Any, wanted: Any) -> Parts:
-        """Return for each wanted row the merged parts of it and of those before it in its segment.
+        """Return, for each wanted row, the merged parts of the rows of its segment up to it.
 
         Args:
             parts: Parts of rows.
@@ -124,7 +125,7 @@ class Fold:
         for block in range(int(place[wanted].max()) // _BLOCK + 1):
             here = np.flatnonzero(place // _BLOCK == block)
             asked = wanted[place[wanted] // _BLOCK == block]
-            # Each wanted row is a group of its own: what was carried over, then the rows of the block up to it.
+            # Each wanted row is a group of its own: the carried parts, then the rows of the block up to it.
             counts = place[asked] % _BLOCK + 1
             group = np.repeat(np.arange(len(asked)), counts)
             rows = asked[group] - (np.repeat(np.cumsum(counts), counts) - 1 - np.arange(len(group)))
@@ -136,7 +137,7 @@ class Fold:
         return taken(whole, order)
 
     def _joined(self, carried: Parts | None, of: Any, parts: Parts, rows: Any, group: Any, count: int) -> Parts:
-        """Return the carried parts at ``of``, one a group, merged with rows of the groups."""
+        """Return the carried parts at ``of``, one per group, merged with rows of the groups."""
         columns = taken(parts, rows)
         if carried is not None:
             columns = [concatenated(pair) for pair in zip(taken(carried, of), columns, strict=True)]

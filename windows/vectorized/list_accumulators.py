@@ -1,6 +1,6 @@
 """Aggregates over whole columns whose accumulator is a list: distinct values, counts, the k greatest, registers.
 
-A part is a list column. Merging takes the lists apart into rows, treats those like any others, and builds lists again.
+A part is a list column. Merging flattens the lists into rows, processes those like any others, and builds lists again.
 """
 
 # ruff: noqa: D102 - what overrides a documented method is documented there
@@ -22,19 +22,19 @@ _RANK_BITS = 6
 
 
 class _Lists(Accumulator):
-    """Lists; all that differs is what becomes of the items of a group."""
+    """Lists. Subclasses define which items of a group are kept."""
 
     neutral = ([], [])
 
-    def _chosen(self, items: list[Any], groups: Groups) -> Any:
-        """Return the positions of the items that stay, by group."""
+    def _selected(self, items: list[Any], groups: Groups) -> Any:
+        """Return the positions of the kept items, by group."""
         raise NotImplementedError
 
     def _of_items(self, items: list[Any], groups: Groups) -> Parts:
-        """Return lists out of items; the items of a list keep the order in which they were chosen."""
-        chosen = self._chosen(items, groups)
-        offsets = _offsets(groups.of(chosen).sizes())
-        return [pa.ListArray.from_arrays(offsets, item) for item in taken(items, chosen)]
+        """Return lists out of items; the items of a list keep the order in which they were selected."""
+        selected = self._selected(items, groups)
+        offsets = _offsets(groups.of(selected).sizes())
+        return [pa.ListArray.from_arrays(offsets, item) for item in taken(items, selected)]
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
         parents = integers(pc.list_parent_indices(parts[0]))
@@ -47,7 +47,7 @@ class DistinctValues(_Lists):
     Args:
         column: The column.
         type_: Its type.
-        count: Give their number, not the values in ascending order.
+        count: Return their number, not the values in ascending order.
     """
 
     def __init__(self, column: str, type_: str, *, count: bool) -> None:
@@ -58,16 +58,16 @@ class DistinctValues(_Lists):
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)
         if pa.types.is_floating(column.type):
-            # Arrow tells zeros and NaN apart by their signs.
+            # Arrow distinguishes zeros and NaN by their signs.
             column = pc.if_else(
                 pc.is_nan(column), pa.scalar(math.nan, column.type), pc.add(column, pa.scalar(0, column.type))
             )
         present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         return self._of_items(taken([column], present), groups.of(present))
 
-    def _chosen(self, items: list[Any], groups: Groups) -> Any:
-        chosen = grouped([groups.ids, items[0]]).first_rows()
-        return chosen[np.argsort(groups.ids[chosen], kind="stable")]
+    def _selected(self, items: list[Any], groups: Groups) -> Any:
+        selected = grouped([groups.ids, items[0]]).first_rows()
+        return selected[np.argsort(groups.ids[selected], kind="stable")]
 
     def result(self, parts: Parts) -> Any:
         values = parts[0]
@@ -81,10 +81,10 @@ class DistinctValues(_Lists):
 
 
 class ValueCounts(_Lists):
-    """The k most frequent values with their counts; those of one count ascending.
+    """The k most frequent values with their counts; values of equal counts ascending.
 
     Args:
-        k: How many.
+        k: Number of values.
         column: The column.
         type_: Its type.
     """
@@ -116,17 +116,19 @@ class ValueCounts(_Lists):
         keys = [("list", "ascending"), ("count", "descending"), ("value", "ascending")]
         order = integers(pc.sort_indices(table, sort_keys=keys))
         ids = lists[order]
-        chosen = order[np.arange(len(ids)) - np.searchsorted(ids, ids) < self._k]
-        values, counts = taken([table.column("value").combine_chunks(), table.column("count").combine_chunks()], chosen)
-        offsets = _offsets(np.bincount(lists[chosen], minlength=len(parts[0])))
+        selected = order[np.arange(len(ids)) - np.searchsorted(ids, ids) < self._k]
+        values, counts = taken(
+            [table.column("value").combine_chunks(), table.column("count").combine_chunks()], selected
+        )
+        offsets = _offsets(np.bincount(lists[selected], minlength=len(parts[0])))
         return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays([values, counts], names=["value", "count"]))
 
 
 class TopValues(_Lists):
-    """The k values with the greatest rank; those of one rank ascending, null the last.
+    """The k values with the greatest rank; values of equal ranks ascending, null last.
 
     Args:
-        k: How many.
+        k: Number of values.
         column: The value's column.
         type_: Its type.
         by: The rank's column.
@@ -144,7 +146,7 @@ class TopValues(_Lists):
         ranked = np.flatnonzero(columns[-1].is_valid().to_numpy(zero_copy_only=False))
         return self._of_items(taken(columns, ranked), groups.of(ranked))
 
-    def _chosen(self, items: list[Any], groups: Groups) -> Any:
+    def _selected(self, items: list[Any], groups: Groups) -> Any:
         table = pa.table([pa.array(groups.ids), items[0], items[-1]], names=["group", "value", "rank"])
         order = integers(
             pc.sort_indices(table, sort_keys=[("group", "ascending"), ("rank", "descending"), ("value", "ascending")])
@@ -165,7 +167,7 @@ class Registers(_Lists):
     def __init__(self, column: str, precision: int) -> None:
         self._column = column
         self._precision = precision
-        # Registers of another precision are another state.
+        # Registers of another precision are a different state.
         self.parts = ((f"registers_{precision}", "array<int>"),)
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
@@ -184,7 +186,7 @@ class Registers(_Lists):
         items = pa.array(packed[integers(encoded.indices)], pa.int32())
         return self._of_items([items], groups.of(present))
 
-    def _chosen(self, items: list[Any], groups: Groups) -> Any:
+    def _selected(self, items: list[Any], groups: Groups) -> Any:
         packed = integers(items[0])
         order = np.lexsort((packed, groups.ids))
         register, ids = packed[order] >> _RANK_BITS, groups.ids[order]
@@ -203,7 +205,7 @@ class Registers(_Lists):
 
 
 def _values(column: Any) -> list[Any]:
-    """Return the values as the row path has them: instants as aware datetimes, whatever unit they have."""
+    """Return the values as on the row path: instants as aware datetimes, whatever their unit."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
     values: list[Any] = column.to_pylist()

@@ -1,7 +1,7 @@
 """Rows in groups: each row gets the number of its group, and columns are reduced by these numbers.
 
-Numbers are dense, from 0; which group has which follows from the rows alone. Keys are compared as Arrow compares them,
-null being equal to null.
+Numbers are dense, from 0, and depend on the rows alone. Keys are compared as Arrow compares them, null being equal to
+null.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-#: The published types of its functions take no plain numbers.
+#: The published types of its functions do not accept plain numbers.
 pc: Any = pyarrow.compute
 
-#: Up to so many possible groups a row, their numbers are counted out; with more they are hashed.
+#: Up to this many possible groups per row, groups are numbered by counting; beyond it by hashing.
 _SPARSE = 4
 _MOST_CODES = 2**62
 
@@ -36,7 +36,7 @@ class Groups:
 
     def first_rows(self) -> Any:
         """Return the position of each group's first row; each group has one."""
-        # Of several writes to one place the last one stays.
+        # Of several writes to one position, the last one is kept.
         first = np.empty(self.count, dtype=np.int64)
         first[self.ids[::-1]] = np.arange(len(self.ids) - 1, -1, -1)
         return first
@@ -66,7 +66,7 @@ def array_of(column: Any) -> Any:
 
 
 def plain_column(column: Any) -> Any:
-    """Return a column as one array of the first type of its kind: the one that Spark's columns have."""
+    """Return a column as one array with the type that Spark's columns of its kind have."""
     column = array_of(column)
     types, type_ = pa.types, column.type
     if types.is_dictionary(type_):
@@ -108,7 +108,7 @@ def ordered(numbers: Any, times: Any) -> Any:
     width = int(times.max()) - least + 1
     if width * (int(numbers.max()) + 1) >= _MOST_CODES:
         return np.lexsort((times, numbers))
-    # One sort is several times as fast as two, and faster still where rows come in order.
+    # One sort is several times as fast as two, and faster still if rows arrive in order.
     return np.argsort(numbers * width + (times - least), kind="stable")
 
 
@@ -152,15 +152,14 @@ def _dense(codes: Any, count: int) -> tuple[Any, int]:
 
 
 def reduced(column: Any, groups: Groups, operation: str) -> Any:
-    """Return one value a group; null for a group that has none.
+    """Return one value per group; null for a group without values.
 
     Sums are added row by row in the order of the rows, those of integers modulo 2^64.
 
     Args:
         column: An Arrow array.
         groups: Its groups.
-        operation: ``sum``, ``min`` or ``max``, which leave nulls out (and the last two NaN, where there is another
-            value).
+        operation: ``sum``, ``min`` or ``max``. All ignore nulls; the last two ignore NaN if there is another value.
 
     Raises:
         OverflowError: A sum of decimals has more digits than its type.
@@ -177,7 +176,7 @@ def reduced(column: Any, groups: Groups, operation: str) -> Any:
     if operation != "sum" and pa.types.is_floating(column.type):
         is_nan = pc.is_nan(column).fill_null(False)
         if pc.any(is_nan).as_py():
-            # Where there is nothing but NaN, older versions of Arrow give an infinity.
+            # If all values are NaN, older versions of Arrow return an infinity.
             nan = pa.scalar(np.nan, column.type)
             numbers = reduced(pc.if_else(is_nan, pa.scalar(None, column.type), column), groups, operation)
             has_nan = np.zeros(groups.count, dtype=bool)
@@ -192,9 +191,9 @@ def reduced(column: Any, groups: Groups, operation: str) -> Any:
 
 
 def _sums_fit(column: Any) -> bool:
-    """Return whether no sum of decimals can have more than 38 digits, beyond which Arrow's wrap around."""
+    """Return true if no sum of decimals can have more than 38 digits, beyond which Arrow's sums wrap around."""
     ends = pc.min_max(column).as_py()
-    # A digit less, because Python multiplies decimals with 28 digits.
+    # One digit less, because Python multiplies decimals with 28 digits.
     return ends["min"] is None or max(abs(ends["min"]), abs(ends["max"])) * len(column) < 10 ** (37 - column.type.scale)
 
 

@@ -19,7 +19,7 @@ _LATEST = "window.latest"
 
 
 class RunningTotals:
-    """Adds rows to the totals of their keys.
+    """Adds rows to the running totals of their keys.
 
     Args:
         aggregates: The aggregates by name.
@@ -59,7 +59,7 @@ class RunningTotals:
             table: The rows, as `combine` returned them, in the order in which they arrived.
             accumulators: The accumulators of all keys.
             results: The results of all keys.
-            ctx: Takes the totals.
+            ctx: Receives the totals.
         """
         keys = [plain_column(table.column(name)) for name in self._keys]
         stored = accumulators.lookup(self._table(taken(keys, grouped(keys).first_rows())))

@@ -1,11 +1,11 @@
-"""Merging of sessions over whole columns: the work of the row path by sorting and running maxima.
+"""Merging of sessions over whole columns, by sorting and running maxima, with the results of the row path.
 
 Elements and open sessions of a key, sorted by start, are one session as long as the next one starts at or before the
 greatest end so far. Three things are as on the row path, where elements are added in the order of their times and the
 watermark is at ``max(W, t − delay − 1)`` before one at ``t`` (W: the watermark before the batch):
 
 - An element whose own session ``[t, t + gap)`` is past (its cleanup time at or below W) is late unless it touches an
-  open session, or a session of the batch that was open when it came: it may bridge existing sessions, but not later
+  open session, or a session of the batch that was open when it arrived: it may bridge existing sessions, but not later
   ones.
 - A session that ends exactly at ``t`` and was already cleaned up does not continue, within a batch and between two.
 - With allowed lateness, each element that joins a session whose end is past W makes it fire with its current elements;
@@ -32,7 +32,7 @@ class Spans:
     """Time spans of keys.
 
     Attributes:
-        keys: The number of each one's key.
+        keys: The number of each span's key.
         starts: Its start.
         ends: Its end, exclusive.
     """
@@ -45,7 +45,7 @@ class Spans:
         return len(self.keys)
 
     def of(self, rows: Any) -> Spans:
-        """Choose some of them."""
+        """Return the spans at some positions."""
         return Spans(self.keys[rows], self.starts[rows], self.ends[rows])
 
 
@@ -91,7 +91,8 @@ def accepted(open_: Spans, rows: Spans, clock: Clock) -> Any:
     order = ordered(late.keys, late.starts)
     late, past = late.of(order), past[order]
     joins = _touches(open_, late)
-    # Elements that follow each other within the gap are one run; from the first one that joins, the others join it.
+    # Elements that follow each other within the gap are one run. Once one of them joins a session, the later ones of
+    # the run join it too.
     is_first = np.ones(len(late), dtype=bool)
     is_first[1:] = (late.keys[1:] != late.keys[:-1]) | (late.starts[1:] > late.ends[:-1])
     before_run = (np.cumsum(joins) - joins)[is_first]
@@ -107,7 +108,7 @@ def _touches(open_: Spans, rows: Spans) -> Any:
     """
     if not len(open_):
         return np.zeros(len(rows), dtype=bool)
-    # Both by key and start; a session before rows that start with it.
+    # Both sorted by key and start; a session comes before rows with the same start.
     keys = np.concatenate([open_.keys, rows.keys])
     starts = np.concatenate([open_.starts, rows.starts])
     is_row = np.arange(len(keys)) >= len(open_)
@@ -124,7 +125,7 @@ def _touches(open_: Spans, rows: Spans) -> Any:
 
 
 def _next(is_wanted: Any) -> Any:
-    """Return the position of the next that is wanted, from each one on; the last position where there is none."""
+    """Return, for each position, the next wanted one at or after it; the last position if there is none."""
     positions = np.where(is_wanted, np.arange(len(is_wanted)), len(is_wanted) - 1)
     return np.minimum.accumulate(positions[::-1])[::-1]
 
@@ -132,7 +133,7 @@ def _next(is_wanted: Any) -> Any:
 def spans_of(rows: Spans, gap: int, clock: Clock) -> tuple[Spans, Any]:
     """Return elements that follow each other within the gap, as one span each, so that fewer have to be sorted.
 
-    An element that may make its session fire stays alone, and so does one that may come after a firing.
+    An element that may cause its session to fire is a span of its own, and so is one that may follow a firing.
 
     Args:
         rows: Elements that are not late, in the order of their times.
@@ -163,7 +164,7 @@ class Merged:
     Attributes:
         sessions: The sessions afterwards, in order of key and start.
         numbers: The session of each open session and, after those, of each span.
-        order: Positions of open sessions and spans (counted on) by session and start.
+        order: Positions of open sessions and spans (numbered consecutively) by session and start.
         fires: Positions in ``order`` after which a session fires at once, ascending.
         fired: Start and end of the session at that moment.
         ahead: The open session later in ``order`` with which it has been merged; −1 if none.
@@ -189,7 +190,7 @@ def merged(open_: Spans, spans: Spans, clock: Clock) -> Merged:
     starts = np.concatenate([open_.starts, spans.starts])
     ends = np.concatenate([open_.ends, spans.ends])
     is_new = np.arange(len(keys)) >= len(open_)
-    # Open sessions stand before elements that start with them.
+    # Open sessions come before elements with the same start.
     order = ordered(keys, starts)
     keys, starts, ends, is_new = keys[order], starts[order], ends[order], is_new[order]
     reached = _running_maximum(keys, ends)
@@ -208,7 +209,7 @@ def merged(open_: Spans, spans: Spans, clock: Clock) -> Merged:
     end = reached.copy()
     ahead = np.full(len(keys), -1, dtype=np.int64)
     if clock.lateness and len(keys):
-        # An open session that an element reaches is joined by it, though it comes later in this order.
+        # An element joins an open session that it reaches, although the session comes later in this order.
         following = _next(~is_new)
         reaches = is_new & ~is_new[following] & (keys[following] == keys) & (starts[following] <= ends)
         end[reaches] = np.maximum(reached[reaches], ends[following[reaches]])

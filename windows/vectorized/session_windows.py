@@ -46,7 +46,7 @@ class VectorizedSessions:
         self._lag = delay_ms + 1
 
     def combine(self, table: Any) -> Any:
-        """Return the columns that are needed. Whether a row is late depends on others, so rows stay rows."""
+        """Return the needed columns. Rows are not combined, because the lateness of a row depends on other rows."""
         return self._tables.needed(table)
 
     def run(self, table: Any, before: int, after: int, ctx: BatchContext) -> None:
@@ -56,7 +56,7 @@ class VectorizedSessions:
             table: Its rows; ``None`` if there are none.
             before: The clock before the batch: the watermark or the processing time.
             after: The clock after it.
-            ctx: Takes outputs.
+            ctx: Receives outputs.
         """
         if self._event_time:
             if table is not None:
@@ -64,7 +64,7 @@ class VectorizedSessions:
                 self._add(table, times, times, Clock(before, after, self._lag, self._lateness), ctx)
             self._fire(before, after, ctx)
             return
-        # In processing time sessions end between batches: first those that have ended, then the rows.
+        # In processing time sessions end between batches: ended sessions fire first, then the rows are added.
         self._fire(before, after, ctx)
         if table is not None:
             never = Clock(MIN_TIMESTAMP, MIN_TIMESTAMP, 1, 0)
@@ -82,7 +82,7 @@ class VectorizedSessions:
             times: The times that their sessions start with.
             timestamps: Their event times, for aggregates that need them.
             clock: The watermarks.
-            ctx: Takes late rows, and firings of sessions that had ended before.
+            ctx: Receives late rows, and firings of sessions that had ended before.
         """
         keys = self._tables.keys(table)
         stored = self._state.scan([(_START, "<=", int(times.max()) + self._gap), (_END, ">=", int(times.min()))])
@@ -122,11 +122,11 @@ class VectorizedSessions:
     ) -> None:
         """Write the sessions that rows were added to.
 
-        Those that end and are cleaned up within the batch are not stored: most of them where batches are long.
+        Sessions that end and are cleaned up within the batch are not stored; with long batches these are most of them.
         """
         session_of_open, session_of_span = np.split(plan.numbers, [stored.num_rows])
         session_of_row = session_of_span[span_of_row]
-        # Sessions without a new row stay as they are.
+        # Sessions without a new row do not change.
         is_changed = np.zeros(len(plan.sessions), dtype=bool)
         is_changed[session_of_span] = True
         place = np.cumsum(is_changed) - 1
@@ -153,7 +153,7 @@ class VectorizedSessions:
     # Firing -----------------------------------------------------------------------------------------------------
 
     def _fire(self, before: int, after: int, ctx: BatchContext) -> None:
-        """Fire the sessions that end in ``(before, after]``, and drop those that are needed no more."""
+        """Fire the sessions that end in ``(before, after]``, and remove those that are no longer needed."""
         if self._lateness:
             ended = self._state.scan([(_END, ">", clamped(before + 1)), (_END, "<=", clamped(after + 1))])
             self._state.take((_END, "<=", clamped(after + 1 - self._lateness)))
@@ -171,7 +171,7 @@ class VectorizedSessions:
         held = self._tables.parts(stored)
         pairs = zip(held, self._fold.of_rows(rows, spans), strict=True)
         parts: Parts = [concatenated(pair) for pair in pairs]
-        # Most sessions have none that fires.
+        # Most sessions do not fire during the batch.
         segments = plan.numbers[plan.order]
         fires = np.zeros(len(plan.sessions), dtype=bool)
         fires[segments[plan.fires]] = True
@@ -183,7 +183,7 @@ class VectorizedSessions:
             both = [concatenated(pair) for pair in zip(found, taken(held, plan.ahead[joins]), strict=True)]
             numbers = np.concatenate([np.arange(len(plan.fires)), joins])
             found = self._fold.merged(both, Groups(numbers, len(plan.fires)))
-        # Any row of the key will do for its columns.
+        # Any row of the key has its columns.
         row_of_key = np.full(int(plan.sessions.keys.max()) + 1, -1, dtype=np.int64)
         first = spans.first_rows()
         key_of_span = np.empty(len(plan.order), dtype=np.int64)

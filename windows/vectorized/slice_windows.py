@@ -1,8 +1,8 @@
 """Tumbling and hopping windows over whole columns.
 
 State ``columnar_windows``: a row per key and open slice with its start (see `keyed.windows.vectorized.batch_operator`)
-and the accumulators. Rows are reduced to their slices and merged into it; windows that have ended merge their slices;
-slices that no window needs any more are one removed range.
+and the accumulators. Rows are reduced to their slices and merged into the state. Windows that have ended merge their
+slices. Slices that no window needs any more are removed as one range.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SliceWindows:
         *self._keys, self._slice = state.key
         self._event_time = assigner.event_time
         self._lateness = definition.lateness_ms
-        # Otherwise single rows matter: for firings, as late ones, or because they are in no window.
+        # Otherwise single rows matter: because they fire windows, are late, or are in no window.
         is_simple = not self._lateness and definition.late_tag is None and self._slices.span == self._slices.step
         self._combines = self._event_time and is_simple
 
@@ -65,7 +65,7 @@ class SliceWindows:
             table: Its rows, as `combine` returned them if it is used; ``None`` if there are none.
             before: The clock before the batch: the watermark or the processing time.
             after: The clock after it.
-            ctx: Takes outputs.
+            ctx: Receives outputs.
         """
         if self._event_time:
             added = None
@@ -73,7 +73,7 @@ class SliceWindows:
                 added = (self._on_time if self._combines else self._reduced)(table, before, ctx)
             self._advance(added, before, after, ctx)
             return
-        # In processing time windows end between batches: first those that have ended, then the rows.
+        # In processing time windows end between batches: ended windows fire first, then the rows are added.
         self._advance(None, before, after, ctx)
         if table is not None:
             self._add_now(table, after, ctx)
@@ -91,11 +91,11 @@ class SliceWindows:
         return table.drop_columns([_ROWS])
 
     def _reduced(self, table: Any, watermark: int, ctx: BatchContext) -> Any:
-        """Return rows, of which single ones matter, reduced to their slices."""
+        """Return rows reduced to their slices, for definitions in which single rows matter."""
         times = self._tables.times(table)
         starts = self._slices.starts(times)
         is_inside = times - starts < self._slices.span
-        # Between two windows a row is in none, and late if it were late for a window that ends with it.
+        # A row between two windows is in none; it is late if it would be late for a window that ends at its time.
         is_late = np.where(is_inside, self._is_late(starts, watermark), times <= clamped(watermark - self._lateness))
         self._tables.divert(ctx, table.filter(pa.array(is_late)))
         kept = np.flatnonzero(is_inside & ~is_late)
@@ -113,7 +113,7 @@ class SliceWindows:
         if now - starts[0] >= slices.span:
             return
         rows = BatchRows(table, self._tables.optional_times(table))
-        # In its last millisecond a window has been fired for this batch: it ends with each row anew.
+        # In its last millisecond a window has already fired for this batch: it fires again with each row.
         ending, windows = slices.windows(starts, now - 1, now)
         if len(ending):
             each = self._fold.of_rows(rows, Groups(np.arange(len(times)), len(times)))
@@ -123,7 +123,7 @@ class SliceWindows:
             self._merge(self._tables.state(keys, {self._slice: starts[groups.first_rows()]}, parts))
 
     def _is_late(self, starts: Any, watermark: int) -> Any:
-        """Tell which slices are in no window that is still kept."""
+        """Return a mask of the slices that are in no window that is still kept."""
         last = self._slices.last_windows(starts) + (self._slices.size - 1)
         return last <= clamped(watermark - self._lateness)
 
@@ -136,14 +136,14 @@ class SliceWindows:
         return taken(keys, groups.first_rows()), groups, parts
 
     def _merge(self, added: Any) -> None:
-        """Merge slices into the state. One may be there several times."""
+        """Merge slices into the state. A slice may occur several times."""
         if not added.num_rows:
             return
         if self._fold.operations is not None:
             self._state.merge(added, self._fold.operations)
             return
         stored = self._state.lookup(_distinct(added.select([*self._keys, self._slice])))
-        # What is stored came earlier.
+        # Stored parts come first.
         both = pa.concat_tables([stored, added.cast(stored.schema)])
         keys, starts = self._tables.keys(both), integers(both.column(self._slice))
         groups = grouped([*keys, starts])
@@ -154,12 +154,13 @@ class SliceWindows:
     # Firing -----------------------------------------------------------------------------------------------------
 
     def _advance(self, added: Any, before: int, after: int, ctx: BatchContext) -> None:
-        """Add slices, fire the windows that end in ``(before, after]``, and drop the slices that none needs any more.
+        """Add slices, fire the windows that end in ``(before, after]``, and remove slices that no window needs.
 
-        Slices that come and end within the batch, which is most of them where batches are long, are not stored.
+        Slices that begin and end within the batch are not stored; with long batches these are most of them.
         """
         slices = self._slices
-        # Slices that start before the one are in no window after this batch, those before the other may fire in it.
+        # Slices that start before the first limit are in no window after this batch; those before the second may fire
+        # in it.
         expired = clamped(after - slices.size + 1 - self._lateness)
         expired += slices.slide - (expired - slices.offset) % slices.slide
         firing = clamped(after - slices.size + 1)
@@ -178,12 +179,12 @@ class SliceWindows:
             self._fire(table, before, after, ctx)
 
     def _fire(self, table: Any, before: int, after: int, ctx: BatchContext) -> None:
-        """Fire windows out of slices; a slice may be there several times, earlier ones first."""
+        """Fire windows from their slices; a slice may occur several times, earlier ones first."""
         slices, keys = self._slices, self._tables.keys(table)
         numbers, starts = grouped(keys).ids, integers(table.column(self._slice))
         order = ordered(numbers, starts)
         numbers, starts = numbers[order], starts[order]
-        # The slices of a window follow each other now. Each window is found at the first of them.
+        # The slices of a window are now adjacent. Each window is found at its first slice.
         is_first = np.ones(len(order), dtype=bool)
         is_first[1:] = numbers[1:] != numbers[:-1]
         previous = np.append(clamped(MIN_TIMESTAMP), starts[:-1])
@@ -203,7 +204,7 @@ class SliceWindows:
         self._tables.emit(ctx, taken(keys, first), windows, windows + slices.size, parts)
 
     def _fire_again(self, table: Any, times: Any, starts: Any, watermark: int, ctx: BatchContext) -> None:
-        """Fire for each row those of its windows that have ended and are kept, with their elements so far."""
+        """Fire, for each row, its windows that have ended and are kept, with their elements so far."""
         slices = self._slices
         rows, windows = slices.windows(starts, watermark - self._lateness, watermark)
         if not len(rows):
@@ -212,7 +213,7 @@ class SliceWindows:
         keys = self._tables.keys(table)
         segments = grouped([*keys, windows])
         first = segments.first_rows()
-        # The slices of these windows that are stored, each as often as it is in one of them.
+        # The stored slices of these windows, once for each window that contains them.
         number = max(1, slices.size // slices.step)
         needed = np.repeat(first, number)
         places = np.tile(np.arange(number) * slices.step, len(first))

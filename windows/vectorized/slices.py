@@ -15,13 +15,13 @@ import numpy as np
 from keyed.windows.assigning import HoppingWindows
 from keyed.windows.definition import hopping_slice
 
-#: As far from 1970 may times be on this path, milliseconds: 146 million years.
+#: The greatest distance of a time from 1970 on this path, in milliseconds: 146 million years.
 MOST_TIME = 2**62
 _BEYOND = 2**62 + 2**61
 
 
 def clamped(limit: int) -> int:
-    """Return a limit moved to where it separates the same times and can be computed with."""
+    """Return a limit clamped to the range of times, so that it separates the same times and sums do not overflow."""
     return max(-_BEYOND, min(limit, _BEYOND))
 
 
@@ -34,7 +34,7 @@ class Slices:
         slide: Distance between the starts of two windows.
         offset: Windows start at this time modulo the slide.
         step: Length of a slice.
-        span: In the first so many milliseconds of a slice there are elements; less than ``step`` with gaps between
+        span: Length of the part of a slice, from its start, that has elements; less than ``step`` with gaps between
             windows.
     """
 
@@ -55,11 +55,11 @@ class Slices:
         return times - (times - self.offset) % self.step
 
     def last_windows(self, starts: Any) -> Any:
-        """Return the start of the latest window that holds each slice."""
+        """Return the start of the latest window that contains each slice."""
         return starts - (starts - self.offset) % self.slide
 
     def first_windows(self, starts: Any) -> Any:
-        """Return the start of the earliest window that holds each slice."""
+        """Return the start of the earliest window that contains each slice."""
         earliest = starts + (self.span - self.size)
         return earliest + (self.offset - earliest) % self.slide
 
@@ -70,11 +70,11 @@ class Slices:
             starts: The starts of the slices.
             after: The limit before the first last timestamp.
             until: The greatest last timestamp.
-            previous: Another slice for each: only windows that start after it, which therefore do not hold it.
+            previous: Another slice for each: only windows that start after it, which therefore do not contain it.
 
         Returns:
-            Two arrays: the position of the slice, ascending, and the start of the window, descending by slice: as
-            windows that fire for one element do.
+            Two arrays: the position of the slice, ascending, and the start of the window, descending by slice, which is
+            the order in which windows fire for one element.
         """
         # The last timestamp of a window that starts at w is w + size − 1.
         low = np.maximum(self.first_windows(starts), clamped(after - self.size + 2))

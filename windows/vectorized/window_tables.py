@@ -18,7 +18,7 @@ from keyed.windows.vectorized.fold import Fold, fold_of
 from keyed.windows.vectorized.row_groups import array_of, integers, pc, plain_column
 from keyed.windows.vectorized.slices import MOST_TIME
 
-#: The years that Python's datetimes have, in milliseconds.
+#: The range of Python's datetimes, in milliseconds.
 _FIRST_YEAR, _LAST_YEAR = -62_135_596_800_000, 253_402_300_799_999
 
 
@@ -40,7 +40,7 @@ class Tables:
         return cls(definition, fold_of(definition.named, columns))
 
     def needed(self, table: Any) -> Any:
-        """Return the columns that rows are reduced by and to; all of them where late rows are an output."""
+        """Return the columns that are needed to reduce rows; all columns if late rows are an output."""
         if self.definition.late_tag is not None:
             return table
         read: set[Any] = {*self.definition.key_names, TIMESTAMP_COLUMN}
@@ -61,7 +61,7 @@ class Tables:
 
         Args:
             keys: The key columns.
-            columns: The others, beside the accumulators.
+            columns: The other columns except the accumulators.
             parts: The accumulators.
         """
         names = [*self.definition.key_names, *columns, *(name for name, _ in self.fold.columns)]
@@ -78,12 +78,12 @@ class Tables:
         if len(times) and not -MOST_TIME <= times.min() <= times.max() <= MOST_TIME:
             raise TimestampError(
                 f"a timestamp is more than 2^62 ms from 1970 ({times.min()} to {times.max()}): windows over whole "
-                'columns do not take it; use .path("row")'
+                'columns do not support it; use .path("row")'
             )
         return times
 
     def optional_times(self, table: Any) -> Any:
-        """Return the timestamps of rows where windows do not need them; ``None`` if any is missing."""
+        """Return the timestamps of rows if windows do not need them; ``None`` if any is missing."""
         times = timestamps(table, needed=False)
         return None if times is None or times.null_count else integers(times)
 
@@ -91,7 +91,7 @@ class Tables:
         """Emit the results of windows.
 
         Args:
-            ctx: Takes them.
+            ctx: Receives the results.
             keys: Their key columns.
             starts: Their starts.
             ends: Their ends.
@@ -104,7 +104,7 @@ class Tables:
         ctx.emit(pa.table(columns, names=[*self.definition.row_names, TIMESTAMP_COLUMN]))
 
     def divert(self, ctx: BatchContext, late: Any) -> None:
-        """Send late rows to the side output, or count them as dropped."""
+        """Route late rows to the side output, or count them as dropped."""
         if not late.num_rows:
             return
         if self.definition.late_tag is not None:

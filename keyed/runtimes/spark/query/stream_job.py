@@ -89,12 +89,12 @@ class StreamJob(Job):
             folder.mkdir(parents=True, exist_ok=True)
             self._lease = CheckpointLease(folder, self._has_ended, self._session)
         try:
-            self._settle(options)
+            self._resolve_start(options)
         except BaseException:
             self.release()
             raise
 
-    def _settle(self, options: Options) -> None:
+    def _resolve_start(self, options: Options) -> None:
         """Find out how the query begins, which no other one changes meanwhile."""
         last = self._last
         needed = self._here or self.points or self._changelogs

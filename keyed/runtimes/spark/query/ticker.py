@@ -59,7 +59,7 @@ class Ticker:
         self.work = Background(
             "what looks after the query's timers and changelogs",
             self._step,
-            may_pass=lambda error: not isinstance(error, _LASTING),
+            is_transient=lambda error: not isinstance(error, _LASTING),
             at_end=self._failed,
         )
         self._query = query

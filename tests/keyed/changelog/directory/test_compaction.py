@@ -394,7 +394,7 @@ def test_a_compaction_that_fails_beside_the_writer_is_tried_again(tmp_path, monk
     # It is due when the log has grown, and not with each commit.
     assert appended > 9
     assert [record.getMessage() for record in caplog.records] == [
-        f"{writer._compaction.work.name}: {error}; tries again, and counts further failures"
+        f"{writer._compaction.work.name}: {error}; retrying; further failures are counted"
     ]
     assert f"3 failures: {type(error).__name__}: no good" in repr(writer)
     while not files_of(changelog, "base"):

@@ -95,7 +95,7 @@ def test_a_table_that_cannot_be_read_again_stays(caplog):
     with caplog.at_level(logging.WARNING):
         found = converted([{"user": "a", "currency": "EUR"}] * 3, table_of(load)).run(rows_per_batch=1)
     assert [value[1] for value in found.values] == [1.0] * 3
-    assert "global table 'rates' cannot be read: the server is gone; its last version stays" in caplog.text
+    assert "global table 'rates' cannot be read: the server is gone; the last version is kept" in caplog.text
 
 
 def test_a_table_that_cannot_be_read_for_long_is_logged_twice(caplog):
@@ -111,7 +111,8 @@ def test_a_table_that_cannot_be_read_for_long_is_logged_twice(caplog):
         now[0], fails[0] = float(seconds), 0 < seconds < 86_000
         reader.changed()
     assert [record.getMessage() for record in caplog.records] == [
-        "global table 'rates' cannot be read: the server is gone; its last version stays; further failures are counted",
+        "global table 'rates' cannot be read: the server is gone; the last version is kept; further failures are "
+        "counted",
         "global table 'rates' is read again after 8599 failures",
     ]
 

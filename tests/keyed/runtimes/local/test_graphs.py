@@ -265,7 +265,7 @@ def test_names_and_changelogs_are_one_operators_over_the_whole_graph(tmp_path):
 
     with pytest.raises(DefinitionError, match="operator name 'same' is used twice"):
         keyed.run(*twice(name="same"))
-    with pytest.raises(DefinitionError, match="is that of two operators of this query"):
+    with pytest.raises(DefinitionError, match="is used by two operators of this query"):
         keyed.run(*twice(changelog=log))
     with pytest.raises(DefinitionError, match="key column 'z' is not in side output 'odd' of 'split': k, v, t"):
         first.side_output(ODD).key_by("z").process(Running())

@@ -39,7 +39,7 @@ def test_failures_that_pass_are_counted_and_one_that_does_not_ends_the_query(spa
 
     failure = None
     write_file(tmp_path / "in", 4, [("a", 5, 1)])
-    until(lambda: "works again after" in caplog.text)
+    until(lambda: "recovered after" in caplog.text)
     assert "the disk is full" not in repr(query)
 
     failure = ChangelogDiverged("it was copied")
