@@ -113,7 +113,7 @@ _OF_OUTPUTS = {
 }
 
 
-class _Asked(Shown):
+class _SuggestsOperations(Shown):
     """Answers for operations that a stream does not have."""
 
     if not TYPE_CHECKING:
@@ -135,7 +135,7 @@ class _Asked(Shown):
 _NAMES = {"ConnectedStreams": "first.connect(second)"}
 
 
-class Unkeyed(_Asked):
+class Unkeyed(_SuggestsOperations):
     """Base of `Stream` and `Output`: both can be united, connected and keyed."""
 
     @property
@@ -223,7 +223,7 @@ class Stream(Unkeyed):
 
 
 @attrs.frozen(eq=False)
-class ConnectedStreams(_Asked):
+class ConnectedStreams(_SuggestsOperations):
     """Two streams that one function reads (Flink's ``ConnectedStreams``)."""
 
     first: Unkeyed
@@ -247,7 +247,7 @@ class ConnectedStreams(_Asked):
 
 
 @attrs.frozen(eq=False)
-class BroadcastStream(_Asked):
+class BroadcastStream(_SuggestsOperations):
     """A stream of which every key group gets all elements (Flink's ``BroadcastStream``).
 
     Attributes:
@@ -263,7 +263,7 @@ class BroadcastStream(_Asked):
 
 
 @attrs.frozen(eq=False)
-class KeyedStream(_Asked):
+class KeyedStream(_SuggestsOperations):
     """A stream partitioned by key, or two of them that are connected.
 
     Attributes:

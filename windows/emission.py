@@ -3,7 +3,7 @@
 - one aggregate: its result, as in Flink;
 - named aggregates: a row of the key's columns, ``window_start``, ``window_end`` (not for global windows) and the
   aggregates. The times are `int` milliseconds, or aware datetimes if the output's columns are timestamps;
-- a window function: the values that it yields. It gets the elements, or the aggregate's result (named: one row of them).
+- a window function: the values that it yields. It gets the elements, or the aggregate's result (a row if named).
 """
 
 from __future__ import annotations

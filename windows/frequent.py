@@ -136,7 +136,7 @@ class ApproxMostFrequent(MostFrequent):
 
 
 def _counted(value: Any, counts: dict[Any, int]) -> Any:
-    """Return the value under which a value is counted: for zeros the positive one, for NaN the one that is counted already."""
+    """Return the value under which a value is counted: the positive zero for zeros, the counted NaN for NaN."""
     if value.__class__ is not float:
         return value
     if value == value:

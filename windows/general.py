@@ -241,7 +241,7 @@ class GeneralWindows:
     # Merging ----------------------------------------------------------------------------------------------------
 
     def _add_window(self, window: Any, watermark: int, now: int) -> tuple[Any, Any]:
-        """Add a window to those in flight. Return the window that contains it and its state window (``None`` if late)."""
+        """Add a window to those in flight. Return the window that contains it and its state window (``None``: late)."""
         assigner: Any = self._assigner
         make = assigner.window_type
         pairs = self._in_flight()

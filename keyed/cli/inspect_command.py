@@ -195,13 +195,13 @@ def inspect_spark(session: Any, path: str, operator: str | None = None, key: str
         CorruptionError: It is damaged.
     """
     from keyed.outputs import schema_of
-    from keyed.runtimes.spark.checkpoint.state_reader import Chosen, committed_metas, for_groups
+    from keyed.runtimes.spark.checkpoint.state_reader import Selection, committed_metas, for_groups
 
     def work(meta: GroupMeta, log: GroupLog) -> dict[str, Any]:
         return {"found": as_json(inspect_group(meta, log, key)).decode()}
 
     found = {meta.operator: state for state, meta in committed_metas(session, path).items()}
-    chosen = [Chosen(found[name]) for name in _chosen(path, sorted(found), operator)]
+    chosen = [Selection(found[name]) for name in _chosen(path, sorted(found), operator)]
     rows = for_groups(session, path, chosen, work, schema_of("found string"))
     return _merged(msgspec.convert(json.loads(row["found"]), Inspected) for row in rows)
 

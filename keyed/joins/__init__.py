@@ -2,12 +2,12 @@
 
 - Joins of two connected streams, functions for ``left.connect(right).key_by(...).process(IntervalJoin(...), output)``:
   `interval`, `as_of`, `windowed`, and with the latest value `tables`. The first stream is the left side. The output of
-  a pair is the result of a function, ``join(left, right)``, with ``None`` for a missing partner; ``None`` as the result
+  a pair is the result of a function, ``join(left, right)``, with ``None`` for a missing partner; a result of ``None``
   emits nothing. An interval join also takes a `ProcessJoinFunction`. `pairs`: their common parts.
-- The joins by event time also over whole columns, which is used if possible: `interval_columns`,
-  `as_of_columns`, `window_columns`; `join_path` decides, `column_join` and `matching` are their common parts.
-- `lookups`: rows enriched by an external function, which is called with many keys at once. `async_lookup`: such a
-  function with concurrent calls.
+- The joins by event time over whole columns, which are used if possible: `interval_columns`, `as_of_columns`,
+  `window_columns`; `join_path` chooses the path, `column_join` and `matching` are their common parts.
+- `lookups`: rows enriched by an external function, which is called with many keys at once. `async_lookup`: a function
+  of this kind with concurrent calls.
 """
 
 from keyed.joins.as_of import AsOfJoin

@@ -18,11 +18,11 @@ from keyed.vectorized import VectorizedFunction
 class AsOfJoin(TimedJoin):
     """Joins each left element with the last right one of its key whose time is not later, as ``pandas.merge_asof``.
 
-    A left element is emitted when the watermark has passed its time, and so all its candidates on the right; left ones
-    of a key are emitted in order of time. Of right elements of one time the one that arrived last counts. A late left
-    element is not joined. A late right one counts for left ones that were not emitted yet.
+    A left element is emitted when the watermark has passed its time, and therefore all its candidates on the right.
+    Left elements of a key are emitted in order of time. Of right elements with equal times the last to arrive counts. A
+    late left element is not joined. A late right element counts for left elements that were not emitted yet.
 
-    Of the right side a key keeps the last element that the watermark has passed, and those after it.
+    On the right side a key keeps the last element that the watermark has passed, and those after it.
 
     Args:
         join: Returns the output of a pair; a left element without a partner has ``None``.
@@ -37,7 +37,7 @@ class AsOfJoin(TimedJoin):
         DefinitionError: A parameter breaks a rule.
     """
 
-    #: Those that wait, under their time.
+    #: The waiting elements, by their time.
     lefts = ListState(Any)
     rights = MapState(int, Any)
 
@@ -78,7 +78,8 @@ class AsOfJoin(TimedJoin):
     def process_element2(self, value: Any, ctx: Context) -> None:
         time = time_of(ctx)
         self.rights.put(time, value)
-        # When the watermark has passed it, those before it are of no more use; and it is itself after the tolerance.
+        # Once the watermark has passed it, earlier elements are not needed any more; after the tolerance, neither is
+        # it.
         service = ctx.timer_service()
         service.register_event_time_timer(time)
         if self.tolerance_ms is not None:

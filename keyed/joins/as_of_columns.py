@@ -21,9 +21,9 @@ class AsOfColumns(ColumnJoin):
 
     Args:
         plan: The streams and the output.
-        pairs: Makes the output of a pair.
+        pairs: Returns the output of a pair.
         tolerance_ms: Maximal age of the right row; ``None`` for any.
-        exact: One of the same time counts.
+        exact: A right row of the same time counts.
     """
 
     def __init__(self, plan: JoinPlan, pairs: Pairing, tolerance_ms: int | None, *, exact: bool) -> None:
@@ -53,7 +53,7 @@ class AsOfColumns(ColumnJoin):
         rights = self.rights.take((TIME, "<=", watermark))
         keys = pa.concat_tables([lefts.select(self.keys), rights.select(self.keys)])
         before = self.passed.lookup(keys.group_by(list(self.keys), use_threads=False).aggregate([]))
-        # Those that have been passed come first: of equal times the one that came later counts.
+        # Rows that the watermark has passed come first: of equal times the last to arrive counts.
         rights = pa.concat_tables([before, rights.select(before.column_names)])
         codes, of_left = codes_of([rights, lefts], self.keys)
         times, left_times = integers(rights, TIME), integers(lefts, TIME)

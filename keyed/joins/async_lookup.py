@@ -25,7 +25,7 @@ class _Loop:
     """The event loop of this process, in its own thread, because the main thread may already run one (in a notebook).
 
     It starts with the first call, and all look-ups of the process share it, including all copies in Spark's tasks. It
-    ends with the process; a forked one starts its own.
+    ends with the process; a forked process starts its own.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class _Loop:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        # Done when the loop has ended.
+        # Completed when the loop has ended.
         self._ended: Future[None] = Future()
 
     def run(self, calls: Coroutine[Any, Any, V]) -> V:
@@ -45,7 +45,7 @@ class _Loop:
 
         Raises:
             DefinitionError: It is called in the thread of the loop, which would block on itself.
-            StateAccessError: The loop ended meanwhile; its cause is the error that ended it.
+            StateAccessError: The loop ended during the call; its cause is the error that ended it.
         """
         with self._lock:
             if threading.current_thread() is self._thread:
@@ -102,12 +102,12 @@ class _Loop:
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
-        # A task of the function may raise anything once more.
+        # A task of the function may raise another error while it is cancelled.
         with suppress(BaseException):
             loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         for task in left:
             if task.done() and not task.cancelled():
-                # It is logged otherwise, beside the error above.
+                # It would be logged in addition to the error above.
                 task.exception()
         loop.close()
 
@@ -118,13 +118,13 @@ class _Loop:
             self._loop = self._thread = None
         if loop is not None and thread is not None:
             with suppress(RuntimeError):
-                # It may have ended by itself, and be closed.
+                # It may have ended by itself, and be closed already.
                 loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
 
 def _has_result(call: Future[Any]) -> bool:
-    """Return whether a call returned, or raised its own error."""
+    """Return true if a call returned, or raised an error of its own."""
     return call.done() and not call.cancelled() and isinstance(call.exception(), Exception | None)
 
 
@@ -135,17 +135,17 @@ class AsyncLookup(Generic[K, V]):
     """Looks keys up with a coroutine, many at a time (Flink's ``AsyncDataStream.orderedWait``).
 
     Create it once, in the program, and call it in a function that has the keys of a batch: in ``process_batch`` of a
-    `keyed.vectorized.VectorizedFunction`, or as the function of `lookup_join`. The call returns when all results are
-    there, so no call is pending when a batch is committed. A batch that fails is run again with all its look-ups: side
-    effects of the function happen at least once, and its results may differ from the first attempt. Results that are
-    kept in state, as by `lookup_join`, are not requested again once their batch is committed.
+    `keyed.vectorized.VectorizedFunction`, or as the function of `lookup_join`. The call returns when all results have
+    arrived, so no call is pending when a batch is committed. A batch that fails is run again with all its look-ups:
+    side effects of the function happen at least once, and its results may differ from the first attempt. Results that
+    are kept in state, as by `lookup_join`, are not requested again once their batch is committed.
 
     Args:
         function: ``async def function(key)``, returns the value of a key. All calls of a process run in one event loop,
             which all copies of the object share, so they can share a client. Create a client in the first call, because
             the object is sent to workers before that; and in a module that the function imports, because on Spark each
             task gets a copy of the function itself and of the objects it holds.
-        concurrency: Calls that run at a time, at most.
+        concurrency: Maximal number of concurrent calls.
         timeout: Maximal duration of one call, in milliseconds or as a `timedelta`; ``None`` for ever.
         retries: Number of further attempts after a call failed, or took too long.
         pause: Time before the first of them; it doubles with each.
@@ -204,7 +204,7 @@ class AsyncLookup(Generic[K, V]):
                 for _ in range(min(self._concurrency, len(keys))):
                     group.create_task(work())
         except ExceptionGroup as failed:
-            # What the function raised; inside `except*` Python 3.11.2 wraps it again.
+            # The function's error is raised outside of `except*`, where Python 3.11.2 would wrap it again.
             raise failed.exceptions[0] from None
         return found
 
@@ -222,7 +222,7 @@ class AsyncLookup(Generic[K, V]):
                 if attempt == self._retries:
                     what = f"looking up {key!r}, attempt {attempt + 1} of {self._retries + 1}"
                     if isinstance(error, TimeoutError):
-                        # On its way out of the event loop it becomes another object, without notes.
+                        # The event loop raises a new object without notes, so the text goes into the message.
                         raise TimeoutError(f"{str(error) or f'no answer within {self._seconds} s'} ({what})") from error
                     error.add_note(what)
                     raise

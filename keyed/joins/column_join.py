@@ -16,17 +16,17 @@ from keyed.joins.matching import Numbers
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedCoFunction
 
 TIME, NUMBER = f"{OWN}time", f"{OWN}number"
-#: Outputs that are Python objects at a time.
+#: Number of outputs that are Python objects at a time.
 _OUTPUTS = 8192
-#: How far from 1970 a timestamp may be: sums with what a join reaches stay in 64 bits.
+#: The greatest distance of a timestamp from 1970, so that sums with the bounds of a join fit into 64 bits.
 MOST_TIME = 2**62
 
 
 class ColumnJoin(VectorizedCoFunction):
     """A join over whole columns.
 
-    Waiting rows are in one table per side, with their time, and numbered in order of arrival: a number is unique among
-    those of one key and time.
+    Waiting rows are in one table per side, with their time and a number in order of arrival, which is unique within a
+    key and time.
 
     Args:
         plan: The streams and the output.
@@ -57,7 +57,7 @@ class ColumnJoin(VectorizedCoFunction):
         return self._plan.sides[0].keys
 
     def arrived(self, side: int, table: pa.Table | None, ctx: BatchContext, first_in_time: int) -> pa.Table | None:
-        """Return the rows of a side that are not late, as they are stored, without a number; the others are diverted.
+        """Return the rows of a side that are not late, in their stored form without a number; late rows are diverted.
 
         Raises:
             TimestampError: A row has no timestamp.
@@ -65,14 +65,12 @@ class ColumnJoin(VectorizedCoFunction):
         if table is None:
             return None
         if TIMESTAMP_COLUMN not in table.column_names or table.column(TIMESTAMP_COLUMN).null_count:
-            raise TimestampError(
-                "the join goes by event time, and the element has no timestamp; give stream(timestamp=)"
-            )
+            raise TimestampError("the join uses event time, and the element has no timestamp; give stream(timestamp=)")
         bounds: Any = pc.min_max(table.column(TIMESTAMP_COLUMN)).as_py()
         if not -MOST_TIME <= bounds["min"] <= bounds["max"] <= MOST_TIME:
             raise TimestampError(
                 f"a timestamp is more than 2^62 ms from 1970 ({bounds['min']} to {bounds['max']}): joins over whole "
-                "columns do not take it; use path='row'"
+                "columns do not support it; use path='row'"
             )
         late: Any = pc.less(table.column(TIMESTAMP_COLUMN), pa.scalar(first_in_time, pa.int64()))
         if pc.any(late).as_py():
@@ -81,7 +79,7 @@ class ColumnJoin(VectorizedCoFunction):
         return self.stored(side, table) if table.num_rows else None
 
     def stored(self, side: int, table: pa.Table) -> pa.Table:
-        """Return rows of a stream with the columns as they are stored, and their time."""
+        """Return rows of a stream in their stored form, with their time."""
         of = self._plan.sides[side]
         names = dict(zip(of.keys, of.stored_keys, strict=True))
         columns: dict[str, Any] = {
@@ -139,9 +137,9 @@ class ColumnJoin(VectorizedCoFunction):
         """Emit a function's outputs for pairs.
 
         Args:
-            ctx: Takes them.
+            ctx: Receives them.
             join: The function.
-            lefts: Stored rows of the left side, and the number of that in each pair, −1 for none.
+            lefts: Stored rows of the left side, and the position of each pair's left row, −1 for none.
             rights: The same for the right side.
             times: The time of each pair.
         """
@@ -152,7 +150,7 @@ class ColumnJoin(VectorizedCoFunction):
 
 
 def _whole_microseconds(column: Any) -> Any:
-    """Return a column whose times are as precise as Python's, which the row path has."""
+    """Return a column with times at the precision of Python's datetimes, as on the row path."""
     type_ = column.type
     if pa.types.is_timestamp(type_) and type_.unit == "ns":
         return column.cast(pa.timestamp("us", type_.tz), safe=False)
@@ -175,7 +173,7 @@ def joined(join: Callable[[Any, Any], Any], lefts: list[Any], rights: list[Any])
 
 
 def numbered(table: pa.Table, there: pa.Table) -> pa.Table:
-    """Return rows with numbers after those of the stored ones."""
+    """Return rows with numbers that continue those of the stored rows."""
     highest = pc.max(there.column(NUMBER)).as_py()
     first = 0 if highest is None else highest + 1
     return table.append_column(NUMBER, pa.array(np.arange(first, first + table.num_rows)))
@@ -188,5 +186,5 @@ def integers(table: pa.Table, name: str) -> Numbers:
 
 
 def in_order(table: pa.Table, *names: str) -> pa.Table:
-    """Return rows in the order of columns of integers, the first of them before the others."""
+    """Return rows sorted by columns of integers, the first one first."""
     return table.take(np.lexsort([integers(table, name) for name in reversed(names)]))

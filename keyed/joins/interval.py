@@ -49,7 +49,7 @@ class JoinContext:
 
 
 class ProcessJoinFunction:
-    """Makes the outputs of pairs of an `IntervalJoin` with their times (Flink's ``ProcessJoinFunction``).
+    """Emits the outputs of pairs of an `IntervalJoin`, with access to their times (Flink's ``ProcessJoinFunction``).
 
     A join with one runs row by row.
     """
@@ -74,10 +74,10 @@ class ProcessJoinFunction:
 class IntervalJoin(TimedJoin):
     """Joins elements of one key with ``left + lower <= right <= left + upper``, times in event time.
 
-    The rules are those of Flink's ``IntervalJoinOperator``: a pair is emitted as soon as both elements are there, with
-    the greater of their timestamps; an element is kept until the watermark rules out further partners; an element below
-    the watermark is late. An outer join emits elements without a partner when they are no longer kept, with that time
-    as their timestamp.
+    The rules are those of Flink's ``IntervalJoinOperator``. A pair is emitted as soon as both elements have arrived,
+    with the greater of their timestamps. An element is kept until the watermark rules out further partners. An element
+    below the watermark is late. An outer join emits elements without a partner when they are no longer kept, with that
+    time as their timestamp.
 
     Args:
         join: Returns the output of a pair; a missing partner is ``None``. A `ProcessJoinFunction` emits any number of
@@ -97,7 +97,8 @@ class IntervalJoin(TimedJoin):
         DefinitionError: No time lies within the bounds, or a parameter breaks another rule.
     """
 
-    #: By time, and number among those of that time, the elements that wait, each with whether it has had a partner.
+    #: The waiting elements by time and number within that time, each with a flag that is true once it has had a
+    #: partner.
     lefts = MapState(tuple[int, int], tuple[Any, bool])
     rights = MapState(tuple[int, int], tuple[Any, bool])
 
@@ -127,7 +128,7 @@ class IntervalJoin(TimedJoin):
         self.upper = milliseconds_of(upper, "upper", least=-MAX_TIMESTAMP) - upper_exclusive
         if self.lower > self.upper:
             raise DefinitionError(f"IntervalJoin: no time lies between lower={lower!r} and upper={upper!r}")
-        # How long an element of either side is kept after its time.
+        # Time for which an element of either side is kept after its timestamp.
         self.kept_ms = (max(self.upper, 0), max(-self.lower, 0))
 
     def __repr__(self) -> str:
@@ -196,7 +197,7 @@ class IntervalJoin(TimedJoin):
     def _outputs(
         self, side: int, own: Any, time: int, other: Any, other_time: int | None, latest: int, ctx: Context
     ) -> Iterable[Any]:
-        """Return the outputs of an element of a side with one of the other."""
+        """Return the outputs of an element of a side with an element of the other side."""
         pair = (other, own) if side else (own, other)
         if self.function is None:
             return self.pairs.emit(*pair)
@@ -204,14 +205,14 @@ class IntervalJoin(TimedJoin):
         outputs = self.function.process_element(*pair, JoinContext(ctx, times, latest))
         if isinstance(outputs, str | bytes | dict | tuple):
             raise OutputDefinitionError(
-                f"{outputs!r:.200} was returned by process_element of {type(self.function).__name__}, which would be "
+                f"{outputs!r:.200} was returned by process_element of {type(self.function).__name__}, which would "
                 "count as several outputs; yield it, or return a list of outputs"
             )
         return outputs or ()
 
 
 def _free(state: Kept, time: int) -> int:
-    """Return the number of elements of a time, which is the next free number, without reading each."""
+    """Return the number of elements of a time, which is the next free number, without reading all of them."""
     above = 1
     while (time, above - 1) in state:
         above *= 2

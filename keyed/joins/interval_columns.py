@@ -24,7 +24,7 @@ class IntervalColumns(ColumnJoin):
 
     Args:
         plan: The streams and the output.
-        pairs: Makes the output of a pair.
+        pairs: Returns the output of a pair.
         bounds: The least and greatest distance of the right row's time from the left one's.
         kept_ms: Time for which a row of either side is kept after its timestamp.
     """
@@ -42,7 +42,8 @@ class IntervalColumns(ColumnJoin):
     def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
         watermark, low, up = ctx.current_watermark(), self._lower, self._upper
         came = [self.arrived(side, table, ctx, watermark) for side, table in enumerate((first, second))]
-        # What is there of each side that the other's rows may meet, or that has the times of its own.
+        # The stored rows of each side that may match new rows of the other side, or that have the times of its own new
+        # rows.
         wide = [_span(came[1], -up, -low), _span(came[0], low, up)]
         states = self.lefts, self.rights
         there, new = [], []
@@ -69,12 +70,12 @@ class IntervalColumns(ColumnJoin):
             over = state.take((TIME, "<=", watermark - kept_ms))
             if not self._pairing.keeps[side] or not over.num_rows:
                 continue
-            lonely = in_order(over.filter(pc.invert(over.column(_PAIRED))), TIME, NUMBER)
-            elements = self.rows(side, lonely)
-            nobody = [None] * len(elements)
-            pairs = (nobody, elements) if side else (elements, nobody)
+            unmatched = in_order(over.filter(pc.invert(over.column(_PAIRED))), TIME, NUMBER)
+            elements = self.rows(side, unmatched)
+            missing = [None] * len(elements)
+            pairs = (missing, elements) if side else (elements, missing)
             values += joined(self._pairing.join, *pairs)
-            times = np.concatenate([times, integers(lonely, TIME) + kept_ms])
+            times = np.concatenate([times, integers(unmatched, TIME) + kept_ms])
         order = np.argsort(times, kind="stable")
         self.emit_outputs(ctx, [values[place] for place in order.tolist()], times[order])
 
@@ -88,14 +89,14 @@ class IntervalColumns(ColumnJoin):
         codes = codes_of(parts, self.keys)
         times = [integers(part, TIME) for part in parts]
         numbers = [integers(part, NUMBER) for part in parts]
-        # New left rows look at all right ones, new right rows at those left ones that were there.
+        # New left rows are matched with all right rows, new right rows with the stored left rows.
         rights = Ordered(*(np.concatenate(of[2:]) for of in (codes, times, numbers)))
         left, right = rights.between(codes[1], times[1] + self._lower, times[1] + self._upper)
         lefts = Ordered(codes[0], times[0], numbers[0])
         looking, found = lefts.between(codes[3], times[3] - self._upper, times[3] - self._lower)
         left = np.concatenate([left + len(times[0]), found])
         right = np.concatenate([right, looking + len(times[2])])
-        # A pair comes out with the later of its rows, and those of one row by time and number of the other.
+        # Pairs are ordered by the later of their rows, and within it by time and number of the other row.
         places = _places(times)
         later_is_right = places[1][right] > places[0][left]
         of_other = [
@@ -118,14 +119,14 @@ class IntervalColumns(ColumnJoin):
                 rows = rows.set_column(index, _PAIRED, pa.array(paired[before.num_rows :]))
                 first = paired[: before.num_rows] & ~before.column(_PAIRED).to_numpy()
                 if first.any():
-                    told = before.filter(pa.array(first))
-                    state.upsert(told.set_column(index, _PAIRED, pa.repeat(True, told.num_rows)))
+                    marked = before.filter(pa.array(first))
+                    state.upsert(marked.set_column(index, _PAIRED, pa.repeat(True, marked.num_rows)))
             if rows.num_rows:
                 state.upsert(rows)
 
 
 def _span(rows: pa.Table | None, low: int, up: int) -> tuple[int, int] | None:
-    """Return the least and greatest time that rows look for."""
+    """Return the least and greatest time of possible partners."""
     if rows is None:
         return None
     times = integers(rows, TIME)
@@ -133,7 +134,7 @@ def _span(rows: pa.Table | None, low: int, up: int) -> tuple[int, int] | None:
 
 
 def _places(times: list[Numbers]) -> tuple[Numbers, Numbers]:
-    """Return the place of each row in the order in which the batch runs, −1 for those that are there: left, right."""
+    """Return the position of each left and right row in the order of the batch, −1 for stored rows."""
     order = np.argsort(np.concatenate([times[1], times[3]]), kind="stable")
     places = np.empty(len(order), dtype="int64")
     places[order] = np.arange(len(order))

@@ -1,4 +1,4 @@
-"""The path of a join: row by row, or over whole columns, which costs a fraction and has the same results.
+"""The path of a join: row by row, or over whole columns, which costs a fraction and gives the same results.
 
 The path is chosen in ``process``, by the known columns of the streams.
 """
@@ -12,10 +12,10 @@ import attrs
 from keyed import KeyedStream, OutputTag
 from keyed.extending import Schema, kind_of
 
-#: Types whose values come out of a table as they went in, and cannot be changed by who gets them.
+#: Types whose values are immutable and come out of a table unchanged.
 _PLAIN = ("tinyint", "smallint", "int", "bigint", "decimal", "string", "binary", "boolean", "date", "timestamp")
 _VALUES = (*_PLAIN, "float", "double", "timestamp_ntz")
-#: Columns that the tables have beside those of the streams start with this.
+#: Prefix of the tables' own columns.
 OWN = "join."
 
 
@@ -35,7 +35,7 @@ class Side:
 
     @property
     def stored(self) -> dict[str, str]:
-        """The columns as they are stored: the key first, with the names of the left side."""
+        """The columns in their stored form: the key first, with the names of the left side."""
         keys = {stored: self.columns[key] for stored, key in zip(self.stored_keys, self.keys, strict=True)}
         return keys | {name: type_ for name, type_ in self.columns.items() if name not in self.keys}
 
@@ -48,7 +48,7 @@ class JoinPlan:
         shown: Its representation.
         sides: The two streams.
         output: Columns of the output.
-        late: Side outputs of late rows of either side; those of a side without are dropped and counted.
+        late: Side outputs of late rows of either side; without one, late rows are dropped and counted.
     """
 
     shown: str
@@ -94,7 +94,7 @@ def row_reason(stream: KeyedStream, output: Any, order: str) -> str | None:
             if kind_of(type_) not in kinds:
                 return f"column {column!r} of the {name} side is of type {type_ or 'unknown'}"
             if column.startswith(OWN):
-                return f"column {column!r} of the {name} side has a name that the join needs"
+                return f"column {column!r} of the {name} side has a name that the join reserves"
             if column in stream.key_columns and column not in side.key_columns:
                 return f"column {column!r} of the {name} side has the name of a key column of the left one"
         missing = [key for key in side.key_columns if key not in types]

@@ -14,7 +14,7 @@ from keyed.vectorized import BatchContext, TableState, VectorizedFunction
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Gives for keys what is known of them: a dictionary, object or tuple of the columns; keys may be left out.
+#: Returns the columns for keys, as a dictionary, object or tuple; keys may be missing.
 LookupFunction = Callable[[list[Any]], Mapping[Any, Any]]
 How = Literal["left", "inner"]
 _FOUND = "__found"
@@ -40,7 +40,7 @@ def lookup_join(
     and keys. Its results, including missing ones, are kept in state for ``ttl``. They are committed with the batch, so
     a restarted or restored job does not request them again, and a changelog shows which values were joined. A batch
     that failed is run again with its look-ups, which may return other results than the first time; only committed
-    results stay, in state and in sinks that have each row once.
+    results are kept, in state and in exactly-once sinks.
 
     Rows keep their order and timestamps.
 
@@ -49,7 +49,7 @@ def lookup_join(
         lookup: Takes a list of keys (tuples for several key columns) and returns a mapping from the keys that were
             found to the values of ``columns``: a dictionary, a tuple in their order, or an object with these
             attributes. An `AsyncLookup` is one.
-        columns: The columns that are added, as in `keyed.extending.schema_of`: ``"name string, tier bigint"``.
+        columns: The added columns, as in `keyed.extending.schema_of`: ``"name string, tier bigint"``.
         how: ``"left"`` keeps rows whose key was not found, with nulls; ``"inner"`` omits them.
         ttl: Time for which results are kept in state, in milliseconds or as a `timedelta`, in processing time; by
             default for ever.
@@ -126,7 +126,7 @@ class LookupJoin(VectorizedFunction):
         keys = table.select(list(self._keys))
         distinct = keys.group_by(list(self._keys), use_threads=False).aggregate([])
         self._look_up(distinct)
-        # A row for each key that is asked for, in their order, because by now all of them are there.
+        # A row for each requested key, in their order: all of them are cached at this point.
         found = self._cache.lookup(keys)
         for column in self._added.names:
             table = table.append_column(column, found.column(column))
@@ -137,21 +137,22 @@ class LookupJoin(VectorizedFunction):
         try:
             known = set(_tuples(self._cache.lookup(keys), self._keys))
         except StateAccessError as error:
-            raise DefinitionError(f"lookup_join: the keys have other types than input= says: {error}") from error
+            raise DefinitionError(f"lookup_join: the keys have other types than input= declares: {error}") from error
         unknown = [key for key in _tuples(keys, self._keys) if key not in known]
         rows: list[tuple[Any, ...]] = []
         for start in range(0, len(unknown), self._keys_per_call):
             part = unknown[start : start + self._keys_per_call]
-            asked = [key[0] if len(key) == 1 else key for key in part]
-            found = self._asked(asked)
+            requested = [key[0] if len(key) == 1 else key for key in part]
+            found = self._requested(requested)
             rows += [
-                (*key, *self._columns_of(found.get(one)), one in found) for key, one in zip(part, asked, strict=True)
+                (*key, *self._columns_of(found.get(one)), one in found)
+                for key, one in zip(part, requested, strict=True)
             ]
         if rows:
-            self._cache.upsert(table_of(rows, self._stored, "what lookup gave"))
+            self._cache.upsert(table_of(rows, self._stored, "the results of lookup"))
 
-    def _asked(self, keys: list[Any]) -> dict[Any, Any]:
-        """Return the function's results for keys, without other keys and ``None``.
+    def _requested(self, keys: list[Any]) -> dict[Any, Any]:
+        """Return the function's results for keys, without keys that were not requested and without ``None``.
 
         Raises:
             OutputDefinitionError: It returned no mapping, or one with keys of another type.
@@ -162,19 +163,19 @@ class LookupJoin(VectorizedFunction):
         except KeyedError:
             raise
         except Exception as error:
-            asked = f"{keys!r:.200}"
-            raise UserFunctionError(f"lookup of the keys {asked}: {type(error).__name__}: {error}") from error
+            requested = f"{keys!r:.200}"
+            raise UserFunctionError(f"lookup of the keys {requested}: {type(error).__name__}: {error}") from error
         if not isinstance(given, Mapping):
             raise OutputDefinitionError(
-                f"lookup gave a {type(given).__name__} for {len(keys)} keys; return a mapping from keys to values"
+                f"lookup returned a {type(given).__name__} for {len(keys)} keys; return a mapping from keys to values"
             )
         found = {key: value for key in keys if (value := given.get(key)) is not None}
         other = next(iter(given), keys[0]) if not found else keys[0]
         both_numbers = isinstance(other, Number) and isinstance(keys[0], Number)
         if not both_numbers and not isinstance(other, type(keys[0])):
             raise OutputDefinitionError(
-                f"lookup gave values of keys such as {other!r:.100} of type {type(other).__name__}, and was asked for "
-                f"keys such as {keys[0]!r:.100}; return a mapping from the keys that it gets"
+                f"lookup returned keys such as {other!r:.100} of type {type(other).__name__} for keys such as "
+                f"{keys[0]!r:.100}; return a mapping from the keys that it gets"
             )
         return found
 
@@ -182,7 +183,7 @@ class LookupJoin(VectorizedFunction):
         """Return the columns of the results.
 
         Raises:
-            OutputDefinitionError: It does not have them.
+            OutputDefinitionError: The value lacks them.
         """
         names = self._added.names
         if value is None:
@@ -195,7 +196,7 @@ class LookupJoin(VectorizedFunction):
             parts = (getattr(value, name) for name in names if hasattr(value, name))
         made = list(parts)
         if len(made) != len(names):
-            raise OutputDefinitionError(f"lookup gave {value!r:.200}, which has not the columns {', '.join(names)}")
+            raise OutputDefinitionError(f"lookup returned {value!r:.200}, which lacks the columns {', '.join(names)}")
         return made
 
 

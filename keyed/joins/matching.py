@@ -13,14 +13,14 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def codes_of(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[Numbers]:
-    """Return a number for the key of each row of some tables: equal for equal keys, by first appearance."""
+    """Return a number for the key of each row of some tables: equal for equal keys, in order of first appearance."""
     codes: Any = None
     for key in keys:
         column: Any = pa.chunked_array([chunk for table in tables for chunk in table.column(key).chunks])
         encoded = column.combine_chunks().dictionary_encode()
         found = encoded.indices.to_numpy(zero_copy_only=False).astype("int64")
         if codes is not None:
-            # Counted anew, so that the product stays far below 2^63.
+            # Renumbered, so that the product stays far below 2^63.
             both = pa.array(codes * max(len(encoded.dictionary), 1) + found)
             found = both.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype("int64")
         codes = found
@@ -33,7 +33,7 @@ class Ordered:
     Args:
         codes: The codes of their keys.
         times: Their times.
-        numbers: Their order among those of one key and time.
+        numbers: Their order within a key and time.
     """
 
     def __init__(self, codes: Numbers, times: Numbers, numbers: Numbers) -> None:
@@ -50,10 +50,10 @@ class Ordered:
         return np.searchsorted(self._places, codes * (len(self._times) + 1) + ranks)
 
     def between(self, codes: Numbers, least: Numbers, greatest: Numbers) -> tuple[Numbers, Numbers]:
-        """Return all pairs of a searching row and a row with its key between two times, both included.
+        """Return all pairs of a probe and a row with its key between two times, both included.
 
         Returns:
-            The numbers of the searching rows, one per match, and those of the rows.
+            The numbers of the probes, one per match, and those of the matched rows.
         """
         starts = self.before(codes, least, inclusive=False)
         counts = self.before(codes, greatest, inclusive=True) - starts
@@ -65,12 +65,12 @@ class Ordered:
         """Return the last row of a key up to a time, or before it; −1 if there is none."""
         places = self.before(codes, times, inclusive=inclusive) - 1
         found = np.full(len(codes), -1)
-        # What stands before is of this key if it is not before its first.
+        # The preceding row has this key unless it precedes the key's first row.
         has = places >= codes_start(self._places, codes, len(self._times) + 1)
         found[has] = self.order[places[has]]
         return found
 
 
 def codes_start(places: Numbers, codes: Numbers, width: int) -> Numbers:
-    """Return where the rows of each key begin among places."""
+    """Return the position at which the rows of each key begin."""
     return np.searchsorted(places, codes * width)

@@ -25,7 +25,7 @@ class JoinOptions(TypedDict, total=False):
 
 
 class Pairing:
-    """Makes the output of a left and a right element.
+    """Computes the output of a left and a right element.
 
     Args:
         join: The user's function; a missing partner is ``None``.
@@ -34,7 +34,7 @@ class Pairing:
 
     Attributes:
         join: The function.
-        keeps: Whether left, and whether right elements without a partner are emitted.
+        keeps: For the left and the right side, whether elements without a partner are emitted.
 
     Raises:
         DefinitionError: No function, or another kind of join.
@@ -63,13 +63,13 @@ class TimedJoin(KeyedCoProcessFunction):
     Args:
         late_left: Side output of late left elements; without it they are dropped and counted.
         late_right: The same for right ones.
-        path: Over whole columns if possible (``"auto"``), always or never.
+        path: Over whole columns if possible (``"auto"``), always (``"vectorized"``) or never (``"row"``).
 
     Raises:
         DefinitionError: One is not an `OutputTag`, or the path is unknown.
     """
 
-    path_reason: str | None = "it is not given to process"
+    path_reason: str | None = "it is not passed to process"
 
     def __init__(
         self, late_left: OutputTag | None = None, late_right: OutputTag | None = None, path: Path = "auto"
@@ -78,7 +78,7 @@ class TimedJoin(KeyedCoProcessFunction):
         self._path = path
         for tag in (late_left, late_right):
             if tag is not None and not isinstance(tag, OutputTag):
-                raise DefinitionError(f"{type(self).__name__}: {tag!r} is no OutputTag for late rows")
+                raise DefinitionError(f"{type(self).__name__}: {tag!r} is not an OutputTag for late rows")
         self.late = (late_left, late_right)
         self.known_side_outputs = {tag.name for tag in self.late if tag is not None}
 
@@ -88,7 +88,7 @@ class TimedJoin(KeyedCoProcessFunction):
             return self
         reason = self.row_reason() or row_reason(stream, output, order)
         if reason is None and max(map(abs, self.spans_ms())) > MOST_LENGTH:
-            reason = f"it reaches further than {MOST_LENGTH} ms"
+            reason = f"its bounds are above {MOST_LENGTH} ms"
         reason = choose_path(self._path, reason, repr(self))
         if reason is None:
             return self.over_columns(JoinPlan(repr(self), sides_of(stream), schema_of(output), self.late))
@@ -130,5 +130,5 @@ def time_of(ctx: Context) -> int:
     """
     timestamp: int | None = ctx.timestamp()
     if timestamp is None:
-        raise TimestampError("the join goes by event time, and the element has no timestamp; give stream(timestamp=)")
+        raise TimestampError("the join uses event time, and the element has no timestamp; give stream(timestamp=)")
     return timestamp

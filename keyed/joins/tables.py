@@ -28,8 +28,8 @@ class TableJoin(KeyedCoProcessFunction):
     """Joins each left element with the latest right one of its key, at once (ksqlDB's stream-table join).
 
     The right side is a table: each element replaces the one before, unless it is older. Within a micro-batch the two
-    sides run by event time, so that a left element sees the value valid at its time, if it has arrived; to wait for
-    later arrivals use an `AsOfJoin`.
+    sides run by event time, so a left element gets the value that is valid at its time, if that has arrived. To wait
+    for later arrivals, use an `AsOfJoin`.
 
     Args:
         join: Returns the output of a pair; a left element without a partner has ``None``.
@@ -55,7 +55,7 @@ class TableJoin(KeyedCoProcessFunction):
         if not callable(deletes):
             raise DefinitionError(f"deletes={deletes!r} must be a function of the right element")
         self._deletes = deletes
-        #: The time of the latest element, and it; ``None`` in its place if it deletes.
+        #: The latest element with its time; ``None`` in place of an element that deletes.
         self.table: ValueState[Any] = ValueState(tuple[int | None, Any], name="table", ttl=ttl)
 
     def __repr__(self) -> str:
@@ -84,7 +84,7 @@ class EnrichmentJoin(TableJoin):
     """Joins each left element with the latest right one of its key, and waits for one if there is none.
 
     A left element that finds a right one is emitted at once; the others are emitted with the first right one, or with
-    ``None`` when the time-out is over.
+    ``None`` after the time-out.
 
     Args:
         join: Returns the output of a pair; after the time-out the right side is ``None``.
@@ -139,7 +139,7 @@ class EnrichmentJoin(TableJoin):
     def process_element2(self, value: Any, ctx: Context) -> Iterator[Any] | None:
         self._keep(value, ctx)
         right = self._latest()
-        # The other input may hold the watermark back, and with it timers whose time is over for this element.
+        # The other input may hold the watermark back, and with it timers that are overdue for this element.
         now = ctx.timestamp() if self._domain is TimeDomain.EVENT_TIME else None
         return None if right is None else self._release(right, MIN_TIMESTAMP if now is None else now)
 

@@ -23,7 +23,7 @@ class WindowColumns(ColumnJoin):
 
     Args:
         plan: The streams and the output.
-        cogroup: Makes the outputs of a window.
+        cogroup: Returns the outputs of a window.
         windows: Size, slide and offset of the windows.
     """
 
@@ -48,7 +48,7 @@ class WindowColumns(ColumnJoin):
             times = integers(rows, TIME)
             last = times - (times - self._offset) % slide
             number = (size - 1 - (times - last)) // slide + 1
-            # One row a window, the earliest window first.
+            # One row per window, the earliest window first.
             of = np.repeat(np.arange(len(times)), number)
             nth = np.arange(len(of)) - np.repeat(np.cumsum(number) - number, number)
             starts = last[of] - (number[of] - 1 - nth) * slide
@@ -92,7 +92,7 @@ class WindowColumns(ColumnJoin):
         distinct = np.unique(np.concatenate([windows for windows, _ in sides]), axis=0)
         bounds = []
         for windows, _ in sides:
-            # How many rows each of the windows has: those of a side are in the order of all.
+            # The number of rows of each window; the rows of a side are sorted by window.
             _, inverse = np.unique(np.concatenate([distinct, windows]), axis=0, return_inverse=True)
             counts = np.bincount(inverse.reshape(-1)[len(distinct) :], minlength=len(distinct))
             bounds.append([0, *np.cumsum(counts).tolist()])

@@ -15,7 +15,7 @@ from keyed.joins.join_path import JoinPlan
 from keyed.joins.pairs import How, Join, JoinOptions, Pairing, TimedJoin, time_of
 from keyed.vectorized import VectorizedFunction
 
-#: Makes outputs of a window: its start and end, and the elements of either side in the order in which they came.
+#: Returns the outputs of a window from its start and end, and the elements of either side in order of arrival.
 CoGroup = Callable[[int, int, list[Any], list[Any]], Iterable[Any] | None]
 
 
@@ -47,12 +47,12 @@ class WindowCoGroup(TimedJoin):
     """Calls a function with the elements of both sides of each key and window when the watermark passes its end.
 
     A window contains times from its start up to, not including, its end, as in Flink's ``coGroup``. Its outputs have
-    the time ``end - 1``. An element is late for a window whose end the watermark has passed; one that is late for all
-    its windows is dropped.
+    the time ``end - 1``. An element is late for a window whose end the watermark has passed; an element that is late
+    for all its windows is dropped.
 
-    With ``gap`` windows are sessions of both sides together: elements of a key, whatever their side, that are less
-    than the gap apart. Elements exactly a gap apart are in one session unless the watermark, the least of both sides,
-    has reached the last millisecond of the first one's session before: with any delay it has not.
+    With ``gap`` windows are sessions of both sides together: elements of a key, from either side, that are less than
+    the gap apart. Elements exactly a gap apart are in one session, unless the watermark (the least of both sides) has
+    already reached the last millisecond of the first one's session; with any delay it has not.
 
     Args:
         cogroup: Returns the outputs of a window, ``cogroup(start, end, lefts, rights)``; one of the lists may be empty,

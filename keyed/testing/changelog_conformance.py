@@ -1,10 +1,10 @@
-"""Tests that every changelog passes, for the changelogs of `keyed` and for those of third parties.
+"""Conformance tests for changelogs, those of `keyed` and of third parties.
 
 Subclass `ChangelogConformance`, give it a factory, and let a test runner collect it, as with
-`keyed.testing.store_conformance`. `SampleGroup` makes a key group's commits like the engine.
+`keyed.testing.store_conformance`. `SampleGroup` creates a key group's commits as the engine does.
 """
 
-# A test's name states its claim; chance here is for tests.
+# A test's name states its claim; the random numbers are for tests.
 # ruff: noqa: D102, S311
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _encode = value_codec(bytes).encode
 
 
 class SampleGroup:
-    """Makes the commits of one key group: random changes of a value, a map and timers.
+    """Creates the commits of one key group: random changes of a value, a map and timers.
 
     Args:
         number: The seed.
@@ -90,7 +90,7 @@ class SampleGroup:
         return self._marked(snapshot=False), blocks
 
     def snapshot(self, gap: int = 1) -> tuple[Commit, list[Block]]:
-        """Return the state as a snapshot, ``gap`` commits after the one before."""
+        """Return the state as a snapshot, ``gap`` commits after the previous commit."""
         self.last = attrs.evolve(self.last, sequence=self.last.sequence + gap - 1)
         changes: list[Change] = [(*address, value) for address, value in self.state.items()]
         return self._marked(snapshot=True), [changes] if changes else []
@@ -439,7 +439,7 @@ class StagingChangelogConformance(ChangelogConformance):
         assert last is not None
         assert last.attempt == commit.attempt
         _refused(lambda: writer.append(failed, []), ChangelogDiverged)
-        # The second try of a batch takes the place of the first.
+        # The second attempt of a batch replaces the first.
         commit, blocks = sample.commit()
         assert writer.stage(attrs.evolve(commit, attempt="failed"), [])
         assert writer.stage(commit, blocks)

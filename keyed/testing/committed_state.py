@@ -18,7 +18,7 @@ from keyed.ttl import TimeDomain
 
 
 class CommittedState:
-    """States, timers and counters, as the last commit left them.
+    """States, timers and counters as of the last commit.
 
     Args:
         groups: The key groups that hold them.
@@ -61,7 +61,9 @@ class CommittedState:
                 found |= state_by_key(store, meta.states[name], self._declared(group).get(name), namespace)
             names |= set(meta.states if meta is not None else ())
         if name not in names:
-            raise DefinitionError(f"state {name!r}: there is none; there are {', '.join(sorted(names)) or 'none'}")
+            raise DefinitionError(
+                f"state {name!r} does not exist; the states are: {', '.join(sorted(names)) or 'none'}"
+            )
         return {key: found[key] for key in sorted(found, key=encode_key)}
 
     def namespaces(self, name: str) -> list[Any]:
@@ -100,14 +102,14 @@ class CommittedState:
             copies.append(found.get(None, {}))
         if any(copy != copies[0] for copy in copies):
             raise DefinitionError(
-                f"broadcast state {name!r} is not the same in all key groups: {copies!r:.500}; what "
-                "process_broadcast_element writes may depend on the element and on broadcast state alone"
+                f"broadcast state {name!r} differs between key groups: {copies!r:.500}; the writes of "
+                "process_broadcast_element may depend only on the element and on broadcast state"
             )
         return copies[0]
 
     @property
     def state_names(self) -> list[str]:
-        """The names of the states, including those that ``open`` obtains once an element has come."""
+        """The names of the states, including those that ``open`` obtains, once an element was processed."""
         described = [group.committed()[0] for group in self._groups.members]
         return sorted({*self._declared(), *(name for meta in described if meta for name in meta.states)})
 

@@ -1,4 +1,4 @@
-"""A function that a test drives: elements, clocks, crashes and rescaling in, outputs out."""
+"""A function that a test drives with elements, clocks, crashes and rescaling."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from keyed.testing.committed_state import CommittedState
 from keyed.testing.function_options import Key, has_sides, key_by
 from keyed.testing.group_set import Clocks, GroupSet
 from keyed.testing.micro_batches import Element, MicroBatches
+from keyed.testing.pending_outputs import PendingOutputs
 from keyed.testing.timed_records import Record
-from keyed.testing.waiting_outputs import WaitingOutputs
 from keyed.vectorized import VectorizedCoFunction, VectorizedFunction
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _NO_TIME = "is not an int in the range of int64; give milliseconds since the epo
 class DrivenFunction(CommittedState):
     """Runs a function over elements and clocks, one commit per call, on any set of key groups.
 
-    `keyed.testing.KeyedTestHarness` drives sound key groups, the simulator faulty ones.
+    `keyed.testing.KeyedTestHarness` drives healthy key groups, the simulator faulty ones.
 
     Args:
         groups: The key groups; they are closed with this object.
@@ -60,7 +60,7 @@ class DrivenFunction(CommittedState):
         function = groups.spec.function
         keys = [key_by(function, each) for each in (key, key if key2 is None else key2)]
         self._batches = MicroBatches(groups.spec.name, keys, by_time=by_time)
-        self._outputs = WaitingOutputs()
+        self._outputs = PendingOutputs()
         self._global_tables = list(global_tables)
         self._watermark = MIN_TIMESTAMP
         self._watermarks = [MIN_TIMESTAMP, MIN_TIMESTAMP]
@@ -107,7 +107,7 @@ class DrivenFunction(CommittedState):
             raise TimestampError(f"timestamp {timestamp!r} of element {value!r} {_NO_TIME}")
         if timestamp is not None and self._groups.spec.ingests:
             raise DefinitionError(
-                f"timestamp {timestamp!r}: with ingestion_time=True each element has that of its batch"
+                f"timestamp {timestamp!r}: with ingestion_time=True each element has the time of its batch"
             )
         element = element_of(value)
         if self._collecting is not None:
@@ -128,7 +128,7 @@ class DrivenFunction(CommittedState):
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Make the `process` calls inside one micro-batch and one commit, in the order of the harness."""
+        """Run the `process` calls inside as one micro-batch and one commit, in the order of the harness."""
         if self._collecting is not None:
             raise DefinitionError("batch() inside batch()")
         self._collecting = []
@@ -184,7 +184,7 @@ class DrivenFunction(CommittedState):
 
         function = self._groups.spec.function
         if not isinstance(function, VectorizedCoFunction):
-            raise DefinitionError(f"process_batches: {type(function).__name__} is no VectorizedCoFunction")
+            raise DefinitionError(f"process_batches: {type(function).__name__} is not a VectorizedCoFunction")
         sides = [(first, timestamps), (second, timestamps2 or timestamps)]
         self._process_tables([table if table is None else with_times(table, times) for table, times in sides])
 
@@ -238,14 +238,14 @@ class DrivenFunction(CommittedState):
         self._watermarks = [MAX_TIMESTAMP, MAX_TIMESTAMP]
 
     def crash_and_recover(self, function: Function | None = None) -> None:
-        """Drop all that is not committed and the local stores, and recover from the log.
+        """Drop the local stores and all uncommitted changes, and recover from the log.
 
         Args:
             function: The function afterwards: a fresh copy, as in a new process, or a changed one. By default the same
                 object.
 
         Raises:
-            StateSchemaChanged: At the next call, if the function's states do not fit what is committed.
+            StateSchemaChanged: At the next call, if the function's states do not fit the committed state.
         """
         if function is not None:
             check_function(function)
@@ -260,7 +260,7 @@ class DrivenFunction(CommittedState):
 
         Raises:
             DefinitionError: There is a changelog, which has a fixed number of key groups.
-            StateSchemaChanged: The function's states do not fit what is committed.
+            StateSchemaChanged: The function's states do not fit the committed state.
         """
         if function is not None:
             check_function(function)

@@ -1,4 +1,4 @@
-"""Faults of a simulation, chosen by its seed, and a disk of which any call may fail."""
+"""Faults of a simulation, drawn from its seed, and a disk on which any call may fail."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Faults:
         script: The record.
 
     Attributes:
-        resting: No fault occurs at the moment.
+        resting: No faults occur while it is true.
         late: Writes that have not arrived yet.
     """
 
@@ -41,7 +41,7 @@ class Faults:
         self.late: list[Callable[[], object]] = []
 
     def strikes(self, what: str, chance: float) -> bool:
-        """Return whether a fault occurs now."""
+        """Return true if a fault occurs now."""
         if self.resting or self.random.random() >= chance:
             return False
         self.script.append(f"    {what}")
@@ -49,13 +49,13 @@ class Faults:
 
 
 class FaultyDisk:
-    """The calls to the file system under a folder: any of them fails, writes are torn, and links come late.
+    """The calls to the file system under a folder: any of them may fail, writes are torn, and links appear late.
 
     A power failure loses unsynced data: the end of a file's data, and names in folders.
 
     Args:
         root: The folder.
-        faults: Decides about faults.
+        faults: Decides which faults occur.
         power_fails: Called when the power fails; the caller of the disk ends then.
     """
 
@@ -63,9 +63,9 @@ class FaultyDisk:
         self._root = str(root)
         self._faults = faults
         self._power_fails = power_fails
-        #: By number of an open file its path.
+        #: Paths of open files by descriptor.
         self._open: dict[int, str] = {}
-        #: By inode the names of files whose data is not synced, and the names that are not.
+        #: Names of files with unsynced data by inode, and names that are not synced.
         self._data: dict[int, set[str]] = {}
         self._names: set[str] = set()
         self._copies = 0
@@ -87,22 +87,22 @@ class FaultyDisk:
         return real(*arguments, **options) if own is None else own(path, real, *arguments, **options)
 
     def _path(self, first: Any) -> str | None:
-        """Return the path that a call is about, ``None`` if it is outside the folder."""
+        """Return the path argument of a call, ``None`` if it is outside the folder."""
         if isinstance(first, int):
             return self._open.get(first)
         path = os.fspath(first)
         return path if isinstance(path, str) and path.startswith(self._root) else None
 
-    def _told(self, call: str, path: str) -> str:
-        # Names by chance are of no use to a reader, and another run has others.
+    def _described(self, call: str, path: str) -> str:
+        # Random names do not help a reader, and differ between runs.
         return f"disk: {call} {_RANDOM.sub('', path[len(self._root) + 1 :])}"
 
     def _may_fail(self, name: str, path: str) -> None:
         faults = self._faults
-        # What is open is closed whatever happens, as when a process ends.
+        # Closing never fails, as when a process ends.
         if name == "close":
             return
-        if faults.strikes(self._told(name, path) + " fails", 0.003):
+        if faults.strikes(self._described(name, path) + " fails", 0.003):
             raise _error(faults.random.choice(_ERRORS))
         if faults.strikes(f"the power fails at {name}", 0.001):
             self._lose()
@@ -134,9 +134,9 @@ class FaultyDisk:
     def _call_write(self, path: str, real: Any, file: int, data: Any) -> int:
         faults = self._faults
         some = memoryview(data)[: faults.random.randint(1, len(data))] if len(data) else data
-        if faults.strikes(self._told("write of", path) + f" takes {len(some)} bytes", 0.01):
+        if faults.strikes(self._described("write of", path) + f" takes {len(some)} bytes", 0.01):
             return int(real(file, some))
-        if faults.strikes(self._told("write of", path) + " is torn off", 0.005):
+        if faults.strikes(self._described("write of", path) + " is torn off", 0.005):
             real(file, some)
             raise _error(errno.ENOSPC)
         return int(real(file, data))
@@ -151,15 +151,15 @@ class FaultyDisk:
         real(file)
 
     def _call_link(self, path: str, real: Any, source: Any, target: Any) -> None:
-        faults, told = self._faults, self._told("link of", os.fspath(target))
-        if faults.strikes(f"{told} comes late", 0.01):
+        faults, described = self._faults, self._described("link of", os.fspath(target))
+        if faults.strikes(f"{described} appears late", 0.01):
             self._copies += 1
             copy = f"{self._root}/.late{self._copies}"
             real(source, copy)
             faults.late.append(lambda: self._linked(real, copy, target))
             raise _error(errno.EIO)
         self._linked(real, source, target)
-        if faults.strikes(f"{told} has no answer", 0.01):
+        if faults.strikes(f"{described} has no answer", 0.01):
             raise _error(errno.EIO)
 
     def _linked(self, real: Any, source: Any, target: Any) -> None:

@@ -30,7 +30,7 @@ from keyed.testing.scripts import copied
 
 _BATCH = "batch"
 _WORKERS = 3
-#: How often a batch fails before it is left in peace.
+#: Number of failures of a batch after which no more faults occur in it.
 _PATIENCE = 6
 _STRUCK = (Died, LocalStoreError, ChangelogError, CheckpointError)
 
@@ -57,7 +57,7 @@ class FaultyGroups(GroupSet):
 
     Args:
         spec: The operator, without a changelog.
-        faults: Decides about faults.
+        faults: Decides which faults occur.
         changelogs: The changelog, and one more for each change of the number of key groups.
         folder: Folder of the local stores; ``None`` for stores in memory.
     """
@@ -89,7 +89,7 @@ class FaultyGroups(GroupSet):
         self._workers, self.members = [], []
 
     def _group(self, worker: _Worker, index: int) -> KeyGroup:
-        """Return a key group as a worker has it."""
+        """Return a worker's instance of a key group."""
         name, changelog = f"worker {worker.number}, key group {index}", self.spec.changelog
         assert changelog is not None
         log = self._commits.group_log(OPERATOR, index)
@@ -110,7 +110,7 @@ class FaultyGroups(GroupSet):
         return worker.groups[index]
 
     def run(self, batches: list[Batch]) -> list[BatchResult]:
-        """Run a micro-batch under faults, again and again until it is committed."""
+        """Run a micro-batch under faults, repeatedly until it is committed."""
         number, tries = self._number + 1, 0
         while True:
             tries += 1
@@ -165,7 +165,7 @@ class FaultyGroups(GroupSet):
         faults, random, changelog = self.faults, self.faults.random, self.spec.changelog
         if faults.strikes("a worker dies", 0.08):
             self._kill(random.choice(self._workers))
-        if faults.late and faults.strikes("what was late arrives", 0.5):
+        if faults.late and faults.strikes("a late write arrives", 0.5):
             self._arrive()
         if faults.strikes("a worker flushes", 0.1):
             index = random.randrange(len(batches))
@@ -189,7 +189,7 @@ class FaultyGroups(GroupSet):
             worker.stores.clear()
 
     def _arrive(self) -> None:
-        """Let a late write arrive, which may be outdated."""
+        """Deliver a late write, which may be outdated."""
         try:
             self.faults.late.pop(self.faults.random.randrange(len(self.faults.late)))()
         except Exception as error:  # noqa: BLE001 - whatever the disk or the broker says
@@ -201,7 +201,7 @@ class FaultyGroups(GroupSet):
             worker.die()
 
     def _wake(self, snapshot: bytes, batches: list[Batch], writers: list[ChangelogWriter]) -> None:
-        """Run an old batch over the state of that time, without committing it."""
+        """Run an old batch over the state of its time, without committing it."""
         if len(batches) != self.spec.parallelism:
             return
         commits = MemoryCommitStore()
@@ -220,14 +220,14 @@ class FaultyGroups(GroupSet):
         self._commits.commit()
 
     def deliver(self) -> None:
-        """Let all late writes arrive, and export the last batch."""
+        """Deliver all late writes, and export the last batch."""
         while self.faults.late:
             self._arrive()
         for group in self.members:
             try:
                 group.flush()
             except ChangelogFenced:
-                # Another worker has written since, and this one takes over.
+                # Another worker has written since, and this one takes over from it.
                 group.flush()
 
     def rescale(self, parallelism: int, function: Function | None) -> Clocks | None:
@@ -266,7 +266,7 @@ class FaultyGroups(GroupSet):
             whole = sorted(fresh.committed()[1].items())
             for worker in self._workers:
                 if index in worker.groups and sorted(worker.groups[index].committed()[1].items()) != whole:
-                    return f"the local store of worker {worker.number}, key group {index}, is not what the log holds"
+                    return f"the local store of worker {worker.number}, key group {index}, differs from the log"
         if self._number:
             for verified in verify(changelog):
                 if verified.problem:

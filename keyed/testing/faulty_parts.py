@@ -1,4 +1,4 @@
-"""Local stores, writers of changelogs and commit stores that fail as a seed decides."""
+"""Local stores, changelog writers and commit stores with faults drawn from a seed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keyed.testing.faults import Died, Faults
 
 
 class FaultyStore:
-    """A local store of which any call may fail, and any write may be torn."""
+    """A local store on which any call may fail, and any write may be torn."""
 
     def __init__(self, store: LocalStore, faults: Faults, name: str) -> None:
         self._store = store
@@ -64,18 +64,18 @@ class FaultyWriter:
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
         """Append a commit, unless it fails, is torn, late, or not acknowledged."""
         faults = self._faults
-        told = f"{self._name}: commit {commit.sequence}"
-        if faults.strikes(f"{told} is torn off", 0.03):
+        described = f"{self._name}: commit {commit.sequence}"
+        if faults.strikes(f"{described} is torn off", 0.03):
             self.writer.append(commit, self._torn(list(blocks)))
-        if faults.strikes(f"{told} is written without an answer", 0.03):
+        if faults.strikes(f"{described} is written without an answer", 0.03):
             self.writer.append(commit, blocks)
-            raise ChangelogError(f"{told}: no answer")
-        if faults.strikes(f"{told} is late", 0.03):
+            raise ChangelogError(f"{described}: no answer")
+        if faults.strikes(f"{described} is late", 0.03):
             writer, kept = self.writer, list(blocks)
             faults.late.append(lambda: writer.append(commit, kept))
-            raise ChangelogError(f"{told}: timed out")
-        if faults.strikes(f"{told} is refused", 0.02):
-            raise ChangelogError(f"{told}: refused")
+            raise ChangelogError(f"{described}: timed out")
+        if faults.strikes(f"{described} is refused", 0.02):
+            raise ChangelogError(f"{described}: refused")
         return self.writer.append(commit, blocks)
 
     def _torn(self, blocks: list[Any]) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from keyed.state import MapState
 from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy
 
-#: Name of the operator that the function is.
+#: Name of the function's operator.
 OPERATOR = "function"
 
 Key = Callable[[Any], Any] | str | Sequence[str] | None
@@ -83,7 +83,7 @@ def operator_of(
 
 
 def has_sides(function: Function) -> bool:
-    """Return whether a function has two watermarks."""
+    """Return true if a function has two watermarks."""
     return takes_two(function) or isinstance(function, KeyedBroadcastProcessFunction)
 
 

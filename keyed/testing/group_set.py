@@ -48,7 +48,7 @@ class GroupSet:
         store: Local store: ``"memory"``, ``"rocksdb"`` or ``"lmdb"``.
 
     Attributes:
-        spec: The operator, with its present function and parallelism.
+        spec: The operator, with its current function and parallelism.
         members: The key groups, in order.
     """
 
@@ -64,7 +64,7 @@ class GroupSet:
         self._open()
 
     def run(self, batches: list[Batch]) -> list[BatchResult]:
-        """Run a micro-batch, one batch a key group, and commit it; commit nothing if a group fails."""
+        """Run a micro-batch, one batch per key group, and commit it; commit nothing if a group fails."""
         results = []
         try:
             for group, batch in zip(self.members, batches, strict=True):
@@ -123,7 +123,7 @@ class GroupSet:
         self._finish()
 
     def recover(self, function: Function | None) -> None:
-        """Drop all that is not committed and the local stores, and recover from the log.
+        """Drop the local stores and all uncommitted changes, and recover from the log.
 
         Args:
             function: The function afterwards; ``None`` for the same one.
@@ -139,11 +139,11 @@ class GroupSet:
 
         Raises:
             DefinitionError: There is a changelog, which has a fixed number of key groups.
-            StateSchemaChanged: The function's states do not fit what is committed.
+            StateSchemaChanged: The function's states do not fit the committed state.
         """
         if self.spec.changelog is not None:
             raise DefinitionError(
-                "rescale: the changelog is of one number of key groups; give restore_from= it instead"
+                "rescale: the changelog has a fixed number of key groups; give restore_from= it instead"
             )
         check_parallelism(parallelism)
         changelog = changelog_of(self.snapshot(), self.spec.function)

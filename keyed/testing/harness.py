@@ -47,8 +47,8 @@ class KeyedTestHarness(DrivenFunction, Shown):
         changelog: A changelog that gets each call's committed changes.
         restore_from: A changelog, or a `keyed.RestorePoint` in one, whose state the harness starts with.
         initial_state: Tables of initial state, as in `keyed.KeyedStream.process`.
-        watermark: The strategy by which the watermark follows the timestamps, as in a job (`keyed.stream`); over two
-            sides each follows its own, and that of the function is the least of both.
+        watermark: The strategy by which the watermark follows the timestamps, as in a job (`keyed.stream`); with two
+            sides each has its own watermark, and the function's is the least of both.
         order: Order of the rows of a `batch`: ``"event_time"`` (stable by arrival) or ``"arrival"``.
         broadcast: Descriptors of the broadcast states of a `keyed.KeyedBroadcastProcessFunction`.
         ingestion_time: Each element has the processing time of its batch as its timestamp, and the watermark follows
@@ -111,7 +111,7 @@ class KeyedTestHarness(DrivenFunction, Shown):
                 parts += [f"{name}{'' if namespace is None else f' in {namespace!r}'} {shown(state)}"] if state else []
         if timers := self.pending_timers():
             parts.append(f"timers {shown([(each.key, each.timestamp) for each in timers])}")
-        for tag, outputs in self._outputs.waiting().items():
+        for tag, outputs in self._outputs.pending().items():
             parts.append(f"{'output' if tag is None else f'side output {tag!r}'} {shown(outputs)}")
         return f"KeyedTestHarness({self.function!r}, {', '.join(parts)})"
 
@@ -145,7 +145,7 @@ class KeyedTestHarness(DrivenFunction, Shown):
         keys: Iterable[Any] | None = None,
         **options: Unpack[HarnessOptions],
     ) -> Self:
-        """Create a harness with the real state of a job, to turn a failure in production into a unit test.
+        """Create a harness with the real state of a job, to reproduce a failure in production as a unit test.
 
         States, timers and clocks are those after a batch. The changelog is only read.
 
@@ -169,5 +169,5 @@ class KeyedTestHarness(DrivenFunction, Shown):
             wanted = [*keys]
             harness._groups.keep_only({encode_key(each) for each in wanted})
             if not any(harness.state_entries(key) or harness.pending_timers(key) for key in wanted):
-                raise DefinitionError(f"keys={wanted!r}: the changelog has neither state nor timers of them")
+                raise DefinitionError(f"keys={wanted!r}: the changelog has no state or timers of them")
         return harness

@@ -1,7 +1,7 @@
-"""An in-process Kafka broker for simulations: topics, transactions and fencing, as far as keyed's client uses them.
+"""An in-process Kafka broker for simulations, with the parts that keyed's client uses: topics, transactions, fencing.
 
 It replaces the lowest layer, where `keyed.changelog.kafka.client.Cluster` creates clients of ``confluent_kafka``:
-everything above is the real code. There is no compaction and no background work, so a seed repeats a run.
+everything above it is the real code. There is no compaction and no background work, so a seed reproduces a run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from keyed.testing.faults import Faults
 
 
 def _error(name: str, *, retriable: bool = False) -> KafkaError:
-    # The type stubs know neither the codes nor the flags.
+    # The type stubs lack the codes and the flags.
     kind: Any = KafkaError
     made: KafkaError = kind(getattr(KafkaError, name), name, False, retriable)
     return made
@@ -31,7 +31,7 @@ def _error(name: str, *, retriable: bool = False) -> KafkaError:
 
 @attrs.define
 class _Stored:
-    """A record of a partition, as a consumer gets it.
+    """A record of a partition, in the form that a consumer gets.
 
     Attributes:
         committed: ``None`` while its transaction is open, false if that was aborted.
@@ -76,7 +76,7 @@ class StandInBroker:
         self.faults = faults
         self.topics: dict[str, list[list[_Stored]]] = {}
         self.settings: dict[str, dict[str, str]] = {}
-        #: By transactional id, who has it, and what is open.
+        #: The owner of each transactional id, and its open records.
         self.epochs: dict[str, int] = {}
         self.open: dict[str, list[tuple[list[_Stored], _Stored]]] = {}
 
@@ -88,7 +88,7 @@ class StandInBroker:
             yield
 
     def fails(self, call: str, chance: float = 0.01, error: str = "_TIMED_OUT") -> None:
-        """Let a call fail, now and then, before it has an effect."""
+        """Make a call fail at random, before it has an effect."""
         if self.faults.strikes(f"broker: {call} fails", chance):
             raise KafkaException(_error(error))
 
@@ -189,7 +189,7 @@ class _Producer:
         self._queue.clear()
 
     def _check(self) -> None:
-        """Check that no other producer has taken the id."""
+        """Check that no other producer has taken over the id."""
         if self._broker.epochs.get(self._id) != self._epoch:
             raise KafkaException(_error("_FENCED"))
 
@@ -228,7 +228,7 @@ class _Consumer:
         return 0, self._stable_end(self._broker.log(place))
 
     def _stable_end(self, log: list[_Stored]) -> int:
-        """Return the offset up to which a partition is read: the first open transaction hides later records."""
+        """Return the last stable offset: the first open transaction hides later records."""
         if not self._committed_only:
             return len(log)
         return next((stored.offset() for stored in log if stored.committed is None), len(log))

@@ -44,7 +44,7 @@ class MemoryChangelog:
         header = self._header
         if (header.operator, header.parallelism) != (operator, parallelism):
             raise ChangelogError(
-                f"the changelog is that of operator {header.operator!r} with {header.parallelism} key groups, and the "
+                f"the changelog belongs to operator {header.operator!r} with {header.parallelism} key groups, and the "
                 f"query has {operator!r} with {parallelism}; give another one, and restore_from= this one"
             )
         return header
@@ -72,7 +72,7 @@ class MemoryChangelog:
         """See `Changelog.put_position`."""
         if self._positions.setdefault(sequence, data) != data:
             raise ChangelogDiverged(
-                f"the changelog has another position of batch {batch_id(sequence)}; give an empty one"
+                f"the changelog has another position for batch {batch_id(sequence)}; give an empty one"
             )
 
     def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -82,7 +82,7 @@ class MemoryChangelog:
     def keep(self, name: str, data: bytes) -> None:
         """See `Changelog.keep`."""
         if self._kept.setdefault(name, data) != data:
-            raise ChangelogDiverged(f"the changelog keeps something else as {name!r}; give an empty one")
+            raise ChangelogDiverged(f"the changelog holds other data under {name!r}; give an empty one")
 
     def forget(self, names: Iterable[str]) -> None:
         """See `Changelog.forget`."""

@@ -1,4 +1,4 @@
-"""From elements and tables of a test to the part of a micro-batch that each key group runs."""
+"""Conversion of a test's elements and tables to the parts of a micro-batch for each key group."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class MicroBatches:
 
     Args:
         name: Name of the operator.
-        keys: From an element of each side to its key.
+        keys: Functions from an element of each side to its key.
         by_time: Whether the rows of a micro-batch are sorted by timestamp, stable by arrival.
     """
 
     def __init__(self, name: str, keys: Sequence[Callable[[Any], Any]], *, by_time: bool) -> None:
         self._key_types = KeyTypes(name)
         self._keys = keys
-        # A row without a timestamp leaves those of its batch as they came, so the engine gets no order.
+        # A batch with a row without a timestamp keeps the order of arrival, so the engine gets no order.
         self._by_time = by_time
 
     def of_rows(self, spec: OperatorSpec, rows: list[Element], processing_time: int) -> list[Batch]:

@@ -1,8 +1,8 @@
-"""Clocks that read another time: those of `time` and `datetime`, for the user's own code.
+"""Shifted clocks of `time` and `datetime` for the user's own code.
 
 A second run a few milliseconds after the first one is on the same day, usually in the same second, and before every
 time-out. In the process of `keyed.testing.other_process` the user's code reads a clock that is more than a year ahead,
-at another time of day, and advances by a minute at each read. Libraries read the machine's.
+at another time of day, and advances by a minute at each read. Libraries read the machine's clock.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def move_clocks() -> None:
     def present_utc(cls: type[datetime]) -> datetime:
         return cls.fromtimestamp(now() + moved(), UTC).replace(tzinfo=None)
 
-    # `date.today` and `datetime.today` ask `time.time`; these two do not, and their class cannot be set attributes.
+    # `date.today` and `datetime.today` call `time.time`; these two do not, and attributes of their class cannot be set.
     methods: Any = gc.get_referents(datetime.__dict__)[0]
     methods |= {"now": classmethod(present), "utcnow": classmethod(present_utc)}
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))

@@ -1,20 +1,20 @@
 """Another process that runs scripts again, with another order of sets, another time and other random numbers.
 
-The order of a set of text is chosen by ``PYTHONHASHSEED`` when Python starts, so no run in this process has another
-one.
+The order of a set of text is chosen by ``PYTHONHASHSEED`` when Python starts, so every run in this process has the same
+order.
 
 **Format.** Both pipes carry frames: the length in 8 bytes, big-endian, then the content. A request is
 ``(function, options, steps of each script)`` by cloudpickle. An answer is JSON: a list with the text of each script's
 outcome, or the text of an error.
 
-**Unpickling.** The project unpickles no state, no log and no network data. This module is the exception that it needs
-for code: functions, keys given as lambdas and rows of the user's classes have no other form. Three rules limit it, and
+**Unpickling.** The project unpickles no state, no log and no network data. This module is the one exception, for code:
+functions, keys given as lambdas and rows of the user's classes have no other form. Three rules limit it, and
 `tests/test_structure.py` and ``tests/keyed/testing/test_other_process.py`` test them:
 
 - Requests come from one anonymous pipe. Its writing end is held by the process that made the request, is not inherited
-  by the programs that process starts, and is closed by `OtherProcess.close`. The other process is given its three
-  standard streams and no further descriptor.
-- The other process refuses any standard input but a pipe, and any start but that by `OtherProcess`. The function under
+  by the programs that process starts, and is closed by `OtherProcess.close`. The other process gets its three standard
+  streams and no further descriptor.
+- The other process refuses any standard input except a pipe, and any start except by `OtherProcess`. The function under
   test has an empty standard input, so it cannot read a request, and neither can a program that it starts.
 - Only the other process unpickles. Its answers are parsed as JSON.
 
@@ -45,35 +45,35 @@ from zlib import crc32
 import attrs
 
 from keyed.errors import KeyedError
-from keyed.testing.chance import draw_next
 from keyed.testing.moved_clocks import move_clocks
 from keyed.testing.process_memory import ProcessMemory
+from keyed.testing.random_draws import draw_next
 from keyed.testing.scripts import Script, Step, text_of
 
 _PROGRAM = "from keyed.testing.other_process import _serve; _serve()"
-#: How many texts of the rows are to come in another order, and how many hash seeds are tried for that.
+#: Number of texts of the rows that are to have another order, and of hash seeds to try for that.
 _TEXTS = 5
 _SEEDS = 10
 _SHORT = 20
 #: Seconds after which a process that has not answered is killed.
 _PATIENCE = 600.0
-#: What the environment of the other process has.
+#: Variables of the environment that the other process gets.
 _INSIDE = "KEYED_OTHER_PROCESS"
-#: Where the classes are that all functions derive from.
+#: The module with the base classes of all functions.
 _OWN = str(Path(__file__).parents[1])
 
 
-class NotThere(Exception):
+class ProcessUnavailable(Exception):
     """Scripts cannot be run in another process."""
 
 
-def luck_of(steps: Sequence[Step]) -> int:
+def draw_seed(steps: Sequence[Step]) -> int:
     """Return a seed for the random numbers of a script, the same in all processes."""
     return crc32(repr(steps).encode())
 
 
 class OtherProcess:
-    """A process with another hash seed, which is started with the first scripts and ended by `close`.
+    """A process with another hash seed, started with the first scripts and ended by `close`.
 
     Args:
         texts: Text of the rows, by example: the hash seed is chosen so that pairs of it have another order.
@@ -81,9 +81,9 @@ class OtherProcess:
     """
 
     def __init__(self, texts: Iterable[set[str]], constants: set[str]) -> None:
-        # A script that tries a property where it is imported would start processes without end.
+        # A script that checks a property on import would start processes without end.
         if _INSIDE in os.environ:
-            raise NotThere("this is the other process")
+            raise ProcessUnavailable("this is the other process")
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close
         path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
         self._process = subprocess.Popen(  # noqa: S603 - ours
@@ -120,7 +120,7 @@ class OtherProcess:
         """Run scripts of one function and return the text of their outcomes.
 
         Raises:
-            NotThere: The function cannot be sent, or the process has ended or does not answer.
+            ProcessUnavailable: The function cannot be sent, or the process has ended or does not answer.
         """
         if not scripts:
             return []
@@ -141,16 +141,16 @@ class OtherProcess:
                 timer.cancel()
             if answer is None:
                 if time.monotonic() - began >= _PATIENCE:
-                    raise NotThere(f"the process has not answered for {_PATIENCE:g} s")
+                    raise ProcessUnavailable(f"the process has not answered for {_PATIENCE:g} s")
                 self._errors.seek(0)
                 told = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
-                raise NotThere(told or "the process has ended")
+                raise ProcessUnavailable(told or "the process has ended")
             outcomes = json.loads(answer)
             if isinstance(outcomes, list):
                 return outcomes
-            # A module may be known to this process alone, as those that pytest imports by their files are.
+            # A module may be importable in this process alone, like those that pytest imports by file.
             if self._by_value:
-                raise NotThere(str(outcomes))
+                raise ProcessUnavailable(str(outcomes))
             self._by_value = True
 
 
@@ -158,7 +158,7 @@ def _packed(request: Any, function: Any, by_value: bool) -> bytes:
     """Return the request as bytes.
 
     Raises:
-        NotThere: A part of it cannot be sent.
+        ProcessUnavailable: A part of it cannot be sent.
     """
     import cloudpickle
 
@@ -172,21 +172,21 @@ def _packed(request: Any, function: Any, by_value: bool) -> bytes:
     try:
         return bytes(cloudpickle.dumps(request))
     except Exception as error:
-        raise NotThere(f"{type(error).__name__}: {error}") from error
+        raise ProcessUnavailable(f"{type(error).__name__}: {error}") from error
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
 
 
 def _other_hash_seed(texts: Iterable[set[str]], constants: set[str]) -> int:
-    """Return a hash seed with which a set has most of the frequent texts in another order than here.
+    """Return a hash seed that orders most of the frequent texts of a set differently than this process.
 
     Raises:
-        NotThere: A process that tries one does not answer.
+        ProcessUnavailable: A process that tries a seed does not answer.
     """
     often = Counter(text for each in texts for text in each)
     frequent = sorted(often, key=lambda text: (-often[text], text))[:_TEXTS]
-    # Those of rows, which are keys and tags, before those of the code, and the most frequent one beside these.
+    # Texts of rows (keys and tags) come before texts of the code; the most frequent one is paired with these.
     pairs = [[one, other] for one, other in combinations(frequent, 2)]
     pairs += [[one, other] for one, other in combinations([*frequent[:1], *sorted(constants)[:_TEXTS]], 2)]
     here = [list(set(pair)) for pair in pairs]
@@ -200,7 +200,7 @@ def _other_hash_seed(texts: Iterable[set[str]], constants: set[str]) -> int:
                 command, env=environment, capture_output=True, check=True, timeout=_PATIENCE
             )
         except subprocess.TimeoutExpired as error:
-            raise NotThere(str(error)) from error
+            raise ProcessUnavailable(str(error)) from error
         there = json.loads(asked.stdout)
         best = max(best, (sum(one != other for one, other in zip(here, there, strict=True)), seed))
         if best[0] == len(pairs):
@@ -262,12 +262,12 @@ def _serve() -> None:
     """Run scripts until there are no more: the program of the other process.
 
     Raises:
-        NotThere: This process was not started by `OtherProcess`.
+        ProcessUnavailable: This process was not started by `OtherProcess`.
     """
     if _INSIDE not in os.environ or not stat.S_ISFIFO(os.fstat(0).st_mode):
-        raise NotThere("requests are read from the pipe of OtherProcess alone")
+        raise ProcessUnavailable("requests are read from the pipe of OtherProcess alone")
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    # Functions have neither: a request is not their input, and what they print is no answer.
+    # Functions get neither: a request is not their input, and their output is not an answer.
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
@@ -293,7 +293,7 @@ def _unpacked(request: bytes) -> Any:
 
 def _outcome(memory: ProcessMemory, script: Script) -> dict[str, str]:
     with memory.as_at_first():
-        draw_next("seeded", luck_of(script.steps))
+        draw_next("seeded", draw_seed(script.steps))
         try:
             return text_of(script.run())
         except KeyedError as error:

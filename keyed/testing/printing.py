@@ -31,7 +31,7 @@ _MODULES = {"datetime": "datetime", "keyed": "keyed", "pa": "pyarrow as pa", "st
 
 
 def code_of(value: Any) -> str:
-    """Return the code that creates a value, as far as its ``repr`` or that of its parts allows."""
+    """Return the code that creates a value, if its ``repr`` or that of its parts is code."""
     if isinstance(value, Enum):
         return f"{_name(type(value))}.{value.name}" if value.name else repr(value)
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124 - a NaN
@@ -71,7 +71,7 @@ def _name(thing: Any) -> str:
 
 
 def _of_function(function: Function) -> str:
-    """Return the call that creates a keyed function, with the arguments that it has as attributes of the same names."""
+    """Return the call that creates a keyed function; its arguments are taken from the attributes of the same names."""
     if (own := repr(function)) != f"{type(function).__name__}()":
         return own
     arguments = []
@@ -96,7 +96,7 @@ def _of_lambda(function: Any) -> str:
         tree = ast.parse(inspect.getsource(sys.modules[function.__module__]))
     except (OSError, TypeError, KeyError, SyntaxError):
         return "..."
-    # Where its body begins: some instruction covers all of it.
+    # The start of its body: one instruction covers all of it.
     starts = min((place[0], place[2]) for place in function.__code__.co_positions() if place[3])
     lambdas = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
     found = [node for node in lambdas if (node.body.lineno, node.body.col_offset) == starts]

@@ -22,7 +22,7 @@ from keyed.functions import Function
 from keyed.state import State
 from keyed.testing.printing import code_of
 
-#: What is put back in place, so that whoever holds it sees it.
+#: Types of values that are reset in place, so that other references to them are reset too.
 _CONTAINERS = (list, dict, set, bytearray, deque)
 _PLAIN = (*_CONTAINERS, int, float, str, bytes, tuple, type(None))
 _MISSING = object()
@@ -31,15 +31,15 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", 
 
 @attrs.define
 class _Place:
-    """A place of a value.
+    """A variable or attribute with a value.
 
     Attributes:
         code: Its code in a test.
         get: Returns the value, `_MISSING` without one.
-        put: Puts a value there.
+        put: Sets the value.
         first: The initial value.
         content: A copy of its content.
-        touched: It was found changed at least once.
+        touched: True if it was found changed at least once.
     """
 
     code: str
@@ -50,7 +50,7 @@ class _Place:
     touched: bool = False
 
     def look(self) -> bool:
-        """Return whether it is changed, or was at an earlier call."""
+        """Return true if it has changed, or had changed at an earlier call."""
         now = self.get()
         try:
             same = type(now) is type(self.first) and bool(_form(now) == _form(self.content))
@@ -59,7 +59,7 @@ class _Place:
         self.touched = self.touched or not same
         return not same
 
-    def put_back(self) -> None:
+    def reset(self) -> None:
         """Reset it to its initial value."""
         if self.look():
             content = deepcopy(self.content)
@@ -90,9 +90,9 @@ class _Globals:
 class ProcessMemory:
     """The current memory of a process that a function uses, to be reset later.
 
-    It covers plain values: attributes of the function's classes, globals and variables of closures that their
-    methods use, directly or through other functions, defaults of arguments, and attributes of objects of the user's own
-    classes in them. The caches of `functools` are emptied, as in a new process.
+    It covers plain values: attributes of the function's classes, globals and variables of closures that their methods
+    use, directly or through other functions; defaults of arguments; and attributes of objects of the user's own classes
+    in these. The caches of `functools` are emptied, as in a new process.
 
     Args:
         function: The function.
@@ -118,16 +118,16 @@ class ProcessMemory:
     @contextmanager
     def as_at_first(self) -> Iterator[None]:
         """Reset it, now and afterwards."""
-        self.put_back()
+        self.reset()
         try:
             yield
         finally:
-            self.put_back()
+            self.reset()
 
-    def put_back(self) -> None:
+    def reset(self) -> None:
         """Reset it to the initial values."""
         for place in self._places:
-            place.put_back()
+            place.reset()
         for code, holder, name in self._new():
             self._added.add((code, name))
             type.__delattr__(holder, name) if isinstance(holder, type) else object.__delattr__(holder, name)
@@ -165,7 +165,7 @@ class ProcessMemory:
         ]
 
     def _keep(self, code: str, holder: Any, name: str, value: Any) -> None:
-        """Keep an attribute with plain values, and those of an object in it."""
+        """Track an attribute with plain values, and the attributes of an object in it."""
         if any(place.code == code for place in self._places):
             return
         if is_own(value) and all(value is not thing for _, thing, _ in self._objects):
@@ -185,7 +185,7 @@ class ProcessMemory:
         self._places.append(_Place(code, get, put, value, content))
 
     def _follow(self, value: Any, name: str) -> None:
-        """Keep the values that a function uses, directly or through other functions."""
+        """Track the values that a function uses, directly or through other functions."""
         if isinstance(value, property):
             value = value.fget
         elif isinstance(value, staticmethod | classmethod):
@@ -199,7 +199,7 @@ class ProcessMemory:
         self._keep(f"{name}.__defaults__", value, "__defaults__", value.__defaults__)
         self._keep(f"{name}.__kwdefaults__", value, "__kwdefaults__", value.__kwdefaults__)
         module, names = sys.modules.get(value.__module__), value.__globals__
-        # Those of a function that came from elsewhere, or from a text, are not those of a module.
+        # The globals of a function from another module, or of one compiled from text, are not those of this module.
         known = module is not None and vars(module) is names
         for used in sorted(_names(value.__code__)):
             if used in names and not used.startswith("__"):
@@ -225,7 +225,7 @@ def _is_users(module: str) -> bool:
 
 
 def is_own(value: Any) -> bool:
-    """Return whether a value is an object of a user's class, not of a library's."""
+    """Return true if a value is an object of a user's class, not of a library's."""
     cls = type(value)
     if isinstance(value, State | Function | Enum | type | ModuleType) or not _is_users(cls.__module__):
         return False

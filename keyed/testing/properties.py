@@ -1,4 +1,4 @@
-"""Ready properties of keyed functions: each is tried on many small inputs, and reports its result or the failure.
+"""Ready properties of keyed functions: each is checked on many small inputs, and reports its result or the failure.
 
 All of them take the function, a strategy of streams (`keyed.testing.strategies.streams`, or any strategy of lists of
 rows; over two inputs `keyed.testing.strategies.two_streams`), and the keywords of `PropertyOptions`. They need the
@@ -26,12 +26,12 @@ from keyed.operators import check_parallelism, check_store
 from keyed.outputs import schema_of
 from keyed.shown import shows_options
 from keyed.testing import environment
-from keyed.testing.chance import draw_next
 from keyed.testing.function_options import FunctionOptions
 from keyed.testing.harness import KeyedTestHarness
-from keyed.testing.other_process import NotThere, OtherProcess, luck_of, texts_in, texts_of
+from keyed.testing.other_process import OtherProcess, ProcessUnavailable, draw_seed, texts_in, texts_of
 from keyed.testing.printing import as_test, code_of
 from keyed.testing.process_memory import ProcessMemory
+from keyed.testing.random_draws import draw_next
 from keyed.testing.scripts import (
     Crash,
     End,
@@ -72,7 +72,7 @@ class PropertyOptions(FunctionOptions, total=False):
 
 
 _shows = shows_options(PropertyOptions, broadcast=())
-#: How far the processing time moves at a time, at most.
+#: Maximal single advance of the processing time.
 _DAY = 86_400_000
 
 
@@ -80,8 +80,8 @@ class Falsified(AssertionError):
     """A property does not hold.
 
     Attributes:
-        rows: The rows of the smallest example that was found.
-        test: A test that shows it, as Python code.
+        rows: The rows of the smallest failing example that was found.
+        test: A test that fails with them, as Python code.
         seed: The seed that repeats the search.
     """
 
@@ -114,7 +114,7 @@ def _prove(
     seed_: int | None = None,
     finish: Callable[[int], str] | None = None,
 ) -> str:
-    """Try examples, and return a sentence with the result.
+    """Check examples, and return a sentence with the result.
 
     Args:
         name: Name of the test to be printed.
@@ -160,7 +160,7 @@ def _prove(
     try:
         tried()
     except (_Failure, Flaky):
-        # What failed once and not again is no less a fault: the least example that failed is shown.
+        # A failure that does not repeat is still a fault: the smallest example that failed is shown.
         raise _falsified(name, function, found, options, number) from None
     finished = finish(number) if finish is not None else ""
     if seed_ is None:
@@ -196,10 +196,12 @@ def _seed(options: Any) -> int:
     return random.SystemRandom().getrandbits(32) if number is None else int(number)
 
 
-def _script(function: Function, done: Iterable[Any], options: Any, *, afresh: bool = False, **more: Any) -> Script:
+def _script(
+    function: Function, done: Iterable[Any], options: Any, *, in_new_process: bool = False, **more: Any
+) -> Script:
     given = {name: options.get(name) for name in FunctionOptions.__annotations__ if options.get(name)}
     keywords: Any = {"watermark": WatermarkStrategy(0), **given, **more}
-    return Script(function, done, keywords, afresh)
+    return Script(function, done, keywords, in_new_process)
 
 
 def _stream(rows: SearchStrategy[Any]) -> SearchStrategy[list[Record]]:
@@ -209,11 +211,13 @@ def _stream(rows: SearchStrategy[Any]) -> SearchStrategy[list[Record]]:
         DefinitionError: It is not a strategy, or does not draw lists.
     """
     if not isinstance(rows, SearchStrategy):
-        raise DefinitionError(f"rows={rows!r:.200} is no strategy; give strategies.streams(...)")
+        raise DefinitionError(f"rows={rows!r:.200} is not a strategy; give strategies.streams(...)")
 
     def records(drawn: Any) -> list[Record]:
         if not isinstance(drawn, list):
-            raise DefinitionError(f"rows gives {drawn!r:.200}, and not a list of rows; give strategies.streams(rows)")
+            raise DefinitionError(
+                f"rows draws {drawn!r:.200}, which is not a list of rows; give strategies.streams(rows)"
+            )
         return [row if isinstance(row, Record) else Record(row, None) for row in drawn]
 
     return rows.map(records)
@@ -226,7 +230,7 @@ def _choices(choices: Any, name: str, check: Callable[[Any], None]) -> list[Any]
         DefinitionError: It is empty, or not a list of allowed values.
     """
     if isinstance(choices, str) or not isinstance(choices, Sequence) or not choices:
-        raise DefinitionError(f"{name}={choices!r} must be a list, and not empty")
+        raise DefinitionError(f"{name}={choices!r} must be a non-empty list")
     for choice in choices:
         check(choice)
     return list(choices)
@@ -271,7 +275,7 @@ def _differ(why: str, one: Script, first: Outcome, other: Script, second: Outcom
         what = _shown_place(where)
         told = f"{why}: {what} is {first.get(where)!r:.300} {seen}, and {second.get(where)!r:.300} otherwise"
         if where == "error":
-            told, check = f"{why}: it fails then with {second['error']:.500}", []
+            told, check = f"{why}: it then fails with {second['error']:.500}", []
         else:
             check = [f"assert {where.format('other')} == {where.format('one')}"]
         raise _Failure(told, one.rows, [*one.lines("one"), *other.lines("other"), *check])
@@ -352,11 +356,11 @@ def assert_recovery_invisible(
     def check(drawn: Any, tally: Tally) -> None:
         done, store = drawn
         tally.steps(done)
-        # RocksDB takes long to open and has to do with crashes alone.
+        # RocksDB takes long to open, and matters for crashes only.
         _compare(
-            f"a crash of {type(function).__name__} can be seen",
+            f"a crash of {type(function).__name__} is visible",
             _script(function, [step for step in done if not isinstance(step, Crash)], options, store=stores[0]),
-            _script(function, done, options, store=store, afresh=True),
+            _script(function, done, options, store=store, in_new_process=True),
             tally,
             "without a crash",
         )
@@ -395,9 +399,9 @@ def assert_rescale_invisible(
     def check(done: list[Any], tally: Tally) -> None:
         tally.steps(done)
         _compare(
-            f"rescaling {type(function).__name__} can be seen",
+            f"rescaling {type(function).__name__} is visible",
             _script(function, [step for step in done if not isinstance(step, Rescale)], options),
-            _script(function, done, options, afresh=True),
+            _script(function, done, options, in_new_process=True),
             tally,
             "with one key group",
         )
@@ -412,22 +416,22 @@ def assert_rescale_invisible(
 def assert_deterministic(
     function: Function, rows: SearchStrategy[Any], *, same_order: bool = False, **options: Unpack[PropertyOptions]
 ) -> str:
-    """Check that the same rows have the same results again.
+    """Check that the same rows give the same results again.
 
     Each example runs four times:
 
-    - twice in this process, in which `random` draws the lowest numbers first and then the highest. It detects random
+    - twice in this process, first with the lowest numbers from `random` and then with the highest. It detects random
       numbers, the machine's clock, and memory that outlives a run, such as a mutable attribute of the class.
-    - in another process, of which there is one for all examples, with another hash seed, another time and other random
-      numbers. It detects the order of a set, ``hash``, a date.
-    - with rows in another order of arrival: those of equal times, and those within the delay of the watermark. It
-      detects: the last row wins, sums of floats, a timer that reads a later row's write. Outputs between the rows may
-      differ, as those of a running total do; a key's last output, its state and its timers must not.
+    - in another process, started once for all examples, with another hash seed, another time and other random numbers.
+      It detects the order of a set, ``hash``, a date.
+    - with another order of arrival of rows with equal times, and of rows within the delay of the watermark. It detects
+      functions in which the last row wins, sums of floats, and a timer that reads a later row's write. Outputs between
+      the rows may differ, as those of a running total do; a key's last output, its state and its timers must not.
 
     Args:
         function: The function.
         rows: The streams.
-        same_order: Rows of equal times, and those within the delay, always arrive in the same order, so no other order
+        same_order: Rows of equal times, and rows within the delay, always arrive in the same order, so no other order
             is tried.
         options: As in `PropertyOptions`.
 
@@ -448,9 +452,9 @@ def assert_deterministic(
         done, arrived = drawn
         tally.steps(done)
         script = _script(function, [*done, End()], options)
-        draw_next("low", luck_of(script.steps))
+        draw_next("low", draw_seed(script.steps))
         first = _ran(script, tally)
-        draw_next("high", luck_of(script.steps))
+        draw_next("high", draw_seed(script.steps))
         second = script.run()
         if difference(first, second) is not None:
             _not_deterministic(script, first, second, called)
@@ -470,7 +474,7 @@ def assert_deterministic(
     def elsewhere(number: int) -> str:
         return _in_other_process(function, tried, _stream(rows).flatmap(example), called, number, options)
 
-    proved = "the same rows give the same again"
+    proved = "the same rows give the same results again"
     examples = _stream(rows).flatmap(example)
     return _prove("same_again", proved, function, examples, check, options, "left", "clock", "end", finish=elsewhere)
 
@@ -493,16 +497,16 @@ def _not_deterministic(script: Script, first: Outcome, second: Outcome, called: 
         _Failure: Always.
     """
     why = f"{type(script.function).__name__} is not deterministic"
-    draw_next("low", luck_of(script.steps))
+    draw_next("low", draw_seed(script.steps))
     again = script.run()
     try:
         _differ(why, script, first, script, second, "in one run")
     except _Failure as failure:
         if difference(first, again) is not None:
             raise
-        # With the same chance it is the same: a test that leaves it to chance would pass mostly.
+        # With the same random numbers it passes; a test that draws them at random would mostly pass.
         lines = [f"rows = {code_of(script.rows)}", called]
-        raise _Failure(f"{failure.why}, with other chance", failure.rows, lines) from None
+        raise _Failure(f"{failure.why}, with other random numbers", failure.rows, lines) from None
 
 
 def _compare_arrivals(
@@ -517,7 +521,7 @@ def _compare_arrivals(
     second = other.run()
     if difference(first, second) is None:
         return
-    left, right = _come_to(one), _come_to(other)
+    left, right = _final_results(one), _final_results(other)
     if "error" in left:
         _fails(one, left["error"])
     if difference(left, right) is not None:
@@ -532,7 +536,7 @@ def _compare_arrivals(
         )
 
 
-def _come_to(script: Script) -> Outcome:
+def _final_results(script: Script) -> Outcome:
     """Return the final results of a run: the last output of each key for rows, and all outputs of timers.
 
     A function that collects outputs, and yields none, is compared by its states and timers only.
@@ -544,7 +548,7 @@ def _come_to(script: Script) -> Outcome:
         cls = type(function)
         names = ["process_element", "process_element1", "process_element2"]
         names = [name for name in names if hasattr(cls, name)] + (["on_timer"] if defines_on_timer(cls) else [])
-        # Of its class, as the engine runs copies of the function.
+        # On the class, because the engine runs copies of the function.
         recording = type(
             cls.__name__, (cls,), {name: recorded(getattr(cls, name)) for name in names} | {"__slots__": ()}
         )
@@ -597,14 +601,14 @@ def _in_other_process(
         return _Failure(
             f"{type(function).__name__} is not deterministic: {what} is {here.get(where, 'empty'):.300}, and "
             f"{there.get(where, 'empty'):.300} in a process with another hash seed, which orders sets in another way, "
-            "at another time and with other chance",
+            "at another time and with other random numbers",
             script.rows,
             [f"rows = {code_of(script.rows)}", called],
         )
 
     def check(drawn: Any, tally: Tally) -> None:
         script = _script(function, [*drawn[0], End()], options)
-        draw_next("low", luck_of(script.steps))
+        draw_next("low", draw_seed(script.steps))
         here = _ran(script, tally)
         if (failed := failure(script, text_of(here), other.run([script])[0])) is not None:
             raise failed
@@ -616,11 +620,11 @@ def _in_other_process(
             failures = [failure(*each, there) for each, there in zip(tried, outcomes, strict=True)]
             if not any(failures):
                 return ""
-            # The same examples again, so that what fails there gets smaller.
+            # The same examples again, so that a failure in that process is shrunk.
             _prove("same_again", "", function, example, check, options, seed_=number)
             raise _falsified("same_again", function, [each for each in failures if each is not None], options, number)
-    except NotThere as error:
-        return f" in this process (in no other one, to which it cannot be sent: {error})"
+    except ProcessUnavailable as error:
+        return f" in this process (not in another one, because it cannot be sent there: {error})"
 
 
 @_shows
@@ -653,7 +657,7 @@ def assert_matches(
     """
     __tracebackhide__ = True
     if not callable(model):
-        raise DefinitionError(f"model={model!r:.200} is no function; give it before the rows")
+        raise DefinitionError(f"model={model!r:.200} is not a function; give it before the rows")
 
     def check(done: list[Any], tally: Tally) -> None:
         tally.steps(done)
@@ -663,7 +667,7 @@ def assert_matches(
             expected = list(model(list(happened)))
         except Exception as error:
             raise DefinitionError(
-                f"the model fails: {type(error).__name__}: {error}; it was given {happened!r}"
+                f"the model fails: {type(error).__name__}: {error}; its argument was {happened!r}"
             ) from error
         timed = any(isinstance(value, Record) for value in expected)
         outputs = _ran(script, tally)["sorted({}.take_output(), key=repr)"]
@@ -672,7 +676,8 @@ def assert_matches(
         expected.sort(key=repr)
         if given != expected and repr(given) != repr(expected):
             raise _Failure(
-                f"{type(function).__name__} is not as its model: it gives {given!r:.300}, the model {expected!r:.300}",
+                f"{type(function).__name__} differs from its model: it gives {given!r:.300}, the model "
+                f"{expected!r:.300}",
                 script.rows,
                 [
                     *script.lines("harness"),
@@ -683,7 +688,7 @@ def assert_matches(
                 expected,
             )
 
-    proved = "the outputs are those of the model" + ("" if clocks else " while the processing time stands still")
+    proved = "the outputs are those of the model" + ("" if clocks else " at a fixed processing time")
     move = 10_000 if isinstance(clocks, bool) else milliseconds_of(clocks, "clocks", least=1)
     example: SearchStrategy[Any] = _stream(rows).flatmap(
         (lambda stream: steps(stream, move=move)) if clocks else batches
@@ -713,7 +718,7 @@ def assert_state_bounded(
         A sentence with the claim and the number of examples.
 
     Raises:
-        Falsified: More entries stay.
+        Falsified: More entries remain.
     """
     __tracebackhide__ = True
     silence_ms = milliseconds_of(silence, "silence")
@@ -726,7 +731,7 @@ def assert_state_bounded(
         times = [row.timestamp for batch in cut for row in batch.rows if row.timestamp is not None]
         silent = [ProcessingTime(silence_ms), *([Watermark(max(times) + silence_ms)] if times else [])]
         for what, last in ((f"{silence_ms} ms after its last row", silent), ("after the end of the input", [End()])):
-            # Work that clocks have made due is done, and what it made due in turn.
+            # Runs the work that the clocks have made due, and the work that it makes due in turn.
             script = _script(function, [*cut, *last], options)
             held = script.run(_held, None if last == [End()] else tally.look)
             if "error" in held:
@@ -787,7 +792,7 @@ def assert_runtimes_agree(
         output: Columns of the main output, as in `keyed.KeyedStream.process`; Spark needs it.
         schema: Columns of the rows as DDL; Spark needs it.
         schema2: The same of the second side; by default as ``schema``.
-        spark: A session. A query costs a second and more, so five examples are tried with it by default.
+        spark: A session. A query costs more than a second, so by default five examples are tried with it.
         options: As all properties have them; ``key`` names columns.
 
     Returns:
@@ -805,7 +810,9 @@ def assert_runtimes_agree(
     keys = []
     for key in (options.get("key"), options.get("key2") or options.get("key"))[: 1 if descriptors else sides]:
         if key is None or callable(key):
-            raise DefinitionError(f"assert_runtimes_agree: key={key!r}: all runtimes know only names of columns")
+            raise DefinitionError(
+                f"assert_runtimes_agree: key={key!r}: not all runtimes accept a function; give names of columns"
+            )
         keys.append((key,) if isinstance(key, str) else tuple(key))
     if spark is not None and (schema is None or output is None):
         raise DefinitionError("assert_runtimes_agree: spark= needs schema= and output=, the columns in and out")
@@ -820,7 +827,7 @@ def assert_runtimes_agree(
             return first.connect(streams[1].broadcast(*descriptors))
         return first.connect(*second) if second else first
 
-    # What a function emits for a broadcast element comes once a key group.
+    # Outputs for a broadcast element come once per key group.
     process: Any = {"parallelism": 1} if descriptors else {}
 
     def local(stream: list[Record], size: int) -> list[Any]:
@@ -847,7 +854,7 @@ def assert_runtimes_agree(
     def check(drawn: Any, tally: Tally) -> None:
         stream, size = drawn
         assume(stream)
-        # A batch of the local runtime has so many rows of each side.
+        # A batch of the local runtime has this many rows of each side.
         parts = _by_side(stream, sides)
         starts = range(0, max(map(len, parts)), size)
         cut = [Rows([row for part in parts for row in part[start : start + size]]) for start in starts]
@@ -860,7 +867,7 @@ def assert_runtimes_agree(
             others["Spark"] = lambda: on_spark(stream)
         for runtime, run in others.items():
             if descriptors and runtime == "Spark":
-                # Which rules a row sees depends on its batch, and tables are one.
+                # The rules that a row reads depend on its batch, and a table is one batch.
                 script = _script(function, [Rows(stream), End()], options)
                 found = script.run()
             expected = _plain([record.value for record in found["sorted({}.take_output(), key=repr)"]], names)

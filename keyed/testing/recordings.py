@@ -23,7 +23,7 @@ class Recording(Shown):
     Only batches in the job's changelog were committed; for a later one the folder may have an attempt.
 
     Args:
-        path: The folder that ``record=`` was given.
+        path: The folder of ``record=``.
 
     Attributes:
         operator: Name of the operator whose rows they are.
@@ -67,7 +67,7 @@ class Recording(Shown):
         except (OSError, pa.ArrowException) as error:
             raise CorruptionError(f"a record of rows cannot be read: {error}", where=str(file)) from error
         if said is None:
-            raise DefinitionError(f"{str(file)!r} is no record of rows: give the folder of record=")
+            raise DefinitionError(f"{str(file)!r} is not a record of rows: give the folder of record=")
         found: dict[str, Any] = json.loads(said)
         return found
 

@@ -1,7 +1,7 @@
 """Replay: the differences between a job's function and a changed one, over batches that the job has run.
 
-A changelog holds states and clocks, and no rows. Rows come from the job's recording, or from its source: one that is
-read from its start again, or one that resumes from the positions that the changelog has of each batch.
+A changelog holds states and clocks, and no rows. Rows come from the job's recording or from its source. A source is
+read from its start again, or resumes from the positions that the changelog has for each batch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Replayed:
 
     Attributes:
         first: Id of the first batch.
-        last: Id of the last one.
+        last: Id of the last batch.
         rows: Number of their rows.
         lines: The differences as a diff: ``-`` with the job's function, ``+`` with the changed one. First outputs and
             side outputs, then states by key, then timers.
@@ -74,14 +74,14 @@ def replay(
 
     Args:
         changelog: The changelog of the job's first operator, or the URL of one in an object store. It is only read.
-        function: The job's function. Its results have to equal the changelog, or the rows are not the job's.
+        function: The job's function. If its results differ from the changelog, the rows are not the job's.
         changed: The changed function.
         rows: The job's `Recording`. Or its source: the rows from its start, for a job of the local runtime; a source
             with positions; a `keyed.KafkaSource` of the topic, for a job on Spark too.
-        key: Key of a row, as the job has it.
+        key: Key of a row, as in the job.
         key2: Key of a row of the second side.
         timestamp: Column or function of a row's event time in milliseconds, as in the job; not needed with a recording.
-            `keyed.INGESTION_TIME` if the job has it.
+            `keyed.INGESTION_TIME` if the job uses it.
         watermark: As in the job.
         order: As in the job.
         broadcast: Descriptors of its broadcast states.
@@ -91,7 +91,7 @@ def replay(
     Raises:
         DefinitionError: There are no such batches, or the rows are not those of the job.
         ChangelogError: The changelog has no positions to assign rows to batches, or does not match the rows.
-        HistoryCompacted: It does not go back so far.
+        HistoryCompacted: The changelog does not go back that far.
     """
     log: Changelog = changelog_at(changelog)
     header = header_of(log)
@@ -124,8 +124,8 @@ def replay(
         for (what, left), (_, logged) in zip(runs[0].items(), _seen(harness).items(), strict=True):
             if what in ("state", "timer") and any(_differ(left, logged)):
                 raise DefinitionError(
-                    f"rows: with them {type(function).__name__} leaves another {next(_differ(left, logged))} than the "
-                    f"changelog has after batch {last}; give the rows, key, timestamp, watermark and order of the job"
+                    f"rows: with these rows, {type(function).__name__} has another {next(_differ(left, logged))} than "
+                    f"the changelog after batch {last}; give the rows, key, timestamp, watermark and order of the job"
                 )
     return Replayed(first, last, sum(map(len, batches)), tuple(_diff(*runs)))
 
@@ -153,7 +153,7 @@ def _differ(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
     """Return the differences."""
     for what in sorted({*one, *other}):
         left, right = one.get(what, _NOTHING), other.get(what, _NOTHING)
-        # A NaN is not equal to itself, but shown the same.
+        # A NaN is not equal to itself, but has an equal representation.
         if left != right and repr(left) != repr(right):
             yield what
 
@@ -162,7 +162,7 @@ def _positions(changelog: Changelog, first: int, last: int) -> dict[int, _Positi
     """Return the job's position after each batch, and before the first one.
 
     Raises:
-        ChangelogError: It has none.
+        ChangelogError: It has no position for a batch.
     """
     found: dict[int, _Position] = {}
     for sequence, record in changelog.positions(max(sequence_of(first) - 2, 0)):
@@ -172,7 +172,9 @@ def _positions(changelog: Changelog, first: int, last: int) -> dict[int, _Positi
             found[batch] = decode_spark(record) or decode_position(record, where)
     missing = [batch for batch in range(max(first - 1, 0), last + 1) if batch not in found]
     if missing:
-        raise ChangelogError(f"{changelog} has no position of batch {missing[0]}: its rows are not known; begin later")
+        raise ChangelogError(
+            f"{changelog} has no position for batch {missing[0]}, so its rows are unknown; begin later"
+        )
     return found
 
 
@@ -186,8 +188,8 @@ def _batches(
     """Return the rows of each batch.
 
     Raises:
-        ChangelogError: The job has read its source in another way than ``rows``.
-        DefinitionError: There are fewer rows than it has read.
+        ChangelogError: The job's source has positions of another kind than ``rows``.
+        DefinitionError: There are fewer rows than the job has read.
     """
     ends = [positions.get(number - 1) for number in numbers[:1]] + [positions[number] for number in numbers]
     pairs = list(pairwise(ends))
@@ -201,12 +203,12 @@ def _batches(
         counts = [0 if position is None else _rows_of(position, changelog) for position in ends]
         if not isinstance(rows, Iterable):
             raise DefinitionError(
-                f"rows={rows!r}: a changelog holds no rows; give Recording(folder), what the job has recorded with "
-                "record=, or its source"
+                f"rows={rows!r}: a changelog holds no rows; give Recording(folder) with the folder of record=, or the "
+                "job's source"
             )
         given = list(rows)
         if len(given) < counts[-1]:
-            raise DefinitionError(f"rows: {len(given)} are given, and the job had read {counts[-1]}")
+            raise DefinitionError(f"rows: {len(given)} rows are given, and the job has read {counts[-1]}")
         read = [given[start:end] for start, end in pairwise(counts)]
     return [[Record(row, _time(row, timestamp)) for row in each] for each in read]
 
@@ -222,17 +224,17 @@ def _rows_of(position: _Position, changelog: Changelog) -> int:
     """Return the number of rows that a job had read from a source without positions.
 
     Raises:
-        ChangelogError: It has positions.
+        ChangelogError: The source has positions.
     """
     if isinstance(position, SparkPosition):
         raise ChangelogError(
-            f"{changelog} is that of a query on Spark, whose sources are not lists of rows: run it with record=folder "
+            f"{changelog} belongs to a query on Spark, whose sources are not lists of rows: run it with record=folder "
             "and give Recording(folder), or give a KafkaSource of its topic"
         )
     if position.source is not None:
         raise ChangelogError(
-            f"{changelog}: the job's source goes on from positions of its own, as {position.source!r}: give that "
-            "source as rows, or run the job with record=folder and give Recording(folder)"
+            f"{changelog}: the job's source resumes from positions such as {position.source!r}: give that source as "
+            "rows, or run the job with record=folder and give Recording(folder)"
         )
     _check_single(position, changelog)
     return position.rows
@@ -258,7 +260,7 @@ def _source_of(position: _Position | None, changelog: Changelog) -> Any:
         _check_single(position, changelog)
         if position.source is not None:
             return position.source
-        raise ChangelogError(f"{changelog}: the job's source is read from its start: give its rows from there")
+        raise ChangelogError(f"{changelog}: the job's source is read from its start: give its rows from the start")
     try:
         ((topic, offsets),) = json.loads(position.sources[0]).items()
         if len(position.sources) == 1 and all(part.isdigit() and type(at) is int for part, at in offsets.items()):
@@ -266,7 +268,7 @@ def _source_of(position: _Position | None, changelog: Changelog) -> Any:
     except (ValueError, AttributeError):
         pass
     raise ChangelogError(
-        f"{changelog}: the query on Spark does not read one topic of Kafka alone, and stands at "
+        f"{changelog}: the query on Spark does not read a single Kafka topic; its position is "
         f"{position.sources!r:.200}: run it with record=folder and give Recording(folder)"
     )
 
@@ -275,7 +277,7 @@ def _read(source: SeekableSource, before: Any, after: Any) -> list[Any]:
     """Read a source from one position to another.
 
     Raises:
-        DefinitionError: It does not reach that position.
+        DefinitionError: It does not reach the second position.
     """
     if isinstance(source, KafkaSource):
         return list(source.between(before, after))
@@ -294,7 +296,7 @@ def _read(source: SeekableSource, before: Any, after: Any) -> list[Any]:
         if pauses > 1:
             break
     raise DefinitionError(
-        f"rows: {source!r} does not come to {after!r}, where the job's source stood; give that source"
+        f"rows: {source!r} does not reach {after!r}, the position of the job's source; give that source"
     )
 
 

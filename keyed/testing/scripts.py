@@ -160,7 +160,7 @@ class End:
 
 
 Step = Rows | Watermark | ProcessingTime | Crash | Rescale | End
-#: What a run has left: the expression that gives it for a harness, and its value.
+#: Result of a run: values by the expressions that return them for a harness.
 Outcome = dict[str, Any]
 
 
@@ -176,14 +176,14 @@ class Script:
         function: The function. Each run has its own copy.
         steps: The steps, in order.
         options: Keywords of the harness.
-        afresh: It begins in a new process, like each crash and each change of the number of key groups: with the memory
-            of the process as it was when the script was created.
+        in_new_process: It begins in a new process, as after a crash or a change of the number of key groups: with the
+            process memory of the time when the script was created.
     """
 
     function: Function
     steps: tuple[Step, ...] = attrs.field(converter=_steps)
     options: HarnessOptions
-    afresh: bool = False
+    in_new_process: bool = False
     _memory: ProcessMemory = attrs.field(
         init=False, eq=False, repr=False, default=attrs.Factory(lambda self: ProcessMemory(self.function), True)
     )
@@ -199,7 +199,7 @@ class Script:
         watch: Callable[[KeyedTestHarness], object] | None = None,
         prepare: Callable[[Any], object] | None = None,
     ) -> Outcome:
-        """Run it and return the observable result, by default all of `outcome`; or the error.
+        """Run it, and return the observable result (by default all of `outcome`) or the error.
 
         Args:
             look: Returns the observable result.
@@ -209,13 +209,13 @@ class Script:
         function = copied(self.function)
         if prepare is not None:
             prepare(function)
-        if self.afresh:
-            self._memory.put_back()
+        if self.in_new_process:
+            self._memory.reset()
         with KeyedTestHarness(function, **self.options) as harness:
             try:
                 for step in self.steps:
                     if isinstance(step, Crash | Rescale):
-                        self._memory.put_back()
+                        self._memory.reset()
                     step.do(harness, self.function)
                 if watch is not None:
                     watch(harness)
@@ -232,7 +232,7 @@ class Script:
             elif value and value != "memory":
                 options.append(f"{name}={code_of(value)}")
         forgets = self._memory.lines()
-        lines = [*(forgets if self.afresh else ()), f"{harness} = KeyedTestHarness({', '.join(options)})"]
+        lines = [*(forgets if self.in_new_process else ()), f"{harness} = KeyedTestHarness({', '.join(options)})"]
         for step in self.steps:
             lines += [*(forgets if isinstance(step, Crash | Rescale) else ()), *step.lines(harness, self.function)]
         return lines
@@ -259,17 +259,17 @@ def difference(one: Outcome, other: Outcome) -> str | None:
     """Return the expression in which two outcomes differ, ``None`` if they are the same."""
     for expression in one | other:
         left, right = one.get(expression), other.get(expression)
-        # What is not there is as good as empty; and a NaN is not equal to itself, but has the same text.
+        # A missing value counts as empty. A NaN is not equal to itself, but has the same text.
         if (left or right) and left != right and _text(expression, left) != _text(expression, right):
             return expression
     return None
 
 
 def text_of(outcome: Outcome) -> dict[str, str]:
-    """Return the text of an outcome's values, which is the same for equal ones in any process, without empty ones.
+    """Return the text of an outcome's non-empty values. Equal values have the same text in any process.
 
-    Sets and dictionaries are in the order of their elements' texts, and so are outputs: the `repr` of a set, by which
-    these are sorted, differs between processes.
+    Sets, dictionaries and outputs are sorted by the texts of their elements, because the `repr` of a set differs
+    between processes.
     """
     return {expression: _text(expression, value) for expression, value in outcome.items() if value}
 
@@ -281,10 +281,10 @@ def _text(expression: str, value: Any) -> str:
 
 
 def form_of(value: Any) -> str:
-    """Return the text of a value, which is the same for equal ones of a type in any process."""
+    """Return the text of a value. Equal values of a type have the same text in any process."""
     kind = type(value)
     if kind is float:
-        # Zero has two signs and is one.
+        # Zeros of both signs are equal.
         return repr(value + 0.0)
     if kind in (int, str, bool, type(None)):
         return repr(value)

@@ -1,10 +1,10 @@
 """The simulator: a function on the real engine, while workers die, stores fail and writes are torn, late or repeated.
 
-A simulation is chosen by its seed. The rows are cut into batches, with clocks, deaths and rescaling between them.
-Each key group of a batch runs on any of three workers with a local store each, as on Spark, where the worker of a
-partition changes from batch to batch; failures are retried until the batch is committed. Rescaling goes through the
-changelog. At the end outputs, states and timers have to equal those of an undisturbed run, and the local stores and the
-changelog have to equal the log.
+A seed determines a simulation. The rows are cut into batches, with clocks, deaths and rescaling between them. Each key
+group of a batch runs on any of three workers with a local store each, as on Spark, where the worker of a partition
+changes from batch to batch; failures are retried until the batch is committed. Rescaling goes through the changelog. At
+the end outputs, states and timers have to equal those of an undisturbed run, and the local stores and the changelog
+have to equal the log.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from keyed.watermarks import WatermarkStrategy
 
 
 class SimulationFailed(AssertionError):
-    """A simulation ended with another result than the undisturbed run.
+    """A simulation ended with a result that differs from the undisturbed run.
 
     Attributes:
         seed: The seed that repeats it.
@@ -105,13 +105,13 @@ class Simulation:
         """Run it with its faults.
 
         Raises:
-            SimulationFailed: It has another result than expected.
+            SimulationFailed: Its result differs from the expected one.
         """
         __tracebackhide__ = True
         random = Random(self.seed + 1)  # noqa: S311 - chance is for tests
         self.script[:] = []
         with ExitStack() as stack:
-            # A log so small would never be cleaned.
+            # A log this small would never be cleaned.
             stack.enter_context(patch.object(cleaning, "_SLACK_BYTES", 64))
             kind, on_disk = random.random(), random.random() < 0.03
             memory = Path("/dev/shm")  # noqa: S108 - a disk that costs nothing, where there is one
@@ -135,7 +135,7 @@ class Simulation:
             spec = operator_of(self.function, parallelism=parallelism, **self._options)
             groups = FaultyGroups(spec, faults, changelogs, disk)
             stack.enter_context(FaultyDisk(folder / "logs", faults, groups.die).in_place())
-            # The function's close is no part of it.
+            # The function's ``close`` is not part of it.
             stack.callback(groups.discard)
             driven = DrivenFunction(groups, self.key, self.key2)
             try:
@@ -201,7 +201,7 @@ def simulate(
         options: As in `KeyedTestHarness`; by default the watermark is that for rows in order.
 
     Raises:
-        SimulationFailed: One ended with another result than the undisturbed run.
+        SimulationFailed: One ended with a result that differs from the undisturbed run.
         DefinitionError: ``simulations`` or ``seed`` is not a number.
     """
     __tracebackhide__ = True
@@ -214,7 +214,7 @@ def simulate(
     memory = ProcessMemory(function)
     for each in range(first, first + many):
         simulation = Simulation(function, rows, seed=each, **options)
-        # Each begins in a new process, so that its seed alone repeats it.
+        # Each begins in a new process, so that its seed alone reproduces it.
         with memory.as_at_first():
             expected = simulation.expected()
         with memory.as_at_first():

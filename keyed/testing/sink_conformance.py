@@ -1,4 +1,4 @@
-"""Tests for sinks with each row once, for those of `keyed` and for functions of third parties.
+"""Conformance tests for exactly-once sinks, those of `keyed` and functions of third parties.
 
 Subclass `SinkConformance`, define how the sink is created and read, and let a test runner collect it, as with
 `keyed.testing.store_conformance`. The sink is run in the local runtime.
@@ -30,7 +30,7 @@ class _Numbers(keyed.KeyedProcessFunction):
 
 
 class SinkConformance:
-    """Contract of a sink that has each row once."""
+    """Contract of a sink that holds each row exactly once."""
 
     def make_sink(self, path: Path) -> SinkLike:
         """Return a sink, new or in the state after another run.

@@ -1,4 +1,4 @@
-"""A state machine of Hypothesis over a harness: rows, clocks, crashes and rescaling in any order, own invariants."""
+"""A Hypothesis state machine over a harness: rows, clocks, crashes and rescaling in any order, with your invariants."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keyed.testing.scripts import Crash, ProcessingTime, Rescale, Rows, Step, co
 from keyed.testing.timed_records import Record, SecondRecord
 
 
-class _Told:
+class _StepsAsTest:
     """The steps as the text of a test, created when it is shown."""
 
     def __init__(self, machine: type, steps: list[Step], function: Function, memory: ProcessMemory) -> None:
@@ -61,7 +61,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
         self._function = copied(self.harness.function)
         self._memory = ProcessMemory(self._function)
         self._steps: list[Step] = []
-        self._told = _Told(type(self), self._steps, self._function, self._memory)
+        self._steps_as_test = _StepsAsTest(type(self), self._steps, self._function, self._memory)
         self.seen: list[Record] = []
         self.outputs: list[Record] = []
 
@@ -87,7 +87,7 @@ class KeyedStateMachine(RuleBasedStateMachine):
 
     @rule()
     def process_dies(self) -> None:
-        """Let the process die and another one continue."""
+        """Kill the process, and continue in another one."""
         self._do(Crash())
 
     @rule(data=st.data())
@@ -98,12 +98,12 @@ class KeyedStateMachine(RuleBasedStateMachine):
     def _do(self, step: Step) -> None:
         self._steps.append(step)
         if isinstance(step, Crash | Rescale):
-            self._memory.put_back()
+            self._memory.reset()
         step.do(self.harness, self._function)
         self.outputs += self.harness.take_output()
 
     def teardown(self) -> None:
-        """Close the harness, and let Hypothesis print the steps of a failure as a test."""
-        note(self._told)
+        """Close the harness, and make Hypothesis print the steps of a failure as a test."""
+        note(self._steps_as_test)
         self.harness.close()
-        self._memory.put_back()
+        self._memory.reset()

@@ -80,7 +80,7 @@ def of_keys(delta: Delta, keys: set[bytes], states: dict[str, Any]) -> Delta:
             rows = [tuple(row.values()) for row in table.upserts.select(names).to_pylist()]
             mask = [encode_key(row[0] if len(row) == 1 else row) in keys for row in rows]
             tables.append(attrs.evolve(table, upserts=table.upserts.filter(mask)))
-    # Broadcast states belong to no key, and so to all.
+    # Broadcast states belong to no key, so their entries are always included.
     wanted = {*keys, encode_key(None)}
     entries = [entry for entry in delta.entries if encode_key(key_of(entry[0])) in wanted]
     return attrs.evolve(delta, entries=entries, tables=tables)

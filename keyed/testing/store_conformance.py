@@ -1,4 +1,4 @@
-"""Tests that every local store passes, for the stores of `keyed` and for those of third parties.
+"""Conformance tests for local stores, those of `keyed` and of third parties.
 
 Subclass `LocalStoreConformance`, give it a factory, and let a test runner collect it:
 
@@ -10,7 +10,8 @@ The tests need no library: they are methods named ``test_*`` with a folder as ar
 ``assert``.
 """
 
-# A test's name states its claim, and the methods of the reference are those of the protocol; chance here is for tests.
+# A test's name states its claim, and the methods of the reference are those of the protocol; random numbers are for
+# tests.
 # ruff: noqa: D102, S311
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def _due(changes: Iterable[Change]) -> list[tuple[int, bytes, bytes]]:
 class LocalStoreConformance(TableConformance):
     """The contract of a local store. Override `make_store`, and `durable` for a store that outlives its process."""
 
-    #: Whether a store that is closed and made again in the same folder holds what was applied to it.
+    #: True if a store that is closed and opened again in the same folder keeps its content.
     durable = False
 
     def make_store(self, path: Path) -> LocalStore:

@@ -36,17 +36,17 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 32}
 #: A second, minute, hour and day.
 _ROUND_TIMES = (1_000, 60_000, 3_600_000, 86_400_000)
-#: How far clocks mostly move at a time.
+#: Limit of most single moves of a clock.
 _MOST_OFTEN = 10_000
 _PARAMETERS = re.compile(r"(array|map|struct)<(.*)>$", re.DOTALL)
 
 
-# A fold says nothing of these, and no state keeps it.
+# The fold means nothing for these values, and state does not keep it.
 _times = st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)).map(lambda time: time.replace(fold=0))  # noqa: DTZ001
 
 
 def values(type_: str) -> SearchStrategy[Any]:
-    """Return values of a column type. Three of four are one of a few simple ones, so that they repeat.
+    """Return values of a column type. Three of four are drawn from a few simple ones, so that values repeat.
 
     Whole numbers of ``bigint`` stay within 32 bits, so that sums of them stay within 64; floating-point numbers are
     finite.
@@ -67,7 +67,7 @@ def values(type_: str) -> SearchStrategy[Any]:
         parts = [part.strip() for part in split_top_level(inner)]
         if kind == "map" and _PARAMETERS.match(parts[0]):
             raise DefinitionError(
-                f"column type {type_!r}: no Python dictionary has such keys; give the column a strategy"
+                f"column type {type_!r}: a Python dictionary cannot have such keys; give the column a strategy"
             )
         drawn = [values(part) for part in parts]
         return st.lists(drawn[0], max_size=3) if kind == "array" else st.dictionaries(*drawn, max_size=3)
@@ -90,18 +90,18 @@ def values(type_: str) -> SearchStrategy[Any]:
         "timestamp_ntz": _repeating(times, _times),
     }
     if type_ not in simple:
-        raise DefinitionError(f"column type {type_!r}: there are no values for it; give the column a strategy")
+        raise DefinitionError(f"column type {type_!r} is not supported; give the column a strategy")
     return simple[type_]
 
 
 def _repeating(few: list[Any], others: SearchStrategy[Any]) -> SearchStrategy[Any]:
-    """Return values of which three of four are among a few, the simplest first."""
+    """Return values, three of four of which are drawn from a few, the simplest first."""
     return st.sampled_from([*few, *few[:1] * max(0, 5 - len(few)), None, *[None] * (len(few) // 6)]).flatmap(
         lambda value: others if value is None else st.just(value)
     )
 
 
-#: Types of which the column's values would be others.
+#: Types that would change the column's values.
 _OF_PYTHON: dict[Any, SearchStrategy[Any]] = {
     UUID: _repeating([UUID(int=0), UUID(int=1)], st.uuids()),
     Decimal: values("decimal(10,2)"),
@@ -122,9 +122,9 @@ def skewed(*keys: Any) -> SearchStrategy[Any]:
 def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
     """Return rows of a schema: dictionaries for one in DDL, objects for an attrs class, a dataclass or a named tuple.
 
-    Columns in DDL are never null; fields of a class are ``None`` now and then if their type says ``| None``.
-    Any value of a type may be drawn, and a few are drawn often, so that keys repeat. A key of several columns, and one
-    with your own strategy, should have few values: ``user=skewed("ann", "bob")``.
+    Columns in DDL are never null; fields of a class are sometimes ``None`` if their type includes ``None``. Any value
+    of a type may be drawn, and a few are drawn often, so that keys repeat. A key of several columns, and one with your
+    own strategy, should have few values: ``user=skewed("ann", "bob")``.
 
     Args:
         schema: ``"user string, amount bigint"``, a Spark ``StructType``, an attrs class, a dataclass or a named tuple.
@@ -141,7 +141,7 @@ def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
             raise DefinitionError(f"column {name!r} is not in the schema: {', '.join(fields)}")
         if not isinstance(strategy, SearchStrategy):
             raise DefinitionError(
-                f"{name}={strategy!r} is no strategy; give hypothesis.strategies.just(...) or skewed(...)"
+                f"{name}={strategy!r} is not a strategy; give hypothesis.strategies.just(...) or skewed(...)"
             )
     chosen = {}
     for name, (argument, type_) in fields.items():
@@ -174,7 +174,7 @@ def _objects(hint: Any, where: str) -> SearchStrategy[Any]:
     """Return values of a Python type.
 
     Raises:
-        DefinitionError: There are none for it.
+        DefinitionError: The type is not supported.
     """
     if hint in _OF_PYTHON:
         return _OF_PYTHON[hint]
@@ -197,7 +197,7 @@ def _objects(hint: Any, where: str) -> SearchStrategy[Any]:
             return st.sampled_from(hint)
         if attrs.has(hint) or dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"):
             return rows(hint)
-    raise DefinitionError(f"{where}: there are no values of type {hint!r}; give rows a strategy for it")
+    raise DefinitionError(f"{where}: type {hint!r} is not supported; give rows a strategy for it")
 
 
 @st.composite
@@ -223,13 +223,13 @@ def streams(
     Args:
         draw: Provided by Hypothesis.
         rows: The rows, of `rows` or of any other strategy.
-        timestamp: Column for the timestamp, in milliseconds or, if it is a datetime, as one.
+        timestamp: Column for the timestamp: milliseconds, or a datetime if the column has that type.
         gap: Approximate event time between one row and the next.
         delay: Distance by which a row may be behind the highest timestamp before it. It is not late by
             ``bounded_out_of_orderness`` of the same delay.
-        late: Further distance by which some rows are behind: these are late if their batch begins after those before
+        late: Further distance by which some rows are behind: these are late if their batch begins after the rows before
             them.
-        silence: If given, all keys are silent for this long now and then.
+        silence: If given, all keys are sometimes silent for this long.
         silent: Column of a key: then single keys are silent, while rows of others come.
         duplicates: A row may come twice.
         min_size: Minimal number of rows, without duplicates.
@@ -239,9 +239,9 @@ def streams(
         milliseconds_of(each, name)
         for each, name in ((gap, "gap"), (delay, "delay"), (late, "late"), (silence, "silence"))
     )
-    # One choice for the time since the row before, and one for what becomes of the row, the first of which is that it
-    # is left out: so an example shrinks row by row, and the others stay where they are; and rows shrink towards time 0
-    # together. A time is after the one before it, or after the next multiples of the gap, where windows begin.
+    # One choice is the time since the previous row, another the fate of the row; its first value leaves the row out. An
+    # example therefore shrinks row by row while the other rows keep their times, and rows shrink towards time 0
+    # together. A time follows the previous one, or one of the next multiples of the gap, where windows begin.
     jitters = sorted({0, 1, gap_ms // 7, gap_ms // 3, gap_ms // 2})
     nearby = [(0, 0)] * 12 + [(0, each) for each in (*jitters, gap_ms - 1, gap_ms, gap_ms + 1)]
     places = st.sampled_from(
@@ -256,7 +256,7 @@ def streams(
     if not min_size:
         fates.insert(0, (0, 0))
     silences = st.sampled_from([0, 0, silence_ms]) if silence_ms else st.just(0)
-    # Hypothesis draws few rows by itself, and most faults need several of one key.
+    # Hypothesis alone draws few rows, and most faults need several rows of one key.
     least = draw(st.sampled_from([min_size, max(min_size, max_size * 2 // 3)]))
     drawn = draw(st.lists(st.tuples(st.sampled_from(fates), places, silences, rows), min_size=least, max_size=max_size))
     timed = []
@@ -272,8 +272,8 @@ def streams(
     if silent:
         timed = _with_silences(timed, silent)
     found = []
-    # One choice moves all rows so that the first is at 0: a fault that needs rows some time apart would be lost if the
-    # first one alone came earlier.
+    # One choice shifts all rows so that the first is at 0. Moving only the first row would lose a fault that needs rows
+    # some time apart.
     leads = draw(st.sampled_from([False, True, True, True]))
     first = 0 if leads else min((now for now, times, *_ in timed if times), default=0)
     for now, times, lag, row, _ in sorted(timed, key=lambda each: each[0]):
@@ -314,7 +314,7 @@ def _replaced(row: Any, column: str, value: Any) -> Any:
 @st.composite
 def batches(draw: DrawFn, stream: Sequence[Record]) -> list[Rows]:
     """Return a stream cut into micro-batches. One row per batch is the simplest example."""
-    # Said once for all rows, so that rows can be left out of an example without moving the cuts.
+    # Drawn once for all rows, so that rows can be left out of an example without moving the cuts.
     together = draw(st.booleans())
     found: list[list[Record]] = []
     for record in stream:
@@ -327,10 +327,10 @@ def batches(draw: DrawFn, stream: Sequence[Record]) -> list[Rows]:
 
 @st.composite
 def other_arrivals(draw: DrawFn, done: Sequence[Step], *, delay: int, sides: Sequence[int]) -> list[Step]:
-    """Return steps whose rows arrive in another order: those of equal times, and those within the delay.
+    """Return steps with another order of arrival for rows of equal times and rows within the delay.
 
-    No further row becomes late, and none passes another step or a row of the other side. Rows without a time, and those
-    that are behind the highest one before them by more than the delay, keep their place.
+    No further row becomes late, and none passes another step or a row of the other side. Rows without a time, and rows
+    that are behind the highest earlier one by more than the delay, keep their place.
 
     Args:
         draw: Provided by Hypothesis.
@@ -385,7 +385,7 @@ def steps(
         clocks: The processing time moves.
         crashes: The process dies between batches.
         parallelisms: Numbers of key groups to which it may be rescaled.
-        move: Maximal move of a clock at a time.
+        move: Maximal single move of a clock.
         most: Maximal number of steps beside the batches.
     """
     done: list[Step] = list(draw(batches(stream)))
@@ -404,7 +404,7 @@ def steps(
         kinds.append(st.tuples(st.just(ProcessingTime), st.none(), moves, st.just(False)))
     if watermarks:
         sides: list[int | None] = [1, 2] if any(record.input == 2 for record in stream) else [None]
-        # From where it is, or from the highest row before it.
+        # From the current value, or from the highest row before it.
         kinds.append(st.tuples(st.just(Watermark), st.sampled_from(sides), moves, st.sampled_from([True, False])))
     between = draw(st.lists(st.tuples(st.integers(0, len(done)), st.one_of(kinds)), max_size=most)) if kinds else []
     # Places are counted from the end, so that rows before them can be left out of an example.
@@ -445,7 +445,7 @@ def two_streams(draw: DrawFn, left: SearchStrategy[Any], right: SearchStrategy[A
     first, second = draw(left), [SecondRecord(*row) for row in draw(right)]
     timed = all(row.timestamp is not None for row in (*first, *second))
     if timed and not draw(st.booleans()):
-        # As if both came as they happened, which is the simplest example; each stays as it is.
+        # The simplest example: both in order of event time. The order within each stream does not change.
         return list(merge(first, second, key=lambda row: row.timestamp))
     found = []
     while first and second:

@@ -1,6 +1,6 @@
 """Tests of local stores with table states, part of `keyed.testing.store_conformance.LocalStoreConformance`."""
 
-# A test's name states its claim; chance here is for tests.
+# A test's name states its claim; the random numbers are for tests.
 # ruff: noqa: D102, S311
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _delta(
 
 
 def _rows(store: LocalStore, state_id: int = 1) -> _Rows:
-    """Return the rows of a table, and check that each is there once."""
+    """Return the rows of a table, and check that each occurs once."""
     table = store.table(state_id)
     if table is None:
         return {}

@@ -1,4 +1,4 @@
-"""Counts of situations in the examples of a property: a property that saw no key twice has shown little."""
+"""Counts of situations in the examples of a property, which show if it tested its claim."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from keyed.testing.scripts import Crash, Outcome, Rescale, Rows, Step
 from keyed.testing.timed_records import Record
 from keyed.ttl import TimeDomain
 
-#: A key that comes twice in fewer than one of so many examples hardly does.
+#: A repeated key in fewer than one of this many examples is too rare.
 _HARDLY = 20
-#: So many examples are enough for a timer to fire.
+#: Number of examples within which a timer should fire.
 _MANY = 50
 
 
@@ -132,7 +132,7 @@ class Tally:
             missing.append("no key had state or a timer")
         if "left" in self.needs and not self.left:
             missing.append("there were no outputs, states and timers to compare: give rows to which it reacts")
-        # Where the input does not end, timers fire by chance, so that few examples without one are no wonder.
+        # If the input does not end, timers fire at random, so a few examples may have none.
         enough = "end" in self.needs or self.examples >= _MANY
         if has_timers and enough and not self.timers and not (self.waits_for_clock and "clock" not in self.needs):
             missing.append("no timer fired: give streams(gap=...) of the timers' length, or silence=")

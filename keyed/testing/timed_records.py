@@ -10,7 +10,8 @@ class Record(NamedTuple):
 
     Attributes:
         value: The emitted value, or the input.
-        timestamp: For an output, that of the element or of the event timer, or that of ``ctx.collect``; else ``None``.
+        timestamp: For an output, the timestamp of the element, of the event-time timer or of ``ctx.collect``; otherwise
+            ``None``.
     """
 
     value: Any

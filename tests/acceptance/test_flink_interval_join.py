@@ -287,5 +287,5 @@ def test_bounds_are_needed_and_event_time():
         with pytest.raises(DefinitionError, match="None"):
             harness_of(**bounds)
     first, second = keyed.stream([("1", 1)]), keyed.stream([("1", 1)])
-    with pytest.raises(TimestampError, match="goes by event time"):
+    with pytest.raises(TimestampError, match="the join uses event time"):
         first.connect(second).key_by(lambda row: row[0]).process(IntervalJoin(min, lower=0, upper=0)).run()

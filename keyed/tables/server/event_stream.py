@@ -144,14 +144,14 @@ class BatchEvents:
     def __init__(self, batch: Callable[[], int], describe: Callable[[], dict[str, Any]]) -> None:
         self._batch = batch
         self._describe = describe
-        self._told = -1
+        self._sent_batch = -1
 
     def take(self) -> bytes:
         """Return the newest batch as an event ``batch``, unless it was sent already."""
         batch = self._batch()
-        if batch == self._told:
+        if batch == self._sent_batch:
             return b""
-        self._told = batch
+        self._sent_batch = batch
         return _event(str(batch), "batch", self._describe())
 
 

@@ -194,7 +194,7 @@ def test_rows_that_are_late_for_all_windows_go_aside():
         (IntervalJoin, {"lower": 0, "upper": 1, "how": "outer"}, "how='outer' must be one of 'inner'"),
         (IntervalJoin, {"join": None, "lower": 0, "upper": 1}, r"join=None: give a function join\(left, right\)"),
         (IntervalJoin, {"lower": 0.5, "upper": 1}, "lower=0.5 is a float"),
-        (IntervalJoin, {"lower": 0, "upper": 1, "late_left": "late"}, "'late' is no OutputTag"),
+        (IntervalJoin, {"lower": 0, "upper": 1, "late_left": "late"}, "'late' is not an OutputTag"),
         (AsOfJoin, {"tolerance": -1}, "tolerance=-1 must be"),
         (AsOfJoin, {"how": "right"}, "how='right' must be one of 'inner', 'left'"),
         (EnrichmentJoin, {"timeout": 1, "domain": "event"}, "must be a TimeDomain"),

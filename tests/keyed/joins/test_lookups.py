@@ -145,11 +145,11 @@ def test_what_cannot_be_is_refused_before_the_first_row(given, message):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (["A"], "lookup gave a list for 1 keys"),
-        ({"a": ("A",)}, "has not the columns name, tier"),
-        ({"a": (1, 2)}, "what lookup gave, column 'name': 1 of type int does not fit: string takes str"),
-        ({"a": ("A", 1.5)}, "what lookup gave, column 'tier': 1.5 of type float does not fit"),
-        ({1: ("A", 1)}, "values of keys such as 1 of type int, and was asked for keys such as 'a'"),
+        (["A"], "lookup returned a list for 1 keys"),
+        ({"a": ("A",)}, "lacks the columns name, tier"),
+        ({"a": (1, 2)}, "the results of lookup, column 'name': 1 of type int does not fit: string takes str"),
+        ({"a": ("A", 1.5)}, "the results of lookup, column 'tier': 1.5 of type float does not fit"),
+        ({1: ("A", 1)}, "returned keys such as 1 of type int for keys such as 'a'"),
     ],
 )
 def test_answers_of_another_form_are_refused(answer, message):
@@ -160,7 +160,7 @@ def test_answers_of_another_form_are_refused(answer, message):
 def test_what_raises_is_told_with_the_keys_and_input_with_its_columns():
     with pytest.raises(UserFunctionError, match=r"lookup of the keys \['a', 'b'\]: ZeroDivisionError"):
         joined(rows("ab"), lambda keys: {keys[0]: 1 // 0}).run()
-    with pytest.raises(DefinitionError, match=r"other types than input= says.*column 'k' of string does not fit int64"):
+    with pytest.raises(DefinitionError, match=r"other types than input= declares.*column 'k' of string does not fit int64"):
         joined(rows("ab"), Directory({}), input="k bigint, n bigint, v bigint").run()
 
 

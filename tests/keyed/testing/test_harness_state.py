@@ -88,7 +88,7 @@ def test_states_are_there_after_a_crash_as_before(harness):
 
 
 def test_a_state_that_is_not_there_is_refused_with_the_names_of_those_that_are(harness):
-    with pytest.raises(DefinitionError, match="'cuont': there is none; there are elements, mean"):
+    with pytest.raises(DefinitionError, match="'cuont' does not exist; the states are: elements, mean"):
         harness.state("cuont")
 
 
@@ -185,7 +185,7 @@ def test_a_past_batch_and_some_keys_are_taken(job):
         KeyedTestHarness.from_changelog(job, Reminded(), as_of=9)
     with pytest.raises(DefinitionError, match="as_of=-1 must be the id of a batch"):
         KeyedTestHarness.from_changelog(job, Reminded(), as_of=-1)
-    with pytest.raises(DefinitionError, match=r"keys=\['x'\]: the changelog has neither state nor timers"):
+    with pytest.raises(DefinitionError, match=r"keys=\['x'\]: the changelog has no state or timers"):
         KeyedTestHarness.from_changelog(job, Reminded(), keys=["x"])
     with pytest.raises(DefinitionError, match="keys='a': give a list"):
         KeyedTestHarness.from_changelog(job, Reminded(), keys="a")

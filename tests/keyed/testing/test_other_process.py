@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 
 from keyed import KeyedProcessFunction
 from keyed.testing import Falsified, Record, assert_deterministic, other_process
-from keyed.testing.other_process import _INSIDE, _PROGRAM, NotThere, OtherProcess, _packed
+from keyed.testing.other_process import _INSIDE, _PROGRAM, OtherProcess, ProcessUnavailable, _packed
 from keyed.testing.scripts import Rows, Script
 from keyed.watermarks import WatermarkStrategy
 from tests.keyed.testing.test_properties import IN_ORDER, Total
@@ -108,7 +108,7 @@ def test_a_property_tried_where_a_module_is_imported_starts_one_process(tmp_path
     )
     # The one that imports it, and the other process, which imports it for the function and starts none.
     assert len(set(started.read_text().split())) == len(started.read_text().split()) == 2
-    assert "Plain: the same rows give the same again, in 5 different examples" in done.stdout
+    assert "Plain: the same rows give the same results again, in 5 different examples" in done.stdout
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def test_a_program_that_tries_a_property_without_a_guard_starts_one_process(tmp_
     )
     # Its class is sent by value, so that the other process does not run the program.
     assert len(started.read_text().split()) == 1
-    assert "the same rows give the same again, in 5 different examples" in done.stdout
+    assert "the same rows give the same results again, in 5 different examples" in done.stdout
 
 
 @pytest.mark.parametrize("source", ["a file", "a socket", "a pipe of another program"])
@@ -142,7 +142,7 @@ def test_requests_are_taken_from_the_pipe_alone(tmp_path, source):
             [sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, check=False, **given
         )
     assert done.returncode == 1
-    assert b"NotThere: requests are read from the pipe of OtherProcess alone" in done.stderr
+    assert b"ProcessUnavailable: requests are read from the pipe of OtherProcess alone" in done.stderr
     assert not (tmp_path / "unpickled").exists()
 
 
@@ -161,7 +161,7 @@ class Waits(KeyedProcessFunction):
 @pytest.mark.slow
 def test_a_process_that_does_not_answer_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(other_process, "_PATIENCE", 5.0)
-    with pytest.raises(NotThere, match="has not answered for 5 s"):
+    with pytest.raises(ProcessUnavailable, match="has not answered for 5 s"):
         ran(Waits())
 
 

@@ -78,7 +78,7 @@ def test_before_the_difference_there_is_none(job):
 
 def test_rows_that_are_not_those_of_the_job_are_refused(job):
     other = [row | {"amount": 1} for row in ROWS]
-    with pytest.raises(DefinitionError, match="than the changelog has after batch 5"):
+    with pytest.raises(DefinitionError, match="than the changelog after batch 5"):
         replay(job, Sales(), WithoutSevens(), other, key="shop", timestamp="time")
     with pytest.raises(DefinitionError, match="4 are given, and the job had read 9"):
         replay(job, Sales(), WithoutSevens(), ROWS[:4], key="shop", timestamp="time")
@@ -121,7 +121,7 @@ def test_a_source_is_read_again_at_the_positions_of_the_batches(tmp_path, first)
     assert done.lines == DIFFERS
     with pytest.raises(ChangelogError, match=r"give that source as rows, or run the job with record=folder"):
         replay(changelog, Sales(), Sales(), ROWS, key="shop", timestamp="time")
-    with pytest.raises(DefinitionError, match="does not come to"):
+    with pytest.raises(DefinitionError, match="does not reach"):
         replay(changelog, Sales(), Sales(), Numbered(ROWS[:5]), key="shop", timestamp="time")
 
 

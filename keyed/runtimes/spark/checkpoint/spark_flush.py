@@ -27,7 +27,7 @@ from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.begin import read_begin
 from keyed.runtimes.spark.checkpoint.folder import reached
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
-from keyed.runtimes.spark.checkpoint.state_reader import Chosen, StateOperator, committed_metas, for_groups
+from keyed.runtimes.spark.checkpoint.state_reader import Selection, StateOperator, committed_metas, for_groups
 from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.processor import WRITERS
 from keyed.stores import open_rocks_store
@@ -116,7 +116,7 @@ def _export_all(
     done: dict[tuple[str, int], Any] = {}
     for changes in (True, False):
         missing = [
-            Chosen(operator, keygroups, changes)
+            Selection(operator, keygroups, changes)
             for operator, name in chosen.items()
             if (keygroups := tuple(g for g in group_ids(operator.parallelism) if (name, g) not in done))
         ]

@@ -14,7 +14,7 @@ from keyed.engine.meta import GroupMeta
 from keyed.errors import OperatorChanged
 from keyed.outputs import schema_of
 from keyed.recovery.verification import Verified, verify_group
-from keyed.runtimes.spark.checkpoint.state_reader import Chosen, committed_metas, for_groups
+from keyed.runtimes.spark.checkpoint.state_reader import Selection, committed_metas, for_groups
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,7 +46,7 @@ def spark_verify(
         raise OperatorChanged(f"the checkpoint {checkpoint} has no operator {operator!r}; it has {sorted(found)}")
     verified = []
     for name in sorted(found) if operator is None else [operator]:
-        rows = for_groups(session, checkpoint, [Chosen(found[name])], _verifying(changelog), _RESULT)
+        rows = for_groups(session, checkpoint, [Selection(found[name])], _verifying(changelog), _RESULT)
         groups = [Verified(**{field: row[field] for field in _RESULT.names}) for row in rows]
         verified += sorted(groups, key=lambda each: each.group)
     return verified

@@ -152,7 +152,7 @@ def _layout(session: SparkSession, checkpoint: str, *, here: bool) -> Checkpoint
 
 
 @attrs.frozen
-class Chosen:
+class Selection:
     """Key groups to read.
 
     Attributes:
@@ -180,7 +180,7 @@ def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperato
     for operator in operators:
         for changes in (True, False):
             # Any number of key groups has one with this id.
-            frame = _rows(session, checkpoint, Chosen(operator, (0,), changes))
+            frame = _rows(session, checkpoint, Selection(operator, (0,), changes))
             found = frame.where("row = 0").select("record").collect()
             if found:
                 break
@@ -193,7 +193,7 @@ def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperato
 def for_groups(
     session: SparkSession,
     checkpoint: str,
-    chosen: Sequence[Chosen],
+    selections: Sequence[Selection],
     work: Callable[[GroupMeta, GroupLog], dict[str, Any]],
     result: Schema,
 ) -> list[Any]:
@@ -202,7 +202,7 @@ def for_groups(
     Args:
         session: The session.
         checkpoint: Folder of the checkpoint.
-        chosen: The key groups.
+        selections: The key groups.
         work: Called with the meta record of a group and with its log, which can be read once, and the rows of the last
             commit any number of times. Returns a row.
         result: The columns of that row. The rows that are given back have ``keygroup`` before them.
@@ -213,10 +213,10 @@ def for_groups(
     Raises:
         KeyedError: What the work raises, or `QueryFailed`.
     """
-    frames = [_rows(session, checkpoint, each) for each in chosen]
+    frames = [_rows(session, checkpoint, each) for each in selections]
     rows: DataFrame = reduce(lambda one, other: one.unionAll(other), frames)
-    tasks = sum(each.operator.parallelism for each in chosen)
-    if all(each.changes for each in chosen):
+    tasks = sum(each.operator.parallelism for each in selections)
+    if all(each.changes for each in selections):
         # Starting a task costs more than such a group.
         tasks = min(tasks, _TASKS_FOR_CHANGES)
     rows = rows.repartition(tasks, "operator", "keygroup")
@@ -230,25 +230,25 @@ def for_groups(
             raise_translated(error, f"reading the checkpoint {checkpoint}")
 
 
-def _rows(session: SparkSession, checkpoint: str, chosen: Chosen) -> DataFrame:
+def _rows(session: SparkSession, checkpoint: str, selection: Selection) -> DataFrame:
     """Return the rows of the key groups' logs: ``operator string, keygroup int, row long, record binary``.
 
     Row 0 is the meta record. Rows come in any order.
     """
-    operator = chosen.operator
+    operator = selection.operator
 
     def read(variable: str, row: str, record: str) -> DataFrame:
         reader = session.read.format("statestore").option("operatorId", operator.id).option("stateVarName", variable)
-        if chosen.changes:
+        if selection.changes:
             reader = reader.option("readChangeFeed", "true")
             reader = reader.option("changeStartBatchId", operator.batch).option("changeEndBatchId", operator.batch)
         else:
             reader = reader.option("batchId", operator.batch)
         frame = reader.load(checkpoint)
-        if chosen.changes:
+        if selection.changes:
             frame = frame.where("change_type = 'update'")
-        if chosen.keygroups is not None:
-            frame = frame.where(f"key.keygroup IN ({', '.join(map(str, chosen.keygroups))})")
+        if selection.keygroups is not None:
+            frame = frame.where(f"key.keygroup IN ({', '.join(map(str, selection.keygroups))})")
         name = f"'{_name(operator)}' AS operator"
         return frame.selectExpr(name, "key.keygroup", f"{row} AS row", f"{record} AS record")
 

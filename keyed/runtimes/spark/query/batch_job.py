@@ -65,7 +65,7 @@ class BatchJob(Job):
         for observation in plan.observations.values():
             marks |= marks_of(observation.get["marks"])
         progress = self._progress(0, None, {name: summed(each) for name, each in marks.items()})
-        self._hint(progress, marks)
+        self._warn(progress, marks)
         self._warnings.end()
-        self.tell(progress)
+        self.report(progress)
         return RunResult(self.values({0}), 1, progress.metrics, self.restored, table=tabled(self._outputs))

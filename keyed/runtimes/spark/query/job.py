@@ -61,7 +61,7 @@ class Job:
         self.points = {stage.name: stage.restore_from for stage in last.chain if stage.restore_from is not None}
         # What the key groups load, which have no state yet.
         self._cut: Cut | None = None
-        self._told = False
+        self._restore_reported = False
         self._warnings = UsageWarnings(last, outputs)
         #: The operators of which a bad row was logged.
         self._bad: set[str] = set()
@@ -87,10 +87,10 @@ class Job:
         sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
         return [value for sink in sinks for batch in sorted(batches) for value in sink.batches.get(batch, ())]
 
-    def tell(self, progress: Progress) -> None:
+    def report(self, progress: Progress) -> None:
         """Tell the user of a batch that was committed; of the first one of a restored query, what it has restored."""
-        if self._cut is not None and not self._told:
-            self._told = True
+        if self._cut is not None and not self._restore_reported:
+            self._restore_reported = True
             for operator, restoration in self._cut.operators.items():
                 before = sum(marker.counters.get("records_restored", 0) for marker in restoration.markers)
                 records = progress.metrics[operator].get("records_restored", 0) - before
@@ -112,7 +112,7 @@ class Job:
         watermark = min(each for each, _ in clocks.values())
         return Progress(batch, rows, watermark, processing_time, metrics)
 
-    def _hint(self, progress: Progress, marks: Mapping[str, list[dict[str, Any]]]) -> None:
+    def _warn(self, progress: Progress, marks: Mapping[str, list[dict[str, Any]]]) -> None:
         """Say what hardly anyone means of a batch with these marks; it may be looked at again."""
         for operator, each in marks.items():
             bad = next((mark["bad"] for mark in each if mark.get("bad")), None)

@@ -369,7 +369,7 @@ class SparkQuery(Shown):
             if "addBatch" in progress["durationMs"] and batch >= self.batches.stop:
                 self.batches = range(self.batches.start if self.batches else batch, batch + 1)
                 self._progress = self._job.progress(progress)
-                self._job.tell(self._progress)
+                self._job.report(self._progress)
 
 
 def _trigger(trigger: str | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -254,7 +254,7 @@ class StreamJob(Job):
         sources = progress["sources"][:-1] if self._last.ticks else progress["sources"]
         rows = sum(source["numInputRows"] for source in sources)
         found = self._progress(self.first_batch + progress["batchId"], rows, observed)
-        self._hint(found, marks)
+        self._warn(found, marks)
         return found
 
     def end_warnings(self, reports: Iterable[Mapping[str, Any]]) -> None:

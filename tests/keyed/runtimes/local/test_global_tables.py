@@ -110,9 +110,9 @@ def test_a_table_that_cannot_be_read_for_long_is_logged_twice(caplog):
     for seconds in range(0, 86_400, 10):
         now[0], fails[0] = float(seconds), 0 < seconds < 86_000
         reader.changed()
+    gone = "global table 'rates' cannot be read: the server is gone"
     assert [record.getMessage() for record in caplog.records] == [
-        "global table 'rates' cannot be read: the server is gone; the last version is kept; further failures are "
-        "counted",
+        f"{gone}; the last version is kept; further failures are counted",
         "global table 'rates' is read again after 8599 failures",
     ]
 

@@ -1,4 +1,4 @@
-"""Outputs of a function under test, until the test takes them."""
+"""Outputs of a function under test that the test has not taken yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from keyed.outputs import OutputTag
 from keyed.testing.timed_records import Record
 
 
-class WaitingOutputs:
+class PendingOutputs:
     """Outputs by tag; the main output has the tag ``None``.
 
     Attributes:
@@ -35,7 +35,7 @@ class WaitingOutputs:
             return
         self._rows.setdefault(tag, []).extend(map(Record, emitted.values, emitted.timestamps()))
 
-    def waiting(self) -> dict[str | None, list[Record]]:
+    def pending(self) -> dict[str | None, list[Record]]:
         """Return the outputs that were not taken, the main output first."""
         tags = sorted({*self._rows, *self._tables}, key=lambda tag: tag or "")
         return {tag: found for tag in tags if (found := self._of(tag))}
@@ -65,7 +65,7 @@ class WaitingOutputs:
         if tag == name and self.side and name not in self.side:
             others = ", ".join(map(repr, sorted(self.side)))
             raise DefinitionError(
-                f"nothing went to side output {name!r}, but to {others}; give the OutputTag itself to take one that "
+                f"side output {name!r} has no rows, only {others}; give the OutputTag itself to take an output that "
                 "may be empty"
             )
         return name

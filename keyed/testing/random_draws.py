@@ -1,4 +1,4 @@
-"""Random numbers at their extremes: the next draws of `random` and NumPy are low, high, or from another seed.
+"""Extreme random numbers: the next draws of `random` and NumPy are low, high, or from another seed.
 
 Hypothesis seeds both equally before each example, so two runs of an example would draw the same numbers, and an event
 of small probability, such as ``random.random() < 0.001``, would hardly ever occur. The first numbers are set to the
@@ -11,13 +11,13 @@ import random
 import sys
 from typing import Literal
 
-Luck = Literal["low", "high", "seeded"]
-#: How many words of 32 bits are extreme: those of half as many floating-point numbers.
+Draws = Literal["low", "high", "seeded"]
+#: Number of extreme words of 32 bits; a floating-point number uses two.
 _EXTREME_WORDS = 64
 
 
 def _undone(word: int) -> int:
-    """Return the word of a Mersenne twister that is tempered to this one."""
+    """Return the state word of a Mersenne twister whose tempered output is ``word``."""
     word ^= word >> 18
     word ^= (word << 15) & 0xEFC60000
     undone = word
@@ -32,11 +32,11 @@ def _undone(word: int) -> int:
 _HIGHEST = _undone(0xFFFFFFFF)
 
 
-def draw_next(luck: Luck, seed: int) -> None:
+def draw_next(draws: Draws, seed: int) -> None:
     """Set the next draws of `random`, and of NumPy if it is imported."""
     words = list(random.Random(seed).getstate()[1][:-1])  # noqa: S311 - chance of tests
-    if luck != "seeded":
-        words[:_EXTREME_WORDS] = [0 if luck == "low" else _HIGHEST] * _EXTREME_WORDS
+    if draws != "seeded":
+        words[:_EXTREME_WORDS] = [0 if draws == "low" else _HIGHEST] * _EXTREME_WORDS
     random.setstate((3, (*words, 0), None))
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
