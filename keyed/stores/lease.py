@@ -70,9 +70,9 @@ class Lease:
 _HELD: WeakSet[Lease] = WeakSet()
 
 
-def _leave() -> None:
+def _forget_parent() -> None:
     for lease in list(_HELD):
         lease.forget()
 
 
-os.register_at_fork(after_in_child=_leave)
+os.register_at_fork(after_in_child=_forget_parent)

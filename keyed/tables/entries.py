@@ -53,7 +53,7 @@ class EntryReader(EntryDecoder):
             its fields.
 
     Attributes:
-        range: The first address of its entries, and the one behind the last.
+        range: The first address of its entries, and the address after the last.
 
     Raises:
         StateSchemaChanged: ``type_`` does not fit the stored entries.
@@ -68,7 +68,7 @@ class EntryReader(EntryDecoder):
         self._result: Callable[[Any], Any] | None = None
         if schema.kind == "table":
             if type_ is not None:
-                raise StateSchemaChanged(f"types: the {schema} has columns, which have their types")
+                raise StateSchemaChanged(f"types: the {schema} has columns with types of their own")
         elif schema.rows is not None:
             self.has_entries = True
             names, read = [name for name, _ in schema.rows[1:]], self._decode
@@ -80,7 +80,7 @@ class EntryReader(EntryDecoder):
     def _take(self, type_: Any) -> None:
         """Read values, and keys of a map, in the user's types."""
         schema = self.schema
-        # Its descriptor is a map.
+        # The descriptor of a broadcast state is a map.
         is_broadcast = schema.kind == "broadcast" and isinstance(type_, MapState)
         if isinstance(type_, State) and type_.kind != schema.kind and not is_broadcast:
             raise StateSchemaChanged(f"types: {type_.kind} state {type_.name!r} is not the {schema}")
@@ -111,19 +111,19 @@ class EntryReader(EntryDecoder):
         return self.prefix_maker(namespace)(key)
 
     def key_head(self, key: Any) -> bytes:
-        """Return what the addresses of all entries of a key begin with, whatever the namespace."""
+        """Return the common prefix of the addresses of a key's entries, in all namespaces."""
         return self.range[0] + encode_key(key)
 
     def prefix_maker(self, namespace: Any) -> Callable[[Any], bytes]:
-        """Return what makes the prefixes of many keys."""
+        """Return a function from keys to their prefixes."""
         head, tail = self.range[0], encode_key(namespace)
         return lambda key: head + encode_key(key) + tail
 
     def bounds(self, prefix: Any, from_: Any, to: Any) -> tuple[bytes, bytes]:
-        """Return the first address of the entries of a range of keys, and the one behind the last.
+        """Return the first address of the entries of a range of keys, and the address after the last.
 
         Args:
-            prefix: What the keys begin with: text, bytes, or the first parts of keys that are tuples.
+            prefix: Prefix of the keys: text, bytes, or the first parts of keys that are tuples.
             from_: The least key, or its first parts.
             to: The key, or its first parts, before which the range ends.
         """
@@ -138,7 +138,7 @@ class EntryReader(EntryDecoder):
         return first, end
 
     def window_bounds(self, example: Entry, from_: int, to: int) -> tuple[bytes, bytes]:
-        """Return the addresses between which a key's windows are that start at a time or later, and before another one.
+        """Return the range of addresses of a key's windows that start in a range of times.
 
         Args:
             example: An entry of the key.
@@ -166,13 +166,13 @@ class EntryReader(EntryDecoder):
         try:
             return self._encode_sub(entry)
         except (TypeError, StructError) as error:
-            raise EncodingError(f"entry={entry!r:.100} is no entry of the {self.schema}: {error}") from error
+            raise EncodingError(f"entry={entry!r:.100} is not an entry of the {self.schema}: {error}") from error
 
     def rows(self, value: bytes | None) -> dict[bytes, bytes]:
-        """Return the rows that a stored list holds as the values of entries, by their subs and in the order of these.
+        """Return the rows that a stored list holds as values of entries, by and in the order of their subs.
 
         Raises:
-            EncodingError: It holds something else.
+            EncodingError: It does not hold such rows.
         """
         if value is None:
             return {}
@@ -180,7 +180,9 @@ class EntryReader(EntryDecoder):
         width, due = len(self.schema.rows), b"" if self.clock is None else value[:8]
         items = self._decode_list(value[len(due) :])
         if len(items) % width:
-            raise EncodingError(f"the {self.schema} holds a list of {len(items)} items, which is no number of rows")
+            raise EncodingError(
+                f"the {self.schema} holds a list of {len(items)} items, which is not a whole number of rows"
+            )
         found = {
             encode_key((items[at],)): due + self._encode_row(items[at + 1 : at + width])
             for at in range(0, len(items), width)
@@ -188,33 +190,33 @@ class EntryReader(EntryDecoder):
         return dict(sorted(found.items()))
 
     def head_of(self, address: bytes) -> bytes:
-        """Return what the addresses of all entries of an address's key begin with; of a beginning of a key itself."""
+        """Return the common prefix of the addresses of an address's key; a partial address is returned unchanged."""
         try:
             return address[: decode_key_at(address, _HEAD.size)[1]]
         except CorruptionError:
             return address
 
     def list_of(self, address: bytes) -> bytes:
-        """Return the address of the list that holds the row of an address; of a beginning of one the beginning."""
+        """Return the address of the list that holds the row of an address; a partial address is returned unchanged."""
         try:
             return address[: decode_key_at(address, decode_key_at(address, _HEAD.size)[1])[1]]
         except CorruptionError:
             return address
 
     def entry(self, prefix: bytes, sub: bytes, value: bytes | None) -> Entry:
-        """Decode an entry; one that is gone has no value."""
+        """Decode an entry; a removed one has no value."""
         key, namespace = self.place(prefix)
         if value is None:
             return Entry(key, namespace, self.decode_sub(sub), None)
         return Entry(key, namespace, self.decode_sub(sub), self.value(value), self.expires(value))
 
     def entries(self, prefix: bytes, sub: bytes, value: bytes) -> Iterator[Entry]:
-        """Decode what is stored at an address: an entry, or the rows of a list."""
+        """Decode the value stored at an address: an entry, or the rows of a list."""
         rows = {sub: value} if self.schema.rows is None else self.rows(value)
         return (self.entry(prefix, row, stored) for row, stored in rows.items())
 
     def expires(self, value: bytes) -> int | None:
-        """Tell when a stored value's time to live ends, if it has one."""
+        """Return the end of a stored value's time to live, if it has one."""
         return None if self.clock is None else expiry(value)
 
     def values(self, values: list[bytes | None]) -> list[Any]:
@@ -229,27 +231,27 @@ class EntryReader(EntryDecoder):
 
 
 def key_prefix(prefix: Any) -> bytes:
-    """Return what the encodings of all keys begin with that begin with ``prefix``.
+    """Return the common prefix of the encodings of all keys that begin with ``prefix``.
 
     Args:
-        prefix: Text, bytes, or the first parts of keys that are tuples, of which the last may be cut off as well.
+        prefix: Text, bytes, or the first parts of keys that are tuples, of which the last may be incomplete.
 
     Raises:
-        EncodingError: Nothing begins with it.
+        EncodingError: No key begins with it.
     """
     if isinstance(prefix, str | bytes):
-        # The encoding ends with one byte, which no longer text has there.
+        # The encoding ends with a terminator byte, which longer text does not have there.
         return encode_key(prefix)[:-1]
     if isinstance(prefix, tuple):
         return encode_key(prefix)[:-1]
     raise EncodingError(
         f"prefix={prefix!r} is a {type(prefix).__name__}; give text, bytes, or a tuple of the first parts of keys that "
-        "are tuples; for other keys from_= and to="
+        "are tuples; for other keys use from_= and to="
     )
 
 
 def _bound(key: Any) -> bytes:
-    """Return the encoding of a key, or of the first parts of one."""
+    """Return the encoding of a key, or of its first parts."""
     encoded = encode_key(key)
-    # Without its end a tuple comes before all that it begins, and so it does with it: the end is the least byte.
+    # A tuple sorts before all tuples that it begins, with and without its terminator, which is the least byte.
     return encoded[:-1] if isinstance(key, tuple) else encoded

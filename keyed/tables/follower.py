@@ -1,4 +1,4 @@
-"""A store of versions that follows a changelog, at the newest batch that all key groups have."""
+"""A versioned store that follows a changelog, at the newest batch that all key groups have committed."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ from keyed.stores.database import is_interrupted, is_locked, is_refused
 from keyed.stores.version_store import Extent, Part, VersionedBatch, VersionReader, VersionStore, is_store
 
 _log = logging.getLogger(__name__)
-#: Changes that are written at a time, of one commit or of several while the store is behind, and what a commit counts.
+#: Number of changes per write, from one commit or, while the store catches up, from several; and the weight of a
+#: commit.
 _CHANGES, _OF_COMMIT = 20_000, 20
-#: How the folder of a state begins that is joined with the one that is there.
+#: Prefix of the folder of a state that is merged into the existing one.
 _JOINED = "keyed-joined-"
 _Entry = tuple[bytes, bytes, bytes]
 
 
-class Held:
-    """The store in use, and how many snapshots hold which commits of it and of those before it.
+class PinnedStore:
+    """The store in use, and the commits of it and of earlier stores that snapshots have pinned.
 
     Attributes:
         store: The store.
         damage: Damage that a reader has found; empty without any.
         check: Raises the error that ended following, if there is one.
-        is_stopping: Following in this thread has to end.
+        is_stopping: Returns true if following has to end.
     """
 
     def __init__(self, store: VersionStore) -> None:
@@ -55,13 +56,13 @@ class Held:
         self.check: Callable[[], None] = _follows
         self.is_stopping: Callable[[], bool] = lambda: False
         self._is_closed = False
-        # The oldest commit of the store in use that may be taken: what is older may be removed.
+        # The oldest commit of the store in use that may be pinned: older ones may be removed.
         self._floor = 0
         self._counts: dict[tuple[VersionStore, int], int] = {}
         self._lock = threading.Lock()
 
     def check_open(self) -> None:
-        """Refuse tables that were closed, perhaps by another thread, or are not followed any more.
+        """Raise an error if the tables were closed, perhaps by another thread, or following has ended.
 
         Raises:
             StateAccessError: All stores were closed.
@@ -69,55 +70,55 @@ class Held:
         """
         self.check()
         if self._is_closed:
-            raise StateAccessError("the tables are closed; ask within their with block, or open them again")
+            raise StateAccessError("the tables are closed; use them within their with block, or open them again")
 
-    def take(self, store: VersionStore, commit: int) -> None:
-        """Keep a store open, and what a commit left in it.
+    def pin(self, store: VersionStore, commit: int) -> None:
+        """Keep a store open, and its state as of a commit.
 
         Raises:
             StateAccessError: All stores were closed.
-            HistoryCompacted: What the commit left may be removed already.
+            HistoryCompacted: The state as of the commit may be removed already.
             LocalStoreError: Another store is in use.
         """
         with self._lock:
             self.check_open()
-            if store is not self.store and not any(held is store for held, _ in self._counts):
-                raise LocalStoreError(f"{store.path} was rebuilt meanwhile; ask again")
+            if store is not self.store and not any(pinned is store for pinned, _ in self._counts):
+                raise LocalStoreError(f"{store.path} was rebuilt; repeat the query")
             if store is self.store and commit < self._floor:
                 raise HistoryCompacted(f"commit {commit} is older than the history that is kept")
             self._counts[store, commit] = self._counts.get((store, commit), 0) + 1
 
-    def give_back(self, store: VersionStore, commit: int) -> None:
-        """Undo a `take`."""
+    def unpin(self, store: VersionStore, commit: int) -> None:
+        """Undo a `pin`."""
         with self._lock:
             left = self._counts.pop((store, commit)) - 1
             if left:
                 self._counts[store, commit] = left
-            unused = store is not self.store and not any(held is store for held, _ in self._counts)
+            unused = store is not self.store and not any(pinned is store for pinned, _ in self._counts)
         if unused:
             store.close(delete=True)
 
     def refresh(self) -> bool:
-        """Refresh a store that another program writes. Whether that is possible: not while a snapshot holds it."""
+        """Refresh a store that another program writes. Returns false while a snapshot has pinned it."""
         with self._lock:
             store = self.store
             assert isinstance(store, VersionReader)
-            # What a snapshot reads may have been removed since.
-            return not any(held is store for held, _ in self._counts) and store.refresh()
+            # The refreshed store may lack the state that a snapshot reads.
+            return not any(pinned is store for pinned, _ in self._counts) and store.refresh()
 
-    def keep_from(self, oldest: int) -> int:
-        """Keep what commits of the store in use left from one on, or from the oldest that a snapshot holds.
+    def retain_from(self, oldest: int) -> int:
+        """Retain the state as of commits from this one on, or from the oldest that a snapshot has pinned.
 
         Returns:
-            The oldest commit that is kept. Older ones cannot be taken from now on.
+            The oldest commit that is kept. Older ones cannot be pinned any more.
         """
         with self._lock:
-            held = (commit for store, commit in self._counts if store is self.store)
-            self._floor = max(self._floor, min(oldest, min(held, default=oldest)))
+            pinned = (commit for store, commit in self._counts if store is self.store)
+            self._floor = max(self._floor, min(oldest, min(pinned, default=oldest)))
             return self._floor
 
     def report(self, store: VersionStore, error: LocalStoreError) -> None:
-        """Take in an error that a reader of a store met: if that is damaged, it is rebuilt."""
+        """Record an error that a reader of a store got: a damaged store is rebuilt."""
         self.check_open()
         with self._lock:
             if store is self.store and not is_transient(error):
@@ -127,7 +128,7 @@ class Held:
         """Use another store from now on."""
         with self._lock:
             old, self.store, self.damage, self._floor = self.store, new, "", 0
-            unused = not any(held is old for held, _ in self._counts)
+            unused = not any(pinned is old for pinned, _ in self._counts)
         if unused:
             old.close(delete=True)
 
@@ -135,22 +136,22 @@ class Held:
         """Close all stores. Closing again does nothing."""
         with self._lock, ExitStack() as stack:
             self._is_closed = True
-            for store in {self.store, *(held for held, _ in self._counts)}:
+            for store in {self.store, *(pinned for pinned, _ in self._counts)}:
                 stack.callback(store.close, delete=store is not self.store)
 
 
 def _follows() -> None:
-    """Raise nothing: following did not end."""
+    """Do nothing: following has not ended."""
 
 
 def is_transient(error: Exception) -> bool:
-    """Return whether an error of a store may be transient, such as a full disk."""
+    """Return true if an error of a store may be transient, such as a full disk."""
     return is_refused(error) or is_locked(error) or is_interrupted(error)
 
 
 @attrs.frozen
 class Lag:
-    """Lag of tables behind their changelogs, which themselves end one batch before the running job.
+    """Lag of tables behind their changelogs. These are one batch behind the running job.
 
     Attributes:
         records: Records of the changelogs that are not applied, over all key groups.
@@ -162,11 +163,11 @@ class Lag:
 
 
 class Follower:
-    """Follows the changelog of one operator, and after it those of the jobs that were restored from it.
+    """Follows the changelog of one operator, and then those of the jobs that were restored from it.
 
     The store shows one committed batch of all key groups. It resumes from its position. If that is not possible, the
-    differences from the changelog's state are applied, and that is logged. A damaged store is rebuilt. A changelog of
-    another job or operator is refused.
+    differences from the changelog's state are applied, and a warning is logged. A damaged store is rebuilt. A changelog
+    of another job or operator is refused.
 
     Args:
         operator: Name of the operator.
@@ -175,7 +176,7 @@ class Follower:
         history_ms: Processing time before the newest batch for which past states are kept.
 
     Attributes:
-        held: The store, and the commits that snapshots hold.
+        pinned: The store, and the commits that snapshots hold.
         rebuilds: Number of rebuilds from the beginning of a changelog since the store was opened, because it could not
             resume.
     """
@@ -184,14 +185,14 @@ class Follower:
         self.operator = operator
         self.changelog = changelog
         store = VersionStore(path)
-        self.held = Held(store)
+        self.pinned = PinnedStore(store)
         self.rebuilds = 0
         self._history_ms = history_ms
         self._lock = threading.Lock()
         self._states: dict[str, Any] = {}
         self._tables: dict[int, TableEntries] = {}
         self._log = _Log(changelog)
-        #: For `lag`, which does not wait until what there is has been applied.
+        #: Separate readers for `lag`, which does not wait until commits are applied.
         self._lagging, self._lag_lock = _Log(changelog), threading.Lock()
         self._is_written = changelog.header() is not None
         self._reason = ""
@@ -206,38 +207,38 @@ class Follower:
 
         Raises:
             ChangelogError: The changelog cannot be read, or is damaged.
-            ChangelogDiverged: It is another one, and its job was not restored from the followed one.
-            OperatorChanged: It is another operator's.
+            ChangelogDiverged: It is another changelog, and its job was not restored from the followed one.
+            OperatorChanged: It belongs to another operator.
             LocalStoreError: The store cannot be written, or its folder was deleted.
         """
         with self._lock:
-            self.held.check_open()
+            self.pinned.check_open()
             if not self._store.is_there():
                 raise LocalStoreError(
                     f"{self._store.path} was deleted or replaced while these tables were open in it; close them and "
                     "open them again: they are rebuilt from the changelog"
                 )
-            with self._log.looked_at(self._is_written) as header:
+            with self._log.opened(self._is_written) as header:
                 return 0 if header is None else self._apply(header)
 
     def _apply(self, header: LogHeader) -> int:
-        """Apply what the changelog has. Returns how many records that were."""
+        """Apply the new commits of the changelog. Returns the number of their records."""
         if header.operator != self.operator:
             raise OperatorChanged(
-                f"the changelog {self.changelog} is of operator {header.operator!r}, and the tables in "
-                f"{self._store.path} are of operator {self.operator!r}; give the changelog of "
-                f"{self.operator!r}, or another folder"
+                f"the changelog {self.changelog} belongs to operator {header.operator!r}, and the tables in "
+                f"{self._store.path} to operator {self.operator!r}; give the changelog of {self.operator!r}, or "
+                "another folder"
             )
         extent = self._store.extent
         known = extent.batch if extent is not None and extent.log_id == header.log_id else 0
         newest = newest_sequence(self._log.readers, known)
-        if not newest or (newest == known and not self.held.damage):
+        if not newest or (newest == known and not self.pinned.damage):
             return 0
         self._is_written = True
         self._check_log(header)
         try:
-            if self.held.damage:
-                raise LocalStoreError(self.held.damage)
+            if self.pinned.damage:
+                raise LocalStoreError(self.pinned.damage)
             if self._store.refuses:
                 self._store.reopen()
             records = self._poll(header, newest)
@@ -248,7 +249,7 @@ class Follower:
         else:
             self._reason = ""
             return records
-        # It is used when it is level: until then what can be read is what there was.
+        # It replaces the current store once it has caught up; until then the current one is read.
         new = self._store.successor()
         try:
             new.buckets = header.parallelism
@@ -256,13 +257,13 @@ class Follower:
         except BaseException:
             new.close(delete=True)
             raise
-        self.held.replace(new)
+        self.pinned.replace(new)
         self._reason = ""
         return records
 
     @staticmethod
     def is_transient(error: Exception) -> bool:
-        """Return whether an error of `poll` may be transient: the changelog cannot be reached, or the disk is full."""
+        """Return true if an error of `poll` may be transient: the changelog cannot be reached, or the disk is full."""
         if isinstance(error, LocalStoreError):
             return is_transient(error)
         return isinstance(error, ChangelogError | OSError) and not isinstance(error, ChangelogDiverged)
@@ -273,7 +274,7 @@ class Follower:
         Raises:
             ChangelogError: The changelog cannot be read, or is damaged.
         """
-        with self._lag_lock, self._lagging.looked_at(self._is_written) as header:
+        with self._lag_lock, self._lagging.opened(self._is_written) as header:
             if header is None:
                 return Lag(0, 0.0)
             extent = self._store.extent
@@ -282,35 +283,35 @@ class Follower:
         return Lag(sum(records for records, _ in behind), max(milliseconds for _, milliseconds in behind) / 1000)
 
     def close(self) -> None:
-        """Release the folder and of the changelog. Closing again does nothing."""
+        """Release the folder and the changelog. Closing again does nothing."""
         with self._lock:
-            self.held.close()
+            self.pinned.close()
             self._log.close()
         with self._lag_lock:
             self._lagging.close()
 
     @property
     def _store(self) -> VersionStore:
-        return self.held.store
+        return self.pinned.store
 
     def _say(self, reason: str) -> None:
-        # Where that fails it is tried again, for the same reason.
+        # If that fails, the next poll tries again, for the same reason.
         if reason != self._reason:
             self.rebuilds += 1
             _log.warning("the tables in %s are rebuilt: %s", self._store.path, reason)
         self._reason = reason
 
     def _check_log(self, header: LogHeader) -> None:
-        """Check that a changelog is the one that was followed, or of a job that was restored from that."""
+        """Check that a changelog is the followed one, or that of a job that was restored from it."""
         extent = self._store.extent
         if extent is None or extent.log_id == header.log_id:
             return
         followed = {era.log_id for era in extent.eras}
         if followed.isdisjoint([header.log_id, *ancestors_of(self.changelog)]):
             raise ChangelogDiverged(
-                f"the tables in {self._store.path} follow the changelog {extent.log_id} of operator "
-                f"{self.operator!r}, and {self.changelog} is now the changelog {header.log_id}, whose job was not "
-                "restored from it; give that changelog back, or another folder for the tables of the new one"
+                f"the tables in {self._store.path} follow the changelog {extent.log_id} of operator {self.operator!r}, "
+                f"and {self.changelog} is now the changelog {header.log_id}, whose job was not restored from it; give "
+                "the followed changelog, or another folder for the tables of the new one"
             )
 
     def _poll(self, header: LogHeader, newest: int) -> int:
@@ -325,13 +326,13 @@ class Follower:
                 return self._follow(store, header, extent.batch, newest)
             except HistoryCompacted:
                 store.undo()
-                why = f"the changelog no longer has what came after batch {batch_id(extent.batch)}"
+                why = f"the changelog no longer has the batches after batch {batch_id(extent.batch)}"
         else:
             why = f"it followed the changelog {extent.log_id} to batch {batch_id(extent.batch)}"
         return self._join(header, newest, why)
 
     def _join(self, header: LogHeader, newest: int, why: str) -> int:
-        """Make of the state that is there the oldest one that the changelog still has, and go on from that."""
+        """Change the local state to the oldest state that the changelog still has, and continue from there."""
         store = self._store
         extent = store.extent
         assert extent is not None
@@ -343,7 +344,7 @@ class Follower:
                 there = joined.extent
                 assert there is not None
                 log_id, cut = origin_of(self.changelog) or ("", 0)
-                # The job was restored from a batch that is there, and its first one is the next.
+                # The job was restored from a batch that the store has, and its first batch is the next one.
                 follows = log_id == extent.log_id and there.batch - 1 <= cut <= extent.batch
                 if not follows:
                     self._say(why)
@@ -358,7 +359,7 @@ class Follower:
         return records + self._follow(store, header, batch.batch, newest)
 
     def _follow(self, store: VersionStore, header: LogHeader, after: int, until: int, *, first: bool = False) -> int:
-        """Apply the commits after one up to another, or the first that all key groups have. Gives the records read.
+        """Apply the commits after one up to another, or the first that all groups have. Returns the number of records.
 
         Raises:
             HistoryCompacted: The changelog does not have all of them.
@@ -402,10 +403,10 @@ class Follower:
                     size = 0
                 if first:
                     break
-                if self.held.is_stopping():
+                if self.pinned.is_stopping():
                     raise WorkEnded
         finally:
-            # Also what there is before something that cannot be read.
+            # Commits before an unreadable one are written too.
             show()
         return records
 
@@ -426,11 +427,11 @@ class Follower:
         new = {batch.commit: batch for batch in batches}
         while oldest < last and (new.get(oldest + 1) or store.batch(oldest + 1)).processing_time <= limit:
             oldest += 1
-        return self.held.keep_from(oldest) if store is self._store else oldest
+        return self.pinned.retain_from(oldest) if store is self._store else oldest
 
 
 class _Log:
-    """A changelog, and readers of all its key groups that stay open from look to look. One thread at a time uses it.
+    """A changelog, and readers of its key groups that stay open between polls. One thread at a time uses it.
 
     Args:
         changelog: The changelog. It need not be written yet.
@@ -446,13 +447,13 @@ class _Log:
         self._failed = False
 
     @contextmanager
-    def looked_at(self, is_written: bool) -> Iterator[LogHeader | None]:
-        """Return its identity as it is now, ``None`` if it is not written yet.
+    def opened(self, is_written: bool) -> Iterator[LogHeader | None]:
+        """Return its current identity, ``None`` if it is not written yet.
 
-        A reader that finds it out for less is asked, unless there was an error within the context before.
+        A reader that has it cheaply is used, unless the previous use of the context ended with an error.
 
         Args:
-            is_written: Whether it has been written, so that one that is not is an error.
+            is_written: True if it is known to have been written, so that an unwritten one is an error.
 
         Raises:
             ChangelogError: It cannot be read, or is not written any more.
@@ -474,7 +475,7 @@ class _Log:
             raise
 
     def close(self) -> None:
-        """Drop the readers, and with them their connections."""
+        """Drop the readers and their connections."""
         self.readers, self._header = [], None
 
 
@@ -485,35 +486,35 @@ class FolderReader:
         path: Folder of the store.
 
     Attributes:
-        held: The store, and the commits that snapshots hold.
+        pinned: The store, and the commits that snapshots hold.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
-        self.held = Held(VersionReader(path))
+        self.pinned = PinnedStore(VersionReader(path))
         self._lock = threading.Lock()
 
     def poll(self) -> int:
         """Refresh the store. Returns 0, because the other program applies records."""
         with self._lock:
-            self.held.check_open()
-            if not self.held.refresh():
+            self.pinned.check_open()
+            if not self.pinned.refresh():
                 new = VersionReader(self._path)
-                if _is_behind(new.extent, self.held.store.extent):
-                    # It is being rebuilt: until it is level, what was there is what there is.
+                if _is_behind(new.extent, self.pinned.store.extent):
+                    # It is being rebuilt: until it has caught up, the previous store is read.
                     new.close()
                 else:
-                    self.held.replace(new)
+                    self.pinned.replace(new)
         return 0
 
     def is_transient(self, error: Exception) -> bool:
-        """Return whether an error of `poll` may be transient, while the other program replaces files."""
+        """Return true if an error of `poll` may be transient, while the other program replaces files."""
         return isinstance(error, LocalStoreError | OSError) and is_store(self._path)
 
     def close(self) -> None:
         """Release the folder. Closing again does nothing."""
         with self._lock:
-            self.held.close()
+            self.pinned.close()
 
 
 def _is_behind(new: Extent | None, old: Extent | None) -> bool:
@@ -523,7 +524,7 @@ def _is_behind(new: Extent | None, old: Extent | None) -> bool:
 
 
 def _batch(number: int, log_id: str, markers: list[Commit]) -> VersionedBatch:
-    """Return what the markers of all key groups say of their batch."""
+    """Return a batch from the commit markers of all key groups."""
     return VersionedBatch(
         commit=number,
         batch=markers[0].sequence,
@@ -539,7 +540,7 @@ def _batch(number: int, log_id: str, markers: list[Commit]) -> VersionedBatch:
 
 
 def _differences(old: Iterator[_Entry], new: Iterator[_Entry]) -> Iterator[Change]:
-    """Yield what makes one state, in the order of addresses, into another one."""
+    """Yield the changes from one state to another, in the order of addresses."""
     before, after = next(old, None), next(new, None)
     while before is not None or after is not None:
         if after is None or (before is not None and before[0] + before[1] < after[0] + after[1]):

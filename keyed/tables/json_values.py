@@ -1,4 +1,4 @@
-"""Keys out of the text of a request, and answers as JSON."""
+"""Conversion of the text of requests to keys, and of answers to JSON."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from keyed.tables.operator_view import Position
 
 _NAMES_OF_FLOATS = {math.inf: "Infinity", -math.inf: "-Infinity"}
-#: Types that JSON has, or msgspec, but not as keys of maps.
+#: Types that JSON or msgspec supports, but not as keys of maps.
 _ONLY_KEYS = (bool, tuple, list, dict, frozenset, set)
-#: Levels of lists and objects in what somebody sends.
+#: Maximal depth of lists and objects in a request.
 _DEEPEST = 32
-#: A value of each declared type that JSON has not as it is.
+#: An example value of each declared type that JSON lacks.
 _EXAMPLES = {
     "bytes": b"",
     "date": dt.date.min,
@@ -48,25 +48,26 @@ _TEXT = {bytes: "base64", dt.datetime: "an ISO 8601 time with its zone", dt.date
 def as_json(answer: Any) -> bytes:
     """Return an answer as JSON: times as ISO 8601, decimals as text, bytes as base64, classes as objects.
 
-    Floats without a JSON form are text: ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. A map is an object where its keys
-    are single values, and else, as of keys that are tuples, a list of ``[key, value]``.
+    Floats without a JSON form are text: ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. A map is an object if its keys are
+    single values; otherwise, as with tuples, it is a list of ``[key, value]``.
     """
     try:
         encoded = msgspec.json.encode(answer, enc_hook=_simple)
     except _NoText:
         return msgspec.json.encode(_plain(answer))
-    # Floats that JSON has not come out as null, or in keys as Python has them: they are looked for where one may be.
+    # msgspec encodes NaN and infinities as null, or as Python's text in keys, so an answer that may hold one is
+    # searched.
     if b"null" not in encoded and b'"nan"' not in encoded and b'inf"' not in encoded:
         return encoded
     return msgspec.json.encode(_plain(answer))
 
 
 class _NoText(Exception):
-    """A key of a map that is no single value."""
+    """A key of a map that is not a single value."""
 
 
 def _simple(value: Any) -> str:
-    """Return the text of a value that JSON has not; of those that it has only keys come here."""
+    """Return the text of a value that JSON lacks, or of a key."""
     if (
         value is None
         or isinstance(value, bool | tuple | list | dict | frozenset | set)
@@ -77,7 +78,7 @@ def _simple(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it."""
+    """Return a value in its JSON form."""
     if value is None or (isinstance(value, str | int | msgspec.Raw) and not isinstance(value, Enum)):
         return value
     if isinstance(value, float):
@@ -98,7 +99,7 @@ def _plain(value: Any) -> Any:
 
 
 def _text_of(key: Any) -> str | None:
-    """Return the text that stands for a key of a map; ``None`` if it is no single value."""
+    """Return the text of a map's key; ``None`` if it is not a single value."""
     plain = _plain(key)
     if isinstance(plain, list | dict):
         return None
@@ -106,7 +107,7 @@ def _text_of(key: Any) -> str | None:
 
 
 def _fields_of(value: Any) -> list[str] | None:
-    """Return the names of the fields of a class; ``None`` of other values."""
+    """Return the names of the fields of a class; ``None`` for other values."""
     if isinstance(value, type):
         return None
     if isinstance(value, msgspec.Struct):
@@ -116,23 +117,23 @@ def _fields_of(value: Any) -> list[str] | None:
 
 
 def shown_position(position: Position, *, whole: bool) -> Any:
-    """Return a position as those see it who may see all tables, or some: entries and hash are of all tables."""
+    """Return a position; for a token of some tables without entries and hash, which cover all of them."""
     hidden = () if whole else ("entries", "hash")
     return attrs.asdict(position, filter=lambda field, _: field.name not in hidden)
 
 
 def decoded(text: str | bytes, what: str) -> Any:
-    """Decode JSON that somebody sent.
+    """Decode JSON from a request.
 
     Raises:
-        DefinitionError: It is no JSON, or has lists and objects within each other that are more than 32 deep.
+        DefinitionError: It is not JSON, or its lists and objects are nested more than 32 levels deep.
     """
     try:
         value = msgspec.json.decode(text)
     except RecursionError as error:
         raise DefinitionError(f"{what} is nested more than {_DEEPEST} levels deep") from error
     except (msgspec.DecodeError, UnicodeError) as error:
-        raise DefinitionError(f"{what} is no JSON: {error}") from error
+        raise DefinitionError(f"{what} is not JSON: {error}") from error
     if _is_deeper(value, _DEEPEST):
         raise DefinitionError(f"{what} is nested more than {_DEEPEST} levels deep")
     return value
@@ -146,10 +147,10 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 
 def windows_of(text: str) -> tuple[Any, Any]:
-    """Return the times ``FROM/TO``, each milliseconds or an ISO 8601 time, as `StateTable.scan` takes them.
+    """Return the times of ``FROM/TO``, each milliseconds or an ISO 8601 time, in the form of `StateTable.scan`.
 
     Raises:
-        DefinitionError: It is none of that.
+        DefinitionError: The text has another form.
     """
     first, slash, last = text.partition("/")
     try:
@@ -166,14 +167,14 @@ def entry_of(text: str, example: Any, schema: StateSchema, parameter: str) -> An
     """Return the entry that a request names.
 
     Args:
-        text: As in `key_of`; of windows their start, or a JSON list of start and end: each a time such as
+        text: As in `key_of`; for windows their start, or a JSON list of start and end: each a time such as
             2026-01-31T12:00:00Z, or milliseconds.
         example: An entry of the table, as in `key_of`.
         schema: The table.
         parameter: Where the text was, for messages.
 
     Raises:
-        DefinitionError: It is no entry of this table.
+        DefinitionError: It is not an entry of this table.
     """
     if schema.kind == "table":
         return _row_of(text, schema, parameter)
@@ -185,7 +186,7 @@ def entry_of(text: str, example: Any, schema: StateSchema, parameter: str) -> An
         return tuple(part if type(part) is int else _time(part) for part in parts)
     except (TypeError, ValueError) as error:
         raise DefinitionError(
-            f"{parameter}={text!r:.100} is no window: give its start, or [start, end], each a time such as "
+            f"{parameter}={text!r:.100} is not a window: give its start, or [start, end], each a time such as "
             "2026-01-31T12:00:00Z or milliseconds"
         ) from error
 
@@ -197,13 +198,13 @@ def _row_of(text: str, schema: StateSchema, parameter: str) -> Any:
     columns: pa.Schema = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
     examples = tuple(_example_of(columns.field(name).type) for name in schema.key[schema.value["stream_keys"] :])
     if len(examples) == 1 and examples[0] == "" and text != "null" and not text.startswith("["):
-        # Text that is a number in JSON.
+        # Text that JSON would parse as a number.
         return (text,)
     return key_of(text, examples, parameter)
 
 
 def _completed(example: Any, type_: Any) -> Any:
-    """Return an example with values of its declared type where it has parts that are null."""
+    """Return an example whose null parts are replaced by values of the declared type."""
     if isinstance(type_, dict) and type_["kind"] == "union":
         rest = [each for each in type_["types"] if each != "None"]
         type_ = rest[0] if len(rest) == 1 else None
@@ -213,7 +214,7 @@ def _completed(example: Any, type_: Any) -> Any:
 
 
 def _example_of(type_: pa.DataType) -> Any:
-    """Return a value of the type of a column; ``None`` if JSON has those of this type as they are."""
+    """Return a value of a column's type; ``None`` if JSON has values of this type."""
     import pyarrow as pa
 
     types = pa.types
@@ -245,13 +246,13 @@ def key_of(text: str, example: Any, parameter: str) -> Any:
     """Return the key, or first part of one, that a request names.
 
     Args:
-        text: Text for keys that are text; JSON for all others, of keys with several parts a list, and ``null`` for the
+        text: Text for keys that are text; JSON for all others: a list for keys with several parts, and ``null`` for the
             key of broadcast states.
-        example: A key of the table, whose type decides; ``None`` if it has none.
+        example: A key of the table, whose type determines the conversion; ``None`` if the table is empty.
         parameter: Where the text was, for messages.
 
     Raises:
-        DefinitionError: It is no key of this type.
+        DefinitionError: It is not a key of this type.
     """
     if example is None and text == "null":
         return None
@@ -259,14 +260,14 @@ def key_of(text: str, example: Any, parameter: str) -> Any:
         return text
     given = _given(text, parameter)
     if not isinstance(given, str) and not isinstance(example, bool | int | float | tuple):
-        # Base64 or a decimal that looks like a number.
+        # Base64 or a decimal that JSON would parse as a number.
         given = text
     try:
         return _converted(given, example)
     except (msgspec.ValidationError, TypeError, ValueError) as error:
         kind = type(example).__name__
         raise DefinitionError(
-            f"{parameter}={text!r} is no key of this table: its keys have type {kind}, as in {example!r}; give "
+            f"{parameter}={text!r} is not a key of this table: its keys have type {kind}, as in {example!r}; give "
             f"{_TEXT.get(type(example), 'JSON')}"
         ) from error
 
@@ -275,12 +276,12 @@ def namespace_of(text: str | None, example: Any, parameter: str) -> Any:
     """Return the namespace that a request names; ``None`` if it names none.
 
     Args:
-        text: Text for namespaces that are text; JSON for all others, of tuples a list.
-        example: A namespace of the table, whose type decides; ``None`` if it is not known.
+        text: Text for namespaces that are text; JSON for all others: a list for tuples.
+        example: A namespace of the table, whose type determines the conversion; ``None`` if it is not known.
         parameter: Where the text was, for messages.
 
     Raises:
-        DefinitionError: It is no namespace of this type, or is nested too deeply.
+        DefinitionError: It is not a namespace of this type, or is nested too deeply.
     """
     if text is None or example is not None:
         return None if text is None else key_of(text, example, parameter)
@@ -288,7 +289,7 @@ def namespace_of(text: str | None, example: Any, parameter: str) -> Any:
 
 
 def _given(text: str, parameter: str) -> Any:
-    """Return the value of a text: JSON, of which lists are tuples, or text that is no JSON."""
+    """Return the value of a text: parsed JSON with tuples for lists, or the text itself if it is not JSON."""
     if not text.startswith("["):
         return _leaf_of(text)
     try:
@@ -312,15 +313,15 @@ def _tuples(given: Any) -> Any:
 
 
 def bounds_of(given: Mapping[str, str | None], example: Any, dashes: str = "") -> dict[str, Any]:
-    """Return what a request gives of the keyword arguments of `StateTable.scan` that say which entries.
+    """Return the keyword arguments of `StateTable.scan` that select entries, from a request.
 
     Args:
         given: Texts by the name of the parameter, ``key``, ``prefix``, ``from``, ``to`` and ``windows``.
         example: As in `key_of`.
-        dashes: What stands before the names in messages.
+        dashes: Prefix of the names in messages.
 
     Raises:
-        DefinitionError: One is no key of this type, or windows are no two times.
+        DefinitionError: One is not a key of this type, or ``windows`` is not two times.
     """
     keys = {name: text for name in ("key", "prefix", "from", "to") if (text := given.get(name)) is not None}
     bounds = {f"{name}_" if name == "from" else name: key_of(keys[name], example, dashes + name) for name in keys}

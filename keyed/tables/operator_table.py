@@ -1,8 +1,8 @@
-"""The one table of a library's operator: rows made out of what its state holds, under addresses of their own.
+"""The one table of a library's operator: rows computed from its state, under addresses of their own.
 
-A state whose description has ``shown_as`` (`keyed.extending.inner_state`) is shown under the operator's name, by a
-class that ``view`` names: `keyed.windows.window_table.WindowTable`. A row has the address of its key, without a
-namespace, and the encoded tuple of its bounds; its value is what the class made of the entries that it comes from.
+A state whose description has ``shown_as`` (`keyed.extending.inner_state`) is shown under the operator's name, by the
+class that ``view`` names: `keyed.windows.window_table.WindowTable`. The address of a row is its key without a
+namespace, and the encoded tuple of its bounds. Its value is what the class computed from the entries of the row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Stored = tuple[bytes, bytes, bytes]
 
 
 def is_shown_as_another(described: Mapping[str, Any]) -> bool:
-    """Return whether a state is no table by itself."""
+    """Return true if a state is not a table by itself."""
     return "shown_as" in described["schema"]
 
 
@@ -47,16 +47,16 @@ def tables_of(states: Mapping[str, Any], operator: str) -> dict[str, str]:
 
 
 class OperatorTableReader(EntryReader):
-    """Knows where the rows of an operator's table are, and what they say.
+    """Locates and decodes the rows of an operator's table.
 
     Args:
         operator: Name of the operator, and of the table.
-        described: The description of the state that is shown, with its id.
-        function: The operator or its aggregates, where the reader of the tables gave them.
+        described: The description of the shown state, with its id.
+        function: The operator or its aggregates, if the reader of the tables gave them.
 
     Attributes:
-        inner: Reads the state that is shown.
-        rows_of: The class that makes rows.
+        inner: Reads the shown state.
+        rows_of: The class that computes rows.
 
     Raises:
         CorruptionError: There is no such class.
@@ -85,7 +85,7 @@ class OperatorTableReader(EntryReader):
 
     @property
     def types(self) -> str:
-        """The columns beside the key's, as text."""
+        """The columns other than the key's, as text."""
         return ", ".join(f"{name}: {field['type']}" for name, field in self.schema.value["fields"].items())
 
     def sub(self, entry: Any) -> bytes:
@@ -105,11 +105,11 @@ class OperatorTableReader(EntryReader):
         return self.rows_of.results(value)
 
     def values(self, values: list[bytes | None]) -> list[Any]:
-        """Return the results of rows; ``None`` if there is none."""
+        """Return the results of rows; ``None`` for a missing row."""
         return [None if value is None else self.value(value) for value in values]
 
     def window_bounds(self, example: Any, from_: int, to: int) -> tuple[bytes, bytes]:
-        """Return the addresses between which windows of a key are that start at a time or later, and before another."""
+        """Return the range of addresses of a key's windows that start in a range of times."""
         head = self.key_head(example.key) + _NONE
         return head + encode_key((from_,))[:-1], head + encode_key((to,))[:-1]
 
@@ -118,7 +118,7 @@ class OperatorTableReader(EntryReader):
         return head + _NONE, encode_key(tuple(window)) if self.has_entries else b""
 
     def rows_by_sub(self, entries: list[_Stored], clocks: tuple[int, int]) -> dict[bytes, bytes]:
-        """Return the rows of a key by their subs, in their order, out of what is stored of it."""
+        """Return the rows of a key by their subs, in their order, from its stored entries."""
         decode = self.inner.decode_sub
 
         def stored() -> Iterator[tuple[Any, Any, bytes]]:
@@ -129,7 +129,7 @@ class OperatorTableReader(EntryReader):
         return dict(sorted((self.address(b"", window)[1], value) for window, value in rows.items()))
 
     def range_of(self, head: bytes, first: bytes, end: bytes) -> tuple[bytes, bytes]:
-        """Return the addresses between which is stored what makes the rows of a key within a range."""
+        """Return the range of stored addresses from which the rows of a key within a range are computed."""
         start, stop = (_start_of(address[len(head) + len(_NONE) :]) for address in (first, end))
         where = None if start is None or stop is None else self.rows_of.range_of(start, stop)
         if where is None:
@@ -140,13 +140,13 @@ class OperatorTableReader(EntryReader):
 
 
 class OperatorTableEntries(StoredEntries):
-    """The rows of an operator's table as a commit left them.
+    """The rows of an operator's table as of a commit.
 
     Args:
-        store: Where they are.
+        store: The store that holds them.
         at: The commit.
-        reader: What reads the table.
-        source: Returns what is stored of the state as a commit left it.
+        reader: The reader of the table.
+        source: Returns the stored entries of the state as of a commit.
     """
 
     _reader: OperatorTableReader
@@ -179,7 +179,7 @@ class OperatorTableEntries(StoredEntries):
             bounds = self._reader.range_of(low, first, end)
         stored = self._source.scan(*bounds, reverse=reverse)
         one_by_one = ((self._reader.head_of(entry[0]), [entry]) for entry in stored)
-        # What makes rows of its own is not read ahead.
+        # Stored values with rows of their own are not read ahead.
         for head, entries in one_by_one if self._reader.rows_of.is_apart else self._by_key(stored):
             prefix = head + _NONE
             rows = self._rows(self._at, entries[::-1] if reverse else entries).items()
@@ -227,12 +227,12 @@ class OperatorTableEntries(StoredEntries):
         return self._reader.rows_by_sub(entries, _clocks(at))
 
     def _by_key(self, stored: Iterator[_Stored]) -> Iterator[tuple[bytes, list[_Stored]]]:
-        """Yield what is stored of each key."""
+        """Yield the stored entries of each key."""
         groups = groupby(stored, lambda entry: self._reader.head_of(entry[0]))
         return ((head, list(entries)) for head, entries in groups)
 
     def _row_at(self, at: VersionedBatch, prefix: bytes, sub: bytes) -> bytes | None:
-        """Return the value of a row as a batch left it; of a window without its end, of the first with the start."""
+        """Return the value of a row as of a batch; without a window's end, of the first window with the start."""
         head = self._reader.head_of(prefix)
         if prefix != head + _NONE:
             return None
@@ -267,7 +267,7 @@ class OperatorTableEntries(StoredEntries):
             yield from self._commits_at(gone)
 
     def _commits_at(self, time: int) -> Iterator[int]:
-        """Yield the first commits at which the clock of the windows is at a time or later, and where a job went on."""
+        """Yield the first commits at which the clock of the windows has reached a time, in each run of the job."""
         extent = self._store.extent
         assert extent is not None
         ends = [*(era.commit - 1 for era in extent.eras[1:]), extent.newest]
@@ -290,7 +290,7 @@ def _clocks(at: VersionedBatch) -> tuple[int, int]:
 
 
 def _start_of(encoded: bytes) -> int | None:
-    """Return the first number of a tuple, or of the beginning of one; ``None`` if there is none."""
+    """Return the first number of a complete or partial tuple; ``None`` if there is none."""
     try:
         start = decode_key_at(encoded, 1)[0] if encoded[:1] == _TUPLE else None
     except CorruptionError:
@@ -307,7 +307,7 @@ def _milliseconds(part: Any) -> Any:
 
 
 def shown_time(milliseconds: Any) -> Any:
-    """Return a time as a datetime; one that no datetime has as it is."""
+    """Return a time as a datetime; a time outside of the range of datetimes is returned as milliseconds."""
     try:
         return instant_of(milliseconds) if type(milliseconds) is int else milliseconds
     except OverflowError:

@@ -1,4 +1,4 @@
-"""One operator's state after one batch, from which its tables are read."""
+"""One operator's state after one batch, which its tables read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from keyed.tables.stored_entries import NamedEntries, StoredEntries
 AsOf = int | datetime | None
 """A batch: its id, or a time; ``None`` is the newest one."""
 
-#: Bytes of changes, as they are stored and with what each costs besides, that are kept for those who follow a state.
+#: Maximal bytes of stored changes, with their overhead, that are cached for subscribers of states.
 _CHANGES_BYTES, _CHANGE_BYTES = 16 << 20, 500
 
 
@@ -51,8 +51,8 @@ class Position:
         processing_time: The processing time of the batch, milliseconds since the epoch.
         log_id: Identity of the changelog.
         entries: Number of live entries of the operator after it, timers included.
-        hash: Order-independent hash of all live entries of the operator after the batch: the sum of those that the
-            commit markers of its key groups vouch for.
+        hash: Order-independent hash of all live entries of the operator after the batch: the sum of the hashes in the
+            commit markers of its key groups.
     """
 
     operator: str
@@ -82,8 +82,8 @@ class Operator:
         Raises:
             TableNotFound: There is no batch yet.
         """
-        self.source.held.check_open()
-        extent = self.source.held.store.extent
+        self.source.pinned.check_open()
+        extent = self.source.pinned.store.extent
         if extent is None:
             raise TableNotFound(
                 f"the tables of operator {self.name!r} are empty: no batch of its changelog was applied yet; wait for "
@@ -96,12 +96,12 @@ class Operator:
         """Open the state after a commit, which does not change while the context is open.
 
         Raises:
-            HistoryCompacted: It is not kept any more.
+            HistoryCompacted: It is no longer kept.
         """
-        held = self.source.held
-        store = held.store
+        pinned = self.source.pinned
+        store = pinned.store
         try:
-            held.take(store, commit)
+            pinned.pin(store, commit)
         except HistoryCompacted as error:
             raise self._gone() from error
         try:
@@ -110,17 +110,17 @@ class Operator:
                 raise self._gone()
             yield View(self, store, extent, store.batch(commit))
         except LocalStoreError as error:
-            held.report(store, error)
+            pinned.report(store, error)
             raise
         finally:
-            held.give_back(store, commit)
+            pinned.unpin(store, commit)
 
     def commit_of(self, batch: int) -> int:
         """Return the commit of a batch, by its id.
 
         Raises:
-            HistoryCompacted: It is not kept any more.
-            ChangelogError: It is not there yet.
+            HistoryCompacted: It is no longer kept.
+            ChangelogError: The batch does not exist yet.
             TableNotFound: There is no batch yet.
         """
         extent = self.extent
@@ -137,10 +137,10 @@ class Operator:
         """Return the newest commit whose processing time is not after ``time``.
 
         Raises:
-            HistoryCompacted: There is none any more.
+            HistoryCompacted: There is no such commit any more.
             TableNotFound: There is no batch yet.
         """
-        store, extent = self.source.held.store, self.extent
+        store, extent = self.source.pinned.store, self.extent
         limit = instant_ms(time)
         low, high = extent.oldest - 1, extent.newest
         while low < high:
@@ -154,7 +154,7 @@ class Operator:
         return low
 
     def _gone(self, what: str = "") -> HistoryCompacted:
-        store, extent = self.source.held.store, self.extent
+        store, extent = self.source.pinned.store, self.extent
         oldest = batch_id(extent.batch_of(extent.oldest))
         return HistoryCompacted(
             f"{what}the history of operator {self.name!r} goes back to batch {oldest} "
@@ -162,7 +162,7 @@ class Operator:
         )
 
     def reader(self, state: str, states: Mapping[str, Any], *, as_stored: bool) -> EntryReader:
-        """Return what reads a state as a batch describes it, in the user's types or as it is stored."""
+        """Return the reader of a state, by the description in a batch, in the user's types or in the stored form."""
         described, type_ = states[state], None if as_stored else self.types.get(state)
         known = self._readers.get((state, as_stored))
         if known is None or known[0] != described:
@@ -171,7 +171,7 @@ class Operator:
         return known[1]
 
     def table_reader(self, described: dict[str, Any]) -> EntryReader:
-        """Return what reads the one table of the operator, which shows a state."""
+        """Return the reader of the one table of the operator, which shows a state."""
         known = self._table_reader
         if known is None or known[0] != described:
             known = described, OperatorTableReader(self.name, described, self.types.get(self.name))
@@ -205,12 +205,12 @@ class ChangedEntries(list[Changed]):
 
 
 class RecentChanges:
-    """Cache of recent changes of states by commit, up to a number of bytes. Threads share it.
+    """Cache of recent changes of states by commit, limited in bytes. Threads share it.
 
     Changes that exceed the limit by themselves are cached only while they are used.
 
     Args:
-        limit: The most bytes.
+        limit: Maximal number of bytes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -221,7 +221,7 @@ class RecentChanges:
         self._bytes = 0
 
     def get(self, store: VersionStore, commit: int, state: str) -> ChangedEntries | None:
-        """Return what a commit of a store changed in a state, if it is here."""
+        """Return the changes of a commit of a store in a state, if they are cached."""
         with self._lock:
             found = self._found.get((store, commit, state))
             if found is None:
@@ -230,7 +230,7 @@ class RecentChanges:
             return found[0]
 
     def put(self, store: VersionStore, commit: int, state: str, changes: ChangedEntries, size: int) -> None:
-        """Keep what a commit changed, which has so many bytes."""
+        """Cache the changes of a commit, of ``size`` bytes."""
         with self._lock:
             before = self._found.pop((store, commit, state), None)
             self._bytes -= before[1] if before is not None else 0
@@ -248,7 +248,7 @@ class View:
 
     Attributes:
         operator: The operator.
-        store: Where it is.
+        store: The store that holds it.
         extent: What the store held when the view was opened.
         at: The commit.
     """
@@ -275,11 +275,11 @@ class View:
         )
 
     def reader(self, table: str, *, as_stored: bool = False) -> EntryReader:
-        """Return what reads a table.
+        """Return the reader of a table.
 
         Args:
             table: Its name: that of a state, or of the operator if it has one table.
-            as_stored: Whether values are given as they are stored, and not in the user's types.
+            as_stored: Return values in their stored form, and not in the user's types.
         """
         states = self.at.states
         tables = tables_of(states, self.operator.name)
@@ -297,11 +297,11 @@ class View:
         if value is None or reader.clock is None:
             return value
         clock = self.at.processing_time if reader.clock == "processing_time" else self.at.watermark
-        # What is due at the greatest time never expires, also after the end of input.
+        # An entry that is due at the greatest time never expires, also after the end of input.
         return value if decode_time(value) > min(clock, MAX_TIMESTAMP - 1) else None
 
     def stored_entries(self, reader: EntryReader) -> StoredEntries:
-        """Return what is stored of a state, by the addresses under which it is shown."""
+        """Return the stored entries of a state, by the addresses under which they are shown."""
         if isinstance(reader, OperatorTableReader):
             return OperatorTableEntries(self.store, self.at, reader, partial(self._stored_at, reader.inner))
         return self._stored_at(reader, self.at)
@@ -332,7 +332,7 @@ class View:
                 yield number, row
 
     def changes(self, state: str) -> ChangedEntries:
-        """Return what the batch changed in a state, by address. All who follow the state share the list."""
+        """Return the changes of the batch in a state, by address. All subscribers of the state share the list."""
         number = self.at.commit
         found = self.operator.changes.get(self.store, number, state)
         if found is None:
@@ -341,7 +341,7 @@ class View:
             for change in self.stored_entries(reader).changes():
                 for prefix, sub, old, new in _entry_changes(reader, *change):
                     if old and new and split_value(prefix, old)[1] == split_value(prefix, new)[1]:
-                        # Only when it expires is another time.
+                        # Only the expiry time has changed.
                         continue
                     entry, before = reader.entry(prefix, sub, new), None if old is None else reader.value(old)
                     values = len(old or b"") + len(new or b"")
@@ -360,7 +360,7 @@ class View:
             valid_to = timestamp
 
     def version(self, reader: EntryReader, prefix: bytes, as_of: int | None) -> VersionedRecord[Any] | None:
-        """Return what `VersionedState.get` would give."""
+        """Return the result that `VersionedState.get` would have."""
         found = self.versions(reader, prefix)
         if as_of is None:
             newest = next(found, None)
@@ -398,7 +398,7 @@ class View:
 def _entry_changes(
     reader: EntryReader, prefix: bytes, sub: bytes, old: bytes | None, new: bytes | None
 ) -> Iterator[tuple[bytes, bytes, bytes | None, bytes | None]]:
-    """Yield the entries that a change of what is stored changes, with their values before and after."""
+    """Yield the entries that a stored change affects, with their values before and after."""
     if reader.schema.rows is None:
         yield prefix, sub, old, new
         return

@@ -1,9 +1,9 @@
 """Bounds on columns for rows that pass a filter, from the Substrait form of an Arrow expression.
 
-A filter is a tree in C++ that Python cannot inspect, but it can be written as Substrait's
-``ExtendedExpression``, a protocol buffer with a published layout. Of that, conjunctions of comparisons between a
-column and a constant are understood; other parts are ignored. So a bound may accept more rows than the filter, and
-never fewer: the filter is applied to the rows that are found.
+A filter is a tree in C++ that Python cannot inspect, but it can be written as Substrait's ``ExtendedExpression``, a
+protocol buffer with a published layout. Conjunctions of comparisons between a column and a constant are parsed; other
+parts are ignored. A bound may therefore accept more rows than the filter, but never fewer: the filter is applied to the
+rows that are found.
 
 Field numbers are those of ``substrait/algebra.proto`` and ``extended_expression.proto``.
 """
@@ -31,8 +31,8 @@ class Bound:
     """Bound of one column.
 
     Attributes:
-        values: The only values that it can have; ``None`` if they are not listed.
-        least: The least value, if there is one; it may or may not pass itself.
+        values: The possible values; ``None`` if the filter does not list them.
+        least: The least value, if there is one; the value itself may or may not pass.
         greatest: The greatest value likewise.
     """
 
@@ -42,7 +42,7 @@ class Bound:
 
 
 def bounds_of(filter: pc.Expression | None, schema: pa.Schema) -> dict[str, Bound]:
-    """Return the bounds that a filter puts on columns, by name. Only text, integers and bytes are looked at."""
+    """Return the bounds of columns from a filter, by name. Only text, integers and bytes have bounds."""
     bounds: dict[str, Bound] = {}
     if filter is None:
         return bounds
@@ -64,7 +64,7 @@ def bounds_of(filter: pc.Expression | None, schema: pa.Schema) -> dict[str, Boun
             elif comparison in ("lt", "lte") and (bound.greatest is None or value < bound.greatest):
                 bound.greatest = value
     except (pa.ArrowException, KeyError, IndexError, TypeError, ValueError, UnicodeDecodeError):
-        # A form that is not understood, or none that Substrait has: it bounds nothing more.
+        # A form that is not parsed, or that Substrait lacks, adds no bound.
         return bounds
     return bounds
 
@@ -74,7 +74,7 @@ def _narrow(bound: Bound, values: list[Any]) -> None:
 
 
 def _conjuncts(expression: dict[int, list[Any]], functions: dict[int, str]) -> Iterator[tuple[int, str, Any]]:
-    """Yield the (column, comparison, constant) that all rows meet; of a list of constants ``equal`` and a list."""
+    """Yield the (column, comparison, constant) that all rows satisfy; a list of constants is ``equal`` to a list."""
     if 3 in expression:
         call = _fields(expression[3][0])
         name = functions[_number(call, 1)]

@@ -20,32 +20,32 @@ if TYPE_CHECKING:
     from keyed.tables.state_dataset import StateDataset
     from keyed.tables.state_table import StateTable
 
-#: What a query may do: read the tables that are registered, and nothing else of this machine or another.
+#: Settings that restrict a query to the registered tables: no files, no network.
 SETTINGS = {
     "allow_community_extensions": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "enable_external_access": "false",
-    # They are listed by duckdb_settings(), with the home of this user in their defaults.
+    # duckdb_settings() lists them, with the home of this user in their defaults.
     "extension_directory": "/nonexistent",
     "home_directory": "/nonexistent",
     "secret_directory": "/nonexistent",
     "temp_directory": "",
     "python_enable_replacements": "false",
     "lock_configuration": "true",
-    # Rows come out of Python one after the other: more threads only cost.
+    # Python produces rows one after the other, so more threads would only cost.
     "threads": "1",
 }
 
 
-#: Connections that are kept for the next query, and texts that are known to be one SELECT.
+#: Number of idle connections that are kept, and of cached texts that are known to be one SELECT.
 _CONNECTIONS, _TEXTS = 4, 256
-#: The names of the key's columns where they have no other ones.
+#: Default names of the key's columns.
 _KEY = re.compile(r"\bkey(_\d+)?\b", re.IGNORECASE)
 
 
 class _Connection:
-    """A connection with the tables that it knows. Making one takes longer than most queries, and so does a table."""
+    """A connection with its registered tables. Creating one, or registering a table, takes longer than most queries."""
 
     def __init__(self) -> None:
         self._cursor = _database().cursor()
@@ -57,7 +57,7 @@ class _Connection:
         query: str,
         parameters: Sequence[Any] | Mapping[str, Any] | None,
     ) -> pa.Table:
-        """Run a query, which sees no tables but these.
+        """Run a query, which can read only these tables.
 
         Args:
             tables: The tables by their names in lower case: DuckDB ignores the case of names.
@@ -69,11 +69,11 @@ class _Connection:
             del self._datasets[name]
         text = query.lower()
         for name in tables:
-            # A name that the text does not hold is not asked for.
+            # Tables whose name is not in the text are not registered.
             if name in text:
                 dataset = tables[name].dataset(has_key=_KEY.search(query) is not None)
                 known = self._datasets.get(name)
-                if known is None or not known.go_on_with(dataset):
+                if known is None or not known.rebind(dataset):
                     self._cursor.register(name, dataset)
                     self._datasets[name] = dataset
         try:
@@ -82,7 +82,7 @@ class _Connection:
         finally:
             for dataset in self._datasets.values():
                 dataset.end_scans()
-                dataset.rest()
+                dataset.release()
 
     def close(self) -> None:
         """Close the connection."""
@@ -98,7 +98,7 @@ class _Pool:
 
     @contextmanager
     def taken(self) -> Iterator[_Connection]:
-        """Take a connection. One on which a query has failed is closed."""
+        """Use a connection of the pool. A connection on which a query has failed is closed."""
         with self._lock:
             connection = self._free.pop() if self._free else None
         connection = connection or _Connection()
@@ -115,12 +115,12 @@ class _Pool:
 
 
 _pool = _Pool()
-#: What a forked process has of its parent: another thread may have been using it, and so it is not even closed.
+#: Connections of the parent of a forked process. Another thread may have been using them, so they are not even closed.
 _inherited: list[object] = []
 
 
-def _leave() -> None:
-    """Begin with a pool and a database of this process, which was forked."""
+def _forget_parent() -> None:
+    """Replace the pool and the database in a forked process."""
     global _pool  # noqa: PLW0603 - there is one
     _inherited.append(_pool)
     if _database.cache_info().currsize:
@@ -129,7 +129,7 @@ def _leave() -> None:
     _pool = _Pool()
 
 
-os.register_at_fork(after_in_child=_leave)
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 @cache
@@ -161,8 +161,8 @@ def run_sql(
     """Run a query over tables.
 
     Args:
-        tables: The tables, by the names that the query has for them, whatever the case. Of those whose names differ by
-            case only there is none.
+        tables: The tables by their names in the query, in any case. Tables whose names differ only by case are not
+            available.
         query: One SELECT, in DuckDB's dialect.
         parameters: Values for ``?`` or ``$name`` in it.
 
@@ -183,12 +183,12 @@ def run_sql(
     except (duckdb.ProgrammingError, duckdb.NotSupportedError, duckdb.PermissionException) as error:
         there = ", ".join(sorted(name for names in named.values() if len(names) == 1 for name in names)) or "none"
         same = [" and ".join(map(repr, sorted(names))) for names in named.values() if len(names) > 1]
-        hint = f"\nSQL ignores the case of names, and so it has no {', '.join(same)}; scan them instead" if same else ""
+        hint = f"\nSQL ignores the case of names, so it has no {', '.join(same)}; scan them instead" if same else ""
         raise DefinitionError(f"sql: {_said(error)}\nThe tables are: {there}{hint}") from error
     except duckdb.Error as error:
         raise QueryFailed(f"sql: {_said(error)}") from error
 
 
 def _said(error: Exception) -> str:
-    """Return what an error says, without the traceback of what reads a table."""
+    """Return the text of an error, without the traceback of the table's reader."""
     return str(error).partition(" Detail: Python exception")[0]

@@ -1,8 +1,8 @@
 """A program that runs SQL over the tables in a folder: ``python -m keyed.tables.sql_worker FOLDER MEGABYTES SECONDS``.
 
-It writes a line when it is ready. Then for each line of JSON, ``{"query", "parameters", "names", "as_of", "rows",
-"bytes"}``, it writes one: ``{"columns", "rows", "more", "positions"}`` or ``{"error": {"type", "message"}}``. Its
-parent kills it when a query takes too long. It limits its own memory, and ends if its parent has ended.
+It writes a line when it is ready. Then it answers each line of JSON, ``{"query", "parameters", "names", "as_of",
+"rows", "bytes"}``, with one line: ``{"columns", "rows", "more", "positions"}`` or ``{"error": {"type", "message"}}``.
+Its parent kills it when a query takes too long. It limits its own memory, and ends if its parent has ended.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from keyed.tables.json_values import as_json, shown_position
 from keyed.tables.sql import run_sql
 from keyed.tables.state_tables import StateTables, read_tables
 
-#: Seconds from one look at the memory to the next.
+#: Seconds between two checks of the memory.
 _LOOK_AGAIN = 0.02
-#: Seconds after its time that a query ends by itself.
+#: Seconds after its time limit at which a query ends by itself.
 _GRACE = 5.0
 
 
 def bound_memory(megabytes: int) -> None:
-    """Bound the memory of this process from now on: it ends with status 1 where it has more.
+    """Limit the memory of this process from now on: it exits with status 1 if it uses more.
 
-    ``RLIMIT_DATA`` makes a greater request for memory fail, where the system enforces it, as Linux does and macOS does
-    not. The greatest memory that the process has had, which a thread looks at, bounds it everywhere.
+    ``RLIMIT_DATA`` makes a larger request for memory fail if the system enforces it, as Linux does and macOS does not.
+    A thread that checks the peak memory of the process enforces the limit everywhere.
     """
     most = megabytes << 20
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -51,9 +51,9 @@ def bound_memory(megabytes: int) -> None:
 
 
 def _peak_memory() -> int:
-    """Return the most bytes of memory that this program has had.
+    """Return the peak memory of this program, in bytes.
 
-    On Linux the figure of `getrusage` is at least that of the program that started this one.
+    On Linux the figure of `getrusage` includes the peak of the program that started this one.
     """
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
@@ -65,7 +65,7 @@ def _peak_memory() -> int:
 def _main() -> None:
     """Answer queries line by line until the input ends."""
     path, megabytes, seconds = Path(sys.argv[1]).resolve(), int(sys.argv[2]), float(sys.argv[3])
-    # DuckDB lists the folder that it was started in.
+    # DuckDB can list the folder in which it was started.
     os.chdir(os.sep)
     bound_memory(megabytes)
     with ExitStack() as stack:
@@ -75,7 +75,7 @@ def _main() -> None:
             run_sql({}, "select 1")
         print("ready", flush=True)  # noqa: T201 - its side of the conversation
         for line in sys.stdin.buffer:
-            # Ends the process, whatever it is at, where its parent is not there to do it.
+            # Ends the process in any state if its parent cannot do it.
             signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE)
             asked = msgspec.json.decode(line)
             try:
@@ -96,7 +96,7 @@ def _answered(tables: StateTables, asked: dict[str, Any]) -> bytes:
     with tables.snapshot(_as_of(asked["as_of"])) as snapshot:
         names = [name for name in snapshot if asked["names"] is None or name in asked["names"]]
         found = run_sql({name: snapshot[name] for name in names}, asked["query"], asked["parameters"])
-        # By column: two of them may have one name.
+        # By position: two columns may have the same name.
         columns = found.slice(0, asked["rows"]).columns
         operators = {snapshot[name].operator for name in names}
         answer = {

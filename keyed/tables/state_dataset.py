@@ -1,6 +1,6 @@
-"""A state table as an Arrow dataset: predicates on the key become look-ups and seeks, and the rest a filter.
+"""A state table as an Arrow dataset: predicates on the key become look-ups and seeks, the others a filter.
 
-DuckDB, Polars and whatever else reads a `pyarrow.dataset.Dataset` ask its `scanner` for columns and a filter.
+DuckDB, Polars and other readers of a `pyarrow.dataset.Dataset` call its `scanner` with columns and a filter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from keyed.tables.operator_view import AsOf, View, Viewing
 
 _ROWS = 8192
-#: Rows of windows that are looked at for the types of columns that are not known.
+#: Number of window rows from which unknown column types are determined.
 _LOOKED_AT = 100
 _UTC_MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
@@ -67,7 +67,8 @@ _OF_KEYS: dict[type, pa.DataType] = {
     Decimal: pa.decimal128(38, 18),
     UUID: pa.string(),
 }
-#: The types of keys whose values bounds can be looked up by: `keyed.tables.predicates` has them as they are encoded.
+#: The types of keys that bounds can be applied to: `keyed.tables.predicates` has values of these types in their encoded
+#: form.
 _SEEKABLE = (pa.string(), pa.int64(), pa.binary())
 
 
@@ -75,21 +76,21 @@ class StateDataset(pyarrow.dataset.Dataset):
     """The entries of one state table as rows.
 
     Columns: those of the key, with their names in ``key_by``; ``namespace`` as JSON; ``entry`` of lists and maps;
-    ``valid_from`` and ``valid_to`` of versions; the fields of the value if it is a class and else ``value``; and
-    ``expires`` where there is a time to live. A table state has its own columns, and of a versioned state deletions are
-    no rows. Types that Arrow lacks, and values without a declared type, are JSON.
+    ``valid_from`` and ``valid_to`` of versions; the fields of the value if it is a class, otherwise ``value``; and
+    ``expires`` with a time to live. A table state has its own columns. Deletions in a versioned state are not rows.
+    Types that Arrow lacks, and values without a declared type, are JSON.
 
-    The key is ``key``, or ``key_1``, ``key_2`` ... if it has several parts, where ``key_by`` has a function, and where
-    another column has its name.
+    The key is ``key``, or ``key_1``, ``key_2`` ... with several parts, if ``key_by`` has a function or if another column
+    has its name.
 
-    Values are as they are stored, whatever ``types=`` the tables have: accumulators, and the values of enums.
+    Values are in their stored form, whatever ``types=`` the tables have: accumulators, and the values of enums.
 
     Each scan is of one batch: the newest one when it begins, or that of the snapshot.
 
     Args:
         state: Name of the state.
         view: Opens the state to be scanned.
-        has_key: Whether the key's columns are ``key``, or ``key_1``, ``key_2`` ..., as well.
+        has_key: Repeat the key's columns as ``key``, or ``key_1``, ``key_2`` ...
     """
 
     def __init__(self, state: str, view: Viewing, *, has_key: bool) -> None:
@@ -110,11 +111,11 @@ class StateDataset(pyarrow.dataset.Dataset):
         filter: pc.Expression | None = None,
         **options: Any,
     ) -> pyarrow.dataset.Scanner:
-        """Scan the rows that a filter lets through.
+        """Scan the rows that pass a filter.
 
         Args:
-            columns: Names of columns, or expressions by the names of what they make; all columns by default.
-            filter: The filter. Where it compares key columns with constants only these keys are read.
+            columns: Names of columns, or expressions by the names of their results; all columns by default.
+            filter: The filter. If it compares key columns with constants, only these keys are read.
             options: Those of `pyarrow.dataset.Dataset.scanner`.
         """
         scan = _Scan(self._batches(bounds_of(filter, self.schema)))
@@ -123,15 +124,15 @@ class StateDataset(pyarrow.dataset.Dataset):
         options = {"use_threads": False, **options}
         return pyarrow.dataset.Scanner.from_batches(reader, columns=columns, filter=filter, **options)
 
-    def go_on_with(self, other: StateDataset) -> bool:
-        """Give the rows of another dataset from now on; whether its columns are the same, so that this can be."""
+    def rebind(self, other: StateDataset) -> bool:
+        """Return the rows of another dataset from now on. Returns false, and does nothing, if its columns differ."""
         same = self.schema.equals(other.schema)
         if same:
             self._state, self._view, self._columns = other._state, other._view, other._columns
         return same
 
-    def rest(self) -> None:
-        """Release the tables, until `go_on_with`; the columns stay."""
+    def release(self) -> None:
+        """Release the tables until `rebind`; the columns are kept."""
         self._view = _rests
 
     def _batches(self, bounds: dict[str, Bound]) -> Generator[pa.RecordBatch]:
@@ -141,12 +142,12 @@ class StateDataset(pyarrow.dataset.Dataset):
                 yield self._columns.batch(rows)
 
     def end_scans(self) -> None:
-        """End the scans that go on: Arrow's threads read ahead of a query, also when it needs no more rows."""
+        """End running scans: Arrow's threads read ahead of a query, even when it needs no more rows."""
         for scan in list(self._scans):
             scan.end()
 
     def _unsupported(self, *arguments: Any, **options: Any) -> Any:
-        raise StateAccessError(f"the dataset of state {self._state!r} is only scanned; call to_table() first")
+        raise StateAccessError(f"the dataset of state {self._state!r} can only be scanned; call to_table() first")
 
     filter = get_fragments = join = join_asof = replace_schema = sort_by = _unsupported
     partition_expression = property(_unsupported)
@@ -159,7 +160,7 @@ class StateDataset(pyarrow.dataset.Dataset):
 
 
 class _Scan(Iterator[pa.RecordBatch]):
-    """Batches that one thread reads and another one may end."""
+    """Batches that one thread reads, and that another thread may end."""
 
     def __init__(self, batches: Generator[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -170,13 +171,13 @@ class _Scan(Iterator[pa.RecordBatch]):
             return next(self._batches)
 
     def end(self) -> None:
-        """Give no more batches. What is read at the moment is waited for."""
+        """End the scan, and wait for a read in progress."""
         with self._lock:
             self._batches.close()
 
 
 def _rests(_: AsOf) -> NoReturn:
-    raise StateAccessError("the dataset has let go of its tables")
+    raise StateAccessError("the dataset has released its tables")
 
 
 class _Columns:
@@ -190,7 +191,7 @@ class _Columns:
         self._makers: list[Callable[[Entry], Any]] = []
 
         def add(name: str, type_: pa.DataType, make: Callable[[Entry], Any]) -> None:
-            # Names that differ by case only are one to SQL.
+            # Names that differ only by case are equal in SQL.
             taken = {field.name.lower() for field in fields}
             name = name if name.lower() not in taken else f"value_{name}"
             fields.append(pa.field(name, type_))
@@ -249,7 +250,7 @@ class _Columns:
     def _add_window(
         self, view: View, reader: OperatorTableReader, add: Callable[[str, pa.DataType, Callable[[Entry], Any]], None]
     ) -> None:
-        """Add the columns of a window and of the results; of types that are not known those of what is there."""
+        """Add the columns of a window and of the results; unknown types are determined from the rows."""
         of = reader.rows_of
         for number, (name, is_time) in enumerate(zip(of.bounds, of.are_times, strict=True)):
             part = _entry_part(number)
@@ -321,7 +322,7 @@ class _Columns:
         return head, head + b"\xff" * 9
 
     def batch(self, entries: list[Entry]) -> pa.RecordBatch:
-        """Return rows out of entries.
+        """Return entries as rows.
 
         Raises:
             EncodingError: A value is out of the range of its column's type.
@@ -338,7 +339,7 @@ class _Columns:
 
 
 def _versions(entries: Iterator[Entry]) -> Iterator[Entry]:
-    """Yield the versions that are no deletions, with the time that each is valid to beside the one from which it is."""
+    """Yield the versions other than deletions, with the start and end of their validity."""
     newer = None
     for entry in entries:
         same = newer is not None and (newer.key, newer.namespace) == (entry.key, entry.namespace)
@@ -349,7 +350,7 @@ def _versions(entries: Iterator[Entry]) -> Iterator[Entry]:
 
 
 def _type_of(values: list[Any]) -> pa.DataType:
-    """Return the type of a column that has these values; text where they are of none, or of several."""
+    """Return the type of a column with these values; text without values, or for values of several types."""
     classes = {type(value) for value in values if value is not None}
     if classes == {int, float}:
         return pa.float64()
@@ -357,7 +358,7 @@ def _type_of(values: list[Any]) -> pa.DataType:
 
 
 def _key_columns(reader: EntryReader, key: Any) -> tuple[list[str], list[pa.DataType]]:
-    """Return names and types of the key columns, as the first key that there is has them."""
+    """Return names and types of the key columns, from the first key."""
     schema = reader.schema
     if schema.kind == "table":
         stored = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
@@ -374,7 +375,7 @@ def _key_columns(reader: EntryReader, key: Any) -> tuple[list[str], list[pa.Data
 
 
 def _names_beside(reader: EntryReader) -> list[str]:
-    """Return the names of the columns of a state, but for a table's, beside those of its key."""
+    """Return the names of the columns of a state other than its key's; a table state's own columns are not included."""
     schema = reader.schema
     if isinstance(reader, OperatorTableReader):
         return [*reader.rows_of.bounds, *(name for name, _ in reader.rows_of.columns)]
@@ -424,7 +425,7 @@ def _namespace(entry: Entry) -> str | None:
 
 
 def _fields_of(fingerprint: Any) -> list[tuple[str, Any]] | None:
-    """Return the fields of a class with their types; ``None`` of other types."""
+    """Return the fields of a class with their types; ``None`` for other types."""
     if isinstance(fingerprint, dict) and fingerprint["kind"] == "fields":
         return [(name, field["type"]) for name, field in fingerprint["fields"].items()]
     if isinstance(fingerprint, dict) and fingerprint["kind"] == "array":
@@ -459,7 +460,7 @@ def _arrow_type(fingerprint: Any) -> pa.DataType:
 
 
 def _converter(fingerprint: Any) -> Callable[[Any], Any]:
-    """Return what makes values of a declared type into those that Arrow takes for its type."""
+    """Return the conversion of values of a declared type to the values that Arrow accepts for it."""
     type_ = _arrow_type(fingerprint)
     if fingerprint == "UUID":
         return _as_text
@@ -484,7 +485,7 @@ def _is_text(fingerprint: Any) -> bool:
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:
-    """Return a value as Arrow takes it for a type: classes as dicts, tuples as structs."""
+    """Return a value in the form that Arrow accepts for a type: classes as dicts, tuples as structs."""
     if value is None:
         return None
     types = pa.types

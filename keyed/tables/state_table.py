@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from keyed.tables.state_dataset import StateDataset
 
 NOT_GIVEN: Any = object()
-"""Stands for an entry that is not named."""
-#: Types of map keys of which one value is as good as another one.
+"""The default of ``entry``: no entry is given."""
+#: Types of map keys that are compared by class.
 _LEAVES = ("bool", "bytes", "float", "int", "str")
 _DOMAINS = {TIMER_EVENT: TimeDomain.EVENT_TIME, TIMER_PROCESSING: TimeDomain.PROCESSING_TIME}
 Time = int | datetime
@@ -44,7 +44,7 @@ class QueryResult:
     Attributes:
         value: The result of `StateTable.get`.
         position: The state.
-        found: True if there is an entry, because a map may hold ``None``, and an aggregate may result in it.
+        found: True if there is an entry; the value of an entry may be ``None``.
     """
 
     value: Any
@@ -61,7 +61,7 @@ class Version:
         processing_time: Its processing time, milliseconds since the epoch.
         watermark: The watermark after it.
         value: The value; ``None`` if it was removed.
-        removed: True if the entry was removed, because a map may hold ``None``.
+        removed: True if the entry was removed; the value of an entry may be ``None``.
     """
 
     batch: int
@@ -115,8 +115,8 @@ class History(list[Version]):
 class StateTable:
     """The entries of one state, of all keys.
 
-    Each call answers from one batch: the newest one, the one that ``as_of`` names by number or time, or that of the
-    table's `Snapshot`. Entries that have expired by the clocks of that batch are omitted.
+    Each call answers from one batch: the newest one, the one that ``as_of`` names by number or time, or the batch of
+    the table's `Snapshot`. Entries that have expired by the clocks of that batch are omitted.
 
     Attributes:
         name: Name of the state.
@@ -134,15 +134,15 @@ class StateTable:
 
         Args:
             key: The key of ``key_by``: one value, or a tuple of several.
-            entry: Which entry: the map key of a map, the other key columns of a table as a tuple, the time as of which
-                a version is asked for, of windows the start or ``(start, end)``, as datetimes or milliseconds.
+            entry: The entry: the key of a map, the other key columns of a table as a tuple, the time as of which a
+                version is wanted, or the start or ``(start, end)`` of a window, as datetimes or milliseconds.
             namespace: The namespace, for example a window that a function of yours keeps, as ``(start, end)``.
             as_of: Id of a batch, as progress and sinks have it, or a time: the newest batch whose processing time is
                 not after it.
 
         Returns:
-            The value, or ``None`` if there is none. Without ``entry`` a list state's elements, and a dict of all
-            entries of a map, of windows, or of a table with further key columns. For a versioned state the
+            The value, or ``None`` if there is none. Without ``entry``, a list state's elements, or a dict of all
+            entries of a map, of windows, or of a table with further key columns. For a versioned state, the
             `VersionedRecord` of its ``get``.
 
         Raises:
@@ -193,7 +193,7 @@ class StateTable:
         with self._view(as_of) as view:
             reader = view.reader(self.name)
             if reader.has_entries:
-                raise DefinitionError(f"get_many: {reader.schema} has several entries a key; call get for each key")
+                raise DefinitionError(f"get_many: {reader.schema} has several entries per key; call get for each key")
             make = reader.prefix_maker(namespace)
             keys = list(keys)
             stored = view.stored_entries(reader).get_many([make(key) for key in keys])
@@ -228,16 +228,16 @@ class StateTable:
             prefix: Prefix of the keys: text, bytes, or the first parts of keys that are tuples.
             from_: The least key; for keys that are tuples also their first parts.
             to: End of the range, exclusive.
-            windows: Of windowed state, only windows that start at the first time or later, and before the second:
-                milliseconds, or datetimes with a zone. Of state that is windowed otherwise than by `keyed.windows`
-                the window is the namespace; in a table or map its start is the first further key column or the map
-                key. With ``key`` only these are read.
+            windows: For windowed state, only windows that start at the first time or later, and before the second:
+                milliseconds, or datetimes with a zone. For state that is windowed without `keyed.windows`, the window
+                is the namespace; in a table or map its start is the first further key column or the map key. With
+                ``key`` only these windows are read.
             limit: Maximal number of entries.
             after: The `Scan.token` of an earlier scan with the same range: resumes after it, in the same batch.
             as_of: As in `get`.
             reverse: The greatest key comes first.
-            timeout: Maximal seconds of reading, from the call on; entries that have expired, or belong to other
-                windows, are read too.
+            timeout: Maximal seconds of reading, from the call on. Expired entries, and entries of other windows, are
+                read too.
 
         Raises:
             TimeoutError: Reading took longer.
@@ -251,7 +251,7 @@ class StateTable:
         if limit is not None and (type(limit) is not int or limit < 1):
             raise DefinitionError(f"scan(limit={limit!r}): give a number from 1, or None")
         if namespace is not NOT_GIVEN and key is NOT_GIVEN:
-            raise DefinitionError(f"scan(namespace={namespace!r:.100}) is of a key: give key= too")
+            raise DefinitionError(f"scan(namespace={namespace!r:.100}) belongs to a key: give key= too")
         token = None if after is None else _decode_token(after)
         deadline = None if timeout is None else time.monotonic() + timeout
         with ExitStack() as stack:
@@ -325,7 +325,7 @@ class StateTable:
         with self._view(None) as view:
             reader = view.reader(self.name)
             if reader.has_entries and entry is NOT_GIVEN:
-                raise DefinitionError(f"history: {reader.schema} has several entries a key; give entry=")
+                raise DefinitionError(f"history: {reader.schema} has several entries per key; give entry=")
             self._check_entry(reader, entry)
             self._check_key(view, reader, key, entry=entry)
             prefix, sub = reader.prefix(key, namespace), b"" if entry is NOT_GIVEN else reader.sub(entry)
@@ -335,7 +335,7 @@ class StateTable:
             if token is not None:
                 last = extent.commit_of(token[1], token[0])
                 if last is None:
-                    raise HistoryCompacted(f"history(after={after!r}): batch {token[1]} is not kept; begin again")
+                    raise HistoryCompacted(f"history(after={after!r}): batch {token[1]} is no longer kept; begin again")
                 newest = last - 1
             versions = History()
             at = view.at
@@ -345,7 +345,7 @@ class StateTable:
                 if limit is not None and len(versions) == limit:
                     versions.token = _encode_token(at.log_id, at.batch, b"")
                     break
-                # The first version that is kept may be older than the commits that are.
+                # The first kept version may be older than the kept commits.
                 at = view.store.batch(max(number, extent.oldest))
                 value = None if stored is None else reader.value(stored)
                 versions.append(Version(batch_id(at.batch), at.processing_time, at.watermark, value, stored is None))
@@ -353,7 +353,7 @@ class StateTable:
 
     @property
     def schema(self) -> StateSchema:
-        """Name, kind, types and time to live of the state, as they are stored.
+        """Name, kind, types and time to live of the state, in their stored form.
 
         Raises:
             TableNotFound: There is no such state, or no batch yet.
@@ -369,7 +369,7 @@ class StateTable:
 
     @property
     def key_columns(self) -> list[str]:
-        """Names of the key's columns in ``key_by``; none where it has a function, or they were not recorded."""
+        """Names of the key's columns in ``key_by``; none if it has a function, or they were not recorded."""
         with self._view(None) as view:
             return list(view.at.key_columns or ())
 
@@ -385,7 +385,7 @@ class StateTable:
             key: Only this key.
             prefix: Only keys that begin with this, as in `scan`.
             after: The start: ``None`` with the state; ``"now"`` with the next change; ``"beginning"`` with the state at
-                the oldest batch that is kept; or after a `Subscription.token`.
+                the oldest batch that is kept; or a `Subscription.token`, after which it resumes.
 
         Raises:
             DefinitionError: ``after`` is not a token; both ``key`` and ``prefix`` are given; or the table belongs to a
@@ -417,8 +417,8 @@ class StateTable:
         """Return the table as an Arrow dataset, for DuckDB, Polars and others. Needs pyarrow's ``dataset``.
 
         Args:
-            has_key: Repeat the key's columns, which have their names from ``key_by``, as ``key``, or ``key_1``,
-                ``key_2`` and so on, after all others.
+            has_key: Repeat the key's columns, named as in ``key_by``, as ``key``, or ``key_1``, ``key_2`` and so on,
+                after all others.
         """
         from keyed.tables.state_dataset import StateDataset
 
@@ -445,18 +445,18 @@ class StateTable:
             return f"<StateTable {self.operator}.{self.name}: no batch yet>"
 
     def _check_entry(self, reader: EntryReader, entry: Any) -> None:
-        """Check that a state has entries of the kind that one is asked for."""
+        """Check that a state has entries of the requested kind."""
         if entry is NOT_GIVEN:
             return
         if not reader.has_entries:
-            raise DefinitionError(f"entry={entry!r}: {reader.schema} has one entry a key; leave entry out")
+            raise DefinitionError(f"entry={entry!r}: {reader.schema} has one entry per key; leave entry out")
         if reader.schema.kind == "versioned" and type(entry) is not int:
             raise DefinitionError(f"entry={entry!r}: give the time of the version in milliseconds")
 
     def _check_key(
         self, view: View, reader: EntryReader, key: Any, *, entry: Any = NOT_GIVEN, is_part: bool = False
     ) -> None:
-        """Check the types of a key, or of the beginning of one, and of an entry against those that are there."""
+        """Check the types of a key or of its first parts, and of an entry, against the stored ones."""
         first = _first(view, reader)
         if first is None:
             return
@@ -465,12 +465,12 @@ class StateTable:
         if not _fits(key, first.key, is_part=is_part):
             if first.key is None:
                 raise KeyTypeError(
-                    f"{where}: key {key!r}: a broadcast state has no keys but entries; get(None, {key!r}), or the key "
-                    f"null and the entry {key!r} where keys are text"
+                    f"{where}: key {key!r}: a broadcast state has entries but no keys: get(None, {key!r}), or over "
+                    f"HTTP and in commands the key null and the entry {key!r}"
                 )
             raise KeyTypeError(
-                f"{where}: key {key!r} has type {_kinds(key)!r}, the keys that are there have {_kinds(first.key)!r}, "
-                f"as in {first.key!r}"
+                f"{where}: key {key!r} has type {_kinds(key)!r}, the stored keys have {_kinds(first.key)!r}, as in "
+                f"{first.key!r}"
             )
         kind = reader.schema.key if reader.schema.kind in MAPS else None
         if entry is not NOT_GIVEN and kind in _LEAVES and type(decode_key(encode_key(entry))).__name__ != kind:
@@ -520,16 +520,18 @@ def timer_of(prefix: bytes, sub: bytes, value: bytes) -> Timer:
 
 
 def _window_start(entry: Entry) -> float:
-    """Tell when the window of an entry starts, in milliseconds.
+    """Return the start of the window of an entry, in milliseconds.
 
     Raises:
-        DefinitionError: It is of no window.
+        DefinitionError: It does not belong to a window.
     """
     window = entry.entry if entry.namespace is None else entry.namespace
     start = window[0] if isinstance(window, tuple) and window else window
     if isinstance(start, datetime) or type(start) is int:
         return _milliseconds(start)
-    raise DefinitionError(f"scan(windows=): the entry of key {entry.key!r} is of no window, but of {window!r}")
+    raise DefinitionError(
+        f"scan(windows=): the entry of key {entry.key!r} belongs to {window!r}, which is not a window"
+    )
 
 
 def _first(view: View, reader: EntryReader) -> Entry | None:
@@ -539,7 +541,7 @@ def _first(view: View, reader: EntryReader) -> Entry | None:
 
 
 def _fits(key: Any, there: Any, *, is_part: bool = False) -> bool:
-    """Return whether a key, or the beginning of one, may be a key of a table with another one."""
+    """Return true if a key, or its first parts, has the types of a table's key."""
     if isinstance(key, tuple) and isinstance(there, tuple):
         same = len(key) <= len(there) if is_part else len(key) == len(there)
         return same and all(map(_fits, key, there))
@@ -556,7 +558,7 @@ def _milliseconds(time: Time) -> int:
     if isinstance(time, datetime) and time.tzinfo is not None:
         return instant_ms(time)
     if type(time) is not int:
-        raise DefinitionError(f"scan(windows=): {time!r} is no time: give milliseconds, or a datetime with a zone")
+        raise DefinitionError(f"scan(windows=): {time!r} is not a time: give milliseconds, or a datetime with a zone")
     return time
 
 
@@ -572,4 +574,4 @@ def _decode_token(token: str) -> tuple[str, int, bytes]:
     try:
         return _token(urlsafe_b64decode(token.encode()))
     except (ValueError, AttributeError) as error:
-        raise DefinitionError(f"after={token!r} is no token of a scan") from error
+        raise DefinitionError(f"after={token!r} is not a token of a scan") from error

@@ -1,4 +1,4 @@
-"""The tables of a job, by name: followed in this program, or read from the folder of another one."""
+"""The tables of a job, by name: followed in this program, or read from the folder of another program."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _HOUR_MS = 3_600_000
-#: Seconds from one look at a changelog that nobody follows to the next, while a batch is waited for.
+#: Seconds between two polls while `wait_for` waits and no thread follows the changelogs.
 _LOOK_AGAIN = 0.05
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 Types = Function | Mapping[str, Any] | None
@@ -50,22 +50,22 @@ class _Tables(Mapping[str, StateTable]):
 
     @abstractmethod
     def _viewing(self, operator: Operator) -> Viewing:
-        """Return what opens an operator's state for an answer."""
+        """Return the function that opens an operator's state for an answer."""
 
     def _feed(self, operator: Operator) -> Feed | None:
-        """Tell where changes come from; ``None`` if none come."""
+        """Return the source of changes; ``None`` if there are none."""
         return None
 
     @abstractmethod
     def _all(self) -> AbstractContextManager[Snapshot]:
-        """Return all tables as one batch left them."""
+        """Return all tables as of one batch."""
 
     def _names(self) -> dict[str, tuple[Operator, str]]:
-        """Return where each table is. A name that several operators have is ``operator.state``."""
+        """Return the operator and state of each table. A name of several operators becomes ``operator.state``."""
         found: dict[str, list[tuple[Operator, str]]] = {}
         for operator in self._operators.values():
-            operator.source.held.check_open()
-            store = operator.source.held.store
+            operator.source.pinned.check_open()
+            store = operator.source.pinned.store
             if store.extent is not None:
                 for table in tables_of(store.batch(store.extent.newest).states, operator.name):
                     found.setdefault(table, []).append((operator, table))
@@ -161,10 +161,10 @@ class Snapshot(_Tables):
         def view(as_of: AsOf) -> AbstractContextManager[View]:
             if as_of not in (None, self.batch):
                 raise DefinitionError(
-                    f"as_of={as_of!r}: the snapshot is of batch {self.batch}; ask the tables for others"
+                    f"as_of={as_of!r}: the snapshot has batch {self.batch}; read other batches from the tables"
                 )
             if not self._views:
-                raise StateAccessError(f"the snapshot of batch {self.batch} is closed; ask within its with block")
+                raise StateAccessError(f"the snapshot of batch {self.batch} is closed; use it within its with block")
             return nullcontext(self._views[operator.name])
 
         return view
@@ -201,8 +201,8 @@ class StateTables(_Tables):
         self._every = 1.0
         self._following = Background(f"tables of {', '.join(operators)}", self._step, is_transient=self._is_transient)
         for operator in operators.values():
-            operator.source.held.check = self._following.check
-            operator.source.held.is_stopping = lambda: self._following.is_stopping
+            operator.source.pinned.check = self._following.check
+            operator.source.pinned.is_stopping = lambda: self._following.is_stopping
         self._types: Mapping[str, Any] = types or {}
 
     def _viewing(self, operator: Operator) -> Viewing:
@@ -212,7 +212,7 @@ class StateTables(_Tables):
         return self.snapshot()
 
     def _commit(self, operator: Operator, as_of: AsOf) -> int:
-        """Return the commit of an operator from which an answer is taken."""
+        """Return the commit of an operator that an answer reads."""
         if as_of is None:
             return operator.extent.newest if len(self._operators) == 1 else self._level()[operator.name]
         if isinstance(as_of, datetime):
@@ -225,13 +225,13 @@ class StateTables(_Tables):
         return operator.commit_of(as_of)
 
     def _level(self) -> dict[str, int]:
-        """Return the newest commits of one batch, by operator."""
+        """Return the newest commits that belong to one batch, by operator."""
         operators = self._operators
         batch = batch_id(min(operator.extent.batch for operator in operators.values()))
         while True:
             commits = {name: operator.commit_of(batch) for name, operator in operators.items()}
-            stores = ((operator.source.held.store, commits[name]) for name, operator in operators.items())
-            # When the job was restored, a batch of one operator may be of the job before. Their times tell them apart.
+            stores = ((operator.source.pinned.store, commits[name]) for name, operator in operators.items())
+            # After a restore, a batch of one operator may belong to the earlier job. The processing times differ.
             if len({store.batch(commit).processing_time for store, commit in stores}) == 1 or all(
                 len(operator.extent.eras) == 1 for operator in operators.values()
             ):
@@ -253,7 +253,7 @@ class StateTables(_Tables):
         return sum(getattr(operator.source, "rebuilds", 0) for operator in self._operators.values())
 
     def poll(self) -> int:
-        """Apply new commits of the changelogs; refresh tables that are only read.
+        """Apply new commits of the changelogs; refresh tables that another program writes.
 
         Returns:
             The number of applied records.
@@ -283,13 +283,13 @@ class StateTables(_Tables):
         return all(operator.source.is_transient(error) for operator in self._operators.values())
 
     def check(self) -> None:
-        """Raise the error that ended following, like every read; each time with that error as its cause.
+        """Raise the error that ended following, as every read does; each time with that error as its cause.
 
         Raises:
             StateAccessError: The tables are closed, or belong to the process that this one was forked from.
         """
         for operator in self._operators.values():
-            operator.source.held.check_open()
+            operator.source.pinned.check_open()
 
     @property
     def status(self) -> Status:
@@ -309,12 +309,12 @@ class StateTables(_Tables):
 
     @property
     def age(self) -> float | None:
-        """Seconds since the last successful poll began: the maximal age of answers; ``None`` before it."""
+        """Seconds since the start of the last successful poll: the maximal age of answers; ``None`` before it."""
         return self._following.age
 
     def _check_types(self) -> None:
         """Check the names in ``types``, as soon as all states are known."""
-        stores = {name: operator.source.held.store for name, operator in self._operators.items()}
+        stores = {name: operator.source.pinned.store for name, operator in self._operators.items()}
         if not self._types or any(store.extent is None for store in stores.values()):
             return
         known = {
@@ -331,7 +331,7 @@ class StateTables(_Tables):
         self._types = {}
 
     def _extents(self) -> list[Extent | None]:
-        return [operator.source.held.store.extent for operator in self._operators.values()]
+        return [operator.source.pinned.store.extent for operator in self._operators.values()]
 
     def start(self, every: float = 1.0, *, wait: bool = True) -> Self:
         """Follow in a thread, and return after its first poll.
@@ -428,7 +428,7 @@ class StateTables(_Tables):
         """Return the lag of the tables behind their changelogs.
 
         Raises:
-            DefinitionError: The tables are only read here: ask the program that writes them.
+            DefinitionError: Another program writes the tables and has their lag.
             ChangelogError: A changelog cannot be read, or is damaged.
         """
         self.check()
@@ -438,13 +438,13 @@ class StateTables(_Tables):
     def take_over(self) -> dict[str, RestorePoint]:
         """End following, apply the rest of the changelogs, and return restore points for a new query.
 
-        Stop the job first: the new query does not have later commits of the old one.
+        Stop the job first: the new query would lack later commits of the old one.
 
         Returns:
             The restore points for ``restore_from=``, by operator: they read only missing batches from the changelog.
 
         Raises:
-            DefinitionError: The tables are only read here.
+            DefinitionError: Another program writes the tables.
             ChangelogError: A changelog cannot be read, or is damaged.
         """
         followers = self._followers("take_over")
@@ -457,7 +457,7 @@ class StateTables(_Tables):
     def _followers(self, what: str) -> list[Follower]:
         followers = [each.source for each in self._operators.values() if isinstance(each.source, Follower)]
         if len(followers) < len(self._operators):
-            raise DefinitionError(f"{what}: the tables are only read here; open them with their changelogs")
+            raise DefinitionError(f"{what}: another program writes these tables; open tables with their changelogs")
         return followers
 
     def close(self) -> None:
@@ -486,12 +486,12 @@ def open_tables(
     Nothing is read before `StateTables.poll` or `StateTables.start`. A folder of earlier tables is resumed.
 
     Args:
-        changelog: The changelog of an operator, or the URL of one in an object store; or those of several operators of
-            one query. Their jobs must have been started once.
+        changelog: The changelog of an operator, or the URL of one in an object store; or the changelogs of several
+            operators of one query. Their jobs must have been started once.
         path: Folder for the stores; created if missing.
-        types: Types of values by name of the state, ``operator.state`` where names meet, or the function that declares
-            the states. By name of a window operator the operator, its aggregates by column, or its only aggregate,
-            where the results of a class of yours are wanted. See `EntryReader`.
+        types: Types of values by name of the state (``operator.state`` if several operators have the name), or the
+            function that declares the states. For the results of your own aggregate class: by name of a window operator
+            the operator, its aggregates by column, or its only aggregate. See `EntryReader`.
         history: Processing time before the newest batch for which past states are kept: `int` milliseconds or
             `timedelta`. It begins with the history of the changelog when it is first followed.
 
@@ -505,15 +505,19 @@ def open_tables(
     given: Any = [changelog] if isinstance(changelog, Changelog | str | os.PathLike) else changelog
     for one in map(changelog_at, given):
         if not isinstance(one, Changelog):
-            raise DefinitionError(f"open_tables: {one!r:.100} is no changelog; give keyed.DirectoryChangelog(folder)")
+            raise DefinitionError(
+                f"open_tables: {one!r:.100} is not a changelog; give keyed.DirectoryChangelog(folder)"
+            )
         if isinstance(one, DirectoryChangelog) and root.resolve() == Path(one.path).resolve():
             raise DefinitionError(f"open_tables(path={str(path)!r}) is the changelog's own folder; give another one")
         name = header_of(one).operator
         if name in changelogs:
-            raise DefinitionError(f"open_tables: two changelogs are of operator {name!r}; give one of each operator")
+            raise DefinitionError(
+                f"open_tables: two changelogs belong to operator {name!r}; give one for each operator"
+            )
         changelogs[name] = one, _types(types, name)
     if not changelogs:
-        raise DefinitionError("open_tables: give a changelog at least")
+        raise DefinitionError("open_tables: give at least one changelog")
     _check_folder(root, changelogs, f"open_tables(path={str(root)!r})")
     return _follow(root, changelogs, milliseconds_of(history, "open_tables(history)"), types)
 
@@ -548,8 +552,8 @@ def _follow(
             except LocalStoreError as error:
                 if is_locked(error):
                     raise LocalStoreError(
-                        f"{root / name} is kept level by another program, or by tables of this one that are "
-                        f"open; read it with keyed.tables.read_tables({str(root)!r}), or give another folder"
+                        f"{root / name} is written by another program, or by open tables of this one; read it with "
+                        f"keyed.tables.read_tables({str(root)!r}), or give another folder"
                     ) from error
                 raise
             stack.callback(source.close)
@@ -558,7 +562,7 @@ def _follow(
 
 
 def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, Any] | None = None) -> StateTables:
-    """Open tables of another program on this machine, only to read them.
+    """Open the tables of another program on this machine for reading.
 
     They show the state that the program had written when they were opened, and are refreshed by `StateTables.poll`.
 
@@ -574,7 +578,7 @@ def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, 
 
 
 def read_kept_tables(path: str | os.PathLike[str], functions: Mapping[str, Function]) -> StateTables:
-    """Open the tables of a query, only to read them.
+    """Open the tables of a query for reading.
 
     Args:
         path: The folder that was given to `keep_tables`.
@@ -594,7 +598,7 @@ def _read(root: Path, types_of: Callable[[str], Mapping[str, Any]], types: Types
             raise LocalStoreError(f"{root} holds no state tables; give the folder that open_tables was given")
         tables = StateTables(root, operators, stack.pop_all(), _named_types(types))
         stack.callback(tables.close)
-        # It checks the names in types.
+        # The first poll checks the names in ``types``.
         tables.poll()
         stack.pop_all()
     return tables
@@ -633,7 +637,7 @@ def _types(types: Types, operator: str) -> Mapping[str, Any]:
         raise DefinitionError(
             f"types={types!r:.100}: give a dict of types by state, or the function that declares them"
         )
-    # The one table of an operator is read by the function itself.
+    # The function itself reads the one table of an operator.
     whole = {operator: types} if isinstance(types, Function) else {}
     if isinstance(types, VectorizedFunction):
         return whole

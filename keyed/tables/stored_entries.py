@@ -1,7 +1,7 @@
 """Stored entries of a state after a commit, by the addresses under which they are shown.
 
 They are the stored addresses, except for namespaces with names (``named_by`` of a state): windows that merge keep their
-contents in place, and the named state maps them to their current window.
+contents in place, and the state that ``named_by`` names maps them to their current window.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _Change = tuple[bytes, bytes, bytes | None, bytes | None]
 
 
 class StoredEntries:
-    """Entries under the addresses at which they are stored.
+    """Entries under their stored addresses.
 
     Args:
-        store: Where they are.
+        store: The store that holds them.
         commit: The commit.
-        reader: What reads the state.
+        reader: The reader of the state.
     """
 
     def __init__(self, store: VersionStore, commit: int, reader: EntryReader) -> None:
@@ -61,13 +61,13 @@ class StoredEntries:
 
 
 class Names:
-    """The names by which namespaces of one key go, both encoded.
+    """The names of the namespaces of one key, both encoded.
 
     Args:
         pairs: Pairs of a name and a namespace, or a dict of the same.
 
     Raises:
-        EncodingError: It is something else.
+        EncodingError: It has another form.
     """
 
     def __init__(self, pairs: Any = None) -> None:
@@ -75,15 +75,15 @@ class Names:
         try:
             self._stored = {encode_key(name): encode_key(namespace) for name, namespace in found}
         except (TypeError, ValueError) as error:
-            raise EncodingError(f"there are no pairs of a name and a namespace in {pairs!r:.100}") from error
+            raise EncodingError(f"{pairs!r:.100} does not hold pairs of a name and a namespace") from error
         self._shown = {namespace: name for name, namespace in self._stored.items()}
 
     def shown(self, namespace: bytes) -> bytes:
-        """Return the name of a namespace; itself where it has none."""
+        """Return the name of a namespace, or the namespace itself if it has no name."""
         return self._shown.get(namespace, namespace)
 
     def stored(self, name: bytes) -> bytes | None:
-        """Return the namespace that goes by a name; ``None`` if that is of one which goes by another name."""
+        """Return the namespace with a name; ``None`` if the name is a namespace that has another name."""
         return self._stored.get(name, None if name in self._shown else name)
 
 
@@ -91,10 +91,10 @@ class NamedEntries(StoredEntries):
     """Entries under the names of their namespaces.
 
     Args:
-        store: Where they are.
+        store: The store that holds them.
         commit: The commit.
-        reader: What reads the state.
-        names: What reads the state that has the names.
+        reader: The reader of the state.
+        names: The reader of the state with the names.
     """
 
     def __init__(self, store: VersionStore, commit: int, reader: EntryReader, names: EntryReader) -> None:
@@ -112,7 +112,7 @@ class NamedEntries(StoredEntries):
         return [self.get(prefix, b"") for prefix in prefixes]
 
     def scan(self, first: bytes, end: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield the (prefix, sub, value) of a range of addresses. Of each key that it touches everything is read."""
+        """Yield the (prefix, sub, value) of a range of addresses. All entries of each key in the range are read."""
         low, high = self._reader.head_of(first), self._reader.head_of(end)
         stored = super().scan(low, end if high == end else successor(high), reverse=reverse)
         for head, entries in groupby(stored, lambda entry: self._reader.head_of(entry[0])):
@@ -128,7 +128,7 @@ class NamedEntries(StoredEntries):
         oldest = 0 if extent is None else extent.oldest
         head = self._reader.head_of(prefix)
         names = [(number, self._decoded(value)) for number, value in self._store.history(self._address(head))]
-        # Before the first names there were none.
+        # There are no names before the first version of the state with the names.
         homes = [(number, found.stored(prefix[len(head) :])) for number, found in [*names, (-1, Names())]]
         versions = {
             namespace: [*self._store.history(head + namespace + sub), (-1, None)]
@@ -181,7 +181,7 @@ class NamedEntries(StoredEntries):
                     yield prefix, sub, old, new
 
     def _address(self, head: bytes) -> bytes:
-        """Return where the names of a key are."""
+        """Return the address of the names of a key."""
         first = self._names_reader.range[0]
         return first + head[len(first) :] + _NONE
 

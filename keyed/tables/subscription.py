@@ -23,10 +23,9 @@ from keyed.errors import DefinitionError, HistoryCompacted, TableNotFound
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.operator_view import ChangedEntries, Operator
 
-#: Entries of a snapshot, or changes of a batch, that are given at a time, and the bytes of their values after which no
-#: more are.
+#: Maximal number of entries of a snapshot, or changes of a batch, per delivery, and maximal bytes of their values.
 _PART_ENTRIES, _PART_BYTES = 1_000, 256 << 10
-#: How long a thread waits for an asynchronous reader, which may have gone away meanwhile, seconds.
+#: Seconds that a thread waits for an asynchronous reader, which may have been cancelled.
 _ASYNC_WAIT = 1.0
 _address_of = attrgetter("address")
 _T = TypeVar("_T")
@@ -37,14 +36,14 @@ class Change:
     """A changed entry after a batch.
 
     Attributes:
-        kind: ``"snapshot"`` for an entry of the initial state of a subscription, else ``"change"``.
+        kind: ``"snapshot"`` for an entry of the initial state of a subscription, otherwise ``"change"``.
         batch: Id of the batch, from 0, as progress and sinks have it.
         key: The key.
         namespace: The namespace beside the key; ``None`` is the state itself.
         entry: The entry of the key, as in `Entry.entry`.
         old: The value before the batch; ``None`` if there was none, and in a snapshot.
         new: The value after it; ``None`` if it was removed.
-        removed: True if the entry was removed, because a map may hold ``None``.
+        removed: True if the entry was removed; the value of an entry may be ``None``.
         token: The text for ``subscribe(after=)`` to resume after this change.
     """
 
@@ -64,9 +63,9 @@ class Token(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         log_id: Identity of the changelog.
-        batch: Number of the commit, from 1, that the last change is of.
-        address: The address of the last entry given; of a whole batch ``None``.
-        in_snapshot: It was part of the snapshot.
+        batch: Number of the commit of the last change, from 1.
+        address: The address of the last delivered entry; ``None`` for a whole batch.
+        in_snapshot: True if it was part of the snapshot.
     """
 
     log_id: str
@@ -82,12 +81,12 @@ class Token(msgspec.Struct, array_like=True, frozen=True):
         """Read a token.
 
         Raises:
-            DefinitionError: It is none.
+            DefinitionError: The text is not a token.
         """
         try:
             return _decode(urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4)))
         except (ValueError, AttributeError) as error:
-            raise DefinitionError(f"after={text!r} is no token of a subscription") from error
+            raise DefinitionError(f"after={text!r} is not a token of a subscription") from error
 
 
 _decode = msgspec.msgpack.Decoder(Token).decode
@@ -100,7 +99,7 @@ class Feed:
     Attributes:
         operator: The operator.
         shown: Returns its newest visible commit.
-        wait: Waits until a condition holds, for a number of seconds at most or for ever; returns whether it holds.
+        wait: Waits until a condition holds, for a number of seconds at most or for ever; returns true if it holds.
         status: Returns the status of following.
     """
 
@@ -113,16 +112,16 @@ class Feed:
 class Subscription(Iterator[Change], AsyncIterator[Change]):
     """The changes of a table: first the state at one batch, then the changes of each later batch, in order.
 
-    Each change comes once. A reader that was away for longer than the history, or whose token belongs to another
+    Each change is delivered once. A reader that was away for longer than the history, or whose token belongs to another
     changelog, gets the whole state again, in changes of kind ``"snapshot"``: drop the earlier state at the first of
-    them. `resets` counts these.
+    them. `resets` counts these cases.
 
     Iterating waits for changes; `take` waits for at most its timeout; ``async for`` waits in a thread, and may be
-    cancelled at any await: no change is lost. Only a part of a batch is buffered for a reader: a slow one reads from
+    cancelled at any await: no change is lost. Only a part of a batch is buffered for a reader: a slow reader reads from
     the history, until it is behind that. When following ends with an error, reading raises it.
 
     Attributes:
-        resets: Number of times that the whole state came again.
+        resets: Number of times that the whole state was delivered again.
         token: The token of the last change that was delivered, for ``subscribe(after=)``; ``None`` before the first.
     """
 
@@ -136,16 +135,16 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         self._state = state
         self._feed = feed
         self._within = within
-        # ChangedEntries that were read and not delivered.
+        # Changes that were read and not delivered yet.
         self._given: deque[Change] = deque()
-        # Held while they are read: a thread whose reader was cancelled is not done yet.
+        # Held during a read: the thread of a cancelled reader may still be reading.
         self._lock = threading.Lock()
         self._reading: asyncio.Future[bool] | None = None
-        # What the batch changed of which a part was read: readers share it, as long as one has it.
+        # The changes of a partially read batch, which readers share while one of them uses it.
         self._partly: ChangedEntries | None = None
         self.resets = 0
         self.token: str | None = None
-        # What was read last; `None` before the snapshot.
+        # The token of the last read; `None` before the snapshot.
         self._at: Token | None = None
         if after in ("now", "beginning"):
             operator = feed.operator
@@ -156,7 +155,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
             self._at = Token.of(after)
 
     def take(self, timeout: float | None = None) -> list[Change]:
-        """Return the next changes: those of one batch, or a part of them or of the snapshot if there are many.
+        """Return the next changes: those of one batch, or if there are many, a part of them or of the snapshot.
 
         Args:
             timeout: Seconds to wait for them; for ever if ``None``.
@@ -176,7 +175,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
 
     def __next__(self) -> Change:
         change = self._read_and(self._deliver, None)
-        assert change is not None, "without a timeout there is one"
+        assert change is not None, "without a timeout there is a change"
         return change
 
     def __aiter__(self) -> Self:
@@ -184,7 +183,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
 
     async def __anext__(self) -> Change:
         while True:
-            # A thread may have taken them meanwhile.
+            # Another thread may have taken them.
             with suppress(IndexError):
                 return self._deliver()
             reading = self._begin_reading()
@@ -192,7 +191,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
             reading.result()
 
     def _begin_reading(self) -> asyncio.Future[bool]:
-        """Read in a thread, unless one reads already whose reader was cancelled: what it reads is for the next one."""
+        """Read in a thread, unless that of a cancelled reader is still reading: the next reader gets its result."""
         loop = asyncio.get_running_loop()
         if self._reading is None or self._reading.get_loop() is not loop:
             self._reading = loop.run_in_executor(None, self._fill, _ASYNC_WAIT)
@@ -203,7 +202,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         if self._reading is reading:
             self._reading = None
         if not reading.cancelled():
-            # Nobody may wait for it any more. The next one who reads meets the same error.
+            # Its reader may have been cancelled. The next reader gets the same error.
             reading.exception()
 
     def _deliver(self) -> Change:
@@ -217,14 +216,14 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         return list(changes)
 
     def _fill(self, timeout: float | None) -> bool:
-        """Read changes, unless there are some that were not delivered. Whether there are any."""
+        """Read changes, unless some are waiting to be delivered. Returns true if there are any."""
         return self._read_and(lambda: True, timeout) is not None
 
     def _read_and(self, deliver: Callable[[], _T], timeout: float | None) -> _T | None:
-        """Read changes, unless there are some that were not delivered, and deliver before another thread does.
+        """Read changes, unless some are waiting to be delivered, and deliver them before another thread does.
 
         Returns:
-            What was delivered, ``None`` if the time is over.
+            The delivered changes, ``None`` after the timeout.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._locked(timeout) as is_locked:
@@ -248,7 +247,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
                 self._lock.release()
 
     def _read(self, timeout: float | None) -> bool:
-        """Read a part of the snapshot or the changes of a batch, which may be none. Whether there was one."""
+        """Read a part of the snapshot or the changes of a batch, which may be none. Returns true if there was one."""
         at = self._at
         if at is None or at.in_snapshot:
             self._read_snapshot(at)
@@ -280,12 +279,12 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
         return True
 
     def _pass(self, given: list[Change], at: Token) -> None:
-        """Move on, when all was read: what fails in the middle is read again."""
+        """Advance once everything was read: a read that fails in the middle is repeated."""
         self._given.extend(given)
         self._at = at
 
     def _is_there(self, at: Token) -> bool:
-        """Return whether what follows a token can be read, or never will."""
+        """Return true if the changes after a token can be read, or never will be."""
         try:
             return self._next(at) <= self._feed.shown()
         except HistoryCompacted:
@@ -295,10 +294,10 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
             return False
 
     def _next(self, at: Token) -> int:
-        """Return the commit that has what follows a token; that of the token itself if there is more of it.
+        """Return the commit with the changes after a token: the token's own commit if it has more.
 
         Raises:
-            HistoryCompacted: The token's batch is not kept.
+            HistoryCompacted: The token's batch is no longer kept.
         """
         commit = self._feed.operator.extent.commit_of(at.batch, at.log_id)
         if commit is None:

@@ -102,14 +102,14 @@ def _close_unused(seconds: float) -> None:
             held.lock.release()
 
 
-def _leave() -> None:
+def _forget_parent() -> None:
     """Begin without writers in a process that was forked."""
     global _guard, _positions
     _inherited.append(_positions)
     _positions, _guard = {}, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_leave)
+os.register_at_fork(after_in_child=_forget_parent)
 # A producer that is alive when the interpreter ends may call back into it.
 atexit.register(_close_unused, -1.0)
 

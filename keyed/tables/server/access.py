@@ -17,7 +17,7 @@ _TOKEN = re.compile(r"[\x21-\x7e]{16,512}")
 _TABLE = re.compile(r"\*|[A-Za-z0-9_.-]{1,257}")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
-#: How long a browser stays logged in, seconds.
+#: Seconds that a browser stays logged in.
 SESSION_SECONDS = 30 * 24 * 3_600
 
 
@@ -25,11 +25,13 @@ def _tokens(tokens: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
     for token in tokens:
         if not _TOKEN.fullmatch(token):
             raise DefinitionError(
-                "a token must be 16 to 512 visible ASCII characters; make one with `openssl rand -hex 32`"
+                "a token must be 16 to 512 visible ASCII characters; create one with `openssl rand -hex 32`"
             )
         for table in tokens[token]:
             if not _TABLE.fullmatch(table):
-                raise DefinitionError(f"a token is for tables by their names, or for all by '*'; {table!r} is no name")
+                raise DefinitionError(
+                    f"a token is for tables by their names, or for all by '*'; {table!r} is not a name"
+                )
     return {token: frozenset(tables) for token, tables in tokens.items()}
 
 
@@ -40,7 +42,7 @@ class Access:
     Args:
         tokens: Names of tables by token; ``"*"`` is all tables, SQL and timers. Without tokens every client has all
             rights, which `serve` allows on loopback only.
-        hosts: Allowed names, without port, in ``Host`` of requests. This blocks other pages whose name resolves to this
+        hosts: Allowed names, without port, in ``Host`` of requests. This blocks pages whose name resolves to this
             machine (DNS rebinding).
 
     Raises:
@@ -55,7 +57,7 @@ class Access:
         if not self.tokens:
             return frozenset((ALL_TABLES,))
         found = None
-        # All are compared, in constant time each: how long it takes says nothing of the tokens.
+        # All tokens are compared, each in constant time, so the duration reveals nothing about them.
         for known, tables in self.tokens.items():
             if token is not None and hmac.compare_digest(known.encode(), token.encode()):
                 found = tables
@@ -83,13 +85,13 @@ class Access:
         return found
 
     def is_host(self, header: str | None) -> bool:
-        """Return whether a request may have this ``Host``."""
+        """Return true if this ``Host`` is allowed."""
         return header is not None and _name_of(header).lower() in self.hosts
 
     def is_origin(self, header: str | None, host: str) -> bool:
-        """Return whether a request may have this ``Origin``: that of the ``Host`` that it is for; one without may.
+        """Return true if a request has no ``Origin``, or one that is the origin of its ``Host``.
 
-        A page at another port of this machine is another origin, although browsers send it cookies too.
+        A page at another port of this machine is another origin, although browsers send it the same cookies.
         """
         if header is None:
             return True
@@ -99,7 +101,7 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is this machine's alone."""
+    """Return true if an address is a loopback address."""
     return host in _LOOPBACK
 
 

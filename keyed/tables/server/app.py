@@ -13,7 +13,7 @@
     GET  /tables/{table}/history/{key}             versions of an entry: entry, namespace, limit, after
     GET  /timers                                   pending timers: key, limit, as_of
     POST /sql                                      {"query": ..., "parameters": [...], "as_of": ...}
-    POST /session                                  {"token": ...}: a cookie that stands for the token, for browsers
+    POST /session {"token": ...}: sets a cookie in place of the token, for browsers
     DELETE /session                                takes it back
     GET  /, /page/                                 the page, if there is one
 
@@ -74,14 +74,14 @@ from keyed.tables.server.access import ALL_TABLES, SESSION_SECONDS, Access
 from keyed.tables.server.event_stream import BatchEvents, ChangeEvents, EventStream, Watch
 from keyed.tables.server.openapi import OPENAPI
 from keyed.tables.server.page import page_routes
-from keyed.tables.server.refused_requests import Places, Refused
+from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
 from keyed.tables.server.sql_process import SqlProcesses
 from keyed.tables.state_table import NOT_GIVEN, StateTable
 from keyed.tables.state_tables import StateTables
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-#: Requests that are worked at at a time, each in a thread.
+#: Number of concurrent requests, each in a thread.
 _ANSWERS = 8
 #: The cookie of a browser.
 _COOKIE = "keyed_session"
@@ -94,16 +94,16 @@ class Limits:
 
     Attributes:
         page: Greatest value of ``limit``. The default of ``limit`` is this for the entries and the history of a key,
-            and 100 for scans and timers (or this, if it is less).
+            and 100 for scans and timers (or this limit, if it is less).
         body: Bytes of a request's body.
         sql_seconds: Seconds that a query may run.
         sql_megabytes: Megabytes that the process of a query may have.
         sql_rows: Rows in the answer to a query.
         answer: Bytes of an answer.
         scan_seconds: Seconds that a scan of a table may take.
-        wait_seconds: Seconds for which a request waits if the maximal number of others run; then it is refused, a query
-            with 429 and any other with 503.
-        streams: Streams of changes at a time.
+        wait_seconds: Seconds for which a request waits if the maximal number of others run. Then it is refused: a query
+            with 429, any other with 503.
+        streams: Number of concurrent streams of changes.
         send_seconds: Seconds that a client may take to read what was sent; then its connection is closed, and a stream
             of changes counts as dropped.
         request_seconds: Seconds in which a request, header and body, has to arrive.
@@ -127,7 +127,7 @@ class Limits:
     fresh_seconds: float = 30.0
 
 
-#: Statuses of our errors; of a subclass that of the first base class that is named.
+#: HTTP statuses of our errors; a subclass has the status of its first base class that is listed.
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (TableNotFound, 404),
     (HistoryCompacted, 410),
@@ -151,15 +151,15 @@ class _Server:
     job_status: Callable[[], Mapping[str, Any]]
     watch: Watch
     requests: Counter[tuple[str, int]] = attrs.field(factory=Counter, init=False)
-    places: Places = attrs.field(init=False)
+    concurrency: ConcurrencyLimit = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.places = Places(_ANSWERS, self.limits.wait_seconds, 503, "requests")
+        self.concurrency = ConcurrencyLimit(_ANSWERS, self.limits.wait_seconds, 503, "requests")
 
     # Answers ----------------------------------------------------------------------------------------------------
 
     async def health(self, request: Request) -> Response:
-        # Neither reads: these are asked often, and by anybody.
+        # Neither reads state: clients without a token may request these often.
         described = self._following(request)
         return JSONResponse(described, status_code=503 if self.tables.status in _ENDED else 200)
 
@@ -176,7 +176,7 @@ class _Server:
         return JSONResponse(described, status_code=200 if is_fresh else 503)
 
     def _following(self, request: Request) -> dict[str, Any]:
-        """Describe following; why it fails to those who may read all tables."""
+        """Describe following; the error only for tokens of all tables."""
         described: dict[str, Any] = {"status": self.tables.status.value}
         trouble = self.tables.trouble
         if trouble:
@@ -238,7 +238,7 @@ class _Server:
         return JSONResponse(OPENAPI)
 
     def _described(self, open_to: frozenset[str]) -> dict[str, Any]:
-        """Return what is known of the newest batch; for tokens of some tables only what is known of these."""
+        """Return the description of the newest batch; for tokens of some tables only the parts about these."""
         job = dict(self.job_status()) if ALL_TABLES in open_to else {}
         return {"batch": self.tables.batch, "positions": self._positions(open_to), "job": job}
 
@@ -262,7 +262,7 @@ class _Server:
         try:
             token = msgspec.convert(decoded(await self._body(request), "the body"), _SessionRequest).token
         except msgspec.ValidationError as error:
-            raise Refused(400, "DefinitionError", f"the body holds no token: {error}") from error
+            raise Refused(400, "DefinitionError", f"the body has no token: {error}") from error
         session = self.access.session_of(token)
         if session is None:
             raise Refused(401, "Unauthorized", "the token is unknown")
@@ -406,9 +406,9 @@ class _Server:
         try:
             asked = msgspec.convert(decoded(body, "the body"), _SqlRequest)
         except msgspec.ValidationError as error:
-            raise Refused(400, "DefinitionError", f"the body is no query: {error}") from error
+            raise Refused(400, "DefinitionError", f"the body is not a query: {error}") from error
         names = None if ALL_TABLES in open_to else sorted(open_to)
-        # Queries run in processes, over the folder: that following ended is seen here.
+        # Queries run in processes over the folder, which do not know that following has ended.
         self.tables.check()
         run = self.sql.run(asked.query, asked.parameters, names, asked.as_of, self.limits.sql_rows)
         answer = await _unless_gone(request, run)
@@ -427,20 +427,20 @@ class _Server:
             after = request.headers.get("last-event-id") or query.get("after")
             return table.subscribe(key, prefix=prefix, after=after)
 
-        async with self.places.taken():
+        async with self.concurrency.acquired():
             return self._stream(request, ChangeEvents(await run_in_threadpool(work)))
 
     def _check_streams(self) -> None:
         if self.watch.streams >= self.limits.streams:
-            raise Refused(503, "Busy", f"there are {self.watch.streams} streams already; try again later")
+            raise Refused(503, "Busy", f"{self.watch.streams} streams are open already; try again later")
 
     def _stream(self, request: Request, events: BatchEvents | ChangeEvents) -> EventStream:
         return EventStream(events, self.watch, self.limits.send_seconds, lambda error: self._message(request, error))
 
-    # What requests have in common ---------------------------------------------------------------------------------
+    # Common parts of requests ---------------------------------------------------------------------------------
 
     def route(self, path: str, answer: Callable[[Request], Awaitable[ASGIApp]], method: str = "GET") -> Route:
-        """Return a route whose errors are answered."""
+        """Return a route that answers errors with their status."""
 
         async def endpoint(request: Request) -> ASGIApp:
             response: ASGIApp
@@ -468,7 +468,7 @@ class _Server:
             return status, _error(status, type(error).__name__, self._message(request, error))
         if isinstance(error, TimeoutError):
             return 503, _error(503, "TimeoutError", str(error))
-        # A mistake of ours is logged, and answered as all errors are.
+        # An unexpected error is logged, and answered like all errors.
         _log.error("%s failed", path, exc_info=error)
         return 500, _error(500, "InternalError", "the server's log has the reason")
 
@@ -490,37 +490,37 @@ class _Server:
         return shown_position(position, whole=ALL_TABLES in request.state.open_to)
 
     def _message(self, request: Request, error: Exception) -> str:
-        """Return the text of an error, for tokens of some tables without names of others."""
+        """Return the text of an error; for tokens of some tables without the names of other tables."""
         open_to = getattr(request.state, "open_to", frozenset((ALL_TABLES,)))
         is_over = self.tables.status in _ENDED
         if ALL_TABLES in open_to:
             return f"following ended: {error}" if is_over else str(error)
         if is_over:
-            # The tables cannot be asked for their names any more.
+            # The names of the tables cannot be read any more.
             return "following ended; the server's log has the reason"
         if not isinstance(error, KeyedError):
             return "the server's log has the reason"
         if isinstance(error, TableNotFound):
-            return f"the table is not there; the token is for: {', '.join(sorted(open_to))}"
+            return f"there is no such table for this token; its tables are: {', '.join(sorted(open_to))}"
         tables = dict(self.tables)
         mine = {name for table in tables if table in open_to for name in (table, tables[table].operator)}
         names = {name for table in tables for name in (table, tables[table].operator)} - mine
         return re.sub(r"'([A-Za-z0-9_.-]+)'", lambda found: "'…'" if found[1] in names else found[0], str(error))
 
     async def _answer(self, work: Callable[[], Any]) -> Response:
-        """Return the answer that a function gives in a thread, so that others are answered meanwhile."""
+        """Return the answer of a function that runs in a thread, so that other requests are not blocked."""
 
         def encoded() -> bytes:
             body = as_json(work())
             self._check_size(len(body))
             return body
 
-        async with self.places.taken():
+        async with self.concurrency.acquired():
             body = await run_in_threadpool(encoded)
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
     def _listed(self, items: Iterable[Any]) -> list[msgspec.Raw]:
-        """Return items as JSON; those of an answer that is too large are not all read."""
+        """Return items as JSON; reading stops when the answer is too large."""
         found, size = [], 0
         for item in items:
             encoded = as_json(item)
@@ -547,7 +547,11 @@ class _Server:
         query = dict(request.query_params)
         unknown = sorted(query.keys() - set(known))
         if unknown:
-            raise Refused(400, "DefinitionError", f"{unknown[0]!r:.140} is no parameter; there are: {', '.join(known)}")
+            raise Refused(
+                400,
+                "DefinitionError",
+                f"{unknown[0]!r:.140} is not a parameter; the parameters are: {', '.join(known)}",
+            )
         return query
 
     def _limit(self, query: dict[str, str], default: int = 100) -> int:
@@ -565,7 +569,7 @@ class _Server:
                     if len(body) > self.limits.body:
                         raise Refused(413, "DefinitionError", f"the body has more than {self.limits.body} bytes")
         except ClientDisconnect as error:
-            raise Refused(400, "ClientDisconnect", "the client closed the connection within the body") from error
+            raise Refused(400, "ClientDisconnect", "the client closed the connection while it sent the body") from error
         except TimeoutError as error:
             raise Refused(
                 408, "RequestTimeout", f"the body did not arrive in {self.limits.request_seconds:g} s"
@@ -584,7 +588,7 @@ class _SessionRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Guard:
-    """Refuses requests that a page of another origin made a browser send."""
+    """Refuses requests that a browser sends for a page of another origin."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -668,7 +672,7 @@ def make_app(
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
-    """Return what a function gives; it is cancelled if the client goes away."""
+    """Return the result of a coroutine, which is cancelled if the client disconnects."""
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -691,14 +695,14 @@ def _error(status: int, kind: str, message: str, headers: Mapping[str, str] | No
 
 
 def _no_route(request: Request, error: Exception) -> Response:
-    """Answer a request for what is not there, or by another method than it has."""
+    """Answer a request for an unknown path, or with a method that the path does not have."""
     assert isinstance(error, HTTPException)
     kind = error.detail.replace(" ", "")
     return _error(error.status_code, kind, f"{request.method} {request.url.path}: see /openapi.json", error.headers)
 
 
 def _entry_names(schema: StateSchema) -> list[str]:
-    """Return the names of the parts of an entry: of a window, further key columns, the first one of rows."""
+    """Return the names of the parts of an entry: of a window, of further key columns, or the first column of rows."""
     if schema.kind == "window":
         return list(schema.key)
     if schema.kind == "table":
@@ -715,7 +719,7 @@ def _place(table: StateTable, request: Request, query: dict[str, str]) -> tuple[
 
 
 def _many(schema: StateSchema) -> str | None:
-    """Return whether a key has a list, a map or windows as entries; ``None`` if it has one value."""
+    """Return the kind of a key's entries (a list, a map or windows); ``None`` if a key has one value."""
     if schema.kind == "list":
         return "list"
     if schema.kind == "window":

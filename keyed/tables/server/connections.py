@@ -1,12 +1,12 @@
-"""Connections of the HTTP interface: how many are open, and how long a client may take to send and to read.
+"""Connections of the HTTP interface, with limits on their number and on the time to send and to read.
 
 uvicorn waits for ever for the rest of a header and for a client that does not read, and accepts connections until the
 process has no descriptors left. This module adds limits:
 
 - a request, header and body, has `Limits.request_seconds` to arrive, and then its connection is closed;
 - a client has `Limits.send_seconds` to read each part of an answer, and then its connection is aborted: a close would
-  wait for as long as the client likes;
-- if unread answers take too much memory, the client that has been reading for longest is dropped;
+  wait for the client without a limit;
+- if unread answers take too much memory, the client that has been reading the longest is dropped;
 - a new connection replaces the oldest one without a complete request, so that unfinished requests do not block other
   clients; if all are being answered, a further request gets a 503.
 """
@@ -28,28 +28,28 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-#: Bytes that are given to the socket at a time; the high-water mark of its buffer is the same.
+#: Bytes that are passed to the socket at a time, and the high-water mark of its buffer.
 _PART = 64 << 10
-#: Connections beside those that are answered: they are there for long enough to be refused.
+#: Number of further connections, which are open only until they are refused.
 _SPARE = 16
-#: Bytes of answers, all together, that are kept for clients to read.
+#: Total bytes of answers that are buffered for clients.
 _UNREAD = 64 << 20
 #: ``struct linger``: on, for 0 seconds.
 _RESET = pack("ii", 1, 0)
 _REPEAT_SECONDS = 60.0
-#: What asyncio calls that a process has no descriptors left.
+#: asyncio's message for a process without free descriptors.
 _NO_DESCRIPTORS = "socket.accept() out of system resource"
 
 
-class Repeats(logging.Filter):
-    """Lets a message pass once a minute, with the number of those that were left out: clients cannot fill a disk."""
+class LogRateLimit(logging.Filter):
+    """Logs a message once a minute, with the number of suppressed repeats, so that clients cannot fill a disk."""
 
     def __init__(self) -> None:
         super().__init__()
         self._seen: dict[str, tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is logged."""
+        """Return true if a record is logged."""
         now = time.monotonic()
         since, left_out = self._seen.get(str(record.msg), (-_REPEAT_SECONDS, 0))
         if now - since < _REPEAT_SECONDS:
@@ -57,13 +57,13 @@ class Repeats(logging.Filter):
             return False
         self._seen[str(record.msg)] = now, 0
         if left_out:
-            record.msg = f"{record.msg} ({left_out} times more since the last of these lines)"
+            record.msg = f"{record.msg} ({left_out} more since the last such line)"
         return True
 
 
 _log = logging.getLogger(__name__)
 _log.setLevel(logging.WARNING)
-_log.addFilter(Repeats())
+_log.addFilter(LogRateLimit())
 
 
 class Connections:
@@ -77,7 +77,7 @@ class Connections:
 
     Attributes:
         answering: Connections that are being answered.
-        waiting: Those that wait for a request, the oldest first.
+        waiting: Connections that wait for a request, the oldest first.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Connections:
 
         return Connection
 
-    def make_room(self) -> None:
+    def close_oldest(self) -> None:
         """Close the connection that has waited longest for its request, if there are too many."""
         if self.waiting and self.answering + len(self.waiting) >= self.most + _SPARE:
             oldest = next(iter(self.waiting))
@@ -108,7 +108,7 @@ class Connections:
 
     @contextmanager
     def keeping(self, connection: _Connection, size: int) -> Iterator[None]:
-        """Keep bytes for a client to read. Others that read for longer are dropped if all together are too many."""
+        """Buffer bytes for a client. Clients that have read for longer are dropped if the total is too large."""
         while self._unread and sum(self._unread.values()) + size > _UNREAD:
             oldest = next(iter(self._unread))
             del self._unread[oldest]
@@ -122,12 +122,12 @@ class Connections:
 
 
 def report_no_descriptors(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log errors of an event loop; that the process has no descriptors left once, and not for each connection."""
+    """Log errors of an event loop. A lack of descriptors is logged once, and not for each connection."""
     message = context.get("message", "")
     if message == _NO_DESCRIPTORS:
         _log.error("a connection cannot be accepted: %s; raise ulimit -n", context.get("exception"))
     elif "_start_serving" not in message:
-        # asyncio tries again after a second, for each connection it could not accept, also on a socket that is closed.
+        # asyncio retries after a second, for each connection that it could not accept, even on a closed socket.
         loop.default_exception_handler(context)
 
 
@@ -147,7 +147,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.shared.make_room()
+        self.shared.close_oldest()
         self._wait_for_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -160,7 +160,7 @@ class _Connection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        # What sends has the same time and begins later: it may end before, and count.
+        # The sender has the same time limit and starts later, so it may time out first and be counted.
         self._stuck = self.loop.call_later(self.shared.send_seconds + 1, self.drop)
 
     def resume_writing(self) -> None:
@@ -169,7 +169,7 @@ class _Connection(H11Protocol):
             self._stuck.cancel()
 
     def drop(self) -> None:
-        """Close the connection now, with what was not read: the kernel would keep it for minutes."""
+        """Close the connection at once and discard unread data, which the kernel would keep for minutes."""
         made = self.transport.get_extra_info("socket")
         if made is not None and made.fileno() >= 0:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -212,11 +212,11 @@ class _Connection(H11Protocol):
             raise
         finally:
             shared.answering -= 1
-            # Also one that is closed already, and waits for the client to read the rest.
+            # Also a connection that is closing, and waits for the client to read the rest.
             if not self._is_lost:
                 self._wait_for_request()
         if not is_complete:
-            # A stream whose reader was too slow. When uvicorn looks next, the connection is lost.
+            # A stream whose reader was too slow. At uvicorn's next check the connection is lost.
             self.drop()
             await asyncio.sleep(0)
 
@@ -229,7 +229,7 @@ _busy = JSONResponse(
 
 
 def _free_descriptors() -> int:
-    """Return how many more files the process may open."""
+    """Return the number of further files that the process may open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 1 << 20

@@ -22,7 +22,7 @@ from keyed.tables.state_tables import StateTables
 from keyed.tables.subscription import Subscription
 
 _log = logging.getLogger(__name__)
-#: Seconds of silence after which a comment is sent, so that what lies between keeps the connection.
+#: Seconds of silence after which a comment is sent, so that proxies keep the connection open.
 _SILENCE = 15.0
 _LOOK_AGAIN = 1.0
 _ENDED = (Status.FAILED, Status.CLOSED)
@@ -34,14 +34,14 @@ _HEADERS = [
 
 
 class Watch:
-    """Wakes all streams of a server at a new batch, and when following ends: one thread waits for all of them.
+    """Wakes all streams of a server at a new batch and when following ends; one thread waits for all streams.
 
     Attributes:
-        streams: Streams there are.
-        dropped: Streams that were ended because the reader took too long.
-        dropped_for_memory: Connections that were dropped because unread answers took too much memory.
+        streams: Number of open streams.
+        dropped: Number of streams that were ended because the reader took too long.
+        dropped_for_memory: Number of connections that were dropped because unread answers took too much memory.
         resets: Number of times that a reader got the whole state again because it was too far behind.
-        is_over: Whether the server ends, and all streams with it.
+        is_over: True if the server is shutting down, and all streams end.
     """
 
     def __init__(self, tables: StateTables) -> None:
@@ -67,7 +67,7 @@ class Watch:
         return self._tables.batch
 
     async def next_batch(self, batch: int) -> None:
-        """Wait for another batch than this one, for a while at most."""
+        """Wait for another batch than this one, with a time limit."""
         if self.is_over or self._tables.status in _ENDED or self._tables.batch != batch:
             return
         if self._task is None or self._task.done():
@@ -84,7 +84,7 @@ class Watch:
                 told = self._tables.batch if told is None else told
                 with suppress(TimeoutError):
                     await asyncio.to_thread(self._tables.wait_for, told + 1, _LOOK_AGAIN)
-                # A job that was restored from a past batch counts on from that.
+                # The batches of a job that was restored from a past batch continue after that one.
                 is_new, told = self._tables.batch != told, self._tables.batch
             except Exception as error:  # noqa: BLE001 - if following ended with it, each stream meets it
                 _log.debug("waiting for a batch: %s", error)
@@ -111,7 +111,7 @@ class ChangeEvents:
     """The changes of a table.
 
     Args:
-        subscription: Where they come from.
+        subscription: The source of the changes.
     """
 
     def __init__(self, subscription: Subscription) -> None:
@@ -132,11 +132,11 @@ class ChangeEvents:
 
 
 class BatchEvents:
-    """The newest batch, and again when there is a newer one. Batches between are left out.
+    """The newest batch, and then each newer one that is seen. Batches in between are skipped.
 
     Args:
-        batch: Gives the id of the newest batch.
-        describe: Says what is known of it.
+        batch: Returns the id of the newest batch.
+        describe: Returns its description.
     """
 
     resets = 0
@@ -162,7 +162,7 @@ class EventStream:
         events: The events.
         watch: Waits for new batches.
         send_seconds: Seconds that the reader may take to read a part.
-        message_of: Returns the text of an error as the reader may see it.
+        message_of: Returns the text of an error that the reader is allowed to see.
     """
 
     status_code = 200
@@ -176,7 +176,7 @@ class EventStream:
         self._message_of = message_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the reader goes away, or the server ends."""
+        """Send until the reader disconnects or the server ends."""
         self._watch.streams += 1
         writing = asyncio.create_task(self._write(send))
         reading = asyncio.create_task(_gone(receive))
@@ -185,13 +185,13 @@ class EventStream:
             if writing.done():
                 writing.result()
         except (TimeoutError, asyncio.CancelledError):
-            # A server that ends waits for no slow reader.
+            # A server that ends does not wait for slow readers.
             self._watch.dropped += 1
         finally:
             self._watch.streams -= 1
             self._watch.resets += self._events.resets
             for task in (writing, reading):
-                # The error that counts was raised above.
+                # The relevant error was raised above.
                 task.add_done_callback(_take_in)
                 task.cancel()
 
@@ -204,7 +204,7 @@ class EventStream:
                 before = self._watch.batch
                 events = await asyncio.to_thread(self._events.take)
             except Exception as error:  # noqa: BLE001 - the reader gets it
-                # An error that following ended with was logged then.
+                # The error that ended following was logged at that time.
                 if not isinstance(error, KeyedError) and error.__cause__ is None:
                     _log.exception("a stream ends")
                 message = as_json({"type": type(error).__name__, "message": self._message_of(error)})

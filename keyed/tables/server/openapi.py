@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-_AS_OF = ("as_of", "id of a batch, or an ISO 8601 time: the newest batch that is not younger")
+_AS_OF = ("as_of", "id of a batch, or an ISO 8601 time for the newest batch that is not after it")
 _NAMESPACE = ("namespace", "the namespace beside the key: JSON or text")
 _ENTRY = ("entry", "the map key, or the other key columns of a table: JSON or text")
 
 _PAGE = (
     ("limit", "maximal number of entries"),
-    ("after", "next of an earlier answer: the entries behind it"),
+    ("after", "next of an earlier answer: resumes with the entries after it"),
 )
 
 
@@ -27,16 +27,16 @@ def _operation(summary: str, path: tuple[str, ...] = (), query: tuple[tuple[str,
         "responses": {
             "200": {"description": "the answer", "content": {"application/json": {"schema": {"type": "object"}}}},
             "default": {
-                "description": "an error: 400 what was asked, 401 and 403 the token, 404 no such table, 408 a body "
-                "that does not arrive, 410 history that is gone, 413 a body or an answer that is too large, 429 "
-                "too many queries, 503 too many requests or no batch",
+                "description": "an error: 400 an invalid request, 401 and 403 the token, 404 no such table, 408 a body "
+                "that does not arrive, 410 history that is no longer kept, 413 a body or an answer that is too large, "
+                "429 too many queries, 503 too many requests or no batch",
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
             },
         },
     }
 
 
-_SQL = _operation("Run a SELECT over the tables, all as one batch left them")
+_SQL = _operation("Run a SELECT over the tables, all as of one batch")
 _SQL["requestBody"] = {
     "required": True,
     "content": {
@@ -86,10 +86,12 @@ OPENAPI: dict[str, Any] = {
         },
     },
     "paths": {
-        "/health": {"get": _operation("Whether the server follows: its status, and the error that it ended with")},
+        "/health": {"get": _operation("Status of following, and the error that ended it")},
         "/ready": {
             "get": _operation(
-                "Whether answers are fresh", (), (("within", "seconds since the last look at the changelogs, at most"),)
+                "Freshness of answers",
+                (),
+                (("within", "maximal seconds since the last successful poll of the changelogs"),),
             )
         },
         "/metrics": {"get": _operation("Counters, in Prometheus' text format")},
@@ -108,7 +110,7 @@ OPENAPI: dict[str, Any] = {
                     ("from", "the least key"),
                     ("to", "the key before which the range ends"),
                     ("order", "asc or desc"),
-                    ("limit", "how many at most"),
+                    ("limit", "maximal number of entries"),
                     ("after", "next of an earlier answer: resumes after it, in the same batch"),
                     _AS_OF,
                 ),
@@ -129,7 +131,12 @@ OPENAPI: dict[str, Any] = {
             "get": _operation(
                 "Pending timers",
                 (),
-                (("key", "only those of this key"), ("operator", "of this operator"), ("limit", "how many"), _AS_OF),
+                (
+                    ("key", "only timers of this key"),
+                    ("operator", "only timers of this operator"),
+                    ("limit", "maximal number of timers"),
+                    _AS_OF,
+                ),
             )
         },
         "/sql": {"post": _SQL},

@@ -10,10 +10,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from keyed.errors import DefinitionError
 
-#: The page that shows all tables, and the parts of other pages.
+#: The folders of the page that shows all tables, and of the parts for other pages.
 _STATIC = Path(__file__).with_name("static")
 
-#: Nothing from elsewhere, nothing inline, in no frame.
+#: No content of other origins, no inline content, no frames.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -23,13 +23,13 @@ _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
-    # Asked for again each time: a new version of the page is seen at once.
+    # Revalidated each time, so that a new version of the page is visible at once.
     (b"cache-control", b"no-cache"),
 ]
 
 
 def page_routes(page: bool | Path) -> list[BaseRoute]:
-    """Return the routes of a page, the parts that all pages share among them; none without a page.
+    """Return the routes of a page, including the parts that all pages share; none without a page.
 
     Raises:
         DefinitionError: The folder holds no ``index.html``.

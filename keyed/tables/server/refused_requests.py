@@ -8,37 +8,37 @@ from contextlib import asynccontextmanager
 
 
 class Refused(Exception):
-    """A request that is answered with an error of its own."""
+    """A refused request, with the status and text of its answer."""
 
     def __init__(self, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status, self.kind, self.headers = status, kind, headers
 
 
-class Places:
-    """Limit of concurrent requests. A further one waits for a while and is then refused.
+class ConcurrencyLimit:
+    """A limit of concurrent requests. A further one waits with a time limit, and is then refused.
 
     Args:
         most: Requests at a time.
-        wait_seconds: Seconds that one waits for a place.
+        wait_seconds: Seconds that a request waits.
         status: Status of the refusal.
         what: The work, for the message.
     """
 
     def __init__(self, most: int, wait_seconds: float, status: int, what: str) -> None:
-        self._places = asyncio.Semaphore(most)
+        self._semaphore = asyncio.Semaphore(most)
         self._most, self._seconds, self._status, self._what = most, wait_seconds, status, what
 
     @asynccontextmanager
-    async def taken(self) -> AsyncIterator[None]:
-        """Take a place.
+    async def acquired(self) -> AsyncIterator[None]:
+        """Wait until the request may run, and count it while the context is open.
 
         Raises:
-            Refused: None became free in time.
+            Refused: No other request ended in time.
         """
         try:
             async with asyncio.timeout(self._seconds):
-                await self._places.acquire()
+                await self._semaphore.acquire()
         except TimeoutError as error:
             raise Refused(
                 self._status,
@@ -49,4 +49,4 @@ class Places:
         try:
             yield
         finally:
-            self._places.release()
+            self._semaphore.release()

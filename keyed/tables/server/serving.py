@@ -1,4 +1,4 @@
-"""Runs the HTTP interface: until the program is stopped, or in a thread beside a job."""
+"""Runs the HTTP interface until the program is stopped, or in a thread beside a job."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from keyed.tables.server.connections import Connections, report_no_descriptors
 from keyed.tables.server.event_stream import Watch
 from keyed.tables.state_tables import StateTables
 
-#: Connections that wait in the kernel to be accepted; and those that asyncio accepts before it closes any that are too
-#: many, which it takes from the backlog.
+#: Number of connections that wait in the kernel to be accepted; and number that asyncio accepts at a time, before any
+#: surplus is closed.
 _BACKLOG, _ACCEPTED = 512, 8
 
 
 class _Server(uvicorn.Server):
-    """Ends the streams of events when it shuts down: they would go on for ever. Logs a lack of descriptors once.
+    """Ends the event streams at shutdown, which would otherwise never end. Logs a lack of descriptors once.
 
     Attributes:
         is_up: Set when it answers, or when it has ended.
-        is_stopping: Whether it is to end.
+        is_stopping: True if it has to end.
     """
 
     def __init__(self, config: uvicorn.Config, watch: Watch) -> None:
@@ -65,7 +65,7 @@ class ServeOptions(TypedDict, total=False):
 
     Attributes:
         host: Address to listen at: loopback, unless ``access`` has tokens and the names of the host.
-        port: Port, 8765 by default; 0 is any that is free.
+        port: Port, 8765 by default; 0 chooses a free one.
         access: Access rights.
         limits: Limits of requests.
         page: Serve a page at ``/``, as in `make_app`.
@@ -103,11 +103,11 @@ def serve(
 def serving(tables: StateTables, **options: Unpack[ServeOptions]) -> Iterator[str]:
     """Serve tables over HTTP in a thread while the context is open, and return the address once it answers.
 
-    The arguments are those of `serve`. An error that ends the server meanwhile is logged at once, and raised at the end
-    of the context.
+    The arguments are those of `serve`. An error that ends the server is logged at once, and raised at the end of the
+    context.
 
     Raises:
-        DefinitionError: As `serve`.
+        DefinitionError: As in `serve`.
         Exception: The server did not start, or ended with it.
     """
     server, listening, address = _prepared(tables, **options)
@@ -136,7 +136,7 @@ def _prepared(
     page: bool | Path = False,
     status: Callable[[], Mapping[str, Any]] = dict,
 ) -> tuple[_Server, socket.socket, str]:
-    """Return a server, the socket that it is to listen at, and the address of that."""
+    """Return a server, its listening socket, and the address of the socket."""
     access, limits = access or Access(), limits or Limits()
     if not is_loopback(host) and not access.tokens:
         raise DefinitionError(
@@ -145,7 +145,7 @@ def _prepared(
         )
     app = make_app(tables, access=access, limits=limits, page=page, status=status)
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
-        raise DefinitionError(f"port={port!r}: give a number from 0, which is any that is free, to 65535")
+        raise DefinitionError(f"port={port!r}: give a number from 0 (any free port) to 65535")
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -155,7 +155,7 @@ def _prepared(
     connections = Connections(
         limits.connections, limits.request_seconds, limits.send_seconds, watch.count_dropped_for_memory
     )
-    # What is being answered gets a second.
+    # Requests in progress have one second to finish.
     config = uvicorn.Config(
         app,
         http=connections.protocol(),

@@ -1,7 +1,7 @@
 """Served SQL: each query runs in a process that reads the tables' folder, and is killed at its time or memory limit.
 
-DuckDB has no time-out, and its memory limit holds for what it counts itself. A process that has answered is used again.
-`keyed.tables.sql_worker` has what is written to it and what it answers.
+DuckDB has no time-out, and its memory limit covers only the memory that it counts itself. A process that has answered
+is reused. `keyed.tables.sql_worker` documents the protocol.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from keyed import errors
 from keyed.errors import KeyedError, QueryFailed
 from keyed.tables.json_values import as_json
-from keyed.tables.server.refused_requests import Places, Refused
+from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
 
-#: Seconds in which a process has to be there.
+#: Seconds in which a process has to start.
 _START_SECONDS = 60.0
-#: Bytes of an answer beside its rows.
+#: Bytes of an answer in addition to its rows.
 _MARGIN = 64 << 10
 TOO_LARGE = "TooLarge"
 
@@ -34,7 +34,7 @@ class SqlProcesses:
         megabytes: Memory that a process may have.
         answer: Bytes of an answer.
         wait_seconds: Seconds that a query waits for a process; then it is refused.
-        most: How many processes there may be.
+        most: Maximal number of processes.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SqlProcesses:
         self._megabytes = megabytes
         self._answer = answer
         self._free: list[asyncio.subprocess.Process] = []
-        self._places = Places(most, wait_seconds, 429, "queries")
+        self._concurrency = ConcurrencyLimit(most, wait_seconds, 429, "queries")
 
     async def run(self, query: str, parameters: Any, names: list[str] | None, as_of: Any, rows: int) -> bytes:
         """Run a query. It is killed when this is cancelled.
@@ -62,15 +62,15 @@ class SqlProcesses:
             parameters: Its parameters.
             names: The tables that it may use; all if ``None``.
             as_of: The batch or time.
-            rows: The greatest number of rows to give.
+            rows: Maximal number of rows of the answer.
 
         Returns:
             The answer as JSON.
 
         Raises:
             DefinitionError: It is invalid, or names an unknown table or column.
-            QueryFailed: It failed, or needed more time or memory than it may have.
-            Refused: All processes are at work, or the answer is too large.
+            QueryFailed: It failed, or exceeded its time or memory limit.
+            Refused: All processes are busy, or the answer is too large.
         """
         asked = as_json(
             {
@@ -82,18 +82,18 @@ class SqlProcesses:
                 "bytes": self._answer,
             }
         )
-        async with self._places.taken():
+        async with self._concurrency.acquired():
             process = self._take() or await self._start()
             is_good = False
             try:
                 line = await self._ask(process, asked + b"\n")
                 if not line:
-                    raise QueryFailed(f"sql: the query needed more than {self._megabytes} MB, or failed hard")
+                    raise QueryFailed(f"sql: the query needed more than {self._megabytes} MB, or its process crashed")
                 if not line.startswith(b'{"error":'):
                     is_good = True
                     return line
                 failed = json.loads(line)["error"]
-                # What failed while it ran may have used up the memory of the process.
+                # A query that failed while it ran may have used up the memory of the process.
                 is_good = failed["type"] not in (QueryFailed.__name__, TOO_LARGE)
             finally:
                 if is_good:
@@ -111,7 +111,7 @@ class SqlProcesses:
             await _kill(self._free.pop())
 
     def _take(self) -> asyncio.subprocess.Process | None:
-        """Return a process that has answered, if there is one; those that were killed from outside are left out."""
+        """Return an idle process, if there is one; processes that were killed from outside are skipped."""
         while self._free:
             process = self._free.pop()
             assert process.stdout is not None
@@ -120,7 +120,7 @@ class SqlProcesses:
         return None
 
     async def _ask(self, process: asyncio.subprocess.Process, asked: bytes) -> bytes:
-        """Return the line that a process answers; nothing if it has ended."""
+        """Return the answer line of a process; nothing if it has ended."""
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -144,13 +144,13 @@ class SqlProcesses:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=self._answer + _MARGIN,
-            # Ctrl-C is for the server, which ends its processes.
+            # Ctrl-C stops the server, which ends its processes.
             start_new_session=True,
         )
         assert process.stdout is not None
         is_ready = False
         try:
-            # It writes a line when it has loaded what it needs, which is no query's time.
+            # It writes a line once it is loaded; the loading time does not count for a query.
             async with asyncio.timeout(_START_SECONDS):
                 is_ready = bool(await process.stdout.readline())
         except TimeoutError:

@@ -98,7 +98,7 @@ def test_a_folder_of_tables_is_used_again_and_read_beside_its_follower(log, tmp_
     with keyed.tables.open_tables(keyed.DirectoryChangelog(log), folder):
         assert "Heat" in said(capsys, "get", folder, "sold", "Heat")
         assert main(["get", log, "sold", "Heat", "--tables", folder]) == 1
-        assert "kept level by another program" in capsys.readouterr().err
+        assert "is written by another program" in capsys.readouterr().err
 
 
 def test_mistakes_are_told(log, panes, tmp_path, capsys):
@@ -107,7 +107,7 @@ def test_mistakes_are_told(log, panes, tmp_path, capsys):
         (["sql", log, "drop table sold"], "give one SELECT"),
         (["tables", str(tmp_path / "none")], "is not there; give a changelog"),
         (["get", panes, "panes", "a", "--namespace", "[1]x"], "--namespace='[1]x' is no key of this table"),
-        (["tail", log, "sold", "--after", "nonsense"], "is no token"),
+        (["tail", log, "sold", "--after", "nonsense"], "is not a token"),
         (["scan", log, "sold", "--as-of", "yesterday"], "--as-of='yesterday': give the id of a batch"),
         (["serve", log, "--host", "0.0.0.0"], "can be reached from other machines"),
         (["serve", log, "--token-file", str(tmp_path / "none")], "cannot be read"),

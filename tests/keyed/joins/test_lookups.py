@@ -160,7 +160,9 @@ def test_answers_of_another_form_are_refused(answer, message):
 def test_what_raises_is_told_with_the_keys_and_input_with_its_columns():
     with pytest.raises(UserFunctionError, match=r"lookup of the keys \['a', 'b'\]: ZeroDivisionError"):
         joined(rows("ab"), lambda keys: {keys[0]: 1 // 0}).run()
-    with pytest.raises(DefinitionError, match=r"other types than input= declares.*column 'k' of string does not fit int64"):
+    with pytest.raises(
+        DefinitionError, match=r"other types than input= declares.*column 'k' of string does not fit int64"
+    ):
         joined(rows("ab"), Directory({}), input="k bigint, n bigint, v bigint").run()
 
 

@@ -161,7 +161,7 @@ def test_tables_that_are_only_read_cannot_be_taken_over(tmp_path, log):
         standby.poll()
         with keyed.tables.read_tables(tmp_path / "standby") as reading:
             for ask in (reading.take_over, reading.lag):
-                with pytest.raises(DefinitionError, match="only read here"):
+                with pytest.raises(DefinitionError, match="another program writes these tables"):
                     ask()
 
 

@@ -439,19 +439,19 @@ def test_a_store_may_be_held_and_given_back_while_it_is_refreshed(log, tmp_path)
     with open_tables(log, tmp_path / "tables") as tables:
         tables.poll()
         with read_tables(tmp_path / "tables") as reading:
-            held = reading._operators["Count"].source.held
-            store, over = held.store, threading.Event()
+            pinned = reading._operators["Count"].source.pinned
+            store, over = pinned.store, threading.Event()
 
             def take() -> None:
                 number = 0
                 while not over.is_set():
                     number += 1
-                    held.take(store, 1 + number % 6)
-                    held.take(store, 1 + (number + 3) % 6)
-                    held.give_back(store, 1 + number % 6)
-                    held.give_back(store, 1 + (number + 3) % 6)
+                    pinned.pin(store, 1 + number % 6)
+                    pinned.pin(store, 1 + (number + 3) % 6)
+                    pinned.unpin(store, 1 + number % 6)
+                    pinned.unpin(store, 1 + (number + 3) % 6)
 
-            held.take(store, 1)
+            pinned.pin(store, 1)
             threads = [threading.Thread(target=take) for _ in range(2)]
             interval = sys.getswitchinterval()
             sys.setswitchinterval(1e-6)
@@ -459,25 +459,25 @@ def test_a_store_may_be_held_and_given_back_while_it_is_refreshed(log, tmp_path)
                 for thread in threads:
                     thread.start()
                 for _ in range(2_000):
-                    held.refresh()
-                    held.keep_from(1)
+                    pinned.refresh()
+                    pinned.retain_from(1)
             finally:
                 over.set()
                 for thread in threads:
                     thread.join()
                 sys.setswitchinterval(interval)
-            held.give_back(store, 1)
-            assert held.refresh()
+            pinned.unpin(store, 1)
+            assert pinned.refresh()
 
 
 def test_a_commit_that_is_about_to_be_removed_cannot_be_taken(log, tmp_path):
     with open_tables(log, tmp_path / "tables") as tables:
         tables.poll()
-        held = tables._operators["Count"].source.held
-        held.take(held.store, 2)
-        assert held.keep_from(4) == 2
-        held.give_back(held.store, 2)
-        assert held.keep_from(4) == 4
+        pinned = tables._operators["Count"].source.pinned
+        pinned.pin(pinned.store, 2)
+        assert pinned.retain_from(4) == 2
+        pinned.unpin(pinned.store, 2)
+        assert pinned.retain_from(4) == 4
         with pytest.raises(keyed.errors.HistoryCompacted):
             tables["count"].get(1, as_of=2)
         assert tables["count"].get(1, as_of=3) == 1
@@ -488,7 +488,7 @@ def test_changes_of_batches_are_kept_up_to_a_size(log, tmp_path):
 
     with open_tables(log, tmp_path / "tables") as tables:
         tables.poll()
-        store = tables._operators["Count"].source.held.store
+        store = tables._operators["Count"].source.pinned.store
     kept = RecentChanges(1_000)
     lists = [ChangedEntries() for _ in range(9)]
     for number, changes in enumerate(lists):
@@ -630,7 +630,7 @@ def test_tables_that_are_dropped_leave_no_folder(log, tmp_path):
     with open_tables(log, tmp_path / "tables") as tables:
         tables.poll()
     reading = read_tables(tmp_path / "tables")
-    store = reading._operators["Count"].source.held.store
+    store = reading._operators["Count"].source.pinned.store
     assert isinstance(store, VersionReader)
     folder = store._own.path
     assert folder.is_dir()

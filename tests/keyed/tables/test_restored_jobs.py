@@ -314,7 +314,7 @@ def test_readers_do_not_go_back_while_a_store_is_built_anew(tmp_path, job, monke
         monkeypatch.setattr(VersionStore, "apply", applied)
         # Each batch by itself.
         monkeypatch.setattr(follower, "_CHANGES", 1)
-        next(iter(tables._operators.values())).source.held.damage = "something"
+        next(iter(tables._operators.values())).source.pinned.damage = "something"
         tables.poll()
         assert seen == [(5, 5, tables["count"].get(1))] * 6
         assert tables.rebuilds == 1

@@ -131,7 +131,7 @@ def test_a_query_gives_what_pandas_gives(tables, data):
 def test_only_the_keys_that_are_asked_for_are_read(tables, monkeypatch):
     name = keys_of(tables)[0]
     read = []
-    store = next(iter(tables._operators.values())).source.held.store
+    store = next(iter(tables._operators.values())).source.pinned.store
     scan = store.scan
 
     def counted(*arguments, **options):

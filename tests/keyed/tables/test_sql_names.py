@@ -160,7 +160,7 @@ def test_it_is_key_too_where_a_query_uses_that_name(tables):
 @pytest.mark.parametrize("name", ["page", "key"])
 def test_only_the_keys_that_are_asked_for_are_read(tables, name, monkeypatch):
     one, _ = tables
-    store = next(iter(one._operators.values())).source.held.store
+    store = next(iter(one._operators.values())).source.pinned.store
     scan, read = store.scan, []
 
     def counted(*arguments, **options):

@@ -237,7 +237,7 @@ def test_batches_that_are_followed_together_are_each_there_and_so_is_what_comes_
         harness.process(("a", "sell", 1))
         tables.poll()
         token = tables["total"].subscribe(after="now")
-        store = tables._operators["function"].source.held.store
+        store = tables._operators["function"].source.pinned.store
         writes: list[Any] = []
         write = store._database.write
 
@@ -336,14 +336,14 @@ def test_scans_by_range_and_in_pages_give_each_entry_once(tmp_path):
             harness.process(("user0", "sell", 1))
             tables.poll()
         assert pages == [names[:10], names[10:20], names[20:]]
-        with pytest.raises(keyed.errors.DefinitionError, match="is no token"):
+        with pytest.raises(keyed.errors.DefinitionError, match="is not a token"):
             last.scan(after="nonsense")
 
 
 def test_another_process_reads_the_folder_while_one_follows(job, tmp_path):
     harness, tables, changelog = job
     with pytest.raises(
-        keyed.errors.LocalStoreError, match=r"kept level by another program.*read it with keyed.tables.read_tables"
+        keyed.errors.LocalStoreError, match=r"is written by another program.*read it with keyed.tables.read_tables"
     ):
         open_tables(changelog, tmp_path / "tables")
     program = (
@@ -388,7 +388,7 @@ def test_a_follower_that_was_away_for_too_long_is_built_anew_and_says_so(tmp_pat
             changelog.compact()
             tables.poll()
             assert tables.rebuilds == 1
-            assert "rebuilt: the changelog no longer has what came after batch 0" in caplog.text
+            assert "rebuilt: the changelog no longer has the batches after batch 0" in caplog.text
             assert tables["seen"].get("b") == [0, 1, 2, 3, 4]
             assert held["seen"].get("b") == []
             assert reader["seen"].get("b") == []

@@ -283,7 +283,7 @@ def test_a_subscription_has_the_status_of_its_tables(job):
 
 def test_what_cannot_be_followed_is_refused(job):
     _, tables, _ = job
-    with pytest.raises(keyed.errors.DefinitionError, match="is no token"):
+    with pytest.raises(keyed.errors.DefinitionError, match="is not a token"):
         tables["total"].subscribe(after="nonsense")
     with tables.snapshot() as snapshot, pytest.raises(keyed.errors.DefinitionError, match="does not change"):
         snapshot["total"].subscribe()

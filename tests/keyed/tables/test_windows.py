@@ -94,7 +94,7 @@ def test_windows_of_a_key_and_of_all_keys_by_time(tables):
 
 def test_only_the_windows_that_are_asked_for_are_read(tables, monkeypatch):
     (table,) = (found for found in tables.values() if len(found) == 8)
-    store = next(iter(tables._operators.values())).source.held.store
+    store = next(iter(tables._operators.values())).source.pinned.store
     scan, read = store.scan, []
 
     def counted(*arguments, **options):
@@ -120,7 +120,7 @@ def test_what_is_no_window_or_time_is_refused(tables, tmp_path, capsys):
     keyed.stream([1]).key_by(lambda value: "a").process(Plain(), changelog=log).run()
     with open_tables(log, tmp_path / "plain-tables") as plain:
         plain.poll()
-        with pytest.raises(keyed.errors.DefinitionError, match="is of no window"):
+        with pytest.raises(keyed.errors.DefinitionError, match="which is not a window"):
             list(plain["last"].scan(windows=(0, 1)))
         wrong: Any
         for wrong in (("a", 1), (datetime(2026, 1, 1), 5), (1.5, 2)):
@@ -141,7 +141,7 @@ def test_what_is_no_window_or_time_is_refused(tables, tmp_path, capsys):
         assert main(["get", str(tables.path), name, "a", "--entry", "1970-01-01T00:00:00.070Z"]) == 0
         assert main(["get", str(tables.path), name, "a", "--entry", "71"]) == 1
         assert main(["get", str(tables.path), name, "a", "--entry", "[true]"]) == 1
-        assert "is no window: give its start" in capsys.readouterr().err
+        assert "is not a window: give its start" in capsys.readouterr().err
 
 
 def add(harness, *rows):
@@ -412,7 +412,9 @@ def test_names_of_namespaces_may_be_of_rows_and_are_pairs(tmp_path):
             ]  # fmt: skip
             add(harness, {"k": "a", "t": 0, "kept": {}, "names": [1]})
             tables.poll()
-            with pytest.raises(keyed.errors.EncodingError, match="no pairs of a name and a namespace in \\[1\\]"):
+            with pytest.raises(
+                keyed.errors.EncodingError, match=r"\[1\] does not hold pairs of a name and a namespace"
+            ):
                 list(table)
 
 

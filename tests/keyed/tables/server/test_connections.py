@@ -232,7 +232,7 @@ def test_half_open_connections_do_not_use_up_the_descriptors_of_a_process(job):
 
 def test_a_process_without_descriptors_reports_it_once(job, caplog):
     (repeats,) = connections_module._log.filters
-    assert isinstance(repeats, connections_module.Repeats)
+    assert isinstance(repeats, connections_module.LogRateLimit)
     repeats._seen.clear()
     with serving(job[1], port=0) as address:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -366,7 +366,7 @@ def test_other_machines_need_a_token(job):
         serve(job[1], host="0.0.0.0")
     with pytest.raises(keyed.errors.DefinitionError, match="16 to 512"):
         Access(tokens={"short": ["*"]})
-    with pytest.raises(keyed.errors.DefinitionError, match="'\\[\"count\"\\],' is no name"):
+    with pytest.raises(keyed.errors.DefinitionError, match="'\\[\"count\"\\],' is not a name"):
         Access(tokens={TOKEN: ['["count"],']})
 
 
