@@ -80,8 +80,8 @@ class StateDataset(pyarrow.dataset.Dataset):
     ``expires`` with a time to live. A table state has its own columns. Deletions in a versioned state are not rows.
     Types that Arrow lacks, and values without a declared type, are JSON.
 
-    The key is ``key``, or ``key_1``, ``key_2`` ... with several parts, if ``key_by`` has a function or if another column
-    has its name.
+    The key is ``key``, or ``key_1``, ``key_2`` ... with several parts, if ``key_by`` has a function or if another
+    column has its name.
 
     Values are in their stored form, whatever ``types=`` the tables have: accumulators, and the values of enums.
 

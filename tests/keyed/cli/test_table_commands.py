@@ -106,7 +106,7 @@ def test_mistakes_are_told(log, panes, tmp_path, capsys):
         (["get", log, "nothing", "x"], "there is no table 'nothing'; the tables are: by_day, sold"),
         (["sql", log, "drop table sold"], "give one SELECT"),
         (["tables", str(tmp_path / "none")], "is not there; give a changelog"),
-        (["get", panes, "panes", "a", "--namespace", "[1]x"], "--namespace='[1]x' is no key of this table"),
+        (["get", panes, "panes", "a", "--namespace", "[1]x"], "--namespace='[1]x' is not a key of this table"),
         (["tail", log, "sold", "--after", "nonsense"], "is not a token"),
         (["scan", log, "sold", "--as-of", "yesterday"], "--as-of='yesterday': give the id of a batch"),
         (["serve", log, "--host", "0.0.0.0"], "can be reached from other machines"),

@@ -60,12 +60,12 @@ def tables(tmp_path_factory):
         (lambda t: t["value"].subscribe(("a",)), keyed.errors.KeyTypeError, "as in 'a'"),
         (lambda t: t["value"].subscribe(prefix=("a",)), keyed.errors.KeyTypeError, "as in 'a'"),
         (lambda t: t["value"].subscribe("a", prefix="a"), keyed.errors.DefinitionError, "not both"),
-        (lambda t: t["value"].get("a", "x"), keyed.errors.DefinitionError, "has one entry a key; leave entry out"),
-        (lambda t: t["value"].history("a", "x"), keyed.errors.DefinitionError, "has one entry a key; leave entry out"),
+        (lambda t: t["value"].get("a", "x"), keyed.errors.DefinitionError, "has one entry per key; leave entry out"),
+        (lambda t: t["value"].history("a", "x"), keyed.errors.DefinitionError, "has one entry per key; leave entry out"),
         (lambda t: t["by_name"].get("a", 5), keyed.errors.KeyTypeError, "the keys of the map have str"),
         (lambda t: t["by_name"].history("a", 5), keyed.errors.KeyTypeError, "the keys of the map have str"),
-        (lambda t: t["items"].get("a", 0), keyed.errors.EncodingError, "entry=0 is no entry of the list state 'items'"),
-        (lambda t: t["items"].get("a", ("x", 1)), keyed.errors.EncodingError, "is no entry of the list state 'items'"),
+        (lambda t: t["items"].get("a", 0), keyed.errors.EncodingError, "entry=0 is not an entry of the list state 'items'"),
+        (lambda t: t["items"].get("a", ("x", 1)), keyed.errors.EncodingError, "is not an entry of the list state 'items'"),
         (lambda t: t["versions"].get("a", "x"), keyed.errors.DefinitionError, "time of the version in milliseconds"),
         (lambda t: t.sql(5), keyed.errors.DefinitionError, "give a SELECT as text"),
         (lambda t: t.wait_for("1"), keyed.errors.DefinitionError, "id of a batch, or a Position"),
@@ -123,7 +123,7 @@ def test_types_of_states_that_there_are_none_of_are_refused_once_all_are_known(t
 def test_folders_and_changelogs_that_are_none_are_refused(tmp_path):
     log = log_of(tmp_path / "log", ["a"])
     wrong: Any
-    for wrong, says in ((str(tmp_path / "log"), "is no changelog"), ([5], "5 is no changelog")):
+    for wrong, says in ((str(tmp_path / "log"), "is not a changelog"), ([5], "5 is not a changelog")):
         with pytest.raises(keyed.errors.DefinitionError, match=says):
             open_tables(wrong, tmp_path / "tables")
     for wrong in (None, "", 5):

@@ -206,7 +206,7 @@ def test_what_is_not_there_says_what_is(job):
         tables["last"].get("a", as_of=2)
     with pytest.raises(keyed.errors.DefinitionError, match="no time zone"):
         tables["last"].get("a", as_of=datetime(2026, 1, 1))
-    with pytest.raises(keyed.errors.DefinitionError, match="several entries a key"):
+    with pytest.raises(keyed.errors.DefinitionError, match="several entries per key"):
         tables["by_title"].get_many(["a"])
 
 

@@ -124,7 +124,7 @@ def test_what_is_no_window_or_time_is_refused(tables, tmp_path, capsys):
             list(plain["last"].scan(windows=(0, 1)))
         wrong: Any
         for wrong in (("a", 1), (datetime(2026, 1, 1), 5), (1.5, 2)):
-            with pytest.raises(keyed.errors.DefinitionError, match="is no time"):
+            with pytest.raises(keyed.errors.DefinitionError, match="is not a time"):
                 plain["last"].scan(windows=wrong)
     for text in ("", "1", "1/", "a/b", "1/2/3", "\u0661/2"):
         with pytest.raises(keyed.errors.DefinitionError, match="give FROM/TO"):
