@@ -17,7 +17,7 @@ from keyed.errors import CheckpointError, OperatorChanged
 from keyed.graph import Port, Stage, is_dataframe
 
 
-def why_shuffled(chain: Sequence[Stage], index: int) -> str:
+def shuffle_reason(chain: Sequence[Stage], index: int) -> str:
     """Return the reason why the rows of an operator are shuffled; an empty one if it is chained to the one before it.
 
     Args:
@@ -85,7 +85,7 @@ def lines(last: Stage, sizes: Sequence[int] | None = None) -> list[list[Stage]]:
             )
         begins = {sum(sizes[:number]) for number in range(len(sizes))}
     for number, stage in enumerate(last.chain):
-        reason = why_shuffled(last.chain, number)
+        reason = shuffle_reason(last.chain, number)
         if begins is None:
             begins_line = bool(reason)
         else:

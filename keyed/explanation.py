@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import attrs
 
-from keyed.chaining import why_shuffled
+from keyed.chaining import shuffle_reason
 from keyed.functions import declared_states
 from keyed.graph import Input, Port, Source, Stage, is_dataframe, shown_tag
 from keyed.shown import named
@@ -35,7 +35,7 @@ def explained(last: Stage) -> str:
     lines = ["Spark" if on_spark else "local runtime"]
     lines += [f"source {number}: {_source(source)}" for source, number in numbers.items()]
     for index, stage in enumerate(last.chain):
-        reason = why_shuffled(last.chain, index)
+        reason = shuffle_reason(last.chain, index)
         how = f"shuffled, because {reason}" if reason else f"chained to {last.chain[index - 1].name}"
         lines.append(f"{stage.name}: {how}")
         reads = "; ".join(_read(each, numbers) for each in stage.inputs)

@@ -205,8 +205,8 @@ class WindowedStream:
             if wrong:
                 raise DefinitionError(
                     "aggregate takes one aggregate, or aggregates by name. The options beside a dict are "
-                    f"{', '.join(_OPTIONS)}: "
-                    f"{wrong[0]!r} is none; columns go into the dict: aggregate({{'orders': Count()}}, name='orders')"
+                    f"{', '.join(_OPTIONS)}: {wrong[0]!r} is not an option; columns go into the dict: "
+                    f"aggregate({{'orders': Count()}}, name='orders')"
                 )
             if process is not None and "process" in named:
                 raise DefinitionError("aggregate has two functions, its second argument and process=; give one of them")
@@ -218,7 +218,7 @@ class WindowedStream:
         for name, column in named.items():
             if name in _OPTIONS and not hasattr(column, "create_accumulator"):
                 raise DefinitionError(
-                    f"aggregate: {name}={column!r} would be a column, but is not an aggregate; options go beside a "
+                    f"aggregate: {name}={column!r} would be a column, and it is not an aggregate; options go beside a "
                     f"dict: aggregate({{'orders': Count()}}, {name}=...)"
                 )
         return self._build(named, None)

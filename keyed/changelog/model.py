@@ -2,11 +2,11 @@
 
 A changelog holds the entries of one operator (`keyed.content.addresses`), in one *log* per key group. A group's log is
 a sequence of *commits*. Each is one committed batch of the group: blocks of changes, ended by a commit marker. Commits
-are numbered from 1 without gaps, and as every group commits once in each batch, equal sequence numbers are one batch in
-all groups. The newest sequence that all groups have is the newest state that can be restored.
+are numbered from 1 without gaps, and because every group commits once in each batch, equal sequence numbers are one
+batch in all groups. The newest sequence that all groups have is the newest state that can be restored.
 
 Users count batches from 0, as Spark does: progress, sinks, tables, restore points and commands all name a batch by its
-id, and the commit of batch ``id`` has sequence ``id + 1`` (`batch_id`, `sequence_of`). Sequences stay inside.
+id, and the commit of batch ``id`` has sequence ``id + 1`` (`batch_id`, `sequence_of`). Sequences are internal.
 
 Beside the groups' logs a changelog stores *positions*: the runner's positions in its sources after a batch, as bytes in
 the runner's own format. Data that positions depend on, and that compaction must not remove, is stored under a name.
@@ -45,7 +45,7 @@ class LogHeader:
         log_id: Identity of the changelog.
         operator: Name of the operator, of which readers make paths.
         parallelism: Number of key groups.
-        created_ms: When it was created.
+        created_ms: Time of its creation.
         format: Version of the record layouts.
     """
 
@@ -58,13 +58,13 @@ class LogHeader:
 
 @attrs.frozen
 class Channel:
-    """Status of a source, or of a partition of one, of an operator that reads several.
+    """Status of a source or partition of an operator that reads several.
 
     Attributes:
         input: Number of the input.
         partition: Name of the partition, empty for all of the input.
         watermark: Its watermark.
-        silent_ms: Processing time since its last row, as far as the query ran.
+        silent_ms: Processing time since its last row while the query ran.
     """
 
     input: int
@@ -83,7 +83,7 @@ class Commit:
         sequence: Number of the commit, from 1 (`GroupMeta.commit`).
         attempt: Identity of the attempt that the job committed. The same sequence and attempt again is a duplicate;
             the same sequence with another attempt is another history.
-        previous: The attempt of the commit before; empty if there was none.
+        previous: The attempt of the previous commit; empty if there was none.
         source_log: Identity of the group's own log (`GroupMeta.log_id`).
         snapshot: The commit holds the whole state, not changes. Earlier commits do not count any more.
         records: Number of changes and table rows in it. Writers count them.
@@ -96,7 +96,7 @@ class Commit:
         counters: Counters with which a restored job continues.
         key_columns: Columns of the key (`GroupMeta.key_columns`).
         key_type: Type of the keys (`GroupMeta.key_type`).
-        channels: The sources and partitions that the operator reads, where there are several (`GroupMeta.channels`).
+        channels: The sources and partitions that the operator reads, if there are several (`GroupMeta.channels`).
     """
 
     log_id: str
@@ -137,13 +137,13 @@ def sequence_of(batch: int) -> int:
 def why_not_next(commit: Commit, last: Commit | None) -> str | None:
     """Return the reason why a commit does not follow the newest one of its log; ``None`` if it does."""
     if commit.snapshot:
-        return None if last is None or commit.sequence > last.sequence else f"commit {last.sequence} is there"
+        return None if last is None or commit.sequence > last.sequence else f"commit {last.sequence} exists already"
     if last is None:
         return None if commit.sequence == 1 else f"commit {commit.sequence} does not begin a log"
     if commit.sequence != last.sequence + 1:
         return f"commit {commit.sequence} does not follow commit {last.sequence}"
     if (commit.previous, commit.source_log) != (last.attempt, last.source_log):
-        return f"commit {commit.sequence} follows another commit {last.sequence} than is there"
+        return f"commit {commit.sequence} follows a commit {last.sequence} of another attempt"
     return None
 
 
@@ -154,7 +154,7 @@ class ChangelogWriter(Protocol):
         """Return the newest complete commit, or ``None`` if there is none. Torn ones do not count."""
 
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
-        """Append a commit: all of it, durable when this returns, or nothing.
+        """Append a commit atomically; it is durable when this returns.
 
         Appending an existing commit again, by sequence and attempt, has no effect.
 
@@ -163,10 +163,10 @@ class ChangelogWriter(Protocol):
             blocks: The content.
 
         Returns:
-            The marker as it is in the log.
+            The marker in the log.
 
         Raises:
-            ChangelogDiverged: There is another commit of this sequence, or it does not follow `last`.
+            ChangelogDiverged: Another commit of this sequence exists, or it does not follow `last`.
             ChangelogFenced: Another writer of the group is ahead. Open a new one, and continue from its `last`.
             ChangelogError: It cannot be written. The writer can be used again.
         """
@@ -180,10 +180,10 @@ class StagingWriter(ChangelogWriter, Protocol):
     """A writer that accepts a commit before the job has committed it."""
 
     def stage(self, commit: Commit, blocks: Blocks) -> bool:
-        """Write a commit hidden from readers, for `StagingChangelog.publish`. An earlier staged one is dropped.
+        """Write a commit that readers do not see, for `StagingChangelog.publish`. An earlier staged one is dropped.
 
         Args:
-            commit: The marker, of the attempt that runs.
+            commit: The marker of the running attempt.
             blocks: The content.
 
         Returns:
@@ -217,10 +217,10 @@ class ChangelogReader(Protocol):
 
 @runtime_checkable
 class IdentifiedReader(ChangelogReader, Protocol):
-    """A reader that finds out for less than `Changelog.header` whether its changelog is still there."""
+    """A reader that checks at a lower cost than `Changelog.header` that its changelog still exists."""
 
     def header(self) -> LogHeader | None:
-        """Return the identity of the changelog as it is now, or ``None`` if another one is there, or none.
+        """Return the current identity of the changelog, or ``None`` if another one took its place, or none exists.
 
         Raises:
             ChangelogError: It cannot be read.
@@ -232,7 +232,7 @@ class Changelog(Protocol):
     """A changelog of an operator. Data only: it is sent to the workers."""
 
     def prepare(self, operator: str, parallelism: int) -> LogHeader:
-        """Create the changelog, or check that an existing one is this operator's. Called before the first batch.
+        """Create the changelog, or check that an existing one belongs to this operator. Called before the first batch.
 
         Raises:
             ChangelogError: It belongs to another operator or number of key groups, which the message names; or it
@@ -246,7 +246,7 @@ class Changelog(Protocol):
         """Open the writer of a key group. It fences those opened before, if the storage supports it."""
 
     def reader(self, group: int) -> ChangelogReader:
-        """Open a reader of a key group. There may be many."""
+        """Open a reader of a key group. Any number may be open."""
 
     def put_position(self, sequence: int, data: bytes) -> None:
         """Store the runner's position after a batch. Storing the same one again has no effect.
@@ -278,7 +278,7 @@ class Changelog(Protocol):
 
 @runtime_checkable
 class StagingChangelog(Changelog, Protocol):
-    """A changelog that gets a batch as soon as the job has committed it. Its writers are `StagingWriter`.
+    """A changelog that has a batch as soon as the job has committed it. Its writers are `StagingWriter`.
 
     Staged commits are invisible to readers, even when the job dies. The job commits one attempt of a batch, and only
     this one is published; the next batch appends it if it was not.

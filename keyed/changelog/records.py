@@ -42,7 +42,7 @@ def decode_header(record: bytes, where: str) -> LogHeader:
         raise CorruptionError(str(error), where=where) from error
     if header.format != 1:
         raise CorruptionError(
-            f"format {header.format} of a changelog is unknown: a newer program wrote it", where=where
+            f"format {header.format} of a changelog is unknown: a newer version wrote it", where=where
         )
     if header.parallelism < 1:
         raise CorruptionError(f"malformed header: {header.parallelism} key groups", where=where)

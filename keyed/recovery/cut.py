@@ -148,7 +148,7 @@ def header_of(changelog: Changelog) -> LogHeader:
     """
     header = changelog.header()
     if header is None:
-        raise ChangelogError(f"{changelog} is no changelog yet: nothing was written to it")
+        raise ChangelogError(f"{changelog} does not exist yet: nothing was written to it")
     return header
 
 

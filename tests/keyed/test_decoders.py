@@ -22,7 +22,7 @@ import pytest
 
 from keyed.changelog.directory.disk import OpenFile
 from keyed.changelog.directory.segment_file import Segment, SegmentFile
-from keyed.changelog.kafka.kafka_records import Keys
+from keyed.changelog.kafka.kafka_records import RecordKeys
 from keyed.changelog.model import Commit, LogHeader
 from keyed.changelog.records import (
     decode_commit,
@@ -195,7 +195,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     ),
     "mark of a sink's folder": (lambda data: decode_mark(data, "here"), encode_mark(["query"])),
     "snapshot": (MemoryCommitStore().restore, snapshot()),
-    "key of a topic's record": (Keys("op", "here").address, Keys("op", "here").key(*CHANGES[0][:2])),
+    "key of a topic's record": (RecordKeys("op", "here").address, RecordKeys("op", "here").key(*CHANGES[0][:2])),
     "migrated value": (with_fields(value_codec(Pair).fingerprint, {"new": 5})[1], value_codec(Pair).encode(Pair(1))),
     "map key of a class": (map_key_codec(Pair).decode, map_key_codec(Pair).encode(Pair(1, "x"))),
     "stand-in": (value_reader(value_codec(Everything).fingerprint), value_codec(Everything).encode(EVERYTHING)),

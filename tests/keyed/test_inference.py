@@ -96,7 +96,7 @@ def test_methods_that_are_not_annotated_say_nothing():
 def test_methods_that_disagree_are_refused_unless_the_output_is_given():
     stream = keyed.stream([]).key_by("word")
     disagreeing = function("Iterator[Count]", "Iterator[Total]")
-    with pytest.raises(keyed.errors.OutputDefinitionError, match="process_element yields Count and on_timer Total"):
+    with pytest.raises(keyed.errors.OutputDefinitionError, match="annotated to yield Count and on_timer Total"):
         stream.process(disagreeing)
     assert stream.process(disagreeing, "word string").schema == keyed.extending.schema_of("word string")
 

@@ -169,9 +169,9 @@ def test_columns_and_options_share_no_names():
     named = minutes(keyed_rows("user")).aggregate(name=Count(), output=Sum("amount"))
     assert named.schema is None
     assert named.run().values[0]._fields == ("user", "window_start", "window_end", "name", "output")
-    with pytest.raises(DefinitionError, match=r"name='n' would be a column .* aggregate\({'orders': Count\(\)}, name="):
+    with pytest.raises(DefinitionError, match=r"name='n' would be a column.* aggregate\({'orders': Count\(\)}, name="):
         minutes(keyed_rows("user")).aggregate(orders=Count(), name="n")  # type: ignore[call-overload]
-    with pytest.raises(DefinitionError, match="'orders' is none; columns go into the dict"):
+    with pytest.raises(DefinitionError, match="'orders' is not an option; columns go into the dict"):
         minutes(keyed_rows("user")).aggregate({"n": Count()}, orders=Count())  # type: ignore[call-overload]
 
 

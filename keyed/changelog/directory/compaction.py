@@ -1,11 +1,11 @@
-"""Compaction: the oldest segments of a key group folded into a base, which holds the state as it is after them.
+"""Compaction: the oldest segments of a key group folded into a base, which holds the state after them.
 
-A base is written beside what it replaces, read back, and only then are the old base and the segments removed; so a
-crash at any moment leaves a log with the same content. Readers of removed files get an error. One process at a time
-compacts a log: it holds the lock in the group's folder.
+A base is written beside the files that it replaces, and read back; only then are the old base and the segments removed.
+A crash at any moment therefore leaves a log with the same content. Readers of removed files get an error. One process
+at a time compacts a log: it holds the lock in the group's folder.
 
 Memory is needed for the changes that are folded at a time, not for the state: the old base is in the order of addresses
-and is merged as it is read. Table rows are the exception, they are folded in memory.
+and is merged as it is read. Table rows are the exception: they are folded in memory.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from keyed.content.delta_fold import DeltaFold
 from keyed.content.entry_hash import LiveHash, hash_text
 from keyed.errors import ChangelogError, CorruptionError
 
-#: Segments of about so many bytes are folded at a time.
+#: Approximate bytes of segments that are folded at a time.
 _STEP_BYTES = 256 << 20
-#: A log is not folded for less than this, except by command.
+#: Least bytes for which a log is folded, except by command.
 _LEAST_BYTES = 4 << 20
-#: Key groups grow alike and are due together: the memory of one fold at a time is enough.
+#: Key groups grow alike and are due together, so only one fold runs at a time, which bounds the memory.
 _turn = threading.Lock()
 _Whole = tuple[PurePath, int]
 _Part = TypeVar("_Part")
@@ -47,7 +47,7 @@ class CompactionLimits:
 
     Attributes:
         lag_ms: Commits younger than this are kept, measured in processing time from the newest.
-        history_bytes: If they have more bytes than this, only the younger half is kept. ``None`` is no limit.
+        history_bytes: If they have more bytes than this, only the younger half is kept. ``None`` for no limit.
     """
 
     lag_ms: int
@@ -82,13 +82,13 @@ class _Stopped(Exception):
 def compact_group(
     folder: AnyGroupFiles, limits: CompactionLimits, stopped: Callable[[], bool] = lambda: False, *, wait: bool = True
 ) -> Compacted:
-    """Fold what the limits allow to be folded.
+    """Fold the commits that the limits allow.
 
     Args:
         folder: The folder of the key group.
         limits: The history to keep.
-        stopped: Polled now and then; if it returns true, compaction ends.
-        wait: Wait for another process that compacts the log; else nothing is done then.
+        stopped: Polled repeatedly; if it returns true, compaction ends.
+        wait: Wait for another process that compacts the log; otherwise nothing is done in that case.
 
     Raises:
         CorruptionError: The log is damaged, or its state does not match its commits. Nothing was removed then.
@@ -97,7 +97,8 @@ def compact_group(
     with folder.compacting(wait=wait) as held:
         listing, newest = folder.look()
         if held:
-            # An earlier one may have made a base that is not durable, and what it stands for is about to be removed.
+            # An earlier compaction may have written a base that is not durable, and the segments in it are about to be
+            # removed.
             folder.sync()
             try:
                 with suppress(_Stopped):
@@ -118,13 +119,13 @@ def compact_group(
 
 
 def _targets(folder: AnyGroupFiles, listing: Listing, newest: Commit | None, limits: CompactionLimits) -> Iterator[int]:
-    """Yield the sequences to fold up to, one after the other, as `_STEP_BYTES` has it."""
+    """Yield the sequences to fold up to, in steps of `_STEP_BYTES`."""
     if newest is None:
         return
     left = listing.history_bytes
     spared = left if limits.history_bytes is None or left <= limits.history_bytes else limits.history_bytes // 2
     target = step = 0
-    # Other groups of the job may lack the newest commit still, and a state can only be restored that all of them have.
+    # Other groups of the job may still lack the newest commit, and only a state that all groups have can be restored.
     for commit, _, _ in folder.commits(listing, listing.base, newest.sequence - 1):
         if left <= spared and commit.processing_time > newest.processing_time - limits.lag_ms:
             break
@@ -140,7 +141,7 @@ def _targets(folder: AnyGroupFiles, listing: Listing, newest: Commit | None, lim
 
 
 def _fold(folder: AnyGroupFiles, listing: Listing, target: int, stopped: Callable[[], bool]) -> None:
-    """Make the base of one sequence."""
+    """Write the base of one sequence."""
     fold = DeltaFold()
     whole: _Whole | None = None
     marker: Commit | None = None
@@ -168,7 +169,7 @@ def _fold(folder: AnyGroupFiles, listing: Listing, target: int, stopped: Callabl
 
 
 def _base(folder: AnyGroupFiles, whole: _Whole | None) -> Iterator[Delta]:
-    """Yield what is whole already, if anything is."""
+    """Yield the state that is complete already, if there is one."""
     if whole is not None:
         with folder.opened(*whole) as (commit, segment):
             if commit is not None:
@@ -190,8 +191,8 @@ def _checked(state: Iterable[Delta], marker: Commit, path: PurePath) -> Iterator
         yield from delta.blocks()
     if (found.live, hash_text(found.value)) != (marker.entries, marker.hash):
         raise CorruptionError(
-            f"compaction was given up, because commit {marker.sequence} says that there are {marker.entries} entries "
-            f"of hash {marker.hash}, and there are {found.live} of {hash_text(found.value)}; nothing was removed",
+            f"compaction was abandoned: the marker of commit {marker.sequence} has {marker.entries} entries with hash "
+            f"{marker.hash}, and the log has {found.live} with {hash_text(found.value)}; nothing was removed",
             where=str(path.parent),
         )
 
@@ -199,16 +200,16 @@ def _checked(state: Iterable[Delta], marker: Commit, path: PurePath) -> Iterator
 class BackgroundCompaction:
     """Compacts a key group as its log grows, in a thread beside its writer.
 
-    It is due when the segments have as many bytes as would be rewritten, so that the bytes written are at most
-    twice those appended; or more, where those segments are too many to be folded at a time. A failure does not disturb
-    the job: its log is longer than it need be, and compaction is tried again when the log has grown.
+    It is due when the segments have as many bytes as would be rewritten, so the bytes written are at most twice those
+    appended (more if the segments are too large for one fold). A failure does not disturb the job: its log is longer
+    than necessary, and compaction is retried when the log has grown.
 
     Args:
         folder: The folder of the key group.
         limits: The history to keep.
 
     Attributes:
-        work: The work of the thread, which there is only while compaction runs.
+        work: The work of the thread, which runs only during compaction.
     """
 
     def __init__(self, folder: AnyGroupFiles, limits: CompactionLimits) -> None:
@@ -258,16 +259,16 @@ class BackgroundCompaction:
         raise WorkEnded
 
     def _wait(self, base_bytes: int, history_bytes: int) -> None:
-        """Set how many bytes the segments are to have when compaction is due again."""
+        """Set the bytes of segments at which compaction is due again."""
         self._due = history_bytes + max(base_bytes, _LEAST_BYTES)
         if self._limits.history_bytes is not None:
             self._due = min(self._due, max(self._limits.history_bytes, history_bytes) + 1)
 
 
-def _renew_turn() -> None:
-    """Begin with a free turn in a process that was forked: a thread of its parent may have it."""
+def _reset_turn() -> None:
+    """Replace the lock in a forked process: a thread of the parent may hold it."""
     global _turn  # noqa: PLW0603 - there is one
     _turn = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_renew_turn)
+os.register_at_fork(after_in_child=_reset_turn)

@@ -41,7 +41,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _KEPT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 _POSITION = re.compile(r"(\d{20})\.position")
 _FOLDERS = ("groups", "positions", "kept")
-#: A file system has it in its uppermost folder.
+#: File systems create it in their root folder.
 _NEW = frozenset({"header", "lost+found"})
 _KNOWN = (
     (re.compile(r"keyed-commits-\d+"), "the checkpoint of a query in the local runtime"),
@@ -75,7 +75,7 @@ def _history(value: int | None) -> int | None:
 def _other_content(root: Path) -> str | None:
     """Return a description of what a folder without a header holds, ``None`` if a changelog may be created in it.
 
-    A creation that was interrupted leaves nothing, or hidden files. The folders beside the header come after it.
+    An interrupted creation leaves nothing, or hidden files. The folders are created after the header.
 
     Raises:
         ChangelogError: It cannot be read.
@@ -101,16 +101,16 @@ def _other_content(root: Path) -> str | None:
 class DirectoryChangelog:
     """A changelog as files in a folder, on a local disk or on one that all machines of the job share.
 
-    Each commit of a key group is a file, which is published atomically and never replaced. Old ones are folded into one
-    with the whole state: as the log grows, in a background thread, and by `compact`.
+    Each commit of a key group is a file, which is published atomically and never replaced. Old files are folded into
+    one with the whole state: as the log grows, in a background thread, and by `compact`.
 
     Args:
-        path: The folder; created with its parents, and new or empty at first. It belongs to one operator. All machines
-            have to reach it by the same path, on a file system with hard links.
+        path: The folder; created with its parents, or empty. It belongs to one operator. All machines have to reach it
+            by the same path, on a file system with hard links.
         compaction_lag: Commits younger than this are kept, so that past states can be restored and readers can resume:
             `int` milliseconds or `timedelta` of processing time. (Kafka's ``min.compaction.lag.ms``.)
-        history_bytes: If the commits of a key group have more bytes than this, compaction keeps only the newest half as
-            many bytes, whatever their age; ``None`` is no limit.
+        history_bytes: If the commits of a key group have more bytes than this, compaction keeps only the newest half of
+            this number, whatever their age; ``None`` for no limit.
         auto_compact: Writers compact as the log grows, in a background thread. If false, run `compact`.
         group_access: The folder, if it is created, can be read by its group, for example by followers under another
             user. Otherwise only the user can read it.
@@ -129,15 +129,15 @@ class DirectoryChangelog:
         return f"changelog {self.path}"
 
     def prepare(self, operator: str, parallelism: int) -> LogHeader:
-        """Create the changelog, or check that an existing one is this operator's.
+        """Create the changelog, or check that an existing one belongs to this operator.
 
         Args:
             operator: Name of the operator.
             parallelism: Number of its key groups.
 
         Raises:
-            ChangelogError: It belongs to another operator or number of key groups, cannot be created, or the folder
-                holds something else.
+            ChangelogError: It belongs to another operator or number of key groups, cannot be created, or the folder has
+                other content.
         """
         if not _NAME.fullmatch(operator):
             raise ChangelogError(f"operator={operator!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _ and -")
@@ -148,7 +148,7 @@ class DirectoryChangelog:
             make_folder(root, group=self.group_access)
             new = LogHeader(random_id(), operator, parallelism, time.time_ns() // 1_000_000)
             publish(root / "header", [encode_header(new)])
-            # Another driver may have been faster.
+            # Another driver may have created it in the meantime.
             header = self._present()
         if (header.operator, header.parallelism) != (operator, parallelism):
             raise ChangelogError(
@@ -220,7 +220,7 @@ class DirectoryChangelog:
         path = self._position(sequence)
         if not publish(path, [encode_position(sequence, data)]) and self._read_position(sequence) != data:
             raise ChangelogDiverged(
-                f"{path}: another position is kept for batch {batch_id(sequence)}; give changelog= an empty folder, "
+                f"{path}: another position is stored for batch {batch_id(sequence)}; give changelog= an empty folder, "
                 "which starts with a snapshot"
             )
         if sequence % _POSITIONS_BETWEEN_DROPS == 0:
@@ -248,7 +248,7 @@ class DirectoryChangelog:
         self._present()
         record = encode_kept(name, data)
         if not publish(path, [record]) and read_file(path) != record:
-            raise ChangelogDiverged(f"{path}: something else is kept under this name; give changelog= an empty folder")
+            raise ChangelogDiverged(f"{path}: other data is stored under this name; give changelog= an empty folder")
 
     def forget(self, names: Iterable[str]) -> None:
         """Remove data that `keep` stored under names. Unknown names are ignored.
@@ -262,27 +262,27 @@ class DirectoryChangelog:
         """Yield the data of `keep`, in order of names.
 
         Raises:
-            CorruptionError: Something of it is damaged.
+            CorruptionError: Data is damaged.
             ChangelogError: The folder cannot be read.
         """
         folder = Path(self.path, "kept")
         for name in sorted(file_sizes(folder)):
-            # It may be forgotten meanwhile.
+            # `forget` may have removed it in the meantime.
             if _KEPT.fullmatch(name) and (record := read_file(folder / name)) is not None:
                 yield name, self._decoded_kept(record, folder / name)
 
     def _refuse_other_content(self, root: Path) -> None:
-        """Refuse a folder that holds anything but the start of a changelog.
+        """Refuse a folder with any content other than the start of a changelog.
 
         Raises:
-            ChangelogError: It does, or it cannot be read.
+            ChangelogError: It has other content, or cannot be read.
         """
         found = _other_content(root)
-        # Another driver may have been faster.
+        # Another driver may have created it in the meantime.
         if found is not None and self.header() is None:
             raise ChangelogError(
                 f"{self.path} holds {found}, so it is not a new folder for a changelog, and nothing was written to it; "
-                "give DirectoryChangelog a folder of its own, which is new or empty"
+                "give DirectoryChangelog a new or empty folder of its own"
             )
 
     @property
@@ -290,12 +290,12 @@ class DirectoryChangelog:
         return CompactionLimits(self.compaction_lag, self.history_bytes)
 
     def _present(self) -> LogHeader:
-        """Return the header, which has to be there."""
+        """Return the header, which has to exist."""
         header = self.header()
         if header is None:
             raise ChangelogError(
-                f"there is no changelog in {self.path}, or it is not to be seen from here; if a job has written it on "
-                "several machines, give a path that leads to the same folder on all of them"
+                f"there is no changelog in {self.path}, or it is not visible from this machine; if a job has written "
+                "it on several machines, give a path that leads to the same folder on all of them"
             )
         return header
 
@@ -320,14 +320,14 @@ class DirectoryChangelog:
             return None
         found, data = decode_position(record, str(path))
         if found != sequence:
-            raise CorruptionError(f"the position is that of sequence {found}", where=str(path))
+            raise CorruptionError(f"the position belongs to sequence {found}", where=str(path))
         return data
 
     @staticmethod
     def _decoded_kept(record: bytes, path: Path) -> bytes:
         name, data = decode_kept(record, str(path))
         if name != path.name:
-            raise CorruptionError(f"the record is that of {name!r}", where=str(path))
+            raise CorruptionError(f"the record belongs to {name!r}", where=str(path))
         return data
 
     def _drop_positions(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads the log of one key group out of its folder."""
+"""Reads the log of one key group from its folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class DirectoryReader:
 
     def __init__(self, folder: AnyGroupFiles) -> None:
         self._folder = folder
-        #: The newest commit at the last look, and its file: while that is there and the next is not, nothing has come.
+        #: The newest commit at the last read, and its file: while that exists and the next one does not, nothing is
+        #: new.
         self._last: tuple[Commit, PurePath] | None = None
 
     def last(self) -> Commit | None:
@@ -45,21 +46,22 @@ class DirectoryReader:
                     position = commit.sequence
                 return
             except FileNotFoundError as error:
-                # Compaction has removed it; what was not read yet is in the base, which is good for a beginning only.
+                # Compaction has removed it. Commits that were not read yet are in the base, where only reading from the
+                # start can begin.
                 again = self._folder.listing()
                 if again == listing:
-                    raise ChangelogError(f"{error.filename} is listed and cannot be opened") from error
+                    raise ChangelogError(f"{error.filename} is listed, but cannot be opened") from error
                 listing = again
                 self._check_history(listing, position, end)
 
     def _listing(self, after: int, until: int) -> Listing:
-        """Return a listing with which to read the commits after a sequence, up to another one."""
+        """Return a listing for reading the commits after a sequence, up to another one."""
         return self._folder.listing()
 
     def _check_history(self, listing: Listing, after: int, until: int) -> None:
         base = listing.base
         if 0 < after < base or until < base:
             raise HistoryCompacted(
-                f"{self._folder.path}: what was before commit {base} is compacted, and after={after}, until={until} "
-                f"asks for it; begin with 0 or at {base}, and give the changelog a longer compaction_lag"
+                f"{self._folder.path}: the history before commit {base} was compacted, and after={after}, "
+                f"until={until} needs it; begin with 0 or at {base}, and give the changelog a longer compaction_lag"
             )

@@ -1,4 +1,4 @@
-"""Writes the log of one key group into its folder."""
+"""Writes the log of one key group to its folder."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from keyed.errors import ChangelogDiverged, ChangelogFenced
 class DirectoryWriter:
     """The `keyed.changelog.model.ChangelogWriter` of a key group.
 
-    Writers are independent of each other. The first one to publish a sequence has written it; another one finds the
-    same commit there, and writes nothing, or a different one, and raises.
+    Writers are independent of each other. The first one to publish a sequence wins. Another writer that finds the same
+    commit writes nothing; one that finds a different commit raises.
 
     Args:
         folder: The group's folder; created if missing.
@@ -45,7 +45,7 @@ class DirectoryWriter:
         self._compaction = compaction
         self._listing: Listing
         self._last: Commit | None
-        #: How often segments after the newest whole one were written, all of them torn.
+        #: Number of torn segments per sequence after the newest whole one.
         self._torn: dict[int, int]
         self._staged: Segment | None = None
         make_folder(folder.path)
@@ -58,14 +58,14 @@ class DirectoryWriter:
         self._take_published()
         last = self._last
         if last is None or exists(self._folder.segment(last.sequence + 1)) or not self._is_there(last.sequence):
-            # Another writer has gone on, as when the group was moved to another worker and back.
+            # Another writer has continued, as when the group was moved to another worker and back.
             self._look()
         return self._last
 
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
         commit = attrs.evolve(commit, log_id=self._folder.log_id, group=self._folder.group)
         if why_not_next(commit, self._last) is not None:
-            # Another writer may have gone on meanwhile.
+            # Another writer may have continued in the meantime.
             self._look()
             if self._last is not None and commit.sequence <= self._last.sequence:
                 return self._existing(commit)
@@ -85,8 +85,8 @@ class DirectoryWriter:
         if published and self._last is not None and self._is_there(self._last.sequence):
             self._last, self._path = segment.commit, path
             return segment.commit
-        # Another writer was faster; or is so far ahead that this sequence is compacted and its name was free again; or
-        # this is the first commit, with nothing before it to tell by.
+        # Another writer was faster; or it is so far ahead that this sequence was compacted, which freed its name; or
+        # this is the first commit, without a predecessor to compare.
         self._look()
         return self._existing(commit)
 
@@ -102,7 +102,7 @@ class DirectoryWriter:
 
     @property
     def status(self) -> Status:
-        """The status of compaction beside this writer: starting before the first one; closed where there is none."""
+        """The status of background compaction: starting before the first one; closed without compaction."""
         return Status.CLOSED if self._compaction is None else self._compaction.work.status
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ class DirectoryWriter:
         path = self._folder.segment(sequence)
         with suppress(FileNotFoundError), self._folder.opened(path, sequence) as (found, _):
             if is_staged(path, segment.commit.attempt):
-                # Whoever published it has not made it durable yet, or never will.
+                # Its publisher may not have made it durable yet, or may never do so.
                 sync_folder(self._folder.path)
             self._unstage()
             if found is not None and found.attempt == segment.commit.attempt:
@@ -141,7 +141,7 @@ class DirectoryWriter:
     def _look(self) -> None:
         """Read the folder."""
         self._listing, self._last = self._folder.look()
-        # Whoever published the newest commit may have died before it was durable, and we are about to build on it.
+        # The publisher of the newest commit may have died before it was durable, and further commits depend on it.
         sync_folder(self._folder.path)
         newest = 0 if self._last is None else self._last.sequence
         segments = self._listing.segments
@@ -149,11 +149,11 @@ class DirectoryWriter:
         self._path = self._folder.path_of(self._listing, newest)
 
     def _is_there(self, sequence: int) -> bool:
-        """Return whether the newest commit is still there, or the base made of it."""
+        """Return true if the newest commit, or the base that replaced it, still exists."""
         return exists(self._path) or exists(self._folder.base(sequence))
 
     def _existing(self, commit: Commit) -> Commit:
-        """Return the commit of the same sequence that is there."""
+        """Return the existing commit of the same sequence."""
         path = self._folder.path_of(self._listing, commit.sequence)
         try:
             with self._folder.opened(path, commit.sequence) as (found, _):
@@ -164,10 +164,10 @@ class DirectoryWriter:
         if found is None:
             newest = 0 if self._last is None else self._last.sequence
             raise ChangelogFenced(
-                f"{path}: another writer has gone on, to commit {newest}, while commit {commit.sequence} was written; "
-                "if this is no left-over attempt, open the writer again"
+                f"{path}: another writer has continued to commit {newest} while commit {commit.sequence} was written; "
+                "unless this is an outdated attempt, open the writer again"
             )
         raise ChangelogDiverged(
-            f"{path}: there is another commit {commit.sequence}, of attempt {found.attempt} and not {commit.attempt}; "
+            f"{path}: another commit {commit.sequence} exists, of attempt {found.attempt} and not {commit.attempt}; "
             "give changelog= an empty folder, which starts with a snapshot"
         )

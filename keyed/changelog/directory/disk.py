@@ -1,7 +1,7 @@
 """File operations of the directory log, and the translation of their errors.
 
-A file is written under a temporary name, synced, and then *published*: linked under its final name, which fails if
-that name is taken, on NFS too. So a file under its final name is whole, is never replaced, and of two writers that
+A file is written under a temporary name, synced, and then *published*: linked under its final name, which fails if that
+name is taken, on NFS too. A file under its final name is therefore complete and never replaced, and of two writers that
 race for a name one loses. The folder is synced before a publication counts. A *staged* file is written and synced, and
 may be published by another process.
 """
@@ -24,11 +24,11 @@ from keyed.private_files import file_mode, make_private
 
 _LEFTOVER = ".tmp"
 _STAGED = ".staged"
-#: Nothing takes so long to write; older files under a name of their own are from writers that died.
+#: Longer than any write takes: older temporary files were left by writers that died.
 _LEFTOVER_SECONDS = 24 * 60 * 60.0
 _REMEDIES = {
-    errno.ENOSPC: "free space, compact the log or raise the limit; what is committed is safe",
-    errno.EDQUOT: "free space, compact the log or raise the quota; what is committed is safe",
+    errno.ENOSPC: "free space, compact the log or raise the limit; committed data is safe",
+    errno.EDQUOT: "free space, compact the log or raise the quota; committed data is safe",
     errno.EROFS: "mount the file system writable",
     errno.EACCES: "give this process access to the folder",
     errno.ENOLCK: "use a file system with locks",
@@ -41,8 +41,8 @@ _REMEDIES = {
 
 
 @contextmanager
-def _telling(action: str, path: Path) -> Iterator[None]:
-    """Translate errors of the operating system into ones with the operation, the file and the remedy."""
+def _translated_errors(action: str, path: Path) -> Iterator[None]:
+    """Translate errors of the operating system into errors with the operation, the file and the remedy."""
     try:
         yield
     except OSError as error:
@@ -57,21 +57,21 @@ class OpenFile:
         path: The file.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: It does not exist.
         ChangelogError: It cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         missing: FileNotFoundError | None = None
-        with _telling("opened", path):
+        with _translated_errors("opened", path):
             try:
                 self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError as error:
                 missing = error
         if missing is not None:
             raise missing
-        with _telling("opened", path):
+        with _translated_errors("opened", path):
             try:
                 self.size = os.fstat(self._file).st_size
             except OSError:
@@ -82,7 +82,7 @@ class OpenFile:
         """Return the bytes from ``offset`` on; fewer than ``size`` only at the end of the file."""
         parts = []
         while size > 0:
-            with _telling(f"read at byte {offset}", self.path):
+            with _translated_errors(f"read at byte {offset}", self.path):
                 part = os.pread(self._file, size, offset)
             if not part:
                 break
@@ -97,7 +97,7 @@ class OpenFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Its number may soon be that of another file.
+        # Its descriptor may be reused for another file.
         file, self._file = self._file, -1
         with suppress(OSError):
             os.close(file)
@@ -117,7 +117,7 @@ def read_file(path: Path) -> bytes | None:
 
 
 def make_folder(path: Path, *, group: bool = False) -> None:
-    """Create a folder with its parents durably, even if an earlier creator died before that.
+    """Create a folder with its parents durably, even if an earlier creator died before the sync.
 
     Args:
         path: The folder.
@@ -126,14 +126,14 @@ def make_folder(path: Path, *, group: bool = False) -> None:
     Raises:
         ChangelogError: It cannot be created.
     """
-    with _telling("created", path):
+    with _translated_errors("created", path):
         missing = make_private(path, group=group)
     for folder in missing or [path]:
         sync_folder(folder.parent)
 
 
 def publish(path: Path, chunks: Iterable[bytes]) -> bool:
-    """Write a file, unless there is one of this name.
+    """Write a file, unless one of this name exists.
 
     Args:
         path: The file.
@@ -143,12 +143,12 @@ def publish(path: Path, chunks: Iterable[bytes]) -> bool:
         True if it was written. Either way a complete file of this name exists, durably.
 
     Raises:
-        ChangelogError: It cannot be written. Unless only the last step failed, there is no file of this name.
+        ChangelogError: It cannot be written. Unless only the last step failed, no file of this name exists.
     """
     temporary = path.with_name(f".{path.name}.{random_id()}{_LEFTOVER}")
     try:
         _write_new(temporary, chunks, path)
-        with _telling("written", path):
+        with _translated_errors("written", path):
             published = _link(temporary, path)
     finally:
         with suppress(OSError):
@@ -179,25 +179,25 @@ def publish_staged(path: Path, attempt: str) -> bool:
     """Publish a staged file under its name.
 
     Returns:
-        True if it was published. If not, there is another file of this name, or this attempt is not staged.
+        True if it was published. If not, another file of this name exists, or this attempt is not staged.
 
     Raises:
         ChangelogError: It cannot be published.
     """
     staged = _staged(path, attempt)
-    with _telling("written", path):
+    with _translated_errors("written", path):
         try:
             published = _link(staged, path)
         except FileNotFoundError:
             return False
-    # What is staged goes last: as long as it is there the name may not be durable.
+    # The staged file is removed last: while it exists, the name may not be durable.
     sync_folder(path.parent)
     unstage(path, attempt)
     return published
 
 
 def is_staged(path: Path, attempt: str) -> bool:
-    """Return whether an attempt is staged for a name.
+    """Return true if an attempt is staged for a name.
 
     Raises:
         ChangelogError: The folder cannot be read.
@@ -217,19 +217,19 @@ def _staged(path: Path, attempt: str) -> Path:
 
 def _write_new(temporary: Path, chunks: Iterable[bytes], path: Path) -> None:
     """Write and sync a file that is to be published as ``path``."""
-    with _telling("written", path):
+    with _translated_errors("written", path):
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with _telling("written", path):
+        with _translated_errors("written", path):
             os.fchmod(file, file_mode(path.parent))
-        # Beside what tells of errors: those of the chunks are others.
+        # Outside of the translation of errors: errors of the chunks propagate unchanged.
         for chunk in chunks:
-            with _telling("written", path):
+            with _translated_errors("written", path):
                 _write(file, chunk)
-        with _telling("written", path):
+        with _translated_errors("written", path):
             os.fsync(file)
     finally:
-        with _telling("written", path):
+        with _translated_errors("written", path):
             os.close(file)
 
 
@@ -246,18 +246,18 @@ def _link(temporary: Path, path: Path) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        # Over NFS the answer to a link that was made may be lost, and its repetition finds the name taken.
+        # Over NFS the reply to a successful link may be lost, and the retry finds the name taken.
         return temporary.samefile(path)
     return True
 
 
 def sync_folder(path: Path) -> None:
-    """Make durable which files are in a folder.
+    """Sync a folder, so that its list of files is durable.
 
     Raises:
         ChangelogError: The disk fails.
     """
-    with _telling("synced", path):
+    with _translated_errors("synced", path):
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
@@ -266,12 +266,12 @@ def sync_folder(path: Path) -> None:
 
 
 def exists(path: Path) -> bool:
-    """Return whether there is a file of this name.
+    """Return true if a file of this name exists.
 
     Raises:
         ChangelogError: The folder cannot be read.
     """
-    with _telling("read", path), suppress(FileNotFoundError):
+    with _translated_errors("read", path), suppress(FileNotFoundError):
         path.stat()
         return True
     return False
@@ -284,7 +284,7 @@ def file_sizes(folder: Path) -> dict[str, int]:
         ChangelogError: It cannot be read.
     """
     sizes = {}
-    with _telling("read", folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
+    with _translated_errors("read", folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(FileNotFoundError):
                 sizes[entry.name] = entry.stat().st_size
@@ -296,7 +296,7 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
     """Hold a lock, which ends with its process.
 
     Args:
-        path: The file of the lock; created if missing, and left where it is.
+        path: The file of the lock; created if missing, and never removed.
         wait: Wait while another process holds it.
 
     Returns:
@@ -305,18 +305,18 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
     Raises:
         ChangelogError: The file system has no locks.
     """
-    with _telling("locked", path):
+    with _translated_errors("locked", path):
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         held = True
-        with _telling("locked", path):
+        with _translated_errors("locked", path):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 held = False
         yield held
     finally:
-        # Whatever becomes of the file, the lock is not to stay.
+        # The lock is released even if closing the file fails.
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_UN)
         with suppress(OSError):
@@ -330,7 +330,7 @@ def remove(paths: Iterable[Path]) -> None:
         ChangelogError: One cannot be removed.
     """
     for path in paths:
-        with _telling("removed", path):
+        with _translated_errors("removed", path):
             path.unlink(missing_ok=True)
 
 

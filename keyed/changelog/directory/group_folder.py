@@ -1,4 +1,4 @@
-"""The files of one key group's log, and how they follow one another: `GroupFiles`; and its folder: `GroupFolder`.
+"""The files of one key group's log and their order, `GroupFiles`, and its folder, `GroupFolder`.
 
     00000000000000000007.segment     the commit of sequence 7
     00000000000000000007-1.segment   the same again, because the file above is torn; also -2, -3, ...
@@ -10,7 +10,7 @@
                                      the segment when it is known that the job has committed this attempt
 
 All segments up to a base's sequence, and all bases before it, are leftovers, which are not read any more. Sequences
-after it follow one another without a gap, except that a snapshot may follow on anything.
+after it have no gaps, except that a snapshot may follow any commit.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ _NAME = re.compile(r"(\d{20})(?:-([1-9]\d{0,8}))?\.segment|(\d{20})\.base")
 
 @attrs.frozen
 class Listing:
-    """The files of a key group at a moment.
+    """The files of a key group at one time.
 
     Attributes:
         base: Sequence of the newest base; 0 if there is none.
         base_bytes: Its size.
-        segments: The segments after the base by sequence, in order: how often each was rewritten, and the bytes of all.
-        leftovers: Names of files that are not read any more, in the order in which they are to be removed: while one
-            of them is there, those that follow it are.
-        temporary: Names of files that are being written, or were.
+        segments: The segments after the base by sequence, in order: the number of rewrites of each, and the bytes of
+            all its files.
+        leftovers: Names of files that are not read any more, in the order of their removal: while one of them exists,
+            those after it do too.
+        temporary: Names of files that are being written, or were left by a dead writer.
     """
 
     base: int
@@ -66,10 +67,10 @@ class Listing:
 
 
 class GroupFiles(ABC, Generic[AnyPath]):
-    """The files of one key group, wherever they are kept.
+    """The files of one key group, independent of their storage.
 
     Args:
-        path: Where they are.
+        path: Their folder or prefix.
         log_id: Identity of the changelog that they are part of.
         group: Index of the key group.
     """
@@ -88,54 +89,54 @@ class GroupFiles(ABC, Generic[AnyPath]):
         """Open a file.
 
         Raises:
-            FileNotFoundError: It is gone.
+            FileNotFoundError: It was removed.
         """
 
     @abstractmethod
     def exists(self, path: AnyPath) -> bool:
-        """Return true if there is a file of this name."""
+        """Return true if a file of this name exists."""
 
     @abstractmethod
     def publish(self, path: AnyPath, chunks: Iterable[bytes]) -> bool:
-        """Write a file, unless there is one of this name. Return true if it was written."""
+        """Write a file, unless one of this name exists. Return true if it was written."""
 
     @abstractmethod
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files in this order; those that are gone already are passed over."""
+        """Remove files in this order; missing ones are ignored."""
 
     @abstractmethod
     def sync(self) -> None:
-        """Make durable which files there are."""
+        """Make the list of files durable."""
 
     @abstractmethod
     def compacting(self, *, wait: bool) -> AbstractContextManager[bool]:
-        """Hold what keeps another one from compacting the log; false if another one holds it."""
+        """Hold the lock for compaction of the log; false if another process holds it."""
 
     def base(self, sequence: int) -> AnyPath:
         """Return the base after a sequence."""
         return self.path / f"{sequence:020d}.base"
 
     def segment(self, sequence: int, again: int = 0) -> AnyPath:
-        """Return the segment of a sequence, and of its writing: 0 is the first."""
+        """Return the segment of a sequence; ``again`` counts its rewrites, from 0."""
         return self.path / (f"{sequence:020d}-{again}.segment" if again else f"{sequence:020d}.segment")
 
     def path_of(self, listing: Listing, sequence: int) -> AnyPath:
-        """Return where a listing has a sequence."""
+        """Return the path of a sequence in a listing."""
         found = listing.segments.get(sequence)
         return self.base(sequence) if found is None else self.segment(sequence, found[0])
 
     def listing(self, after: int = 0) -> Listing:
-        """Return what is in the folder.
+        """Return the listing of the folder.
 
-        A folder is not listed at one moment: beside a compaction a listing may lack both a new base and what it
-        replaced. So one that is empty or has a gap counts only if the next one is the same.
+        Listing a folder is not atomic: during a compaction a listing may lack both a new base and the files that it
+        replaced. An empty listing, or one with a gap, therefore counts only if the next one is the same.
 
         Args:
-            after: The listing may begin behind the segment of this sequence. Its base is then this sequence or a later
+            after: The listing may begin after the segment of this sequence. Its base is then this sequence or a later
                 one.
 
         Raises:
-            ChangelogError: It cannot be read, or changes all the time.
+            ChangelogError: It cannot be read, or keeps changing.
         """
         before: Listing | None = None
         for _ in range(_TRIES):
@@ -176,8 +177,8 @@ class GroupFiles(ABC, Generic[AnyPath]):
         """Open a segment or base, with its marker; the marker is ``None`` if it is torn.
 
         Raises:
-            FileNotFoundError: It is gone.
-            CorruptionError: It is damaged, or is not what its name says.
+            FileNotFoundError: It was removed.
+            CorruptionError: It is damaged, or its content does not match its name.
             ChangelogError: It cannot be read.
         """
         with self.open(path) as file:
@@ -187,14 +188,14 @@ class GroupFiles(ABC, Generic[AnyPath]):
                 found = (commit.log_id, commit.group, commit.sequence)
                 if found != (self.log_id, self.group, sequence):
                     raise CorruptionError(
-                        f"commit {found} of another log or place: (log id, group, sequence) should be "
+                        f"commit {found} belongs to another log or sequence: (log id, group, sequence) should be "
                         f"{(self.log_id, self.group, sequence)}",
                         where=str(path),
                     )
             yield commit, segment
 
     def look(self, after: int = 0, known: Commit | None = None) -> tuple[Listing, Commit | None]:
-        """Return what is in the folder, and the newest commit that is whole.
+        """Return the listing of the folder, and the newest whole commit.
 
         Args:
             after: As in `listing`.
@@ -208,12 +209,12 @@ class GroupFiles(ABC, Generic[AnyPath]):
             listing = self.listing(after)
             if known is not None and listing.base == after and not listing.segments:
                 return listing, known
-            with suppress(FileNotFoundError):  # Compaction removed what was listed.
+            with suppress(FileNotFoundError):  # Compaction removed a listed file.
                 return listing, self._newest(listing)
         raise self._restless()
 
     def _restless(self) -> ChangelogError:
-        return ChangelogError(f"{self.path} changes faster than it can be read; try again")
+        return ChangelogError(f"{self.path} changes faster than it can be read; retry")
 
     def _newest(self, listing: Listing) -> Commit | None:
         for sequence in reversed(listing.segments):
@@ -226,15 +227,15 @@ class GroupFiles(ABC, Generic[AnyPath]):
             return self._whole(commit, self.base(listing.base))
 
     def commits(self, listing: Listing, after: int, until: int) -> Iterator[tuple[Commit, SegmentFile, AnyPath]]:
-        """Yield the commits of a listing in order, each with its file open until the next is asked for.
+        """Yield the commits of a listing in order, each with its file open until the next one.
 
         Args:
-            listing: What is in the folder.
+            listing: The listing of the folder.
             after: Begin after this sequence; if it lies before the base, begin with the base.
             until: End with this sequence.
 
         Raises:
-            FileNotFoundError: Compaction removed what was listed.
+            FileNotFoundError: Compaction removed a listed file.
             CorruptionError: A file is damaged, or one is missing or torn between others.
             ChangelogError: A file cannot be read.
         """
@@ -260,14 +261,14 @@ class GroupFiles(ABC, Generic[AnyPath]):
                     if sequence != after + 1:
                         raise CorruptionError(f"the segment of sequence {after + 1} is missing", where=str(self.path))
                     if before is not None and commit.previous != before.attempt:
-                        raise CorruptionError(f"the commit does not follow on that of {after}", where=str(path))
+                        raise CorruptionError(f"the commit does not follow commit {after}", where=str(path))
                 yield commit, segment, path
             before, after, torn = commit, sequence, None
 
     @staticmethod
     def _whole(commit: Commit | None, path: PurePath) -> Commit:
         if commit is None:
-            raise CorruptionError("the base is torn, and what it was made of is gone", where=str(path))
+            raise CorruptionError("the base is torn, and its segments were removed", where=str(path))
         return commit
 
 
@@ -299,7 +300,7 @@ class GroupFolder(GroupFiles[Path]):
     @contextmanager
     def compacting(self, *, wait: bool) -> Iterator[bool]:
         if not exists(self.path):
-            # No writer was opened yet, so nobody has made the folder.
+            # No writer was opened yet, so the folder does not exist.
             yield False
             return
         with locked(self.path / "compacting", wait=wait) as held:

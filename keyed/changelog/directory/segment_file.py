@@ -1,18 +1,18 @@
 """The file of a commit: a *segment*, or a *base*, which is a segment that holds the whole state in order.
 
-A file is a row of frames (`keyed.codec.frames`), all of version 1, numbers big-endian::
+A file is a sequence of frames (`keyed.codec.frames`), all of version 1, numbers big-endian::
 
-    KCLB  block   msgpack of [kind: int, body], as `keyed.content.blocks` has it
+    KCLB  block   msgpack of [kind: int, body] (`keyed.content.blocks`)
     ...
     KCLC  commit marker (`keyed.changelog.records`)
     KCLE  end     offset of the marker u64 | crc32 u32 of the checksums of all frames before it, as they stand in the
                   file | flags u8: 1 if the changes are in the order of their addresses, each address once
 
 The end has a fixed size, so the marker is found without reading the blocks. Its checksum is over all frames, because a
-file may also lose, repeat or exchange what is whole by itself.
+file may also lose, repeat or exchange frames that are intact by themselves.
 
-A file without a good end was not written to its end. It is *torn* if it is cut short or ends in zeros, as after a crash
-of the machine if the disk had not written synced data; everything else is corruption.
+A file without a valid end is incomplete. It is *torn* if it is cut short or ends in zeros, as after a crash of the
+machine if the disk had not written synced data; everything else is corruption.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class ReadableFile(Protocol):
 
 
 class Segment:
-    """A segment to be written: to be iterated over, once, for its bytes.
+    """A segment to be written, which is iterated over once for its bytes.
 
     Args:
         commit: The marker.
         blocks: The content.
 
     Attributes:
-        commit: The marker as it was written, with the number of records; known after the iteration.
-        bytes: Bytes of the file; known then too.
+        commit: The written marker, with the number of records; known after the iteration.
+        bytes: Bytes of the file; known after the iteration.
     """
 
     def __init__(self, commit: Commit, blocks: Blocks) -> None:
@@ -104,7 +104,7 @@ class Segment:
             yield from encode_block(block)
 
     def _follows(self, block: Block) -> bool:
-        """Return whether the entries of a block are in order, and follow those before."""
+        """Return true if the entries of a block are in order, and follow those before it."""
         last = self._last
         for prefix, sub, _ in entries_in(block):
             address = (prefix, sub)
@@ -138,24 +138,24 @@ class SegmentFile:
         return None if end is None else decode_commit(self._frame(COMMIT, end[0]), self._where)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the content, after the marker was asked for. The file is checked to its end before the first block.
+        """Yield the content; `commit` has to be called first. The whole file is checked before the first block.
 
         Raises:
             CorruptionError: The file is damaged.
             ChangelogError: The disk fails.
         """
-        assert self._end is not None, "the marker was not asked for, or the segment is torn"
+        assert self._end is not None, "commit was not called, or the segment is torn"
         marker, expected, _ = self._end
         checksum = 0
         for _, record in self._frames(marker):
             checksum = _add(record, checksum)
         if _add(self._frame(COMMIT, marker), checksum) != expected:
-            raise CorruptionError("blocks are missing, or not in their order", where=self._where, offset=0)
+            raise CorruptionError("blocks are missing or out of order", where=self._where, offset=0)
         for offset, record in self._frames(marker):
             yield self._block(record, offset)
 
     def is_sorted(self) -> bool:
-        """Return whether all changes are in the order of their addresses, each address once."""
+        """Return true if all changes are in the order of their addresses, each address once."""
         return self._end is not None and bool(self._end[2] & _SORTED)
 
     def _block(self, record: bytes, offset: int) -> Block:
@@ -178,11 +178,11 @@ class SegmentFile:
             raise
         offset, checksum, flags = _TAIL.unpack(payload)
         if offset + FRAME_OVERHEAD > at:
-            raise CorruptionError("the end names no commit marker", where=self._where, offset=at)
+            raise CorruptionError("the end does not point to a commit marker", where=self._where, offset=at)
         return offset, checksum, flags
 
     def _is_cut(self) -> bool:
-        """Return whether the file ends within a frame, or before one that should follow.
+        """Return true if the file ends within a frame, or before an expected one.
 
         Raises:
             CorruptionError: A frame before that is damaged.
@@ -224,5 +224,5 @@ class SegmentFile:
 
 
 def _add(record: bytes, checksum: int) -> int:
-    """Return a checksum of checksums with that of one more frame."""
+    """Add the checksum of one more frame to a checksum of checksums."""
     return zlib.crc32(memoryview(record)[FRAME_OVERHEAD - 4 : FRAME_OVERHEAD], checksum)

@@ -1,9 +1,11 @@
 """The Kafka log: a changelog as a compacted topic.
 
 - `kafka_changelog`: `KafkaChangelog`. `topic`: creates or checks the topic, and writes the headers.
-- `kafka_records`: what the topic holds, and its bytes. `kafka_fold`: records made into blocks, or folded into a state.
-- `kafka_writer`, `kafka_reader`: of a key group's log. `positions`: what runners remember.
-- `client`: Kafka's clients, their settings, and what their errors become. `transactions`: a producer of transactions.
+- `kafka_records`: the records of the topic, and their byte layout. `kafka_fold`: conversion of records to blocks, or to
+  a state.
+- `kafka_writer`, `kafka_reader`: for a key group's log. `positions`: positions and named data of runners.
+- `client`: Kafka's clients, their settings, and the translation of their errors. `transactions`: a transactional
+  producer.
 """
 
 from keyed.changelog.kafka.kafka_changelog import KafkaChangelog

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: What a transaction, and a reader of transactions, cannot do without.
+#: Settings that transactions, and readers of transactions, require.
 _FIXED_PRODUCER: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "allow.auto.create.topics": False}
 _FIXED_CONSUMER: dict[str, Any] = {
     "isolation.level": "read_committed",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    # A position that is not there is an error, and no reason to read from elsewhere.
+    # A missing offset is an error; reading must not jump to another offset.
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
     "allow.auto.create.topics": False,
@@ -34,20 +34,20 @@ _PRODUCER: dict[str, Any] = {
     "compression.type": "lz4",
     # A snapshot is one transaction.
     "transaction.timeout.ms": 300_000,
-    # At most so many records and so much memory wait in a producer; there is one for each key group of a process.
+    # Limits of a producer's queue, in records and kilobytes; a process has one producer for each key group.
     "queue.buffering.max.messages": 100_000,
     "queue.buffering.max.kbytes": 65_536,
 }
 _CONSUMER: dict[str, Any] = {
-    # No offsets are kept under this name.
+    # No offsets are committed for this group.
     "group.id": "keyed",
-    # By default the client waits half a second for more at the end of a partition, and one where it has read ahead.
+    # By default the client waits half a second at the end of a partition, and a second if it has read ahead.
     "fetch.wait.max.ms": 20,
     "fetch.queue.backoff.ms": 5,
 }
 _RESERVED = {*_FIXED_PRODUCER, *_FIXED_CONSUMER, "bootstrap.servers", "transactional.id", "request.required.acks"}
 
-#: What passes by itself: the leader of a partition changes, a topic is new, a connection broke.
+#: Transient errors: the leader of a partition changes, a topic is new, a connection broke.
 _PASSING = {
     "NOT_LEADER_FOR_PARTITION",
     "LEADER_NOT_AVAILABLE",
@@ -66,10 +66,10 @@ _GONE = (
 )
 _UNREACHABLE = "no broker answered; check bootstrap, the network and the settings of TLS and SASL, then start again"
 _TOO_LARGE = (
-    "an entry is larger than the topic or the client takes; raise max.message.bytes of the topic and the client "
+    "an entry is larger than the topic or the client allows; raise max.message.bytes of the topic and the client "
     "setting message.max.bytes"
 )
-_FORBIDDEN = "the user that the settings name lacks a right; docs/how-to/kafka.md lists those that keyed needs"
+_FORBIDDEN = "the user in the settings lacks a permission; docs/how-to/kafka.md lists those that keyed needs"
 _REMEDIES = {
     "UNKNOWN_TOPIC_OR_PART": _GONE,
     "UNKNOWN_TOPIC_ID": _GONE,
@@ -90,17 +90,17 @@ _REMEDIES = {
     "MSG_SIZE_TOO_LARGE": _TOO_LARGE,
     "RECORD_LIST_TOO_LARGE": _TOO_LARGE,
     "INVALID_TRANSACTION_TIMEOUT": (
-        "the broker allows shorter transactions only; give settings={'transaction.timeout.ms': ...} at most its "
+        "the broker allows only shorter transactions; give settings={'transaction.timeout.ms': ...} at most its "
         "transaction.max.timeout.ms"
     ),
     "NOT_ENOUGH_REPLICAS": "fewer replicas are in sync than min.insync.replicas; wait for brokers to come back",
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "fewer replicas are in sync than min.insync.replicas; wait for brokers",
-    "_INVALID_ARG": "the settings have a name or value that the client does not know",
+    "_INVALID_ARG": "the settings have a name or value that the client does not support",
 }
 
 
 def translated(error: BaseException | KafkaError, doing: str) -> ChangelogError:
-    """Return keyed's error for one of Kafka's.
+    """Return keyed's error for a Kafka error.
 
     Args:
         error: The client's exception, or its error event.
@@ -112,16 +112,16 @@ def translated(error: BaseException | KafkaError, doing: str) -> ChangelogError:
     if not hasattr(kafka_error, "name"):
         return ChangelogError(f"{doing}: {error}")
     name = kafka_error.name()
-    said = f"{doing}: Kafka says {name}: {kafka_error.str()}"
+    said = f"{doing}: Kafka reports {name}: {kafka_error.str()}"
     if name in _FENCED:
         return ChangelogFenced(
-            f"{said}; another writer has taken this key group since. It goes on if it is the job; if two jobs write "
-            "one changelog, stop one of them"
+            f"{said}; another writer has taken over this key group. If that is the job itself, it continues; if two "
+            "jobs write one changelog, stop one of them"
         )
     if name in _OUT_OF_RANGE:
         return HistoryCompacted(
-            f"{said}; what was read up to is no longer in the topic: records were deleted, or the topic was recreated. "
-            "Read again from the start (after=0)"
+            f"{said}; the last read offset is no longer in the topic: records were deleted, or the topic was "
+            "recreated. Read again from the start (after=0)"
         )
     remedy = _REMEDIES.get(name)
     return ChangelogError(f"{said}; {remedy}" if remedy else said)
@@ -141,7 +141,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             )
         if not isinstance(value, str | int | float):
             raise DefinitionError(
-                f"settings={{{name!r}: ...}} is a {type(value).__name__}; settings travel to the executors as data: "
+                f"settings={{{name!r}: ...}} is a {type(value).__name__}; settings are sent to the executors as data: "
                 "give a string or a number"
             )
 
@@ -153,25 +153,25 @@ class _Logger:
         _log.info(message, *arguments)
 
 
-class Trouble:
+class LastError:
     """The last error of a client outside of calls, such as the reason for a missing connection. For messages."""
 
     def __init__(self) -> None:
-        self._said = ""
+        self._text = ""
 
-    def tell(self, error: Any) -> None:
+    def record(self, error: Any) -> None:
         """Record an error outside of calls. Most of them are transient."""
-        # That all brokers are down follows on the error that says why.
-        if not self._said or error.name() != "_ALL_BROKERS_DOWN":
-            self._said = f" (the client said: {error.str()})"
+        # "All brokers are down" follows the error with the reason.
+        if not self._text or error.name() != "_ALL_BROKERS_DOWN":
+            self._text = f" (the client reported: {error.str()})"
 
     def __str__(self) -> str:
-        return self._said
+        return self._text
 
 
 @attrs.frozen
 class Cluster:
-    """A Kafka cluster and how to reach it.
+    """A Kafka cluster, with the settings of its clients.
 
     Attributes:
         bootstrap: Addresses of brokers, ``host:port``, separated by commas.
@@ -190,7 +190,7 @@ class Cluster:
 
         Args:
             transactional_id: Its id.
-            reported: Called for each message that was delivered or given up, with an error or ``None``.
+            reported: Called for each message that was delivered or abandoned, with an error or ``None``.
             failed: Called with errors outside of messages.
         """
         own = {**_FIXED_PRODUCER, "transactional.id": transactional_id, "on_delivery": reported, "error_cb": failed}
@@ -208,7 +208,7 @@ class Cluster:
         Args:
             failed: Called with errors outside of calls, when the client is polled.
         """
-        # Brokers make a topic, as they see fit, for who only asks for it.
+        # Otherwise brokers may create a topic on a mere request for its metadata.
         own = {"allow.auto.create.topics": False, **({"error_cb": failed} if failed else {})}
         client: AdminClient = self._client("admin.AdminClient", {**self.settings, **own})
         return client
@@ -225,8 +225,8 @@ class Cluster:
             raise translated(error, f"Kafka at {self.bootstrap}") from error
 
     def topic_settings(self, topic: str) -> dict[str, Any]:
-        """Return the settings of a topic as they are in force."""
-        # The client has to live until it has its answer.
+        """Return the effective settings of a topic."""
+        # The client has to exist until it has its answer.
         client: Any = self.admin()
         import confluent_kafka as ck
         import confluent_kafka.admin
@@ -247,7 +247,7 @@ class Partition:
     Attributes:
         cluster: The cluster.
         topic: The topic.
-        number: Number of the partition: in a changelog that of the key group, or one more for the positions.
+        number: Number of the partition: in a changelog the index of the key group; the last one has the positions.
     """
 
     cluster: Cluster
@@ -258,7 +258,7 @@ class Partition:
         return f"topic {self.topic!r}, partition {self.number}"
 
     def read(self, consumer: Consumer, start: int) -> Iterator[list[Message]]:
-        """Yield the committed records from an offset to the present end, some thousands at a time.
+        """Yield the committed records from an offset to the current end, some thousands at a time.
 
         Raises:
             HistoryCompacted: The offset is not in the partition.
@@ -277,7 +277,8 @@ class Partition:
                         raise ChangelogError(f"{doing}: no answer for {timeout:g} s; {_UNREACHABLE}")
                     continue
                 deadline = time.monotonic() + timeout
-                # Whatever else is here already: a consume() that may wait would wait at the end of the partition.
+                # Further records that were fetched already: with a time-out, consume() would wait at the end of the
+                # partition.
                 messages = [first, *consumer.consume(9_999, 0)]
                 ended = False
                 good = []
@@ -288,7 +289,7 @@ class Partition:
                     elif error.code() == ck.KafkaError._PARTITION_EOF:  # noqa: SLF001 - that is its name
                         ended = True
                     elif error.code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED:
-                        pass  # The client looks for the coordinator of its group, of which nothing is asked.
+                        pass  # The client looks for the coordinator of its group, which is not used.
                     elif not error.retriable() or error.fatal():
                         raise translated(error, doing)
                 if good:

@@ -22,9 +22,9 @@ from keyed.durations import Duration, milliseconds_of
 from keyed.errors import ChangelogError, DefinitionError
 
 _HOUR_MS = 3_600_000
-#: Segments smaller than Kafka's 1 GB: the one that is written to is never compacted.
+#: Segments smaller than Kafka's 1 GB, because the active one is never compacted.
 _NEW = {"segment.bytes": str(100 << 20)}
-#: A writer of positions that was not used for so long is closed: its query has ended.
+#: Seconds after which an unused writer of positions is closed: its query has ended.
 _IDLE_SECONDS = 900.0
 
 
@@ -49,13 +49,13 @@ def _as_kafka_says(value: Any) -> str:
 
 
 @attrs.define(eq=False)
-class _Held:
-    """The writer of positions that this process has for a changelog. One thread at a time uses it.
+class _PositionsSlot:
+    """This process's writer of positions for a changelog. One thread at a time uses it.
 
     Attributes:
         lock: Held by the thread that uses it.
         positions: The writer, ``None`` if none is open.
-        used: When it was last used.
+        used: Time of its last use.
     """
 
     lock: threading.Lock = attrs.field(factory=threading.Lock)
@@ -68,49 +68,49 @@ class _Held:
             positions.close()
 
 
-#: Those of this process, and the lock on this table.
-_positions: dict[KafkaChangelog, _Held] = {}
+#: The writers of this process, and the lock on this dictionary.
+_positions: dict[KafkaChangelog, _PositionsSlot] = {}
 _guard = threading.Lock()
-#: What a forked process has of its parent: it is not even closed, since its threads are the parent's.
+#: Writers of the parent in a forked process: they are not even closed, because their threads are the parent's.
 _inherited: list[object] = []
 
 
 def _close_positions(changelog: KafkaChangelog) -> None:
     """Close the writer of a changelog's positions, once no thread uses it."""
     with _guard:
-        held = _positions.pop(changelog, None)
-    if held is not None:
-        with held.lock:
-            held.close()
+        slot = _positions.pop(changelog, None)
+    if slot is not None:
+        with slot.lock:
+            slot.close()
 
 
 def _close_unused(seconds: float) -> None:
-    """Close the writers that no thread has used for so many seconds."""
+    """Close the writers that no thread has used for a number of seconds."""
     limit = time.monotonic() - seconds
     with _guard:
         unused = [
-            (changelog, held)
-            for changelog, held in _positions.items()
-            if held.used < limit and held.lock.acquire(blocking=False)
+            (changelog, slot)
+            for changelog, slot in _positions.items()
+            if slot.used < limit and slot.lock.acquire(blocking=False)
         ]
         for changelog, _ in unused:
             del _positions[changelog]
-    for _, held in unused:
+    for _, slot in unused:
         try:
-            held.close()
+            slot.close()
         finally:
-            held.lock.release()
+            slot.lock.release()
 
 
 def _forget_parent() -> None:
-    """Begin without writers in a process that was forked."""
+    """Begin without writers in a forked process."""
     global _guard, _positions
     _inherited.append(_positions)
     _positions, _guard = {}, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_parent)
-# A producer that is alive when the interpreter ends may call back into it.
+# A producer that exists when the interpreter exits may call back into it.
 atexit.register(_close_unused, -1.0)
 
 
@@ -123,7 +123,7 @@ def _names(settings: tuple[tuple[str, Any], ...]) -> str:
 class KafkaChangelog:
     """A changelog in Kafka: a compacted topic with a partition for each key group, and one more for positions.
 
-    The topic is created when a query starts, or checked if it is there. Every commit is a transaction.
+    The topic is created when a query starts, or checked if it exists. Every commit is a transaction.
 
     Args:
         topic: The topic; one for each operator.
@@ -172,13 +172,13 @@ class KafkaChangelog:
         """See `Changelog.prepare`."""
         cluster = self._cluster()
         _close_positions(self)
-        # Before the topic, which may have another number of partitions for just that reason.
+        # Before the check of the topic, which would report another number of partitions without this reason.
         header = self.header()
         if header is not None and (header.operator, header.parallelism) != (operator, parallelism):
             raise ChangelogError(
                 f"topic {self.topic!r} is the changelog of operator {header.operator!r} with {header.parallelism} key "
                 f"groups, and the query has {operator!r} with {parallelism}; give changelog= another topic, and "
-                "restore_from= this one to go on with its state"
+                "restore_from= this one to continue with its state"
             )
         asked = {**self._topic_settings(), **{name: _as_kafka_says(value) for name, value in self.topic_settings}}
         make_or_check(cluster, self.topic, parallelism + 1, self.replication_factor, asked, _NEW)
@@ -224,42 +224,42 @@ class KafkaChangelog:
 
     @contextmanager
     def _open_positions(self) -> Iterator[Positions]:
-        """Take the writer of positions. After an error it is closed: the next one sees what became of it."""
-        with self._held() as held:
-            if held.positions is None:
+        """Use the writer of positions. After an error it is closed: the next one reads the outcome."""
+        with self._locked_slot() as slot:
+            if slot.positions is None:
                 partition, header = self._prepared()
-                held.positions = Positions(partition, header.log_id)
+                slot.positions = Positions(partition, header.log_id)
             try:
-                yield held.positions
+                yield slot.positions
             except BaseException:
-                held.close()
+                slot.close()
                 raise
-            held.used = time.monotonic()
+            slot.used = time.monotonic()
         _close_unused(_IDLE_SECONDS)
 
     @contextmanager
-    def _held(self) -> Iterator[_Held]:
-        """Take this process's place for the writer of positions, for this thread alone."""
+    def _locked_slot(self) -> Iterator[_PositionsSlot]:
+        """Lock this process's slot for the writer of positions."""
         while True:
             with _guard:
-                held = _positions.setdefault(self, _Held())
-            with held.lock:
-                # It may have been closed, and taken out of the table, meanwhile.
-                if _positions.get(self) is held:
-                    yield held
+                slot = _positions.setdefault(self, _PositionsSlot())
+            with slot.lock:
+                # It may have been closed and removed from the dictionary in the meantime.
+                if _positions.get(self) is slot:
+                    yield slot
                     return
 
     def _prepared(self, group: int | None = None) -> tuple[Partition, LogHeader]:
         """Return the partition of a key group, or of the positions, with its header.
 
         Raises:
-            ChangelogError: There is none.
+            ChangelogError: The topic has no header.
         """
         header = self.header() if group is None else read_header(Partition(self._cluster(), self.topic, group))
         if header is None:
-            raise ChangelogError(f"topic {self.topic!r} is no changelog yet; a query that starts with it makes it one")
+            raise ChangelogError(f"topic {self.topic!r} has no changelog yet; a query that starts with it creates one")
         if group is not None and group >= header.parallelism:
-            raise ChangelogError(f"topic {self.topic!r} has {header.parallelism} key groups, and no group {group}")
+            raise ChangelogError(f"topic {self.topic!r} has {header.parallelism} key groups; there is no group {group}")
         number = header.parallelism if group is None else group
         return Partition(self._cluster(), self.topic, number), header
 
@@ -267,7 +267,7 @@ class KafkaChangelog:
         return Cluster(self.bootstrap, dict(self.settings), self.timeout / 1000)
 
     def _topic_settings(self) -> dict[str, str]:
-        """Return the settings of the topic that keyed asks for."""
+        """Return the settings of the topic that keyed requires."""
         return {
             "cleanup.policy": "compact",
             "min.compaction.lag.ms": str(self.compaction_lag),

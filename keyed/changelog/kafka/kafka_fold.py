@@ -1,11 +1,11 @@
-"""Records made into blocks: those of a commit, or what compaction left, folded until it is a state again."""
+"""Conversion of records to blocks: of the records of a commit, or of compacted records, which are folded to a state."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from keyed.changelog.kafka.kafka_records import Keys, sequence_of
+from keyed.changelog.kafka.kafka_records import RecordKeys, sequence_of
 from keyed.changelog.model import Blocks, Commit
 from keyed.content.delta import described_tables
 from keyed.content.entry_hash import hash_sum, hash_text
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 
-def blocks_of(messages: Iterable[Message], keys: Keys, states: dict[str, Any], where: str) -> Blocks:
-    """Return the blocks that say what records say.
+def blocks_of(messages: Iterable[Message], keys: RecordKeys, states: dict[str, Any], where: str) -> Blocks:
+    """Return the content of records as blocks.
 
     Args:
         messages: The records.
@@ -34,14 +34,14 @@ def blocks_of(messages: Iterable[Message], keys: Keys, states: dict[str, Any], w
 
 
 class KafkaFold:
-    """The records of a partition from its start on, of each key the last one.
+    """The records of a partition from its start on, the last one of each key.
 
     Args:
         keys: The keys of the operator's records.
         where: For messages.
     """
 
-    def __init__(self, keys: Keys, where: str) -> None:
+    def __init__(self, keys: RecordKeys, where: str) -> None:
         self._keys = keys
         self._where = where
         self._live: dict[bytes, Message] = {}
@@ -51,7 +51,7 @@ class KafkaFold:
         return len(self._live)
 
     def add(self, messages: Iterable[Message]) -> None:
-        """Add the records that come next."""
+        """Add the next records."""
         live = self._live
         for message in messages:
             key = message.key() or b""
@@ -61,16 +61,16 @@ class KafkaFold:
                 live[key] = message
 
     def state(self, commit: Commit, base: int) -> Blocks | None:
-        """Return the state after a commit, if it is all there.
+        """Return the state after a commit, if it is complete.
 
-        It is not if compaction already took entries that records after the commit replace.
+        It is not if compaction has removed entries that records after the commit replace.
 
         Args:
             commit: The marker that came after the records.
-            base: The sequence of the newest snapshot: what is older does not count.
+            base: The sequence of the newest snapshot: older records do not count.
 
         Raises:
-            CorruptionError: It is all there, and is not what the job had.
+            CorruptionError: It is complete, and differs from the job's state.
         """
         if base > self._base:
             self._base = base
@@ -81,7 +81,7 @@ class KafkaFold:
             }
         if len(self._live) != commit.entries:
             return None
-        # Rows of tables are hashed as rows; who loads them checks that.
+        # Rows of tables are hashed as rows, which is checked when they are loaded.
         if not described_tables(commit.states, self._where):
             entries = (self._keys.address(key) for key in self._live)
             values = (message.value() for message in self._live.values())
@@ -89,7 +89,7 @@ class KafkaFold:
             if found != commit.hash:
                 raise CorruptionError(
                     f"the {commit.entries} entries after commit {commit.sequence} have hash {found}, and its marker "
-                    f"says {commit.hash}",
+                    f"has {commit.hash}",
                     where=self._where,
                 )
         return blocks_of(self._live.values(), self._keys, commit.states, self._where)

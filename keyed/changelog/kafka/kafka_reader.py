@@ -15,7 +15,7 @@ import attrs
 
 from keyed.changelog.kafka.client import Partition
 from keyed.changelog.kafka.kafka_fold import KafkaFold, blocks_of
-from keyed.changelog.kafka.kafka_records import COMMIT, ENTRY, HEADER, Keys, base_of, sequence_of
+from keyed.changelog.kafka.kafka_records import COMMIT, ENTRY, HEADER, RecordKeys, base_of, sequence_of
 from keyed.changelog.kafka.topic import read_header
 from keyed.changelog.model import Blocks, Commit, LogHeader
 from keyed.changelog.records import decode_commit, decode_header
@@ -24,23 +24,24 @@ from keyed.errors import ChangelogError, CorruptionError, HistoryCompacted
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
 
-#: Records read for the newest marker at first; sixteen times as many each time that it is not among them.
+#: Number of records that are first read for the newest marker; it grows sixteenfold each time that the marker is not
+#: among them.
 _TAIL = 64
 _NEAR = 50_000
 _LAG = "min.compaction.lag.ms"
-#: How far apart the clocks of broker and reader may be.
+#: Maximal difference between the clocks of broker and reader.
 _SKEW_MS = 60_000
 
 
 @attrs.frozen
 class Marker:
-    """A commit's marker as it stands in the topic.
+    """A commit's marker in the topic.
 
     Attributes:
         commit: The commit.
         base: Sequence of the newest snapshot up to it.
         offset: Its offset.
-        time_ms: When it was written.
+        time_ms: Time at which it was written.
     """
 
     commit: Commit
@@ -75,7 +76,7 @@ def _marker(message: Message, header: LogHeader, partition: Partition) -> Marker
     commit = decode_commit(message.value() or b"", place)
     if (commit.log_id, commit.group) != (header.log_id, partition.number):
         raise CorruptionError(
-            f"a commit of group {commit.group} of changelog {commit.log_id} stands in changelog {header.log_id}",
+            f"a commit of group {commit.group} of changelog {commit.log_id} is in changelog {header.log_id}",
             where=place,
         )
     return Marker(commit, base_of(message.headers(), place), message.offset() or 0, message.timestamp()[1])
@@ -91,27 +92,27 @@ class KafkaReader:
         header: Its header.
 
     Attributes:
-        near: So many records from what is looked for, reading on is faster than looking further.
+        near: Distance in records from the target within which reading is faster than further search.
     """
 
     def __init__(self, partition: Partition, header: LogHeader) -> None:
         self._partition = partition
         self._header = header
         self._where = str(partition)
-        self._keys = Keys(header.operator, self._where)
+        self._keys = RecordKeys(header.operator, self._where)
         self.near = _NEAR
         #: The offsets of the partition when its header was last read.
         self._checked: tuple[int, int] | None = None
-        #: Consumers that are connected and not in use.
+        #: Connected consumers that are not in use.
         self._idle: list[Consumer] = []
-        #: The commit that was handed out last, and the offset after its marker.
+        #: The last returned commit, and the offset after its marker.
         self._reached = (0, 0)
 
     def header(self) -> LogHeader | None:
         """See `IdentifiedReader.header`."""
         with self._consumer() as consumer:
             offsets = self._partition.offsets(consumer)
-            # A topic that was made anew with as many records has markers of another changelog, which are refused.
+            # A recreated topic with as many records has markers of another changelog, which are refused.
             if offsets != self._checked:
                 if read_header(self._partition, consumer) != self._header:
                     return None
@@ -146,10 +147,10 @@ class KafkaReader:
         self._idle.append(consumer)
 
     def _from_start(self, consumer: Consumer, until: int | None) -> Iterator[tuple[Marker, Commit, Blocks]]:
-        """Yield all commits; what compaction left comes as a snapshot.
+        """Yield all commits; compacted ones come as a snapshot.
 
-        Compaction may have stopped anywhere in the commit that follows the first marker. So a state is only a beginning
-        if the commit after it is whole; otherwise that one becomes part of the state.
+        Compaction may have stopped anywhere in the commit after the first marker. A state is therefore a valid start
+        only if the commit after it is whole; otherwise that commit becomes part of the state.
         """
         low, _ = self._partition.offsets(consumer)
         parts = self._parts(consumer, low)
@@ -170,16 +171,16 @@ class KafkaReader:
         if beginning is None:
             if marker is not None:
                 raise CorruptionError(
-                    f"the records up to commit {marker.commit.sequence} make {len(fold)} entries, and its marker says "
-                    f"{marker.commit.entries}; read again, and if it stays so the log is damaged",
+                    f"the records up to commit {marker.commit.sequence} have {len(fold)} entries, and its marker has "
+                    f"{marker.commit.entries}; read again, and if the error repeats, the log is damaged",
                     where=self._where,
                 )
             return
         commit = beginning[1]
         if until is not None and commit.sequence > until:
             raise HistoryCompacted(
-                f"{self._where}: until={until} is before commit {commit.sequence}, the oldest state that there is; "
-                "give a later one, and the next topic a longer compaction_lag"
+                f"{self._where}: until={until} is before commit {commit.sequence}, the oldest available state; give a "
+                "later one, and the next topic a longer compaction_lag"
             )
         yield beginning
         yield from self._following(parts, commit.sequence, commit.attempt)
@@ -192,7 +193,7 @@ class KafkaReader:
     def _following(
         self, parts: Iterator[tuple[Marker, list[Message]]], after: int, attempt: str | None
     ) -> Iterator[tuple[Marker, Commit, Blocks]]:
-        """Yield the commits after a sequence, each of which follows the one before or is a snapshot."""
+        """Yield the commits after a sequence, each of which follows its predecessor or is a snapshot."""
         for marker, messages in parts:
             commit = marker.commit
             if commit.sequence <= after:
@@ -208,7 +209,7 @@ class KafkaReader:
         return blocks_of(messages, self._keys, commit.states, self._where)
 
     def _is_whole(self, commit: Commit, messages: list[Message]) -> bool:
-        """Return whether records are all those of a commit. The first one tells, because they are in order."""
+        """Return true if these are all records of a commit. Checking the first one is enough: they are in order."""
         if len(messages) != commit.records:
             return False
         return not messages or sequence_of(messages[0].headers(), self._where) == commit.sequence
@@ -217,17 +218,17 @@ class KafkaReader:
         """Return the error for a commit that is not whole, or does not follow."""
         commit = marker.commit
         said = (
-            f"after commit {after} stands commit {commit.sequence} with {found} records, and its marker says "
+            f"commit {after} is followed by commit {commit.sequence} with {found} records, and its marker has "
             f"{commit.records} after attempt {commit.previous!r}"
         )
         age_ms = time.time() * 1000 - marker.time_ms
         if age_ms + _SKEW_MS < int(self._partition.cluster.topic_settings(self._partition.topic)[_LAG]):
             where = f"{self._where}, offset {marker.offset}"
-            return CorruptionError(f"{said}; compaction has not been there yet", where=where)
-        return HistoryCompacted(f"{self._where}: {said}: compaction was there; read again from the start (after=0)")
+            return CorruptionError(f"{said}, although it is not compacted yet", where=where)
+        return HistoryCompacted(f"{self._where}: {said}: it was compacted; read again from the start (after=0)")
 
     def _parts(self, consumer: Consumer, start: int) -> Iterator[tuple[Marker, list[Message]]]:
-        """Yield the records from an offset on, up to and with each marker."""
+        """Yield the records from an offset on, in parts that end with a marker."""
         part: list[Message] = []
         for messages in self._partition.read(consumer, start):
             for message in messages:
@@ -241,17 +242,17 @@ class KafkaReader:
                     self._check_header(decode_header(message.value() or b"", self._where))
                 else:
                     where = f"{self._where}, offset {message.offset()}"
-                    raise CorruptionError(f"{key[:40]!r} is no key of a changelog's record", where=where)
+                    raise CorruptionError(f"{key[:40]!r} is not a key of a changelog's record", where=where)
 
     def _check_header(self, header: LogHeader) -> None:
         if header != self._header:
             raise ChangelogError(
-                f"{self._where} is now changelog {header.log_id}, it was {self._header.log_id}: the topic was "
+                f"{self._where} is now changelog {header.log_id}, and was {self._header.log_id}: the topic was "
                 "recreated; open a new reader"
             )
 
     def _offset_near(self, consumer: Consumer, after: int) -> int:
-        """Return an offset before the commit that follows a sequence, and not far before it: found by halving."""
+        """Return an offset before the commit that follows a sequence, and not far before it, by binary search."""
         low, high = self._partition.offsets(consumer)
         while high - low > self.near:
             middle = (low + high) // 2

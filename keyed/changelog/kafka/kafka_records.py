@@ -1,9 +1,8 @@
 """The records of a changelog's topic, and their byte layout.
 
 A changelog with n key groups has a topic of n + 1 partitions: partition g is the log of key group g, and the last one
-keeps the positions, apart, so that they can be read without a group's log. The topic is compacted, so a record's key
-decides how long it lives: until a later record of the same key, or if its value is null, until readers have had time to
-see it. Keys, big-endian::
+holds the positions, so that they can be read without a group's log. The topic is compacted, so a record is kept until a
+later record of the same key, or if its value is null, for the tombstone retention. Keys, big-endian::
 
     H                                       header of the partition; its first record
     C                                       marker of a commit; the last record of the commit
@@ -13,9 +12,9 @@ see it. Keys, big-endian::
       | prefix | sub                        an entry
 
 Values: of H, C, P and K the records of `keyed.changelog.records`; of E the value of the entry, or null if it was
-removed.
-Prefix and sub are those of `keyed.content.addresses`, and rows of tables are entries as `keyed.content.table_entries`
-has them. The hash is that of `keyed.codec.key_hash`, whose `group_of` tells the key group among any number of them.
+removed. Prefix and sub are those of `keyed.content.addresses`; rows of tables are entries in the form of
+`keyed.content.table_entries`. The hash is that of `keyed.codec.key_hash`, whose `group_of` gives the key group for any
+number of groups.
 
 Headers of E and C::
 
@@ -24,13 +23,13 @@ Headers of E and C::
     batch      identity of the attempt that was committed (`Commit.attempt`), UTF-8
     base       C only: u64, sequence of the newest snapshot up to this commit
 
-Every commit is one transaction, so readers of what is committed see all of it, next to each other, or nothing.
+Every commit is one transaction, so readers of committed records get all of its records, adjacent, or none.
 
-All markers of a partition have one key. Within the compaction lag all of them are there, and each tells how many
-records its commit has; below it, compaction leaves one, and so much of the entries before it as a later record did not
-replace. A reader that folds the entries from the start therefore has the state of the first marker at which the number
-and the hash of the entries fit; records older than the snapshot that ``base`` names do not count. What follows that
-marker was not touched, and its counts are held against it.
+All markers of a partition have one key. Within the compaction lag all markers exist, and each has the number of records
+of its commit. Below the lag, compaction leaves one marker, and the entries before it that no later record replaced. A
+reader that folds the entries from the start therefore has the state of the first marker whose number and hash match the
+entries; records older than the snapshot that ``base`` names do not count. Later records are not compacted, and are
+checked against the counts of their markers.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ from keyed.codec.key_hash import encoded_key_hash
 from keyed.errors import CorruptionError
 
 HEADER, COMMIT, POSITION, KEPT, ENTRY = b"H", b"C", b"P", b"K", b"E"
-#: Newest positions that compaction never takes.
+#: Number of the newest positions, which compaction never removes.
 _SLOTS = 64
 
 Headers = list[tuple[str, str | bytes | None]]
 _LENGTH, _HASH_AND_LENGTH = Struct(">H"), Struct(">qI")
 _GROUP, _NUMBER = Struct(">I"), Struct(">Q")
-#: Where the user's key begins in a prefix, by the prefix's kind: after kind and state id, or of a timer after its kind.
+#: Offset of the user's key in a prefix, by the prefix's kind: after kind and state id, or for a timer after the kind.
 _KEY_AT = {1: 3, 2: 3, 3: 3, 4: 1, 5: 1}
 
 
@@ -59,11 +58,11 @@ def position_key(sequence: int) -> bytes:
 
 
 def kept_key(name: str) -> bytes:
-    """Return the key of the record of something that is kept."""
+    """Return the key of the record of named data."""
     return KEPT + name.encode()
 
 
-class Keys:
+class RecordKeys:
     """The keys of the records of an operator's entries.
 
     Args:
@@ -86,7 +85,7 @@ class Keys:
         """Return the prefix and the sub of the entry whose record has a key.
 
         Raises:
-            CorruptionError: It is no such key, or that of another operator.
+            CorruptionError: It is not such a key, or belongs to another operator.
         """
         at = len(self._head)
         start = at + _HASH_AND_LENGTH.size
@@ -94,7 +93,9 @@ class Keys:
             end = start + _HASH_AND_LENGTH.unpack_from(key, at)[1]
             if start < end <= len(key):
                 return key[start:end], key[end:]
-        raise CorruptionError(f"{key[:60]!r} is no key of an entry of operator {self._operator!r}", where=self._where)
+        raise CorruptionError(
+            f"{key[:60]!r} is not a key of an entry of operator {self._operator!r}", where=self._where
+        )
 
 
 def entry_headers(commit: Commit) -> Headers:
@@ -112,19 +113,19 @@ def marker_headers(commit: Commit, base: int) -> Headers:
 
 
 def sequence_of(headers: Any, where: str) -> int:
-    """Return the sequence that the headers of a record name.
+    """Return the sequence in the headers of a record.
 
     Raises:
-        CorruptionError: They name none.
+        CorruptionError: They have none.
     """
     return _number(headers, 1, "sequence", where)
 
 
 def base_of(headers: Any, where: str) -> int:
-    """Return the sequence of the newest snapshot, as the headers of a marker name it.
+    """Return the sequence of the newest snapshot from the headers of a marker.
 
     Raises:
-        CorruptionError: They name none.
+        CorruptionError: They have none.
     """
     return _number(headers, 3, "base", where)
 
@@ -132,7 +133,7 @@ def base_of(headers: Any, where: str) -> int:
 def _number(headers: Any, index: int, name: str, where: str) -> int:
     if headers is not None and len(headers) > index and headers[index][0] == name:
         value = headers[index][1]
-        # A header of somebody else may have no value.
+        # A header of another program may have no value.
         if value is not None and len(value) == _NUMBER.size:
             number: int = _NUMBER.unpack(value)[0]
             return number

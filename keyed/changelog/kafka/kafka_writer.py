@@ -1,8 +1,8 @@
-"""Writes a key group's log: one transaction for each commit, by a producer that is kept open.
+"""Writes a key group's log: one transaction for each commit, with a producer that stays open.
 
-The transactional id is that of the log and the group: taking it fences earlier writers, and aborts their open
-transactions. Only then the end of the log is read, so nothing can come between what is read and what is appended. After
-any error the producer is closed; the next append takes the id again and reads the result of the last one.
+The transactional id consists of the log and the group: taking it over fences earlier writers, and aborts their open
+transactions. Only then is the end of the log read, so no other record can come before the appended ones. After any
+error the producer is closed; the next append takes the id again and reads the outcome of the last one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import attrs
 
 from keyed.changelog.kafka.client import Partition
 from keyed.changelog.kafka.kafka_reader import KafkaReader, newest_marker
-from keyed.changelog.kafka.kafka_records import COMMIT, Keys, entry_headers, marker_headers
+from keyed.changelog.kafka.kafka_records import COMMIT, RecordKeys, entry_headers, marker_headers
 from keyed.changelog.kafka.topic import read_header
 from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.model import Blocks, Commit, LogHeader, why_not_next
@@ -39,7 +39,7 @@ class KafkaWriter:
         self._partition = partition
         self._header = header
         self._where = str(partition)
-        self._keys = Keys(header.operator, self._where)
+        self._keys = RecordKeys(header.operator, self._where)
         self._transactions: Transactions | None = None
         self._last: Commit | None = None
         # The sequence of the newest snapshot, and the offset after the newest marker.
@@ -57,7 +57,7 @@ class KafkaWriter:
         commit = attrs.evolve(commit, log_id=commit.log_id or self._header.log_id, group=self._partition.number)
         if last is not None and commit.sequence <= last.sequence:
             return self._existing(commit, last)
-        reason = self._why_not(commit, last)
+        reason = self._refusal_reason(commit, last)
         if reason is not None:
             raise ChangelogDiverged(f"{self._where}: {reason}; give changelog= an empty topic")
         try:
@@ -73,7 +73,7 @@ class KafkaWriter:
             transactions.close()
 
     def _open(self) -> Transactions:
-        """Take the id and read the end of the log, unless that is done."""
+        """Take the id and read the end of the log, unless that was done already."""
         if self._transactions is None:
             cluster = self._partition.cluster
             transactions = Transactions(cluster, f"keyed-{self._header.log_id}-{self._partition.number}", self._where)
@@ -100,14 +100,14 @@ class KafkaWriter:
                 "recreated. Start the query again, with an empty topic"
             )
 
-    def _why_not(self, commit: Commit, last: Commit | None) -> str | None:
+    def _refusal_reason(self, commit: Commit, last: Commit | None) -> str | None:
         """Return the reason why a commit does not belong to this log, or does not follow its last one."""
         if commit.log_id != self._header.log_id:
-            return f"this is changelog {self._header.log_id}, and the commit is for {commit.log_id}, which is gone"
+            return f"this is changelog {self._header.log_id}, and the commit belongs to {commit.log_id}, which is gone"
         return why_not_next(commit, last)
 
     def _existing(self, commit: Commit, last: Commit) -> Commit:
-        """Return the commit of the same sequence that is there."""
+        """Return the existing commit of the same sequence."""
         found: Commit | None = last
         if commit.sequence < last.sequence:
             reader = KafkaReader(self._partition, self._header)
@@ -117,12 +117,12 @@ class KafkaWriter:
                 found = None
         if found is None or found.sequence != commit.sequence:
             raise ChangelogFenced(
-                f"{self._where}: the log has gone on to commit {last.sequence}, and commit {commit.sequence} is "
-                "compacted; if this is no left-over attempt, open the writer again"
+                f"{self._where}: the log has continued to commit {last.sequence}, and commit {commit.sequence} is "
+                "compacted; unless this is an outdated attempt, open the writer again"
             )
         if found.attempt != commit.attempt:
             raise ChangelogDiverged(
-                f"{self._where}: there is another commit {commit.sequence}, of attempt {found.attempt} and not "
+                f"{self._where}: another commit {commit.sequence} exists, of attempt {found.attempt} and not "
                 f"{commit.attempt}; give changelog= an empty topic"
             )
         return found

@@ -1,4 +1,4 @@
-"""Positions of a runner, and the data they depend on: records of the topic's last partition.
+"""Positions of a runner, and the data that they depend on: records of the topic's last partition.
 
 Each is a separate transaction.
 """
@@ -17,12 +17,12 @@ from keyed.changelog.model import batch_id
 from keyed.changelog.records import decode_kept, decode_position, encode_kept, encode_position
 from keyed.errors import ChangelogDiverged
 
-#: How many positions a writer remembers: a run that is behind by more is no repetition.
+#: Number of positions that a writer remembers: a run that is further behind is not a repetition.
 _KNOWN = 1_000
 
 
 def read_positions(partition: Partition) -> dict[int, bytes]:
-    """Return the positions that are kept, by sequence, in order.
+    """Return the stored positions, by sequence, in order.
 
     Raises:
         CorruptionError: One fails its checks.
@@ -32,17 +32,17 @@ def read_positions(partition: Partition) -> dict[int, bytes]:
 
 
 def read_kept(partition: Partition) -> dict[str, bytes]:
-    """Return what is kept, by name.
+    """Return the stored data by name.
 
     Raises:
-        CorruptionError: Something of it fails its checks.
+        CorruptionError: A record fails its checks.
         ChangelogError: It cannot be read.
     """
     return dict(decode_kept(record, where) for record, where in _records(partition, KEPT))
 
 
 def _records(partition: Partition, kind: bytes) -> Iterator[tuple[bytes, str]]:
-    """Yield the records of a kind that were not removed, and where they stand."""
+    """Yield the records of a kind that were not removed, and their places for messages."""
     consumer = partition.cluster.consumer()
     low, _ = partition.offsets(consumer)
     found: dict[bytes, Any] = {}
@@ -54,7 +54,7 @@ def _records(partition: Partition, kind: bytes) -> Iterator[tuple[bytes, str]]:
 
 
 class Positions:
-    """Writes positions, by a producer that is kept open.
+    """Writes positions with a producer that stays open.
 
     Args:
         partition: Their partition.
@@ -82,7 +82,7 @@ class Positions:
                 del self._known[min(self._known)]
         elif known != data:
             raise ChangelogDiverged(
-                f"{self._partition}: another position is kept for batch {batch_id(sequence)}: two runs write one "
+                f"{self._partition}: another position is stored for batch {batch_id(sequence)}: two runs write one "
                 "changelog. Give the new one an empty topic"
             )
 
@@ -95,7 +95,7 @@ class Positions:
             self._kept[name] = digest
         elif known != digest:
             raise ChangelogDiverged(
-                f"{self._partition}: something else is kept as {name!r}: two runs write one changelog. Give the "
+                f"{self._partition}: other data is stored as {name!r}: two runs write one changelog. Give the "
                 "new one an empty topic"
             )
 
@@ -121,5 +121,5 @@ class Positions:
         self._end = end
 
     def close(self) -> None:
-        """Give the producer up."""
+        """Close the producer."""
         self._transactions.close()

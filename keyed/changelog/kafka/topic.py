@@ -1,4 +1,4 @@
-"""Creates the topic of a changelog, or checks the one that is there, and writes and reads its headers."""
+"""Creation or check of a changelog's topic, and its headers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from keyed.changelog.kafka.client import Cluster, Partition, Trouble, translated
+from keyed.changelog.kafka.client import Cluster, LastError, Partition, translated
 from keyed.changelog.kafka.kafka_records import HEADER
 from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.model import LogHeader
@@ -24,17 +24,17 @@ def partitions(cluster: Cluster, topic: str) -> dict[int, int]:
     Raises:
         ChangelogError: The broker does not answer, or refuses.
     """
-    trouble = Trouble()
-    client = cluster.admin(trouble.tell)
+    last_error = LastError()
+    client = cluster.admin(last_error.record)
     import confluent_kafka as ck
 
     where = f"topic {topic!r}"
     try:
         found = client.list_topics(topic, timeout=cluster.timeout).topics[topic]
     except ck.KafkaException as error:
-        # Most often the first call of all: here it is told what is wrong with address, TLS or log-in.
+        # Usually the first call of all, so errors of the address, TLS or the log-in are reported here.
         client.poll(0)
-        raise translated(error, f"{where}{trouble}") from error
+        raise translated(error, f"{where}{last_error}") from error
     if found.error is None:
         return {number: len(partition.replicas) for number, partition in found.partitions.items()}
     if found.error.code() in {ck.KafkaError.UNKNOWN_TOPIC_OR_PART, ck.KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
@@ -56,9 +56,9 @@ def make_or_check(
         cluster: The cluster.
         topic: The topic.
         count: Number of partitions.
-        replication_factor: Number of replicas; ``None`` is whatever the broker has by default.
+        replication_factor: Number of replicas; ``None`` for the broker's default.
         settings: Settings of the topic.
-        settings_if_new: Settings with which it is created, unless those say otherwise, and which are not checked.
+        settings_if_new: Defaults for ``settings`` of a new topic, which are not checked.
 
     Raises:
         ChangelogError: It cannot be created, or differs; the message has the differences.
@@ -81,7 +81,7 @@ def make_or_check(
     ]
     if differences:
         raise ChangelogError(
-            f"topic {topic!r} is not as asked for: {'; '.join(differences)}. Alter the topic, or what is asked for, or "
+            f"topic {topic!r} differs from the options: {'; '.join(differences)}. Alter the topic or the options, or "
             "give another topic, which is then created"
         )
 
@@ -91,10 +91,10 @@ def read_header(partition: Partition, consumer: Consumer | None = None) -> LogHe
 
     Args:
         partition: The partition.
-        consumer: A consumer that is not in use; one is made by default.
+        consumer: A consumer that is not in use; by default one is created.
 
     Raises:
-        ChangelogError: The partition does not begin with one.
+        ChangelogError: The partition does not begin with a header.
         CorruptionError: It fails its checks.
     """
     consumer = consumer or partition.cluster.consumer()
@@ -104,14 +104,14 @@ def read_header(partition: Partition, consumer: Consumer | None = None) -> LogHe
         return None
     if first[0].key() != HEADER:
         raise ChangelogError(
-            f"{partition} does not begin with the header of a changelog: it holds something else, or its first records "
+            f"{partition} does not begin with the header of a changelog: it has other content, or its first records "
             "were deleted. Give another topic"
         )
     return decode_header(first[0].value() or b"", f"{partition}, header")
 
 
 def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int) -> LogHeader:
-    """Write the header into each partition of an empty topic, or find the one that another program wrote meanwhile.
+    """Write the header to each partition of an empty topic, or return the one that another program has written.
 
     Raises:
         ChangelogError: The topic is not empty, or cannot be written.
@@ -119,15 +119,15 @@ def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int)
     where, transactional_id = f"topic {topic!r}", f"keyed-{topic}-header"
     transactions = Transactions(cluster, transactional_id, where)
     try:
-        # Whoever prepares the same topic at the same time waits for this id, or takes it from us.
+        # Another program that prepares the same topic waits for this id, or takes it over.
         *groups, last = (Partition(cluster, topic, number) for number in range(parallelism + 1))
         there = read_header(last)
         if there is not None:
             return there
-        # What somebody began to write and did not commit is not read, and does no harm.
+        # Uncommitted records of another program are not read.
         consumer = cluster.consumer()
         if any(read_header(partition, consumer) is not None for partition in groups):
-            raise ChangelogError(f"{where} is not empty, and is no changelog of keyed; give another topic")
+            raise ChangelogError(f"{where} is not empty, and not a changelog of keyed; give another topic")
         header = LogHeader(random_id(), operator, parallelism, int(time.time() * 1000))
         transactions.begin()
         for partition in (*groups, last):
@@ -136,7 +136,7 @@ def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int)
         transactions.commit()
     finally:
         transactions.close()
-    # A broker says that it will commit, and then tells the partitions, so that readers see it. Who takes the id waits.
+    # A broker confirms a commit before it reaches the partitions and their readers. Taking the id waits for that.
     Transactions(cluster, transactional_id, where).close()
     return header
 
@@ -148,16 +148,16 @@ def _create(
     import confluent_kafka.admin
 
     kafka: Any = confluent_kafka.admin
-    # The client has to live until it has its answer.
+    # The client has to exist until it has its answer.
     client = cluster.admin()
     new = kafka.NewTopic(topic, count, replication_factor or -1, config=dict(settings))
     try:
         client.create_topics([new], operation_timeout=cluster.timeout)[topic].result(cluster.timeout)
     except (ck.KafkaException, TimeoutError) as error:
-        # Another driver may have been faster.
+        # Another driver may have created it in the meantime.
         if isinstance(error, TimeoutError) or error.args[0].code() != ck.KafkaError.TOPIC_ALREADY_EXISTS:
             raise translated(error, f"creating topic {topic!r} with {count} partitions") from error
-    # Metadata travels to the brokers in its own time.
+    # Metadata reaches the brokers with a delay.
     deadline = time.monotonic() + cluster.timeout
     while len(partitions(cluster, topic)) != count and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A producer of transactions: takes its id, sends no faster than the broker takes, and commits or says why not."""
+"""A transactional producer with back-pressure and translated errors."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from keyed.changelog.kafka.client import Cluster, Partition, Trouble, translated
+from keyed.changelog.kafka.client import Cluster, LastError, Partition, translated
 from keyed.changelog.kafka.kafka_records import Headers
 from keyed.errors import ChangelogError
 
-#: A failed transaction takes messages back that had nothing wrong; what was wrong is another message's error.
+#: Errors of messages that were purged because the transaction failed; the cause is another message's error.
 _TAKEN_BACK = {"_PURGE_QUEUE", "_PURGE_INFLIGHT"}
 
 
 class Transactions:
-    """Transactions under one id. After an error it can only be closed: another one finds out what was committed.
+    """Transactions under one id. After an error it can only be closed: the next instance reads the outcome.
 
     Args:
         cluster: The cluster.
-        transactional_id: The id. Producers that had it before are fenced, and what they left open is aborted.
+        transactional_id: The id. Earlier producers with this id are fenced, and their open transactions are aborted.
         where: For messages.
 
     Raises:
@@ -31,8 +31,8 @@ class Transactions:
         self._where = where
         self._offset = -1
         self._failed: Any = None
-        self._trouble = Trouble()
-        self._producer = cluster.producer(transactional_id, self._reported, self._trouble.tell)
+        self._last_error = LastError()
+        self._producer = cluster.producer(transactional_id, self._reported, self._last_error.record)
         try:
             self._guarded(self._producer.init_transactions, self._timeout)
         except BaseException:
@@ -46,39 +46,39 @@ class Transactions:
     def send(
         self, partition: Partition, records: Iterable[tuple[bytes, bytes | None]], headers: Headers | None = None
     ) -> int:
-        """Send records, as fast as the broker takes them.
+        """Send records, as fast as the broker accepts them.
 
         Args:
-            partition: Where they go.
+            partition: Their partition.
             records: Keys and values.
             headers: The headers of all of them.
 
         Returns:
-            How many there were.
+            Their number.
         """
         return int(self._guarded(self._send, partition, records, headers))
 
     def deliver(self) -> int:
-        """Wait until the broker has all that was sent.
+        """Wait until the broker has all sent records.
 
         Returns:
-            The offset of the record that was sent last.
+            The offset of the last sent record.
         """
         left = self._guarded(self._producer.flush, self._timeout)
         if self._failed is not None:
             raise translated(self._failed, self._where)
         if left:
-            raise ChangelogError(f"{self._where}: the broker has not taken {left} records in {self._timeout:g} s")
+            raise ChangelogError(f"{self._where}: the broker has not accepted {left} records in {self._timeout:g} s")
         return self._offset
 
     def commit(self) -> None:
-        """Commit the transaction. If this fails, the result is known when the id is taken again."""
+        """Commit the transaction. If this fails, the outcome is known once the id is taken again."""
         self._guarded(self._producer.commit_transaction, self._timeout)
 
     def close(self) -> None:
         """Close the producer. An open transaction is aborted when its id is taken the next time."""
         producer = self.__dict__.pop("_producer", None)
-        # Its own close() would wait for a broker, as long as it takes.
+        # Its own close() would wait for a broker without a limit.
         if producer is not None:
             producer.purge()
 
@@ -104,11 +104,11 @@ class Transactions:
             self._producer.poll(0.05)
             if time.monotonic() > deadline:
                 raise ChangelogError(
-                    f"{self._where}: the broker took none of {waiting} waiting records in {self._timeout:g} s"
+                    f"{self._where}: the broker accepted none of {waiting} waiting records in {self._timeout:g} s"
                 )
 
     def _reported(self, error: Any, message: Any) -> None:
-        """Take a report; called for each message that was delivered, or given up."""
+        """Handle a delivery report; called for each message that was delivered or abandoned."""
         if error is None:
             self._offset = message.offset()
         elif self._failed is None or self._failed.name() in _TAKEN_BACK:
@@ -123,10 +123,10 @@ class Transactions:
             raise self._final(error) from error
 
     def _final(self, error: Exception) -> Exception:
-        """Return the error to raise for one of a call.
+        """Return the error to raise for an error of a call.
 
-        Of an error that is final a call may only hear that there is one; and if the client has more to call us back for
-        when it finds it, Python hears of a SystemError.
+        A call may raise a mere notice of a fatal error; and if callbacks are pending when the client detects it, Python
+        raises a SystemError.
         """
         from confluent_kafka import KafkaException
 
@@ -134,12 +134,12 @@ class Transactions:
             try:
                 self._producer.begin_transaction()
             except KafkaException as final:
-                # Without its frames, which would keep the producer alive.
+                # Without its frames, which would hold a reference to the producer.
                 error = final.with_traceback(None)
         return self._translated(error) if isinstance(error, KafkaException) else error
 
     def _translated(self, error: Exception) -> ChangelogError:
         """Return keyed's error: the first failure of a message is the cause of later ones."""
         if self._failed is None or error.args[0].fatal():
-            return translated(error, f"{self._where}{self._trouble}")
+            return translated(error, f"{self._where}{self._last_error}")
         return translated(self._failed, self._where)

@@ -1,7 +1,7 @@
-"""Requests to an object store, and what its errors become.
+"""Requests to an object store, and the translation of its errors.
 
-The client is `obstore`. What it raises may hold addresses with signatures, key ids and what the server answered, so
-none of that is passed on: messages have the code of the error, and no cause.
+The client is `obstore`. Its errors may contain signed addresses, key ids and answers of the server, so they are not
+passed on: messages have the code of the error, and no cause.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import attrs
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.extras import extra
 
-#: Of the options, those of the HTTP client. The others are the store's own.
+#: The options of the HTTP client. The others belong to the store.
 _CLIENT_OPTIONS = frozenset(
     {
         "allow_http",
@@ -55,11 +55,11 @@ _REMEDIES = {
     "InvalidToken": "the session token is not valid; renew the credentials",
     "RequestTimeTooSkewed": "the clock of this machine is wrong; set it",
     "NoSuchBucket": "the bucket does not exist; create it, or correct the URL",
-    "NotImplemented": "the server has no conditional puts, without which writers cannot be fenced; use one that has",
+    "NotImplemented": "the server has no conditional puts, which fence writers; use a store that has them",
     "PermanentRedirect": "the bucket is in another region; give the region",
     "AuthorizationHeaderMalformed": "the bucket is in another region; give the region",
 }
-#: The process whose threads the client has.
+#: The process that owns the client's threads.
 _owner = 0
 
 
@@ -69,13 +69,13 @@ class StoreError(ChangelogError):
 
 @attrs.frozen
 class Bucket:
-    """A bucket or container, and how to reach it. Data only.
+    """A bucket or container, with the options of its client. Data only.
 
     Attributes:
         scheme: The protocol: ``s3``, ``gs`` or ``az``.
         name: Its name.
         options: Options of the client, by name. They may be secrets.
-        timeout: Seconds after which a request is not retried any more.
+        timeout: Seconds after which a request is no longer retried.
     """
 
     scheme: str
@@ -87,25 +87,25 @@ class Bucket:
         """Return an object, or ``None`` if there is none."""
         obstore = _obstore()
         try:
-            with self._telling("read", key):
+            with self._translated_errors("read", key):
                 return bytes(obstore.get(self._store(), key).bytes())
         except FileNotFoundError:
             return None
 
     def get_range(self, key: str, start: int, size: int) -> tuple[bytes, int]:
-        """Return the bytes of an object from ``start`` on, at most ``size``, and the size of all of it.
+        """Return the bytes of an object from ``start`` on, at most ``size``, and the size of the object.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: It does not exist.
             ChangelogError: It cannot be read.
         """
         obstore = _obstore()
         try:
-            with self._telling("read", key):
+            with self._translated_errors("read", key):
                 found = obstore.get(self._store(), key, options={"range": (start, start + size)})
                 return bytes(found.bytes()), found.meta["size"]
         except StoreError:
-            # An object without bytes has no range.
+            # An empty object has no range.
             if start == 0 and self.size(key) == 0:
                 return b"", 0
             raise
@@ -114,20 +114,20 @@ class Bucket:
         """Return the bytes of an object, or ``None`` if there is none."""
         obstore = _obstore()
         try:
-            with self._telling("looked up", key):
+            with self._translated_errors("looked up", key):
                 size: int = obstore.head(self._store(), key)["size"]
                 return size
         except FileNotFoundError:
             return None
 
     def put(self, key: str, data: bytes) -> bool:
-        """Write an object, unless there is one of this name.
+        """Write an object, unless one of this name exists.
 
-        A request whose answer is lost may have been carried out. Then the object is found to be the one that was to be
-        written. One that the client itself repeated is refused, and the caller finds its own.
+        A request whose answer is lost may have succeeded; the object then has the bytes to be written. A request that
+        the client itself repeated is refused, and the caller finds its own object.
 
         Returns:
-            Whether it was written. If not, there is an object of this name.
+            True if it was written. If not, an object of this name exists.
 
         Raises:
             ChangelogError: It cannot be written, or it is unknown whether it was.
@@ -135,7 +135,7 @@ class Bucket:
         obstore = _obstore()
         refusals = (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
         try:
-            with self._telling("written", key, *refusals):
+            with self._translated_errors("written", key, *refusals):
                 obstore.put(self._store(), key, data, mode="create", use_multipart=False)
         except refusals:
             return False
@@ -148,7 +148,7 @@ class Bucket:
         return True
 
     def check_conditions(self, key: str, data: bytes) -> None:
-        """Check that the store refuses to replace an object: it is put again, with the same bytes; deleted if not.
+        """Check that the store refuses to replace an object, by putting it again; delete it if the store does not.
 
         Raises:
             ChangelogError: The store replaces it, or cannot be reached.
@@ -156,11 +156,11 @@ class Bucket:
         obstore = _obstore()
         refusals = (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
         try:
-            with self._telling("written", key, *refusals):
+            with self._translated_errors("written", key, *refusals):
                 obstore.put(self._store(), key, data, mode="create", use_multipart=False)
         except refusals:
             return
-        # Or the next start would find it there, and not check again.
+        # Otherwise the next start would find it, and not check again.
         self.delete([key])
         raise ChangelogError(
             f"{self.scheme}://{self.name}/{key}: the store replaces an object although the put was conditional "
@@ -172,12 +172,12 @@ class Bucket:
 
         Args:
             prefix: The prefix, without a slash at its end.
-            after: Only names that come after this one.
+            after: Only names after this one.
         """
         obstore = _obstore()
         sizes: dict[str, int] = {}
         try:
-            with self._telling("listed", prefix):
+            with self._translated_errors("listed", prefix):
                 for page in obstore.list(self._store(), prefix, offset=after):
                     sizes.update((each["path"][len(prefix) + 1 :], each["size"]) for each in page)
         except FileNotFoundError:
@@ -185,10 +185,10 @@ class Bucket:
         return sizes
 
     def children(self, prefix: str) -> list[str]:
-        """Return the names right under a prefix, of objects and of prefixes."""
+        """Return the names of objects and prefixes directly under a prefix."""
         obstore = _obstore()
         try:
-            with self._telling("listed", prefix):
+            with self._translated_errors("listed", prefix):
                 found = obstore.list_with_delimiter(self._store(), prefix or None)
         except FileNotFoundError:
             raise self._error("listed", prefix, "NoSuchBucket") from None
@@ -196,13 +196,13 @@ class Bucket:
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; those that are gone already are passed over."""
+        """Delete objects; missing ones are ignored."""
         obstore = _obstore()
         names = list(keys)
         if not names:
             return
         try:
-            with self._telling("deleted", names[0]):
+            with self._translated_errors("deleted", names[0]):
                 obstore.delete(self._store(), names)
         except FileNotFoundError:
             for name in names:
@@ -211,7 +211,7 @@ class Bucket:
     def _delete(self, key: str) -> None:
         obstore = _obstore()
         try:
-            with self._telling("deleted", key):
+            with self._translated_errors("deleted", key):
                 obstore.delete(self._store(), key)
         except FileNotFoundError:
             return
@@ -227,16 +227,16 @@ class Bucket:
         global _owner  # noqa: PLW0603 - there is one
         if _owner not in (0, os.getpid()):
             raise ChangelogError(
-                "this process was forked from one that uses an object store, and the client's threads are the "
-                "parent's; start processes by spawn"
+                "this process was forked from one that uses an object store, and the client's threads belong to the "
+                "parent; start processes by spawn"
             )
         store = _store_of(self)
         _owner = os.getpid()
         return store
 
     @contextmanager
-    def _telling(self, action: str, key: str, *passing: type[Exception]) -> Iterator[None]:
-        """Translate the client's errors. That an object is not there is passed on, with its name."""
+    def _translated_errors(self, action: str, key: str, *passing: type[Exception]) -> Iterator[None]:
+        """Translate the client's errors. A missing object raises `FileNotFoundError` with its name."""
         known: tuple[type[Exception], ...] = (*passing, ChangelogError, DefinitionError)
         missing = False
         failed = ""
@@ -250,7 +250,7 @@ class Bucket:
         except Exception as error:  # noqa: BLE001 - the client has no base of all its errors
             failed = _code(error)
         if missing:
-            raise FileNotFoundError(errno.ENOENT, "there is no such object", f"{self.name}/{key}")
+            raise FileNotFoundError(errno.ENOENT, "the object does not exist", f"{self.name}/{key}")
         if failed:
             raise self._error(action, key, failed)
 
@@ -258,12 +258,12 @@ class Bucket:
         remedy = _REMEDIES.get(code, _DENIED if code in ("401", "403", "AccessDenied") else "")
         if not remedy and code.startswith(("Invalid", "Signature", "Unauthenticated", "PermissionDenied")):
             remedy = _DENIED
-        remedy = remedy or "check the endpoint, the region and the network; what is committed is safe"
-        return StoreError(f"{self.scheme}://{self.name}/{key} cannot be {action}: it answered {code}; {remedy}")
+        remedy = remedy or "check the endpoint, the region and the network; committed data is safe"
+        return StoreError(f"{self.scheme}://{self.name}/{key} cannot be {action}: the store answered {code}; {remedy}")
 
 
 def _code(error: Exception) -> str:
-    """Return the code of an error: the server's, or else the status of its answer, or else the client's name for it."""
+    """Return the code of an error: the server's code, the status of its answer, or the client's name for the error."""
     text = str(error)
     for pattern in (_CODE, _STATUS):
         if match := pattern.search(text):
@@ -299,6 +299,7 @@ def _store_of(bucket: Bucket) -> Any:
     except Exception as error:  # noqa: BLE001 - the client has no base of all its errors
         failed = type(error).__name__
     raise DefinitionError(
-        f"ObjectStoreChangelog: the client of {bucket.scheme}://{bucket.name} cannot be made ({failed}); give options "
-        f"of obstore's {_SCHEMES[bucket.scheme]} in storage_options or in the environment, not {sorted(options)}"
+        f"ObjectStoreChangelog: the client of {bucket.scheme}://{bucket.name} cannot be created ({failed}); give "
+        f"options of obstore's {_SCHEMES[bucket.scheme]} in storage_options or in the environment, not "
+        f"{sorted(options)}"
     )

@@ -4,10 +4,10 @@ Names under the prefix, of objects that are never replaced::
 
     header                                   header (`keyed.changelog.records`)
     groups/00000/, groups/00001/, ...        a key group each (`keyed.changelog.directory.group_folder`)
-    positions/00000000000000000007.position  what the runner says of its sources after sequence 7
-    kept/<name>                              what else it keeps (both in `keyed.changelog.records`)
+    positions/00000000000000000007.position  the runner's positions in its sources after sequence 7
+    kept/<name>                              other data of the runner (both in `keyed.changelog.records`)
 
-Each is written by a put that is refused if there is an object of this name. That is what fences writers.
+Each is written by a put that is refused if an object of this name exists. This fences writers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _checked_url(url: str) -> str:
     match = _URL.fullmatch(url) if isinstance(url, str) else None
     parts = match[3].strip("/").split("/") if match is not None else []
     if match is None or not all(part.strip(".") for part in parts):
-        # It may hold credentials, which a URL of this kind has no place for.
+        # It may hold credentials, which do not belong in such a URL.
         raise DefinitionError(
             "ObjectStoreChangelog(url): give 's3://BUCKET/PREFIX', 'gs://BUCKET/PREFIX' or 'az://CONTAINER/PREFIX', "
             "with a prefix for this operator alone, and credentials in the environment or in storage_options"
@@ -65,7 +65,7 @@ def _pairs(options: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> tuple[tupl
     for name, value in pairs.items():
         if not isinstance(name, str) or not isinstance(value, str | int | float):
             raise DefinitionError(
-                f"ObjectStoreChangelog(storage_options): {name!r} is a {type(value).__name__}; options travel to the "
+                f"ObjectStoreChangelog(storage_options): {name!r} is a {type(value).__name__}; options are sent to the "
                 "executors as data: give strings or numbers"
             )
     return tuple(sorted((name.lower(), _text(value)) for name, value in pairs.items()))
@@ -104,22 +104,22 @@ def _kept_name(name: str) -> str:
 class ObjectStoreChangelog:
     """A changelog in an object store: S3 and stores with its protocol, Google Cloud Storage, Azure Blob Storage.
 
-    Each commit of a key group is an object, which is put only if there is none of its name. So the store has to have
-    conditional puts (``If-None-Match: *``), as these three do. Old commits are folded into an object that holds the
-    whole state: as the log grows, beside the job, and by `compact`.
+    Each commit of a key group is an object, which is put only if no object of its name exists. The store therefore has
+    to support conditional puts (``If-None-Match: *``), as these three do. Old commits are folded into an object that
+    holds the whole state: as the log grows, in a background thread, and by `compact`.
 
     Args:
-        url: ``s3://BUCKET/PREFIX``, ``gs://BUCKET/PREFIX`` or ``az://CONTAINER/PREFIX``. One operator has the prefix
-            for itself, and nothing is under it at first. The bucket exists.
+        url: ``s3://BUCKET/PREFIX``, ``gs://BUCKET/PREFIX`` or ``az://CONTAINER/PREFIX``. The prefix belongs to one
+            operator, and has no objects at first. The bucket has to exist.
         storage_options: Options of the client, beyond those in the environment, such as ``{"region": "eu-west-1"}`` or
             ``{"endpoint": "http://localhost:9000", "allow_http": True}``: those of obstore's stores and of its HTTP
-            client. They go wherever the query's key groups run. Values are shown nowhere.
-        compaction_lag: Commits younger than this are kept as they are, so that a past state can be restored and readers
-            can go on from where they were: `int` milliseconds or `timedelta` of processing time.
-        history_bytes: If the commits of a key group have more bytes than this, compaction leaves the newest half of so
-            many, younger or not; ``None`` is no limit.
-        auto_compact: Whether writers compact as the log grows, in a thread beside the job. If not, run `compact`.
-        timeout: For how long a request is retried, when the store throttles or does not answer, before it fails: `int`
+            client. They are sent to the query's workers. Their values are never shown.
+        compaction_lag: Commits younger than this are kept, so that past states can be restored and readers can resume:
+            `int` milliseconds or `timedelta` of processing time.
+        history_bytes: If the commits of a key group have more bytes than this, compaction keeps only the newest half of
+            this number, whatever their age; ``None`` for no limit.
+        auto_compact: Writers compact as the log grows, in a background thread. If false, run `compact`.
+        timeout: Time for which a request is retried, if the store throttles or does not answer, before it fails: `int`
             milliseconds or `timedelta`.
 
     Raises:
@@ -137,7 +137,7 @@ class ObjectStoreChangelog:
         return f"changelog {self.url}"
 
     def prepare(self, operator: str, parallelism: int) -> LogHeader:
-        """Create the changelog, or check that what is there is this operator's.
+        """Create the changelog, or check that an existing one belongs to this operator.
 
         Args:
             operator: Name of the operator.
@@ -154,7 +154,7 @@ class ObjectStoreChangelog:
             self._refuse_other_content()
             new = LogHeader(random_id(), operator, parallelism, time.time_ns() // 1_000_000)
             self._bucket.put(self._key("header"), encode_header(new))
-            # Another driver may have been faster.
+            # Another driver may have created it in the meantime.
             header = self._present()
             self._bucket.check_conditions(self._key("header"), encode_header(header))
         if (header.operator, header.parallelism) != (operator, parallelism):
@@ -187,13 +187,13 @@ class ObjectStoreChangelog:
         return ObjectReader(self._group(group))
 
     def compact(self) -> list[Compacted]:
-        """Fold what is older than the compaction lag, now. A job may be running.
+        """Fold commits older than the compaction lag, now. A job may be running.
 
         Returns:
-            What there is of each key group after it.
+            The result for each key group.
 
         Raises:
-            CorruptionError: The log of a group is damaged, or its state is not what its commits say; nothing of that
+            CorruptionError: The log of a group is damaged, or its state does not match its commits; nothing of that
                 group was removed.
             ChangelogError: The store fails.
         """
@@ -203,17 +203,17 @@ class ObjectStoreChangelog:
         return done
 
     def put_position(self, sequence: int, data: bytes) -> None:
-        """Remember the runner's position after a batch. The same one again is left as it is.
+        """Store the runner's position after a batch. Storing the same one again has no effect.
 
         Raises:
-            ChangelogDiverged: Another position is kept for this sequence.
+            ChangelogDiverged: Another position is stored for this sequence.
             ChangelogError: It cannot be written.
         """
         header = self._present()
         put = self._bucket.put(self._position(sequence), encode_position(sequence, data))
         if not put and self._read_position(sequence) != data:
             raise ChangelogDiverged(
-                f"{self.url}: another position is kept for batch {batch_id(sequence)}; give changelog= an empty "
+                f"{self.url}: another position is stored for batch {batch_id(sequence)}; give changelog= an empty "
                 "prefix, which starts with a snapshot"
             )
         if sequence % _POSITIONS_BETWEEN_DROPS == 0:
@@ -232,10 +232,10 @@ class ObjectStoreChangelog:
                 yield sequence, data
 
     def keep(self, name: str, data: bytes) -> None:
-        """Keep something of the runner's. The same again is left as it is.
+        """Store data of the runner under a name. Storing the same again has no effect.
 
         Raises:
-            ChangelogDiverged: Something else is kept under the name.
+            ChangelogDiverged: Other data is stored under the name.
             ChangelogError: It cannot be written.
         """
         key = self._key(f"kept/{_kept_name(name)}")
@@ -243,11 +243,11 @@ class ObjectStoreChangelog:
         record = encode_kept(name, data)
         if not self._bucket.put(key, record) and self._bucket.get(key) != record:
             raise ChangelogDiverged(
-                f"{self.url}/kept/{name}: something else is kept under this name; give changelog= an empty prefix"
+                f"{self.url}/kept/{name}: other data is stored under this name; give changelog= an empty prefix"
             )
 
     def forget(self, names: Iterable[str]) -> None:
-        """Keep no longer what was given to `keep` under names. Those that are not kept are passed over.
+        """Remove data that `keep` stored under names. Unknown names are ignored.
 
         Raises:
             ChangelogError: It cannot be removed.
@@ -255,19 +255,19 @@ class ObjectStoreChangelog:
         self._bucket.delete(self._key(f"kept/{_kept_name(name)}") for name in names)
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
-        """Yield what is kept, in order of names.
+        """Yield the data of `keep`, in order of names.
 
         Raises:
-            CorruptionError: Something of it is damaged.
+            CorruptionError: Data is damaged.
             ChangelogError: The store fails.
         """
         for name in sorted(self._bucket.sizes(self._key("kept"))):
-            # It may be forgotten meanwhile.
+            # `forget` may have removed it in the meantime.
             if _KEPT.fullmatch(name) and (record := self._bucket.get(self._key(f"kept/{name}"))) is not None:
                 where = f"{self.url}/kept/{name}"
                 found, data = decode_kept(record, where)
                 if found != name:
-                    raise CorruptionError(f"the record is that of {found!r}", where=where)
+                    raise CorruptionError(f"the record belongs to {found!r}", where=where)
                 yield name, data
 
     @property
@@ -283,13 +283,13 @@ class ObjectStoreChangelog:
         return CompactionLimits(self.compaction_lag, self.history_bytes)
 
     def _refuse_other_content(self) -> None:
-        """Refuse a prefix under which there are objects.
+        """Refuse a prefix that has objects already.
 
         Raises:
-            ChangelogError: There are some, or it cannot be listed.
+            ChangelogError: It has objects, or cannot be listed.
         """
         found = self._bucket.children(self.url.split("/", 3)[3])
-        # Another driver may have been faster.
+        # Another driver may have created it in the meantime.
         if found and self.header() is None:
             what = "the parts of a changelog whose 'header' is missing" if _PARTS.issuperset(found) else repr(found[0])
             raise ChangelogError(
@@ -298,11 +298,11 @@ class ObjectStoreChangelog:
             )
 
     def _present(self) -> LogHeader:
-        """Return the header, which has to be there."""
+        """Return the header, which has to exist."""
         header = self.header()
         if header is None:
             raise ChangelogError(
-                f"there is no changelog at {self.url}; a query that starts with it makes one. Check the URL, the "
+                f"there is no changelog at {self.url}; a query that starts with it creates one. Check the URL, the "
                 "endpoint and that the bucket exists"
             )
         return header
@@ -331,11 +331,11 @@ class ObjectStoreChangelog:
         where = f"{self.url}/positions/{sequence:020d}.position"
         found, data = decode_position(record, where)
         if found != sequence:
-            raise CorruptionError(f"the position is that of sequence {found}", where=where)
+            raise CorruptionError(f"the position belongs to sequence {found}", where=where)
         return data
 
     def _drop_positions(self, least: int) -> None:
-        """Remove positions of states that no group can go back to."""
+        """Remove positions of states that no group can restore."""
         self._bucket.delete(self._position(sequence) for sequence in self._sequences() if sequence < least)
 
 
@@ -345,7 +345,7 @@ def is_object_store(text: object) -> bool:
 
 
 def changelog_at(given: Any) -> Any:
-    """Return the changelog at the URL of an object store; anything else as it is.
+    """Return the changelog at the URL of an object store; any other argument unchanged.
 
     Raises:
         DefinitionError: The URL is malformed.

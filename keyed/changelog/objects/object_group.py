@@ -1,6 +1,6 @@
 """The objects of one key group's log. Their names are those of the files in `keyed.changelog.directory.group_folder`.
 
-An object is there whole or not at all, so none is torn: one that is cut short is damaged.
+Objects are written atomically, so none is torn: a truncated one is damaged.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from keyed.changelog.objects.bucket import Bucket
 from keyed.errors import ChangelogError, CorruptionError
 
 _CHUNK_BYTES = 4 << 20
-#: Chunks of an object that are kept while it is read: of its end, and where reading is.
+#: Number of cached chunks of an object: of its end, and at the read position.
 _CHUNKS = 2
-#: The object that was opened last is kept if it is this small: a reader asks for its marker and then for its content.
+#: The last opened object is cached up to this size, because a reader reads its marker and then its content.
 _KEPT_BYTES = 128 << 10
 
 
@@ -31,7 +31,7 @@ class ObjectFile:
         path: Its path, for messages.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: It does not exist.
         ChangelogError: It cannot be read.
     """
 
@@ -50,7 +50,7 @@ class ObjectFile:
             part = self._chunk(number)[start : start + end - offset]
             if not part:
                 raise ChangelogError(
-                    f"{self.path} cannot be read at byte {offset}: the store gave less than it announced"
+                    f"{self.path} cannot be read at byte {offset}: the store returned fewer bytes than announced"
                 )
             parts.append(part)
             offset += len(part)
@@ -121,7 +121,8 @@ class ObjectGroup(GroupFiles[PurePosixPath]):
 
     @contextmanager
     def compacting(self, *, wait: bool) -> Iterator[bool]:
-        # Two may compact at once: the bases of one sequence hold the same, and each removes only what a base replaces.
+        # Two processes may compact at once: the bases of one sequence are equal, and each removes only objects that a
+        # base replaces.
         yield True
 
     def _key(self, path: PurePosixPath) -> str:

@@ -1,4 +1,4 @@
-"""Reads the log of one key group out of an object store."""
+"""Reads the log of one key group from an object store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from keyed.changelog.objects.object_group import ObjectGroup
 class ObjectReader(DirectoryReader):
     """The `keyed.changelog.model.ChangelogReader` of a key group.
 
-    It lists only what comes after the newest commit that it knows, or after the one from which it reads.
+    It lists only objects after the newest known commit, or after the start of the read.
 
     Args:
         group: The objects of the key group.
@@ -21,7 +21,7 @@ class ObjectReader(DirectoryReader):
         super().__init__(group)
         self._group = group
         self._newest: Commit | None = None
-        #: What `last` has listed, after which sequence, until it is read.
+        #: The listing of `last` that is not read yet, and the sequence after which it was listed.
         self._listed: tuple[int, Listing] | None = None
 
     def last(self) -> Commit | None:

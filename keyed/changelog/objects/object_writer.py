@@ -1,4 +1,4 @@
-"""Writes the log of one key group into an object store."""
+"""Writes the log of one key group to an object store."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from keyed.changelog.model import Blocks, Commit, why_not_next
 from keyed.changelog.objects.object_group import ObjectGroup
 from keyed.errors import ChangelogDiverged, ChangelogFenced
 
-#: For so many seconds after a look `last` makes no request: it is asked several times a batch. What another writer has
-#: appended meanwhile is found by `append`.
+#: Seconds after a listing for which `last` makes no request, because it is called several times per batch. `append`
+#: finds the commits of another writer.
 _FRESH_SECONDS = 1.0
 
 
 class ObjectWriter:
     """The `keyed.changelog.model.ChangelogWriter` of a key group.
 
-    The writer that puts a sequence first has written it. Another one finds the same commit there, and need not write
-    it, or a different one, and is refused.
+    The first writer to put a sequence wins. Another writer that finds the same commit writes nothing; one that finds a
+    different commit is refused.
 
     Args:
         group: The objects of the key group.
-        compaction: Folds the log as it grows; ``None`` if nothing is to.
-        clock: Gives seconds, monotonic.
+        compaction: Folds the log as it grows; ``None`` for no compaction.
+        clock: Returns monotonic seconds.
 
     Raises:
         CorruptionError: The newest commit is damaged.
@@ -55,7 +55,7 @@ class ObjectWriter:
     def last(self) -> Commit | None:
         now = self._clock()
         if now - self._looked >= _FRESH_SECONDS:
-            # Another writer may have gone on, as when the group was moved to another worker and back.
+            # Another writer may have continued, as when the group was moved to another worker and back.
             if self._last is None or self._group.exists(self._group.segment(self._last.sequence + 1)):
                 self._look()
             self._looked = now
@@ -65,7 +65,7 @@ class ObjectWriter:
         group = self._group
         commit = attrs.evolve(commit, log_id=group.log_id, group=group.group)
         if why_not_next(commit, self._last) is not None:
-            # Another writer may have gone on meanwhile.
+            # Another writer may have continued in the meantime.
             self._look()
             if self._last is not None and commit.sequence <= self._last.sequence:
                 return self._existing(commit)
@@ -81,14 +81,14 @@ class ObjectWriter:
         if published and self._last is not None and self._is_there(self._last.sequence):
             self._last, self._path, self._looked = segment.commit, path, self._clock()
             return segment.commit
-        # Another writer was faster; or is so far ahead that this sequence is compacted and its name was free again; or
-        # this is the first commit, with nothing before it to tell by; or the answer to the put was lost.
+        # Another writer was faster; or it is so far ahead that this sequence was compacted, which freed its name; or
+        # this is the first commit, without a predecessor to compare; or the answer to the put was lost.
         self._look()
         return self._existing(commit)
 
     @property
     def status(self) -> Status:
-        """The status of compaction beside this writer: starting before the first one; closed where there is none."""
+        """The status of background compaction: starting before the first one; closed without compaction."""
         return Status.CLOSED if self._compaction is None else self._compaction.work.status
 
     def __repr__(self) -> str:
@@ -99,17 +99,17 @@ class ObjectWriter:
             self._compaction.close()
 
     def _look(self) -> None:
-        """Take in what is in the store."""
+        """Read the listing of the store."""
         self._listing, self._last = self._group.look()
         self._path = self._group.path_of(self._listing, 0 if self._last is None else self._last.sequence)
         self._looked = self._clock()
 
     def _is_there(self, sequence: int) -> bool:
-        """Return true if the newest commit is still there, or the base made of it."""
+        """Return true if the newest commit, or the base that replaced it, still exists."""
         return self._group.exists(self._path) or self._group.exists(self._group.base(sequence))
 
     def _existing(self, commit: Commit) -> Commit:
-        """Return the commit of the same sequence that is there."""
+        """Return the existing commit of the same sequence."""
         path = self._group.path_of(self._listing, commit.sequence)
         try:
             with self._group.opened(path, commit.sequence) as (found, _):
@@ -120,10 +120,10 @@ class ObjectWriter:
         if found is None:
             newest = 0 if self._last is None else self._last.sequence
             raise ChangelogFenced(
-                f"{path}: another writer has gone on, to commit {newest}, while commit {commit.sequence} was written; "
-                "if this is no left-over attempt, open the writer again"
+                f"{path}: another writer has continued to commit {newest} while commit {commit.sequence} was written; "
+                "unless this is an outdated attempt, open the writer again"
             )
         raise ChangelogDiverged(
-            f"{path}: there is another commit {commit.sequence}, of attempt {found.attempt} and not {commit.attempt}; "
+            f"{path}: another commit {commit.sequence} exists, of attempt {found.attempt} and not {commit.attempt}; "
             "give changelog= an empty prefix, which starts with a snapshot"
         )

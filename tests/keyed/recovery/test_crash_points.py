@@ -233,7 +233,7 @@ def test_what_is_left_between_two_steps_is_sound_and_is_restored(tmp_path, begin
         assert [group.problem for log in logs.values() for group in verify(log) if group.problem] == []
         readers = [[log.reader(group) for group in range(header_of(log).parallelism)] for log in logs.values()]
         if len(logs) < 2 or not all(map(newest_sequence, readers)):
-            with pytest.raises(ChangelogError, match=r"is no changelog yet|not have a commit of each key group yet"):
+            with pytest.raises(ChangelogError, match=r"does not exist yet|not have a commit of each key group yet"):
                 counted(folder, 50, folder / "restored", restore_from="new")
         else:
             result = counted(folder, 50, folder / "restored", restore_from="new")

@@ -59,7 +59,7 @@ def test_tables_whose_names_differ_by_case_only_are_refused(tmp_path):
     with opened(Both(), tmp_path) as tables:
         for name in ("n", "N", '"n"', "main.N"):
             with pytest.raises(
-                keyed.errors.DefinitionError, match="ignores the case of names, and so it has no 'N' and 'n'"
+                keyed.errors.DefinitionError, match="ignores the case of names, so it has no 'N' and 'n'"
             ):
                 tables.sql(f"select * from {name}")
         assert tables.sql("select value as n from other").to_pylist() == [{"n": 7}]

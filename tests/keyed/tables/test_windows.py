@@ -350,7 +350,7 @@ def test_rows_expire_with_their_list_and_a_list_that_is_no_rows_is_named(tmp_pat
         tables.poll()
         assert starts(table.scan(windows=(0, 9), to="c")) == [("b", 3)]
         assert table.get("a", 1) is None
-        with pytest.raises(keyed.errors.EncodingError, match="holds a list of 1 items, which is no number of rows"):
+        with pytest.raises(keyed.errors.EncodingError, match="a list of 1 items, which is not a whole number of rows"):
             table.get("c")
 
 

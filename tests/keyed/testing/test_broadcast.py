@@ -215,7 +215,7 @@ class Unequal(Rules):
 def test_copies_that_are_not_equal_are_found():
     harness = harness_of(Unequal(), parallelism=2)
     harness.process_broadcast_element(1)
-    with pytest.raises(DefinitionError, match="not the same in all key groups"):
+    with pytest.raises(DefinitionError, match="broadcast state 'rules' differs between key groups"):
         harness.broadcast_state("rules")
     with pytest.raises(keyed.errors.CorruptionError, match="hash differs"):
         harness.rescale(3)

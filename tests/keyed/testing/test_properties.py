@@ -364,12 +364,12 @@ def test_class_attributes_are_put_back():
     [
         (assert_deterministic, (IN_ORDER,), {"examples": 0}, "examples=0 must be an int of at least 1"),
         (assert_deterministic, (IN_ORDER,), {"seed": "1"}, "seed='1' must be an int"),
-        (assert_deterministic, (ROW,), {}, "and not a list of rows; give strategies.streams"),
+        (assert_deterministic, (ROW,), {}, "which is not a list of rows; give strategies.streams"),
         (assert_deterministic, ([1],), {}, r"rows=\[1\] is not a strategy"),
         (assert_deterministic, (IN_ORDER,), {"watermark": 3}, "watermark=3 is a int; give"),
         (assert_matches, (IN_ORDER, minutes), {}, "is not a function; give it before the rows"),
         (assert_matches, (lambda _: 1 // 0, IN_ORDER), {}, "the model fails: ZeroDivisionError"),
-        (assert_recovery_invisible, (IN_ORDER,), {"stores": "memory"}, "stores='memory' must be a list"),
+        (assert_recovery_invisible, (IN_ORDER,), {"stores": "memory"}, "stores='memory' must be a non-empty list"),
         (assert_recovery_invisible, (IN_ORDER,), {"stores": ["disk"]}, "'disk' must be 'memory', 'rocksdb' or 'lmdb'"),
         (assert_rescale_invisible, (IN_ORDER,), {"parallelisms": [0]}, "parallelism=0"),
     ],
@@ -393,7 +393,7 @@ def test_a_function_that_cannot_be_sent_is_tried_in_this_process_and_that_is_tol
     function = Total()
     vars(function)["lock"] = threading.Lock()
     told = assert_deterministic(function, IN_ORDER, key=USER, examples=5)
-    assert "in this process (in no other one, to which it cannot be sent: TypeError: cannot pickle" in told
+    assert "in this process (not in another one, because it cannot be sent there: TypeError: cannot pickle" in told
 
 
 def test_rows_of_one_time_keep_their_order_where_that_is_given():

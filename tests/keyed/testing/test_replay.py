@@ -80,7 +80,7 @@ def test_rows_that_are_not_those_of_the_job_are_refused(job):
     other = [row | {"amount": 1} for row in ROWS]
     with pytest.raises(DefinitionError, match="than the changelog after batch 5"):
         replay(job, Sales(), WithoutSevens(), other, key="shop", timestamp="time")
-    with pytest.raises(DefinitionError, match="4 are given, and the job had read 9"):
+    with pytest.raises(DefinitionError, match="4 rows are given, and the job has read 9"):
         replay(job, Sales(), WithoutSevens(), ROWS[:4], key="shop", timestamp="time")
     with pytest.raises(DefinitionError, match="the changelog has batches 0 to 5"):
         replay(job, Sales(), WithoutSevens(), ROWS, key="shop", last=6)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.kafka.kafka_reader import KafkaReader
-from keyed.changelog.kafka.kafka_records import COMMIT, HEADER, Keys, entry_headers, marker_headers
+from keyed.changelog.kafka.kafka_records import COMMIT, HEADER, RecordKeys, entry_headers, marker_headers
 from keyed.changelog.model import Commit, LogHeader
 from keyed.changelog.records import encode_commit, encode_header
 from keyed.errors import CorruptionError, HistoryCompacted
@@ -60,7 +60,7 @@ class Partition:
     def __init__(self) -> None:
         self.log = [Record(0, HEADER, encode_header(HEADER_OF_LOG))]
         self.end = 1
-        self._keys = Keys("op", "here")
+        self._keys = RecordKeys("op", "here")
         self._base = 0
 
     def append(self, commit: Commit, blocks: Any) -> None:
@@ -210,7 +210,7 @@ def test_a_state_that_is_not_what_its_marker_says_is_refused():
     assert state_of(reader_of(partition)) == sample.state
     where = max(at for at, record in enumerate(partition.log) if record.key()[:1] == b"E" and record.value())
     lost = partition.log.pop(where)
-    with pytest.raises(CorruptionError, match="read again, and if it stays so the log is damaged"):
+    with pytest.raises(CorruptionError, match="read again, and if the error repeats, the log is damaged"):
         list(reader_of(partition).commits())
     partition.log.insert(where, attrs.evolve(lost, its_value=b"other"))
     with pytest.raises(CorruptionError, match="have hash"):

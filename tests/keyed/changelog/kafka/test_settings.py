@@ -110,7 +110,7 @@ def test_over_tls(broker, tmp_path):
 def test_one_may_have_to_log_in_and_needs_the_rights_that_the_docs_list(broker):
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER, "log_level": 0}
     right = KafkaChangelog(new_topic(), bootstrap=broker.sasl_bootstrap, settings={**login, "sasl.password": PASSWORD})
-    with pytest.raises(ChangelogError, match="lacks a right"):
+    with pytest.raises(ChangelogError, match="lacks a permission"):
         right.prepare("op", 1)
     grant(broker.bootstrap, USER, right.topic)
     assert works(right)

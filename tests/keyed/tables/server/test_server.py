@@ -182,7 +182,7 @@ def test_ready_is_freshness_within_a_bound(tmp_path, monkeypatch):
         assert client.get("/ready").status_code == 200
         old = client.get("/ready", params={"within": "0.000001"})
         assert (old.status_code, old.json()["ready"]) == (503, False)
-        assert "is no changelog yet" in old.json()["error"]
+        assert "does not exist yet" in old.json()["error"]
         assert client.get("/tables/count/keys/ann").json()["value"] == 1
         assert re.search(r"keyed_tables_failures_total [1-9]", client.get("/metrics").text)
         for wrong in ("0", "-1", "nan", "inf", "soon"):
