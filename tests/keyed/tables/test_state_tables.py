@@ -413,7 +413,7 @@ def test_folders_that_hold_no_tables_are_refused(tmp_path):
     for path in ("", "s3://bucket/tables", "a\0b"):
         with pytest.raises(keyed.errors.DefinitionError, match="not the path of a folder"):
             read_tables(path)
-    with pytest.raises(keyed.errors.ChangelogError, match="no changelog yet"):
+    with pytest.raises(keyed.errors.ChangelogError, match="does not exist yet"):
         open_tables(keyed.DirectoryChangelog(tmp_path / "none"), tmp_path / "tables")
 
 

@@ -207,5 +207,5 @@ def test_a_topic_without_a_header_is_refused(kafka):
     changelog = KafkaChangelog(new_topic(), bootstrap=kafka)
     create(kafka, changelog.topic, 2, cleanup_policy="compact")
     for call in (lambda: changelog.writer(0), lambda: changelog.reader(0), lambda: changelog.put_position(1, b"")):
-        with pytest.raises(ChangelogError, match="is no changelog yet"):
+        with pytest.raises(ChangelogError, match="has no changelog yet"):
             call()

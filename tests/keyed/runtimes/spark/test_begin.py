@@ -180,7 +180,7 @@ def test_the_position_may_be_in_the_changelog_of_one_operator_alone(folder):
 
 
 def test_what_cannot_be_restored_leaves_no_trace(folder):
-    with pytest.raises(ChangelogError, match="no changelog yet"):
+    with pytest.raises(ChangelogError, match="does not exist yet"):
         begun(folder, points(op=MemoryChangelog()))
     assert ids_apart(begun(folder, {})[0]) == Begin()
 
