@@ -171,7 +171,7 @@ def test_a_changelog_that_is_away_for_a_while_is_followed_again(tmp_path, log, c
     with open_tables(log, tmp_path / "standby") as standby:
         header.rename(away)
         standby.start(every=0.001)
-        until(lambda: "; tries again" in caplog.text)
+        until(lambda: "; retrying" in caplog.text)
         away.rename(header)
         standby.wait_for(5)
         assert standby.take_over()["Count"].changelog == log

@@ -216,7 +216,7 @@ def test_compaction_leaves_the_state_and_forgets_history(server):
     (done,) = changelog.compact()
     assert (done.base, done.newest) == (5, 6)
     assert state_of(reader) == state_of(changelog.reader(0)) == sample.state
-    with pytest.raises(HistoryCompacted, match="commit 5 is compacted"):
+    with pytest.raises(HistoryCompacted, match="before commit 5 was compacted"):
         list(reader.commits(2))
     assert [sequence for sequence, _ in changelog.positions()] == [5, 6]
     writer.append(*sample.commit())
