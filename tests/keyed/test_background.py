@@ -140,7 +140,7 @@ def test_tries_are_spaced_and_end(monkeypatch, caplog):
     assert (max(waits), sum(waits) <= 60.0 < sum(waits) + 10.0) == (10.0, True)
     with pytest.raises(ChangelogError) as raised:
         work.check()
-    assert f"the work: {len(waits) + 1} tries in 60 s failed" in raised.value.__notes__
+    assert f"the work: {len(waits) + 1} attempts in 60 s failed" in raised.value.__notes__
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
 
 
