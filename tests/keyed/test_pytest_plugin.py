@@ -158,6 +158,7 @@ def test_who_does_not_use_the_kit_does_not_load_it(tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.long
 def test_one_spark_session_serves_the_run(tmp_path):
     (tmp_path / "test_spark.py").write_text(
         "def test_one(keyed_spark): assert keyed_spark.range(3).count() == 3\n"

@@ -70,6 +70,7 @@ def test_the_tables_of_a_query_follow_it_and_the_job_that_is_restored_from_it(sp
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_leaves_tables(spark, tmp_path):
     write_file(tmp_path / "in", 0, ROWS)
     for number in (2, 4):

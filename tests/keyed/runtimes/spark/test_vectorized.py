@@ -60,13 +60,8 @@ def files(folder, count, size):
 LATENESS = bounded_out_of_orderness(milliseconds=30)
 
 
-@pytest.mark.parametrize(
-    ("function", "then"),
-    [
-        pytest.param(CountColumns, BestColumns, marks=pytest.mark.long),
-        (CountInWindows, BestColumns),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("function", "then"), [(CountColumns, BestColumns), (CountInWindows, BestColumns)])
 def test_chains_of_row_and_vectorized_functions_do_what_rows_do(spark, tmp_path, function, then):
     elements = files(tmp_path / "in", 3, 200)
     local = keyed.stream(elements, timestamp="t", watermark=LATENESS)
