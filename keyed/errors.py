@@ -27,6 +27,7 @@
     │   ├── ChangelogFenced              another writer of the same key group is ahead
     │   └── HistoryCompacted             the requested state was removed by compaction
     ├── TableNotFound (LookupError)      there is no such state table, or no batch yet
+    ├── GroupUnavailable                 state tables that have a share of the key groups lack one of the request
     ├── SourceError                      a source cannot be read
     ├── SinkError                        a sink cannot be written, or its folder is another query's
     ├── SessionError                     a Spark session lacks what keyed needs
@@ -60,6 +61,7 @@ __all__ = [
     "EncodingError",
     "ExtraNotInstalled",
     "ForwardedKeyError",
+    "GroupUnavailable",
     "HistoryCompacted",
     "JavaNotFound",
     "KeyTypeError",
@@ -233,6 +235,14 @@ class HistoryCompacted(ChangelogError):
 
 class TableNotFound(KeyedError, LookupError):
     """There is no state table of this name, or no batch was applied yet."""
+
+
+class GroupUnavailable(KeyedError):
+    """State tables have a share of the key groups (``groups=``), and lack one that the request needs.
+
+    On a server no reachable peer has the group either. It says nothing about whether the key exists (Kafka Streams'
+    ``InvalidStateStorePartitionException``).
+    """
 
 
 class SourceError(KeyedError):

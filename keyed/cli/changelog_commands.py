@@ -12,6 +12,7 @@ from keyed.changelog import DirectoryChangelog, ObjectStoreChangelog
 from keyed.cli.command import (
     CHANGELOG,
     Command,
+    add_groups,
     add_settings,
     changelog_of,
     check_checkpoint,
@@ -119,6 +120,7 @@ def _add_standby(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("path", help="folder for the copy")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two polls of the changelog (1)")
     parser.add_argument("--seconds", type=float, help="end after this many seconds")
+    add_groups(parser)
     add_settings(parser)
 
 
@@ -127,7 +129,8 @@ def _standby(arguments: argparse.Namespace) -> int:
     check_tables_folder(arguments.path, "PATH")
     end = None if arguments.seconds is None else time.monotonic() + arguments.seconds
     wait = threading.Event()
-    with open_tables(changelog_of(arguments.changelog, arguments), arguments.path) as tables:
+    changelog = changelog_of(arguments.changelog, arguments)
+    with open_tables(changelog, arguments.path, groups=arguments.groups) as tables:
         shown = tables.batch
         try:
             tables.start(arguments.every)

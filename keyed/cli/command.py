@@ -6,6 +6,7 @@ A changelog is named by the path of a folder, ``kafka://HOST:PORT/TOPIC``, or ``
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,8 @@ from keyed.errors import DefinitionError
 
 #: How a changelog is named, for the help of arguments.
 CHANGELOG = "a folder, kafka://HOST:PORT/TOPIC, or s3://, gs:// or az:// with BUCKET/PREFIX"
+#: Numbers of key groups in one range; Spark has no use for as many partitions.
+_MOST_GROUPS = 1_000_000
 
 
 @attrs.frozen
@@ -48,6 +51,25 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a setting of the Kafka client; may be given more than once",
     )
+
+
+def add_groups(parser: argparse.ArgumentParser) -> None:
+    """Add the option for a share of the key groups."""
+    parser.add_argument(
+        "--groups", type=_groups, metavar="GROUPS", help="only these key groups, from 0, such as 0-15 or 0-3,7 (all)"
+    )
+
+
+def _groups(text: str) -> list[int]:
+    """Return the key groups of a text such as ``0-3,7``."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part, re.ASCII)
+        first, last = (0, -1) if match is None else (int(match[1]), int(match[2] or match[1]))
+        if not 0 <= last - first < _MOST_GROUPS:
+            raise argparse.ArgumentTypeError(f"{text!r}: give key groups such as 0-15 or 0-3,7")
+        found += range(first, last + 1)
+    return found
 
 
 def check_checkpoint(text: str, parameter: str = "CHECKPOINT") -> None:

@@ -12,14 +12,15 @@ from typing import Any
 
 import attrs
 
-from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of, check_tables_folder
+from keyed.cli.command import CHANGELOG, Command, add_groups, add_settings, changelog_of, check_tables_folder
 from keyed.cli.places import CHANGELOGS, Place, check_place
 from keyed.cli.shown_rows import clock_text, namespace_text, print_rows
 from keyed.cli.stdout import check_reader
-from keyed.errors import DefinitionError
+from keyed.errors import DefinitionError, GroupUnavailable
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables import StateTable, StateTables, open_tables, read_tables
 from keyed.tables.entries import Entry
+from keyed.tables.follower import shown_groups
 from keyed.tables.json_values import as_json, batch_or_time, bounds_of, entry_of, key_of, namespace_of, window_row
 from keyed.tables.state_table import NOT_GIVEN, Version
 
@@ -52,25 +53,33 @@ def _add_as_of(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def _opened(arguments: argparse.Namespace, *, poll: bool = True) -> Iterator[StateTables]:
+def _opened(
+    arguments: argparse.Namespace, *, poll: bool = True, groups: list[int] | None = None
+) -> Iterator[StateTables]:
     """Open the tables that the command line names.
 
     Args:
         arguments: The command line.
         poll: Whether to apply what the changelog has.
+        groups: The key groups to follow; all if ``None``.
     """
     wanted = f"a changelog ({CHANGELOG}) or a folder of tables"
     place = check_place(arguments.source, CHANGELOGS | {Place.TABLES}, "SOURCE", wanted)
     if arguments.tables is not None:
         check_tables_folder(arguments.tables, "--tables")
     if place is Place.TABLES:
+        if groups is not None:
+            raise DefinitionError(
+                f"--groups: SOURCE {arguments.source!r} is a folder of tables, which has the key groups that its "
+                "program follows; give the changelog"
+            )
         with read_tables(arguments.source) as tables:
             yield tables
         return
     changelog = changelog_of(arguments.source, arguments)
     with ExitStack() as stack:
         folder = arguments.tables or stack.enter_context(ScratchFolder("tables")).path
-        tables = stack.enter_context(open_tables(changelog, folder))
+        tables = stack.enter_context(open_tables(changelog, folder, groups=groups))
         if poll:
             tables.poll()
         yield tables
@@ -79,6 +88,11 @@ def _opened(arguments: argparse.Namespace, *, poll: bool = True) -> Iterator[Sta
 def _place(table: StateTable, arguments: argparse.Namespace) -> tuple[Any, Any, Any]:
     """Return the key, entry and namespace that the command line names."""
     first = table.first()
+    if first is None and table.groups is not None:
+        raise GroupUnavailable(
+            f"KEY {arguments.key!r}: these tables have key groups {shown_groups(table.groups)}, and no entry there "
+            "that shows the type of the keys; ask tables that have its key group"
+        )
     key = key_of(arguments.key, first and first.key, "KEY")
     entry: Any = NOT_GIVEN
     if arguments.entry is not None:
@@ -103,7 +117,7 @@ def _print(arguments: argparse.Namespace, rows: Iterable[dict[str, Any]]) -> Non
 
 def _tables(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
-        named = ((name, table, table.schema) for name, table in tables.items())
+        named = ((name, table, table.schema) for name, table in tables.share.items())
         _print(
             arguments,
             (
@@ -115,6 +129,7 @@ def _tables(arguments: argparse.Namespace) -> int:
                     "entries": len(table),
                     "batch": tables.batch,
                 }
+                | ({} if table.groups is None else {"groups": shown_groups(table.groups)})
                 for name, table, schema in named
             ),
         )
@@ -123,7 +138,7 @@ def _tables(arguments: argparse.Namespace) -> int:
 
 def _get(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
-        table = tables[arguments.table]
+        table = tables.share[arguments.table]
         key, entry, namespace = _place(table, arguments)
         as_of = batch_or_time(arguments.as_of, "--as-of")
         if entry is NOT_GIVEN and table.schema.kind == "window":
@@ -162,7 +177,7 @@ def _row_maker(table: StateTable, *, is_json: bool) -> Callable[[Entry], dict[st
 
 def _history(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables:
-        table = tables[arguments.table]
+        table = tables.share[arguments.table]
         key, entry, namespace = _place(table, arguments)
         versions = table.history(key, entry, namespace=namespace)
         _print(arguments, (_version(version, arguments.json) for version in versions))
@@ -211,7 +226,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     tokens = {} if arguments.token_file is None else _tokens(Path(arguments.token_file))
     hosts = (*Access().hosts, *arguments.host_name)
-    with _opened(arguments, poll=False) as tables:
+    with _opened(arguments, poll=False, groups=arguments.groups) as tables:
         # It answers /health while the first look applies what the changelog has.
         tables.start(every=arguments.every, wait=False)
         serve(
@@ -292,6 +307,7 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="also serve a page over all tables, or the page in your own folder",
     )
+    add_groups(parser)
     parser.add_argument("--host-name", action="append", default=[], help="a name that clients have for this machine")
 
 

@@ -164,7 +164,7 @@ def _deltas(restoration: Restoration, marker: Commit, standby: VersionReader | N
     if standby is not None and (place := _place(standby, restoration)) is not None:
         commit, batch = place
         missing = _after(reader, batch, marker.sequence)
-        if missing is not None:
+        if missing is not None and standby.has_group(marker.group, len(restoration.markers), commit):
             states, commits = standby.batch(commit).states, missing
             # Tables have the entries of broadcast states once, under one of the groups.
             broadcast = (standby.scan(each, successor(each), commit) for each in broadcast_prefixes(states))

@@ -92,10 +92,12 @@ class VersionedBatch:
         watermark: The least watermark of the key groups after it, milliseconds.
         processing_time: The greatest processing time of the key groups after it, milliseconds since the epoch.
         hashes: Hashes of the key groups' live entries after it, as text (`keyed.content.entry_hash`), in their order.
-        entries: Number of live entries after it.
+        entries: Number of live entries of these key groups after it.
         ended: Whether the input has ended.
         states: Descriptions of the states, by name (`GroupMeta.states`).
         key_columns: Columns of the key (`GroupMeta.key_columns`); ``None`` if they were not recorded.
+        groups: Key groups that the store has, in order; ``None`` if it has all. Of a part the buckets are the groups.
+        counts: Numbers of live entries of these groups after it, in their order; empty in records of earlier versions.
     """
 
     commit: int
@@ -109,6 +111,8 @@ class VersionedBatch:
     ended: bool = False
     states: dict[str, Any] = attrs.field(factory=dict)
     key_columns: list[str] | None = None
+    groups: tuple[int, ...] | None = None
+    counts: tuple[int, ...] = ()
 
 
 _BATCH_RECORD: RecordFormat[VersionedBatch] = RecordFormat(b"KVCO", _VERSION, VersionedBatch)
@@ -344,6 +348,17 @@ class VersionStore:
         length = _LENGTH.unpack_from(before or after or b"")[0]
         old, new = (None if record is None else record[_LENGTH.size :] for record in (before, after))
         return address[:length], address[length:], old, new
+
+    def has_group(self, index: int, parallelism: int, commit: int) -> bool:
+        """Return whether `group` yields all entries of one of so many key groups: the store may have a share."""
+        extent, groups = self.extent, self.batch(commit).groups
+        assert extent is not None
+        common = math.gcd(extent.buckets, parallelism)
+        return groups is None or set(groups).issuperset(range(index % common, extent.buckets, common))
+
+    def group_of(self, address: bytes) -> int:
+        """Return the bucket of an entry, which is its key group in a store with a share of the groups."""
+        return _bucket(address, self.buckets)
 
     def group(self, index: int, parallelism: int, commit: int) -> Iterator[Change]:
         """Yield the entries of one of so many key groups, as a commit left them."""

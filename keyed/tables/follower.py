@@ -6,7 +6,7 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from heapq import merge
 from itertools import islice
@@ -16,11 +16,13 @@ import attrs
 
 from keyed.background import WorkEnded
 from keyed.changelog.model import Blocks, Changelog, ChangelogReader, Commit, IdentifiedReader, LogHeader, batch_id
+from keyed.content.addresses import broadcast_prefixes
 from keyed.content.blocks import Change
 from keyed.content.table_entries import TableEntries, entries_of, tables_of
 from keyed.errors import (
     ChangelogDiverged,
     ChangelogError,
+    DefinitionError,
     HistoryCompacted,
     LocalStoreError,
     OperatorChanged,
@@ -174,6 +176,10 @@ class Follower:
         changelog: The changelog. It need not be written yet.
         path: Folder of the store.
         history_ms: Processing time before the newest batch for which past states are kept.
+        groups: The key groups to follow, in order; all if ``None``. Others are not read.
+
+    Raises:
+        DefinitionError: The folder has other key groups.
 
     Attributes:
         pinned: The store, and the commits that snapshots hold.
@@ -181,19 +187,32 @@ class Follower:
             resume.
     """
 
-    def __init__(self, operator: str, changelog: Changelog, path: str | os.PathLike[str], history_ms: int) -> None:
+    def __init__(
+        self,
+        operator: str,
+        changelog: Changelog,
+        path: str | os.PathLike[str],
+        history_ms: int,
+        groups: tuple[int, ...] | None = None,
+    ) -> None:
         self.operator = operator
         self.changelog = changelog
+        self._groups = groups
         store = VersionStore(path)
+        try:
+            _check_groups(store, groups)
+        except BaseException:
+            store.close()
+            raise
         self.pinned = PinnedStore(store)
         self.rebuilds = 0
         self._history_ms = history_ms
         self._lock = threading.Lock()
         self._states: dict[str, Any] = {}
         self._tables: dict[int, TableEntries] = {}
-        self._log = _Log(changelog)
+        self._log = _Log(changelog, groups)
         #: Separate readers for `lag`, which does not wait until commits are applied.
-        self._lagging, self._lag_lock = _Log(changelog), threading.Lock()
+        self._lagging, self._lag_lock = _Log(changelog, groups), threading.Lock()
         self._is_written = changelog.header() is not None
         self._reason = ""
         if store.damage:
@@ -209,6 +228,7 @@ class Follower:
             ChangelogError: The changelog cannot be read, or is damaged.
             ChangelogDiverged: It is another changelog, and its job was not restored from the followed one.
             OperatorChanged: It belongs to another operator.
+            DefinitionError: It has another number of key groups, and only some are followed.
             LocalStoreError: The store cannot be written, or its folder was deleted.
         """
         with self._lock:
@@ -230,6 +250,16 @@ class Follower:
                 "another folder"
             )
         extent = self._store.extent
+        if (
+            self._groups is not None
+            and header.parallelism != self._store.buckets
+            and (extent is not None or self._groups[-1] >= header.parallelism)
+        ):
+            raise DefinitionError(
+                f"the tables in {self._store.path} have key groups {shown_groups(self._groups)}"
+                f"{f' of {self._store.buckets}' if extent is not None else ''}, and {self.changelog} has now "
+                f"{header.parallelism} key groups; give another folder, with groups= of these"
+            )
         known = extent.batch if extent is not None and extent.log_id == header.log_id else 0
         newest = newest_sequence(self._log.readers, known)
         if not newest or (newest == known and not self.pinned.damage):
@@ -280,7 +310,9 @@ class Follower:
             extent = self._store.extent
             at = extent.batch if extent is not None and extent.log_id == header.log_id else 0
             behind = [_behind(reader, at) for reader in self._lagging.readers]
-        return Lag(sum(records for records, _ in behind), max(milliseconds for _, milliseconds in behind) / 1000)
+        return Lag(
+            sum(records for records, _ in behind), max((milliseconds for _, milliseconds in behind), default=0) / 1000
+        )
 
     def close(self) -> None:
         """Release the folder and the changelog. Closing again does nothing."""
@@ -367,7 +399,9 @@ class Follower:
         commits = merge(
             *(reader.commits(after, until) for reader in self._log.readers), key=lambda found: found[0].sequence
         )
-        markers: list[Commit | None] = [None] * header.parallelism
+        groups = range(header.parallelism) if self._groups is None else self._groups
+        places = {group: place for place, group in enumerate(groups)}
+        markers: list[Commit | None] = [None] * len(groups)
         level: list[tuple[VersionedBatch, list[Part]]] = []
         waiting: list[Part] = []
         records = size = 0
@@ -389,13 +423,15 @@ class Follower:
                         show()
                         store.write(number, waiting)
                         waiting, size = [], 0
-                    waiting.append((commit.group % store.buckets if same else None, changes))
+                    # A share may lack the group to whose bucket the key of broadcast states belongs.
+                    is_apart = self._groups is not None and broadcast_prefixes(commit.states)
+                    waiting.append((commit.group % store.buckets if same and not is_apart else None, changes))
                     size += len(changes)
-                markers[commit.group] = commit
+                markers[places[commit.group]] = commit
                 found = [marker for marker in markers if marker is not None and marker.sequence == commit.sequence]
-                if len(found) < header.parallelism:
+                if len(found) < len(markers):
                     continue
-                level.append((_batch(number, header.log_id, found), waiting))
+                level.append((_batch(number, header.log_id, found, self._groups), waiting))
                 waiting, number = [], number + 1
                 size += _OF_COMMIT
                 if size >= _CHANGES or store.extent is None:
@@ -435,13 +471,15 @@ class _Log:
 
     Args:
         changelog: The changelog. It need not be written yet.
+        groups: The key groups; all if ``None``.
 
     Attributes:
         readers: Its readers.
     """
 
-    def __init__(self, changelog: Changelog) -> None:
+    def __init__(self, changelog: Changelog, groups: tuple[int, ...] | None) -> None:
         self._changelog = changelog
+        self._groups = groups
         self.readers: list[ChangelogReader] = []
         self._header: LogHeader | None = None
         self._failed = False
@@ -466,7 +504,8 @@ class _Log:
             if header is None:
                 header = header_of(self._changelog) if is_written else self._changelog.header()
             if header is not None and header != self._header:
-                self.readers = [self._changelog.reader(group) for group in range(header.parallelism)]
+                groups = range(header.parallelism) if self._groups is None else self._groups
+                self.readers = [self._changelog.reader(group) for group in groups if group < header.parallelism]
                 self._header = header
             self._failed = False
             yield header
@@ -523,8 +562,42 @@ def _is_behind(new: Extent | None, old: Extent | None) -> bool:
     return new.log_id == old.log_id and new.batch < old.batch
 
 
-def _batch(number: int, log_id: str, markers: list[Commit]) -> VersionedBatch:
-    """Return a batch from the commit markers of all key groups."""
+def shown_groups(groups: Iterable[int]) -> str:
+    """Return key groups as text, such as ``0-3, 7``."""
+    found: list[list[int]] = []
+    for group in sorted(groups):
+        if found and found[-1][1] == group - 1:
+            found[-1][1] = group
+        else:
+            found.append([group, group])
+    return ", ".join(f"{first}-{last}" if first < last else str(first) for first, last in found)
+
+
+def _check_groups(store: VersionStore, groups: tuple[int, ...] | None) -> None:
+    """Check that a store has the key groups that are to be followed.
+
+    Raises:
+        DefinitionError: It has others.
+    """
+    extent = store.extent
+    if extent is None:
+        return
+    try:
+        there = store.batch(extent.newest).groups
+    except LocalStoreError:
+        # It is rebuilt.
+        return
+    if there != groups:
+        has = "all key groups" if there is None else f"key groups {shown_groups(there)}"
+        wanted = "all" if groups is None else shown_groups(groups)
+        raise DefinitionError(
+            f"groups=: the tables in {store.path} have {has} of operator {store.path.name!r}, and not {wanted}; give "
+            "another folder"
+        )
+
+
+def _batch(number: int, log_id: str, markers: list[Commit], groups: tuple[int, ...] | None) -> VersionedBatch:
+    """Return a batch from the commit markers of the key groups that are followed."""
     return VersionedBatch(
         commit=number,
         batch=markers[0].sequence,
@@ -536,6 +609,8 @@ def _batch(number: int, log_id: str, markers: list[Commit]) -> VersionedBatch:
         ended=all(marker.ended for marker in markers),
         states=markers[0].states,
         key_columns=markers[0].key_columns,
+        groups=groups,
+        counts=tuple(marker.entries for marker in markers),
     )
 
 

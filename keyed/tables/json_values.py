@@ -119,7 +119,9 @@ def _fields_of(value: Any) -> list[str] | None:
 def shown_position(position: Position, *, whole: bool) -> Any:
     """Return a position; for a token of some tables without entries and hash, which cover all of them."""
     hidden = () if whole else ("entries", "hash")
-    return attrs.asdict(position, filter=lambda field, _: field.name not in hidden)
+    return attrs.asdict(
+        position, filter=lambda field, value: field.name not in hidden and (field.name != "groups" or value is not None)
+    )
 
 
 def decoded(text: str | bytes, what: str) -> Any:

@@ -15,16 +15,16 @@ from weakref import WeakValueDictionary
 import attrs
 
 from keyed.changelog.model import batch_id, sequence_of
-from keyed.content.addresses import decode_time, split_value
+from keyed.content.addresses import decode_time, key_of, split_value
 from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
 from keyed.durations import MAX_TIMESTAMP, instant_ms, instant_of
-from keyed.errors import ChangelogError, HistoryCompacted, LocalStoreError, TableNotFound
+from keyed.errors import ChangelogError, GroupUnavailable, HistoryCompacted, LocalStoreError, TableNotFound
 from keyed.functions import Function
 from keyed.state import VersionedRecord
 from keyed.stores.database import successor
 from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
 from keyed.tables.entries import Entry, EntryReader
-from keyed.tables.follower import FolderReader, Follower
+from keyed.tables.follower import FolderReader, Follower, shown_groups
 from keyed.tables.operator_table import (
     OperatorTableEntries,
     OperatorTableReader,
@@ -53,6 +53,7 @@ class Position:
         entries: Number of live entries of the operator after it, timers included.
         hash: Order-independent hash of all live entries of the operator after the batch: the sum of the hashes in the
             commit markers of its key groups.
+        groups: The key groups that ``entries``, ``hash`` and the answer cover, in order; ``None`` for all of them.
     """
 
     operator: str
@@ -62,6 +63,7 @@ class Position:
     log_id: str
     entries: int
     hash: str
+    groups: tuple[int, ...] | None = None
 
 
 class Operator:
@@ -272,6 +274,57 @@ class View:
             at.log_id,
             at.entries,
             hash_text(total),
+            at.groups,
+        )
+
+    @property
+    def missing(self) -> list[int]:
+        """The key groups of the operator that are not among those of the tables."""
+        groups = self.at.groups
+        return [] if groups is None else sorted({*range(self.extent.buckets)}.difference(groups))
+
+    def check_key(self, reader: EntryReader | None, prefix: bytes) -> None:
+        """Check that the tables have the key group of a key.
+
+        Args:
+            reader: Reads the state; ``None`` for timers.
+            prefix: An address of the key.
+
+        Raises:
+            GroupUnavailable: They do not.
+        """
+        groups = self.at.groups
+        is_everywhere = reader is not None and reader.schema.kind == "broadcast"
+        if groups is not None and not is_everywhere and self.group_of(prefix) not in groups:
+            raise self._unavailable(
+                f"key {key_of(prefix)!r:.200} is in key group {self.group_of(prefix)}, which these tables do not have"
+            )
+
+    def group_of(self, prefix: bytes) -> int:
+        """Return the key group of an entry of tables with a share of the groups."""
+        return self.store.group_of(prefix)
+
+    def check_all(self, reader: EntryReader | None, what: str) -> None:
+        """Check that the tables have all key groups; of a broadcast state each group has all entries.
+
+        Args:
+            reader: Reads the state; ``None`` for timers.
+            what: The request, for the message.
+
+        Raises:
+            GroupUnavailable: They do not.
+        """
+        if self.missing and (reader is None or reader.schema.kind != "broadcast"):
+            raise self._unavailable(
+                f"{what} needs all key groups; these tables lack {shown_groups(self.missing)}. Use tables.share for "
+                "an answer from their groups alone"
+            )
+
+    def _unavailable(self, what: str) -> GroupUnavailable:
+        assert self.at.groups is not None
+        return GroupUnavailable(
+            f"operator {self.operator.name!r}: {what}. They have key groups {shown_groups(self.at.groups)} of "
+            f"{self.extent.buckets} (groups=)"
         )
 
     def reader(self, table: str, *, as_stored: bool = False) -> EntryReader:

@@ -18,7 +18,7 @@ from keyed.codec.state_schema import MAPS, StateSchema
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of, timer_prefix
 from keyed.context import Timer
 from keyed.durations import instant_ms
-from keyed.errors import DefinitionError, HistoryCompacted, KeyedError, KeyTypeError
+from keyed.errors import DefinitionError, GroupUnavailable, HistoryCompacted, KeyedError, KeyTypeError
 from keyed.stores.database import successor
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.operator_view import AsOf, Position, View, Viewing
@@ -118,12 +118,16 @@ class StateTable:
     Each call answers from one batch: the newest one, the one that ``as_of`` names by number or time, or the batch of
     the table's `Snapshot`. Entries that have expired by the clocks of that batch are omitted.
 
+    Of tables with a share of the key groups (``groups=`` of `open_tables`), a call about a key of another group raises
+    `GroupUnavailable`, and so does one about all keys: `StateTables.share` answers the latter from the share.
+
     Attributes:
         name: Name of the state.
         operator: Name of the operator.
     """
 
-    def __init__(self, operator: str, state: str, view: Viewing, feed: Feed | None) -> None:
+    def __init__(self, operator: str, state: str, view: Viewing, feed: Feed | None, *, is_share: bool = False) -> None:
+        self._is_share = is_share
         self._view = view
         self._feed = feed
         self.name = state
@@ -147,6 +151,7 @@ class StateTable:
 
         Raises:
             KeyTypeError: The keys of the state have another type.
+            GroupUnavailable: The tables have a share of the key groups, without that of the key.
             HistoryCompacted: The batch is older than the history.
             TableNotFound: There is no such state, or no batch yet.
         """
@@ -164,6 +169,7 @@ class StateTable:
         reader = view.reader(self.name)
         prefix = reader.prefix(key, namespace)
         self._check_entry(reader, entry)
+        self._check_group(view, reader, key)
         if reader.schema.kind == "versioned":
             record = view.version(reader, prefix, None if entry is NOT_GIVEN else entry)
             if record is None:
@@ -196,6 +202,8 @@ class StateTable:
                 raise DefinitionError(f"get_many: {reader.schema} has several entries per key; call get for each key")
             make = reader.prefix_maker(namespace)
             keys = list(keys)
+            for key in () if view.at.groups is None else keys:
+                self._check_group(view, reader, key)
             stored = view.stored_entries(reader).get_many([make(key) for key in keys])
             if None in stored:
                 missing = {_kinds(key): key for key, value in zip(keys, stored, strict=True) if value is None}
@@ -243,6 +251,8 @@ class StateTable:
             TimeoutError: Reading took longer.
             DefinitionError: A parameter breaks its rule.
             KeyTypeError: The keys of the state have another type.
+            GroupUnavailable: The tables have a share of the key groups, without that of the key; or there is no
+                ``key``, and they are not `StateTables.share`.
             HistoryCompacted: The batch is older than the history.
             TableNotFound: There is no such state, or no batch yet.
         """
@@ -257,6 +267,10 @@ class StateTable:
         with ExitStack() as stack:
             view = stack.enter_context(self._view(as_of if token is None else batch_id(token[1])))
             position, reader = view.position, view.reader(self.name)
+            if key is NOT_GIVEN:
+                self._check_all(view, reader, "scan")
+            else:
+                self._check_group(view, reader, key)
             first, end = reader.bounds(prefix, from_, to)
             for bound in (prefix, from_, to):
                 if bound is not None:
@@ -316,6 +330,7 @@ class StateTable:
 
         Raises:
             DefinitionError: The state has several entries per key, and none is named; or a parameter breaks its rule.
+            GroupUnavailable: The tables have a share of the key groups, without that of the key.
             HistoryCompacted: The version of ``after`` is older than the history.
             KeyTypeError: The keys of the state have another type.
         """
@@ -327,6 +342,7 @@ class StateTable:
             if reader.has_entries and entry is NOT_GIVEN:
                 raise DefinitionError(f"history: {reader.schema} has several entries per key; give entry=")
             self._check_entry(reader, entry)
+            self._check_group(view, reader, key)
             self._check_key(view, reader, key, entry=entry)
             prefix, sub = reader.prefix(key, namespace), b"" if entry is NOT_GIVEN else reader.sub(entry)
             extent = view.store.extent
@@ -373,10 +389,22 @@ class StateTable:
         with self._view(None) as view:
             return list(view.at.key_columns or ())
 
-    def first(self) -> Entry | None:
-        """Return the entry with the least key; ``None`` if the table is empty."""
+    @property
+    def groups(self) -> tuple[int, ...] | None:
+        """The key groups that the tables have, in order; ``None`` if they have all."""
         with self._view(None) as view:
-            return _first(view, view.reader(self.name))
+            return view.at.groups
+
+    def first(self) -> Entry | None:
+        """Return the entry with the least key; ``None`` if the table is empty.
+
+        Raises:
+            GroupUnavailable: The tables have a share of the key groups, and are not `StateTables.share`.
+        """
+        with self._view(None) as view:
+            reader = view.reader(self.name)
+            self._check_all(view, reader, "first")
+            return _first(view, reader)
 
     def subscribe(self, key: Any = NOT_GIVEN, *, prefix: Any = None, after: str | None = None) -> Subscription:
         """Follow the table: its state at the newest batch, and then each change of it.
@@ -390,6 +418,7 @@ class StateTable:
         Raises:
             DefinitionError: ``after`` is not a token; both ``key`` and ``prefix`` are given; or the table belongs to a
                 snapshot, which does not change.
+            GroupUnavailable: As in `scan`.
             KeyTypeError: The keys of the state have another type.
             TableNotFound: There is no such state, or no batch yet.
         """
@@ -406,6 +435,10 @@ class StateTable:
 
         with self._view(None) as view:
             reader = view.reader(self.name)
+            if key is NOT_GIVEN:
+                self._check_all(view, reader, "subscribe")
+            else:
+                self._check_group(view, reader, key)
             within(reader)
             if prefix is not None:
                 self._check_key(view, reader, prefix, is_part=True)
@@ -419,15 +452,21 @@ class StateTable:
         Args:
             has_key: Repeat the key's columns, named as in ``key_by``, as ``key``, or ``key_1``, ``key_2`` and so on,
                 after all others.
+
+        Raises:
+            GroupUnavailable: The tables have a share of the key groups, and are not `StateTables.share`.
         """
         from keyed.tables.state_dataset import StateDataset
 
+        with self._view(None) as view:
+            self._check_all(view, view.reader(self.name, as_stored=True), "a dataset")
         return StateDataset(self.name, self._view, has_key=has_key)
 
     def __len__(self) -> int:
         """Return the number of entries. They are counted, in time proportional to their number."""
         with self._view(None) as view:
             reader = view.reader(self.name)
+            self._check_all(view, reader, "len")
             return sum(1 for _ in view.scan(reader, *reader.range))
 
     def __iter__(self) -> Iterator[Entry]:
@@ -443,6 +482,20 @@ class StateTable:
                 return f"<StateTable {self.operator}.{self.name}: {schema}, batch {view.position.batch}>"
         except KeyedError:
             return f"<StateTable {self.operator}.{self.name}: no batch yet>"
+
+    def _check_all(self, view: View, reader: EntryReader, what: str) -> None:
+        """Check that the tables have all key groups, unless answers from a share are asked for."""
+        if not self._is_share:
+            view.check_all(reader, f"{what} of {self.name!r}")
+
+    def _check_group(self, view: View, reader: EntryReader, key: Any) -> None:
+        """Check that the tables have the key group of a key; a key of another type has another group."""
+        if view.at.groups is not None:
+            try:
+                view.check_key(reader, reader.key_head(key))
+            except GroupUnavailable:
+                self._check_key(view, reader, key)
+                raise
 
     def _check_entry(self, reader: EntryReader, entry: Any) -> None:
         """Check that a state has entries of the requested kind."""
@@ -480,23 +533,35 @@ class StateTable:
 class TimersTable:
     """The pending timers of an operator."""
 
-    def __init__(self, operator: str, view: Viewing) -> None:
+    def __init__(self, operator: str, view: Viewing, *, is_share: bool = False) -> None:
         self._view = view
+        self._is_share = is_share
         self.operator = operator
 
     def get(self, key: Any, *, as_of: AsOf = None) -> list[Timer]:
-        """Return the pending timers of a key, by domain and time."""
+        """Return the pending timers of a key, by domain and time.
+
+        Raises:
+            GroupUnavailable: The tables have a share of the key groups, without that of the key.
+        """
         encoded = encode_key(key)
         with self._view(as_of) as view:
             found = []
             for kind in _DOMAINS:
                 prefix = timer_prefix(kind, encoded)
+                view.check_key(None, prefix)
                 found += [timer_of(*entry) for entry in view.store.scan(prefix, successor(prefix), view.at.commit)]
         return sorted(found, key=lambda timer: (timer.domain.value, timer.timestamp))
 
     def scan(self, *, as_of: AsOf = None) -> Iterator[Timer]:
-        """Yield all pending timers: those in event time, then those in processing time, by key."""
+        """Yield all pending timers: those in event time, then those in processing time, by key.
+
+        Raises:
+            GroupUnavailable: The tables have a share of the key groups, and are not `StateTables.share`.
+        """
         with self._view(as_of) as view:
+            if not self._is_share:
+                view.check_all(None, "a scan of timers")
             for kind in _DOMAINS:
                 for entry in view.store.scan(bytes((kind,)), bytes((kind + 1,)), view.at.commit):
                     yield timer_of(*entry)

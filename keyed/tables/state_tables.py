@@ -10,6 +10,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from copy import copy
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -25,7 +26,7 @@ from keyed.recovery.cut import header_of
 from keyed.restoring import RestorePoint
 from keyed.stores.database import is_locked
 from keyed.stores.version_store import Extent
-from keyed.tables.follower import FolderReader, Follower, Lag
+from keyed.tables.follower import FolderReader, Follower, Lag, shown_groups
 from keyed.tables.operator_table import tables_of
 from keyed.tables.operator_view import AsOf, Operator, Position, View, Viewing
 from keyed.tables.state_table import StateTable, TimersTable
@@ -45,8 +46,21 @@ Types = Function | Mapping[str, Any] | None
 class _Tables(Mapping[str, StateTable]):
     """Tables by name, over one or several operators."""
 
+    is_share = False
+
     def __init__(self, operators: dict[str, Operator]) -> None:
         self._operators = operators
+
+    @property
+    def share(self) -> Self:
+        """The same tables, which answer scans, SQL and other calls about all keys from their own key groups.
+
+        Without it tables with a share of the key groups (``groups=`` of `open_tables`) raise `GroupUnavailable`.
+        `Position.groups` of an answer has the groups.
+        """
+        found = copy(self)
+        found.is_share = True
+        return found
 
     @abstractmethod
     def _viewing(self, operator: Operator) -> Viewing:
@@ -81,7 +95,7 @@ class _Tables(Mapping[str, StateTable]):
             there = ", ".join(sorted(names)) or "none, because no batch was applied yet (see wait_for)"
             raise TableNotFound(f"there is no table {name!r}; the tables are: {there}")
         operator, state = names[name]
-        return StateTable(operator.name, state, self._viewing(operator), self._feed(operator))
+        return StateTable(operator.name, state, self._viewing(operator), self._feed(operator), is_share=self.is_share)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names())
@@ -100,6 +114,7 @@ class _Tables(Mapping[str, StateTable]):
 
         Raises:
             DefinitionError: The query is invalid, or names an unknown table or column.
+            GroupUnavailable: The tables have a share of the key groups, and are not `share`.
             QueryFailed: It failed while it ran.
         """
         from keyed.tables.sql import run_sql
@@ -125,7 +140,7 @@ class _Tables(Mapping[str, StateTable]):
         """Return the pending timers of an operator."""
         if operator not in self._operators:
             raise TableNotFound(f"there is no operator {operator!r}; there are: {', '.join(self._operators)}")
-        return TimersTable(operator, self._viewing(self._operators[operator]))
+        return TimersTable(operator, self._viewing(self._operators[operator]), is_share=self.is_share)
 
     def __enter__(self) -> Self:
         return self
@@ -171,7 +186,7 @@ class Snapshot(_Tables):
 
     def close(self) -> None:
         """Release the state. Closing again does nothing."""
-        self._views = {}
+        self._views.clear()
         self._context.close()
 
     def _all(self) -> AbstractContextManager[Snapshot]:
@@ -199,6 +214,8 @@ class StateTables(_Tables):
         self._context = context
         self._changed = threading.Condition()
         self._every = 1.0
+        # `share` is a copy; the thread has this one.
+        self._origin = self
         self._following = Background(f"tables of {', '.join(operators)}", self._step, is_transient=self._is_transient)
         for operator in operators.values():
             operator.source.pinned.check = self._following.check
@@ -351,7 +368,7 @@ class StateTables(_Tables):
         if isinstance(every, bool) or not isinstance(every, int | float) or not 0 < every < math.inf:
             raise DefinitionError(f"start(every={every!r}): give seconds, a number above 0")
         self.check()
-        self._every = every
+        vars(self._origin)["_every"] = every
         self._following.start()
         if wait:
             try:
@@ -418,11 +435,13 @@ class StateTables(_Tables):
             HistoryCompacted: The batch is older than the history that is kept.
             TableNotFound: There is no batch yet.
         """
-        if as_of is None:
-            return Snapshot(self._operators, self._level())
-        return Snapshot(
-            self._operators, {name: self._commit(operator, as_of) for name, operator in self._operators.items()}
+        commits = (
+            self._level()
+            if as_of is None
+            else {name: self._commit(operator, as_of) for name, operator in self._operators.items()}
         )
+        snapshot = Snapshot(self._operators, commits)
+        return snapshot.share if self.is_share else snapshot
 
     def lag(self) -> Lag:
         """Return the lag of the tables behind their changelogs.
@@ -480,6 +499,7 @@ def open_tables(
     *,
     types: Function | Mapping[str, Any] | None = None,
     history: Duration = _HOUR_MS,
+    groups: Iterable[int] | None = None,
 ) -> StateTables:
     """Open the state of changelogs as tables, in local stores that follow them.
 
@@ -494,12 +514,17 @@ def open_tables(
             the operator, its aggregates by column, or its only aggregate. See `EntryReader`.
         history: Processing time before the newest batch for which past states are kept: `int` milliseconds or
             `timedelta`. It begins with the history of the changelog when it is first followed.
+        groups: Numbers of the key groups to follow, from 0, such as ``range(0, 16)``: a share of the work, as the
+            partitions that an instance of Kafka Streams has. Only these are read and stored. All by default. The job's
+            key groups of each changelog have these numbers.
 
     Raises:
         ChangelogError: A changelog was never written.
         LocalStoreError: Another program writes this folder.
-        DefinitionError: A parameter breaks its rule, or the folder holds tables of another operator.
+        DefinitionError: A parameter breaks its rule, the folder holds tables of another operator or of other key
+            groups, or a changelog does not have a key group.
     """
+    wanted = None if groups is None else _groups(groups)
     changelogs: dict[str, tuple[Changelog, Mapping[str, Any]]] = {}
     root = _folder(path)
     given: Any = [changelog] if isinstance(changelog, Changelog | str | os.PathLike) else changelog
@@ -510,7 +535,13 @@ def open_tables(
             )
         if isinstance(one, DirectoryChangelog) and root.resolve() == Path(one.path).resolve():
             raise DefinitionError(f"open_tables(path={str(path)!r}) is the changelog's own folder; give another one")
-        name = header_of(one).operator
+        header = header_of(one)
+        name = header.operator
+        if wanted is not None and wanted[-1] >= header.parallelism:
+            raise DefinitionError(
+                f"groups=: operator {name!r} has {header.parallelism} key groups, 0 to {header.parallelism - 1}, and "
+                f"no {shown_groups(group for group in wanted if group >= header.parallelism)}"
+            )
         if name in changelogs:
             raise DefinitionError(
                 f"open_tables: two changelogs belong to operator {name!r}; give one for each operator"
@@ -519,7 +550,21 @@ def open_tables(
     if not changelogs:
         raise DefinitionError("open_tables: give at least one changelog")
     _check_folder(root, changelogs, f"open_tables(path={str(root)!r})")
-    return _follow(root, changelogs, milliseconds_of(history, "open_tables(history)"), types)
+    return _follow(root, changelogs, milliseconds_of(history, "open_tables(history)"), types, wanted)
+
+
+def _groups(groups: Iterable[int]) -> tuple[int, ...]:
+    """Return numbers of key groups in order.
+
+    Raises:
+        DefinitionError: They are not numbers, or there are none.
+    """
+    found = None if isinstance(groups, str | bytes) or not isinstance(groups, Iterable) else list(groups)
+    if not found or any(type(group) is not int or group < 0 for group in found):
+        raise DefinitionError(
+            f"groups={groups!r:.100}: give the numbers of one or several key groups, such as range(0, 16)"
+        )
+    return tuple(sorted(set(found)))
 
 
 def keep_tables(
@@ -542,13 +587,17 @@ def keep_tables(
 
 
 def _follow(
-    root: Path, changelogs: Mapping[str, tuple[Changelog, Mapping[str, Any]]], history_ms: int, types: Types = None
+    root: Path,
+    changelogs: Mapping[str, tuple[Changelog, Mapping[str, Any]]],
+    history_ms: int,
+    types: Types = None,
+    groups: tuple[int, ...] | None = None,
 ) -> StateTables:
     operators: dict[str, Operator] = {}
     with ExitStack() as stack:
         for name, (changelog, types_of) in changelogs.items():
             try:
-                source = Follower(name, changelog, root / name, history_ms)
+                source = Follower(name, changelog, root / name, history_ms, groups)
             except LocalStoreError as error:
                 if is_locked(error):
                     raise LocalStoreError(
