@@ -121,7 +121,7 @@ def calls_about_all(tables: StateTables) -> dict[str, Any]:
         "prefix": lambda: sorted((entry.key, entry.value) for entry in count.scan(from_=3, to=9)),
         "iteration": lambda: [entry.key for entry in count],
         "len": lambda: [None] * len(count),
-        "dataset": lambda: sorted(count.dataset().to_table()["key"].to_pylist()),
+        "dataset": lambda: sorted(map(str, count.dataset().to_table()["key"].to_pylist())),
         "sql": lambda: tables.sql("select key, value from count order by key").to_pylist(),
         "timers": lambda: sorted(tables.timers, key=repr),
         "count of timers": lambda: [None] * len(tables.timers),
