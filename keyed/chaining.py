@@ -38,9 +38,9 @@ def shuffle_reason(chain: Sequence[Stage], index: int) -> str:
         return f"it reads {before.name!r}, and the operator before it is {chain[index - 1].name!r}"
     if callable(stage.keys) or callable(before.keys):
         return f"a function computes {'its keys' if callable(stage.keys) else f'the keys of {before.name!r}'}"
-    handed_on = tuple(before.function.forwarded_fields.get(key, key) for key in before.keys)
-    if stage.keys not in (before.keys, handed_on):
-        forwarded = f", which it forwards as {_named(handed_on)}" if handed_on != before.keys else ""
+    forwarded_as = tuple(before.function.forwarded_fields.get(key, key) for key in before.keys)
+    if stage.keys not in (before.keys, forwarded_as):
+        forwarded = f", which it forwards as {_named(forwarded_as)}" if forwarded_as != before.keys else ""
         return f"it is keyed by {_named(stage.keys)}, and {before.name!r} by {_named(before.keys)}{forwarded}"
     types = [_key_type(each) for each in (before, stage)]
     if None not in types and types[0] != types[1]:

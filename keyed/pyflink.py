@@ -2,13 +2,13 @@
 
 Import here what the program imported from ``pyflink.common``, ``pyflink.datastream`` and the modules below them. The
 names behave as in PyFlink's documentation and pass their arguments on; all semantics are those of `keyed` and
-`windows`. A `KeyedProcessFunction` of this module is one of keyed's, so it also runs on Spark, with
+`keyed.windows`. A `KeyedProcessFunction` of this module is one of keyed's, so it also runs on Spark, with
 ``keyed.stream(frame).key_by("column").process(...)``; `StreamExecutionEnvironment` runs bounded collections in this
 process. Features that keyed does not have (sources, operators without keys, ``window_all``) raise an error that names
 the alternative.
 
-This is the one module of keyed that imports `windows`: PyFlink has both under one roof, and nothing in keyed imports
-this module.
+This is the only module of keyed that imports `keyed.windows`, because PyFlink has both in one package. Nothing in keyed
+imports this module.
 """
 
 # ruff: noqa: SLF001 - the classes of streams know what each other holds; their names are PyFlink's only
@@ -121,7 +121,7 @@ _SETTING = "is a setting of Flink: give <stream>.output.run(...) the options che
 _JOINS = "is a join: connect keyed streams of keyed.stream(...), and process a join of keyed.joins"
 _NO_KEY = "has no key: key both streams, connect(...).key_by(selector1, selector2), for a KeyedCoProcessFunction"
 _CONSTANT_KEY = "has no key: key the stream by a constant, key_by(lambda element: 0), and window that"
-#: What PyFlink has and keyed has not, and what to use in its place.
+#: Features of PyFlink that keyed lacks, by their replacement.
 _MISSING = {
     name: remedy
     for remedy, names in {
@@ -134,7 +134,7 @@ _MISSING = {
         _NO_KEY: "CoProcessFunction",
         "is table code: keyed has Spark's SQL, on <stream>.output.df": "StreamTableEnvironment",
         "is keyed.KeyedStream.process(function, name=...) here": "name uid set_parallelism",
-        "is windows.WindowAssigner here, whose assign_windows gets the processing time": "WindowAssigner",
+        "is keyed.windows.WindowAssigner here, whose assign_windows gets the processing time": "WindowAssigner",
         "is keyed's reduce with a function here: reduce(lambda a, b: ...)": "sum min max min_by max_by",
     }.items()
     for name in names.split()
@@ -152,7 +152,7 @@ def _missing(name: str) -> DefinitionError:
 
 
 class _Partial:
-    """A PyFlink class of which some methods exist here."""
+    """A PyFlink class with some of its methods."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _MISSING:
@@ -194,7 +194,7 @@ def _simple(python: Any, column: str | None) -> Callable[[], TypeInformation]:
 
 
 class Types:
-    """PyFlink's ``Types``. Pickled types have to be plain data here: keyed stores nothing that has to be unpickled."""
+    """PyFlink's ``Types``. Pickled types have to be plain data here, because keyed does not store pickles."""
 
     STRING = staticmethod(_simple(str, "string"))
     CHAR = STRING
@@ -850,7 +850,9 @@ class ConnectedStreams(_Partial):
     def __init__(self, env: StreamExecutionEnvironment, first: Any, second: Any) -> None:
         for each in (first, second):
             if not isinstance(each, DataStream | KeyedStream):
-                raise DefinitionError(f"connect: {each!r} is no stream of StreamExecutionEnvironment.from_collection")
+                raise DefinitionError(
+                    f"connect: {each!r} is not a stream of StreamExecutionEnvironment.from_collection"
+                )
         self._env = env
         self._sides: list[DataStream | KeyedStream] = [first, second]
 

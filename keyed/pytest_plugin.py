@@ -83,28 +83,28 @@ def keyed_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
 
 @pytest.fixture
 def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
-    """Compare outputs with those in a file beside the test, one per line; ``--keyed-update`` rewrites it."""
+    """Compare outputs with those in a file beside the test, one per line; ``--keyed-update`` rewrites the file."""
     taken: set[Path] = set()
 
     def check(outputs: Any, name: str | None = None) -> None:
         __tracebackhide__ = True
         lines = sorted(repr(output).replace("\n", "\\n") for output in outputs)
         if any(" at 0x" in line for line in lines):
-            pytest.fail(f"outputs have an address in their repr, another one each time: {lines[0]}")
+            pytest.fail(f"outputs have an address in their repr, which changes each time: {lines[0]}")
         # Tests of the same name in other files and classes of the folder have files of their own.
         default = ".".join([Path(request.path).stem, *request.node.nodeid.split("::")[1:]])
         path = Path(request.path).parent / "golden" / f"{re.sub(r'[^ -~]|[/<>:|?*]', '_', name or default)}.txt"
         if path in taken:
-            pytest.fail(f"{path} is that of another assert_golden of this test: give each a name=")
+            pytest.fail(f"{path} is used by another assert_golden of this test: give each a name=")
         taken.add(path)
         if request.config.getoption("--keyed-update"):
             path.parent.mkdir(exist_ok=True)
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             return
         if not path.exists():
-            pytest.fail(f"{path} is not there yet: run with --keyed-update, review it and keep it")
+            pytest.fail(f"{path} does not exist yet: run with --keyed-update, and review it")
         assert lines == path.read_text(encoding="utf-8").split("\n")[:-1], (
-            f"not as in {path}; --keyed-update rewrites it"
+            f"differs from {path}; --keyed-update rewrites it"
         )
 
     return check

@@ -38,9 +38,8 @@ class RestorePoint:
 
     Attributes:
         changelog: The changelog of this operator in an earlier query, or the URL of one in an object store.
-        as_of: Id of the batch to restore, as progress and sinks have it, or a time with a zone:
-            the state is that of the newest batch whose processing time is not after it. By default the newest batch
-            that all key groups have.
+        as_of: Id of the batch to restore, as in progress and sinks, or a time with a zone for the newest batch whose
+            processing time is not after it. By default the newest batch that all key groups have.
         migrate: Changes of the states' declarations that are not compatible.
         standby: Folder of state tables that follow the changelog (`keyed.tables.open_tables`), on this machine or
             wherever the key groups run: only missing batches are read from the changelog.

@@ -31,13 +31,13 @@ def _rows(metrics: dict[str, dict[str, int]]) -> str:
 
 @attrs.frozen
 class Progress(Shown):
-    """One micro-batch that has been committed.
+    """One committed micro-batch.
 
     Attributes:
         batch_id: Its id, from 0, the same in sinks, tables, restore points and commands. On Spark it is the id of
             ``foreachBatch`` and of Spark's own progress, unless the query was restored: then ids continue after the
             restored batch.
-        rows: Rows that it read from the source.
+        rows: Number of rows that it read from the sources.
         watermark: Watermark of the last operator after it, milliseconds; −2^63 before any row.
         processing_time: Its processing time, milliseconds.
         metrics: Cumulative counters by operator and name (`keyed.engine.counters`).
@@ -57,7 +57,7 @@ class RestoreProgress:
     Attributes:
         operator: Its name.
         groups_done: Key groups of the changelog that were read.
-        groups: Key groups of the changelog that are to be read.
+        groups: Key groups of the changelog in total.
         records: Records that were read.
     """
 
@@ -68,7 +68,7 @@ class RestoreProgress:
 
 
 def log_restore(progress: RestoreProgress) -> None:
-    """Log it, where no ``on_restore=`` is given."""
+    """Log the progress of a restore, if no ``on_restore=`` is given."""
     _log.info("operator %s: %d of %d key groups and %d records are restored", *attrs.astuple(progress))
 
 
@@ -134,7 +134,7 @@ class RunResult(Shown):
             OutputDefinitionError: The values have no common columns or types.
         """
         if self._table is None:
-            raise DefinitionError("the result was not made by a run, and has no columns")
+            raise DefinitionError("the result does not come from a run, and has no columns")
         return self._table(self.values)
 
     def to_pandas(self) -> pd.DataFrame:

@@ -95,7 +95,7 @@ class Row(tuple[Any, ...]):
         return f"Row({', '.join(f'{name}={value!r}' for name, value in zip(self._fields, self, strict=False))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Row classes are made on demand, so a process that reads the pickle has to make its own.
+        # Row classes are created on demand, so a process that reads the pickle has to create its own.
         return _restore, (self._fields, tuple(self))
 
 

@@ -13,7 +13,7 @@ _LONGEST = 200
 
 
 class Shown:
-    """Lets a notebook show the ``repr``."""
+    """Shows the ``repr`` in notebooks."""
 
     __slots__ = ()
 
@@ -58,7 +58,7 @@ def shown(value: Any) -> str:
 
 
 def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
-    """Let the signature of a function that takes options name them, for ``help`` and notebooks, and refuse others.
+    """Show the options of a function in its signature, for ``help`` and notebooks, and refuse others.
 
     Type checkers and editors read them from ``Unpack``; inspection of the function itself would show ``**options``.
     Another keyword raises a `TypeError` that names the call, and an option with a similar name.
@@ -93,7 +93,7 @@ def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
 
 
 def names_options(function: F) -> F:
-    """Let a function refuse unknown keywords with the names of its own."""
+    """Make a function refuse unknown keywords, with its own keywords in the message."""
     known = list(inspect.signature(function).parameters)
 
     @functools.wraps(function)
@@ -113,4 +113,4 @@ def _no_option(function: Callable[..., Any], name: str, known: list[str]) -> Typ
     near = "".join(f" (did you mean {each!r}?)" for each in difflib.get_close_matches(name, known, n=1))
     called = function.__qualname__.removesuffix(".__init__")
     names = ", ".join(each for each in known if each != "self")
-    return TypeError(f"{called}: {name!r} is no option{near}; there are {names}")
+    return TypeError(f"{called}: {name!r} is not an option{near}; the options are {names}")

@@ -18,7 +18,7 @@ from keyed.shown import Shown, named
 
 SinkMode = Literal["error", "overwrite"]
 
-#: Suffixes of files that are no folders of Parquet files.
+#: Suffixes of files that are not folders of Parquet files.
 _FILES = frozenset(
     {
         *(".arrow", ".avro", ".bz2", ".csv", ".db", ".duckdb", ".feather", ".gz", ".html", ".ipc", ".json", ".jsonl"),
@@ -75,7 +75,7 @@ class CollectSink(Shown):
 
 
 Sink = ParquetSink | FunctionSink | CollectSink
-#: What is taken for a sink: see `sink_of`.
+#: The arguments that `sink_of` accepts.
 SinkLike = Sink | str | os.PathLike[str] | Callable[[Any, int], object]
 
 
@@ -117,8 +117,8 @@ def sink_of(sink: Any) -> Sink:
         folder = local_folder(made.path)
         if Path(made.path).suffix.lower() in _FILES and (folder is None or not folder.is_dir()):
             raise DefinitionError(
-                f"sink={made.path!r} has the name of a file, and a path is a folder of Parquet files; give the path of "
-                f"a folder, a function (batch, id) that writes the file, or keyed.parquet_sink({made.path!r}) for a "
+                f"sink={made.path!r} has the name of a file, and a path names a folder of Parquet files; give the path "
+                f"of a folder, a function (batch, id) that writes the file, or keyed.parquet_sink({made.path!r}) for a "
                 "folder of that name"
             )
         return made
@@ -128,7 +128,7 @@ def sink_of(sink: Any) -> Sink:
 
 
 def check_distinct(sinks: Iterable[Sink]) -> None:
-    """Check that no two outputs of a query have one sink, where the second would replace the first.
+    """Check that no two outputs of a query have the same sink, where the second would replace the first.
 
     Raises:
         DefinitionError: Two have: the same folder under any names, or the same collecting sink.

@@ -19,8 +19,8 @@ class _Pause:
         return "keyed.PAUSE"
 
 
-#: What a source yields in place of an element when it has none for now, or when enough time has passed: the batch ends
-#: there. Without rows one is run only if a processing-time timer is due. Between two of them a query does not stop.
+#: Yielded by a source in place of an element when it has none for now, or when enough time has passed: the batch ends
+#: there. A batch without rows runs only if a processing-time timer is due. A query can stop at a pause.
 PAUSE = _Pause()
 
 
@@ -33,8 +33,8 @@ class IngestionTime:
         return "keyed.INGESTION_TIME"
 
 
-#: What `stream` takes as ``timestamp``, so that each row has the time of its batch: Flink's third notion of time. It
-#: never goes back, and a batch that is run again has the time of its first attempt.
+#: Value of ``timestamp`` in `stream` that gives each row the time of its batch: Flink's third notion of time. It never
+#: goes back, and a rerun of a batch has the time of its first attempt.
 INGESTION_TIME = IngestionTime()
 
 

@@ -32,7 +32,7 @@ OUT = TypeVar("OUT")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _NO_DEFAULT: Any = object()
 
-#: What `VersionedState.put` returns of a version that is older than the history, and was dropped (Kafka Streams'
+#: Returned by `VersionedState.put` for a version that is older than the history, and was dropped (Kafka Streams'
 #: ``PUT_RETURN_CODE_NOT_PUT``).
 NOT_PUT: Final = MIN_TIMESTAMP
 
@@ -62,13 +62,13 @@ def _type(type_: Any) -> Any:
     """Return a declared type; `object` where there is none.
 
     Raises:
-        StateDefinitionError: It is a name and not a type.
+        StateDefinitionError: It is text or a value, and not a type.
     """
     if isinstance(type_, str):
-        raise StateDefinitionError(f"{type_!r} is text and no type of a state; give the type itself, as in int")
+        raise StateDefinitionError(f"{type_!r} is text, not a type; give the type itself, as in int")
     if isinstance(type_, bool | int | float | bytes | list | dict | tuple | set):
         raise StateDefinitionError(
-            f"{type_!r} is a value and no type of a state; give the type first: ValueState({type(type_).__name__}, "
+            f"{type_!r} is a value, not a type; give the type first: ValueState({type(type_).__name__}, "
             f"default={type_!r})"
         )
     return object if type_ is None else type_
@@ -99,7 +99,7 @@ def used_outside(what: str, calls: str) -> NoReturn:
     raise StateAccessError(f"{what} was used outside of a call; use it inside {calls}")
 
 
-#: What a value can do and a state cannot, by the operator that a message names. ``==`` is beside them.
+#: Special methods of values that a state refuses, with the operator for the message. ``==`` is defined separately.
 _OPERATORS = {
     **{f"__{name}__": sign for name, sign in (("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="))},
     **{
@@ -127,7 +127,7 @@ class State(NoValue):
     """
 
     kind = "state"
-    #: How it is read and written, for messages.
+    #: The ways to read and write it, for messages.
     reading, writing = ".get()", ".update(...)"
     _lifetime = "ttl"
     _calls = f"{ROW_CALLS}, and call namespace() there too"
@@ -158,7 +158,7 @@ class State(NoValue):
             self.set_name(name)
 
     def set_name(self, name: str) -> None:
-        """Give the state its name.
+        """Set the name of the state.
 
         Raises:
             StateDefinitionError: The name breaks the rule.
@@ -183,7 +183,7 @@ class State(NoValue):
         def __eq__(self, other: object) -> bool:
             return self is other if isinstance(other, State) else self._no_value("comparison")
 
-        # Without __get__, reading the attribute stays a look into the instance.
+        # Without __get__, reading the attribute is a plain lookup in the instance.
         def __set__(self, function: object, value: Any) -> None:
             name = self._attribute
             if not isinstance(value, State):
@@ -226,7 +226,7 @@ class State(NoValue):
         )
 
 
-#: Where states are declared, and what they have for the library.
+#: Attributes of states that are internal to the library.
 _DECLARING = ("keyed.state", "keyed.table_declaration")
 _INTERNAL = ("set_name", "replaced", "no_attribute", "mistake", "in_place", "rows", "named_by", "shown_as")
 
@@ -254,7 +254,7 @@ def inner_state(
     table: Mapping[str, Any] | None = None,
     is_shown: bool = True,
 ) -> S:
-    """Return a state of a library's operator, with what its users need not know of it.
+    """Return a state of a library's operator, with options that its users do not need.
 
     Args:
         state: The state. It is changed.

@@ -93,7 +93,7 @@ _PROCESS_FIRST = "an output runs: stream.key_by('column').process(function).{1}(
 _VALUES = "the values are those of a run: output.run().values, .to_arrow() or .to_pandas(); on Spark also output.df"
 _SINK = "run it with the sink, as in output.run('folder'), or several with keyed.run(output.to('folder'), ...)"
 _TIMES = "give them to the source: keyed.stream(source, timestamp='column', watermark=...)"
-#: What is asked of streams that other things have, and what to write.
+#: Operations that other objects have and streams lack, with remedies.
 _REMEDIES = {
     **dict.fromkeys(("process", "window"), _KEY_FIRST),
     **dict.fromkeys(("map", "filter", "flat_map", "select", "reduce", "sum", "count"), _ROWS),
@@ -105,7 +105,7 @@ _REMEDIES = {
 }
 
 
-#: The same of outputs.
+#: The same for outputs.
 _OF_OUTPUTS = {
     **dict.fromkeys(("print", "show", "collect", "values", "to_pandas", "to_arrow", "toPandas", "execute"), _VALUES),
     **dict.fromkeys(("sink_to", "add_sink", "write", "save", "to_parquet"), _SINK),
@@ -114,7 +114,7 @@ _OF_OUTPUTS = {
 
 
 class _SuggestsOperations(Shown):
-    """Answers for operations that a stream does not have."""
+    """Suggests remedies for operations that a stream does not have."""
 
     if not TYPE_CHECKING:
 
@@ -288,8 +288,8 @@ class KeyedStream(_SuggestsOperations):
                 `KeyedProcessFunction`.
 
         Raises:
-            DefinitionError: The other one is neither, or has another number of key columns, or one of them is
-                connected.
+            DefinitionError: The other one has another type or number of key columns, or one of them is connected
+                already.
         """
         if isinstance(other, BroadcastStream):
             return self._with_broadcast(other)
@@ -421,7 +421,7 @@ class KeyedStream(_SuggestsOperations):
             restore_from = RestorePoint(restore_from)
         if restore_from is not None and restore_from.changelog == changelog:
             raise DefinitionError(
-                f"restore_from and changelog are the same, {changelog!r}: a restored query starts one of its own"
+                f"restore_from and changelog are the same, {changelog!r}: a restored query starts a new changelog"
             )
         if restore_from is not None and initial_state is not None:
             raise DefinitionError("restore_from and initial_state are both given, and a query starts with one of them")
@@ -429,7 +429,7 @@ class KeyedStream(_SuggestsOperations):
             if earlier.name == name:
                 raise DefinitionError(f"operator name {name!r} is used twice in this query; give name=... to one")
             if changelog is not None and earlier.changelog == changelog:
-                raise DefinitionError(f"changelog={changelog!r} is that of another operator of this query")
+                raise DefinitionError(f"changelog={changelog!r} is used by another operator of this query")
         for each in self.inputs:
             if isinstance(each.origin, Output) and each.columns is not None and not callable(each.keys):
                 missing = [key for key in each.keys if key not in each.columns]
@@ -458,7 +458,7 @@ class KeyedStream(_SuggestsOperations):
         return Output(stage, None)
 
     def window(self, assigner: Assigner[W]) -> W:
-        """Cut the stream into windows: returns ``assigner.windowed(self)`` (see the package `windows`)."""
+        """Cut the stream into windows: returns ``assigner.windowed(self)`` (see `keyed.windows`)."""
         if isinstance(assigner, type):
             raise DefinitionError(
                 f"window({assigner.__name__}): give an object and not the class, such as {assigner.__name__}.of(size)"
@@ -534,7 +534,7 @@ class Output(Unkeyed, Port):
             others: Outputs that run in the same query.
 
         Raises:
-            DefinitionError: One is no output, or they cannot be in one query.
+            DefinitionError: One is not an output, or they cannot be in one query.
         """
         if not all(isinstance(other, Output) for other in others):
             raise DefinitionError("explain takes outputs of operators: output.explain(other, ...)")
@@ -706,7 +706,7 @@ def _with_changelogs(last: Stage, options: Options) -> Stage:
         if stage.restore_from is not None and stage.restore_from.changelog == changelog:
             raise DefinitionError(
                 f"tables={str(folder)!r} holds the changelog that operator {stage.name!r} is restored from, and a "
-                "restored query starts one of its own: give changelog= another place, or tables= another folder"
+                "restored query starts a new changelog: give changelog= another place, or tables= another folder"
             )
         stages.append(attrs.evolve(stage, changelog=changelog))
     return attrs.evolve(stages[-1], before=tuple(stages[:-1]))
@@ -733,8 +733,8 @@ def _as_arrow(source: Any) -> Any:
     if source is None or isinstance(source, str | bytes | int | float | type) or inspect.isroutine(source):
         called = "; call it" if inspect.isroutine(source) else ""
         raise DefinitionError(
-            f"source of type {type(source).__name__} is no stream; give a Spark, pandas or Arrow table, or an iterable "
-            f"of elements{called}"
+            f"source of type {type(source).__name__} is not a stream; give a Spark, pandas or Arrow table, or an "
+            f"iterable of elements{called}"
         )
     module, name = type(source).__module__.partition(".")[0], type(source).__name__
     columns = getattr(getattr(source, "schema", None), "names", ()) if module == "pyarrow" else ()
@@ -752,8 +752,8 @@ def _as_arrow(source: Any) -> Any:
         return source.to_arrow() if module == "polars" else pa.Table.from_pandas(source, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise DefinitionError(
-            f"the {module} DataFrame has columns that are none of Arrow's ({error}); give each one type and a name "
-            "of its own"
+            f"the {module} DataFrame has columns that Arrow does not support ({error}); give each column one type and "
+            "a unique name"
         ) from error
 
 
@@ -768,7 +768,9 @@ def _check_connectable(*streams: KeyedStream) -> None:
         DefinitionError: One is connected.
     """
     if any(each.side for stream in streams for each in stream.inputs):
-        raise DefinitionError("connect takes two streams, and one of these is connected; unite those of a side")
+        raise DefinitionError(
+            "connect takes two streams, and one of these is connected already; unite the streams of a side"
+        )
 
 
 def _check_sides(function: Function, stream: KeyedStream) -> None:
@@ -780,9 +782,9 @@ def _check_sides(function: Function, stream: KeyedStream) -> None:
     name = type(function).__name__
     if stream.broadcast_states:
         if stream.global_tables and not isinstance(function, KeyedProcessFunction):
-            raise DefinitionError(f"{name} is no KeyedProcessFunction, which a stream beside global tables takes")
+            raise DefinitionError(f"{name} is not a KeyedProcessFunction, which a stream with global tables needs")
         if not (stream.global_tables or isinstance(function, KeyedBroadcastProcessFunction)):
-            raise DefinitionError(f"{name} is no KeyedBroadcastProcessFunction, which a broadcast stream takes")
+            raise DefinitionError(f"{name} is not a KeyedBroadcastProcessFunction, which a broadcast stream needs")
         described = {state.name: state for state in stream.broadcast_states}
         for state_name, (attribute, state) in declared_states(function).items():
             if described.get(state_name, state) is not state:
@@ -796,7 +798,7 @@ def _check_sides(function: Function, stream: KeyedStream) -> None:
         raise DefinitionError(
             f"{name} takes two streams: give it a.connect(b).key_by(...)"
             if takes_two(function)
-            else f"{name} is no KeyedCoProcessFunction (or VectorizedCoFunction), which two connected streams take"
+            else f"{name} is not a KeyedCoProcessFunction (or VectorizedCoFunction), which two connected streams need"
         )
 
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 def tabled(outputs: Iterable[BoundOutput]) -> Callable[[Sequence[Any]], pa.Table]:
-    """Return a function that makes a table of the collected values of a query.
+    """Return a function that converts the collected values of a query to a table.
 
-    The columns are the declared ones of the output that is collected; those of several have none in common.
+    The columns are the declared ones of the collected output; several outputs have no common columns.
     """
     collected = [bound.output for bound in outputs if isinstance(bound.sink, CollectSink)]
     return partial(table_of_values, schema=collected[0].schema if len(collected) == 1 else None)

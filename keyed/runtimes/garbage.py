@@ -1,15 +1,15 @@
-"""Python's cyclic garbage collector while batches run: rarer than by default, and bounded in objects and in bytes.
+"""Settings of Python's cyclic garbage collector while batches run: rarer than by default, bounded in objects and bytes.
 
-By default Python looks for cycles after every 700 new objects. In a batch of many rows nearly all of those are alive,
-and looking at them again and again costs a third of the run. Reference counts free rows anyway.
+By default Python looks for cycles after every 700 new objects. In a batch of many rows nearly all of them are alive,
+and scanning them repeatedly costs a third of the run. Reference counts free rows anyway.
 
-Two bounds hold instead, also within a batch:
+Two bounds apply instead, also within a batch:
 
 - **Objects.** The automatic collector runs after `_YOUNG` objects that were not freed. Its older generations follow as
-  Python's do, so cyclic garbage is a few times that number of objects at most, plus a quarter of the objects that live.
-- **Bytes.** A cycle may hold a large buffer, so a few objects may be much memory. When the process has grown by a
-  quarter, and by `_STEP_BYTES` at least, since the last time, all generations are collected, and the C library returns
-  what is free to the system.
+  Python's do, so cyclic garbage is at most a few times that number of objects, plus a quarter of the live objects.
+- **Bytes.** A cycle may hold a large buffer, so a few objects may take much memory. When the process has grown by a
+  quarter, and by at least `_STEP_BYTES`, since the last time, all generations are collected, and the C library returns
+  free memory to the system.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from typing import Any, Self
 
 from keyed.engine.batch import Chunk
 
-#: New objects before the young generation is collected; and how often that is before an older one is.
+#: Number of new objects before the young generation is collected, and of such collections before an older one is.
 _YOUNG, _OLDER = 200_000, 5
-#: Growth of the process in bytes before everything is collected.
+#: Growth of the process, in bytes, before all generations are collected.
 _STEP_BYTES = 64 << 20
-#: Rows between two looks at the size of the process.
+#: Number of rows between two checks of the size of the process.
 _ROWS = 1000
 
 
 class _Thresholds:
-    """The thresholds of the collector, which queries of a process that run at one time change together."""
+    """The thresholds of the collector, which concurrent queries of a process share."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -52,7 +52,7 @@ class _Thresholds:
             self._users += 1
 
     def restore(self) -> None:
-        """Restore what the program had when the first came, if this is the last."""
+        """Restore the program's thresholds if this is the last query."""
         with self._lock:
             self._users -= 1
             if not self._users:
@@ -63,9 +63,9 @@ _THRESHOLDS = _Thresholds()
 
 
 class Collector:
-    """Keeps the collector to the two bounds while it is entered. Afterwards its thresholds are as they were before.
+    """Applies the two bounds to the collector inside of the context, and restores its thresholds afterwards.
 
-    A program that has switched the collector off keeps it so; only the bound in bytes holds then.
+    If the program has disabled the collector, it stays disabled, and only the bound in bytes applies.
     """
 
     def __enter__(self) -> Self:
@@ -86,7 +86,7 @@ class Collector:
             self._set_limit()
 
     def within(self, chunks: Callable[[], Iterable[Chunk]]) -> Callable[[], Iterator[Chunk]]:
-        """Return the same rows in smaller chunks; between these the process is looked at."""
+        """Return the same rows in smaller chunks, between which the size of the process is checked."""
 
         def smaller() -> Iterator[Chunk]:
             for keys, timestamps, elements, sides in chunks():
@@ -105,7 +105,7 @@ class Collector:
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process has; where the system does not report it, the most that it has had."""
+    """Return the memory of this process, or its peak memory if the system does not report the current value."""
     try:
         statistics = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -118,7 +118,7 @@ def resident_bytes() -> int:
 
 
 def return_free_memory() -> None:
-    """Return what the C library holds for later use to the system, where the library can."""
+    """Return free memory of the C library to the system, if the library supports it."""
     trim = _trim()
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""Initial state as Arrow tables: what users give for it, cut by key group."""
+"""Initial state as Arrow tables, cut by key group."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def frames_of(given: Any, function: Function, operator: str) -> list[tuple[str | None, Any]]:
-    """Return the frames of an initial state, each with the name of its state if all its rows are of one.
+    """Return the frames of an initial state, each with the name of its state if all its rows belong to one.
 
     Raises:
-        DefinitionError: Something is no frame.
+        DefinitionError: An argument is not a frame.
     """
     frames: list[tuple[str | None, Any]] = list(given.items()) if isinstance(given, Mapping) else [(None, given)]
     for state, frame in frames:
@@ -59,7 +59,7 @@ def arrow_table(frame: Any) -> pa.Table:
 def by_group(
     given: Any, function: Function, keys: tuple[str, ...], operator: str, parallelism: int
 ) -> list[Callable[[], Iterable[InitialEntry]]]:
-    """Return what each key group of an operator starts with.
+    """Return the initial entries of each key group of an operator.
 
     Args:
         given: Its initial state.
@@ -69,7 +69,7 @@ def by_group(
         parallelism: Number of its key groups.
 
     Raises:
-        DefinitionError: Something is no frame, or has no columns for the key.
+        DefinitionError: An argument is not a frame, or has no columns for the key.
     """
     parts: list[list[tuple[str | None, pa.Table]]] = [[] for _ in range(parallelism)]
     for state, frame in frames_of(given, function, operator):
@@ -83,7 +83,7 @@ def by_group(
 
 
 def cut(table: pa.Table, keys: tuple[str, ...], operator: str, parallelism: int) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows of each key group that has some. Rows without a key go to the first, which refuses them.
+    """Yield the rows of each key group that has any. Rows without a key go to the first group, which refuses them.
 
     Raises:
         DefinitionError: There are no columns for the key.

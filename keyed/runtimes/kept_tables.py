@@ -1,4 +1,4 @@
-"""The state tables that a query keeps of its operators: `keyed.run` and `keyed.start` with ``tables=``."""
+"""The state tables that a query keeps for its operators: `keyed.run` and `keyed.start` with ``tables=``."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from keyed.graph import Stage
 from keyed.options import Options
 from keyed.tables.state_tables import StateTables, keep_tables, read_kept_tables
 
-#: Seconds from one look at the changelogs to the next.
+#: Seconds between two polls of the changelogs.
 _EVERY = 0.05
 
 
 class KeptTables:
-    """The tables of a query, followed beside it.
+    """The tables of a query, followed while it runs.
 
     Args:
         last: The last stage.
-        options: With the folder, if there are to be tables.
+        options: The options of the query, with the folder if tables are wanted.
 
     Raises:
         DefinitionError: The folder holds tables of another query.
-        LocalStoreError: Another program keeps the tables level.
+        LocalStoreError: Another program writes the tables.
     """
 
     def __init__(self, last: Stage, options: Options) -> None:
         self._tables: StateTables | None = None
-        #: Opens the tables to be read, when this has let go of them; ``None`` if there are none.
+        #: Opens the tables for reading, after `leave` has released them; ``None`` if there are none.
         self.read: Callable[[], StateTables] | None = None
         if options.tables is not None:
             types = {stage.name: stage.function for stage in last.chain}
@@ -39,7 +39,7 @@ class KeptTables:
 
     @property
     def tables(self) -> StateTables:
-        """The tables; after `leave` they are only read.
+        """The tables; after `leave` they are read-only.
 
         Raises:
             DefinitionError: There are none.
@@ -56,14 +56,14 @@ class KeptTables:
         return {} if tables is None else {"tables_status": tables.status.number, "tables_failures": tables.failures}
 
     def finish(self) -> None:
-        """Apply the last batch, when all changelogs have it, and stop following."""
+        """Apply the last batch once all changelogs have it, and stop following."""
         if self._tables is not None:
             self._tables.stop()
             self._tables.poll()
 
     def leave(self) -> None:
-        """Release the folder, because the query has failed: another one may keep tables there."""
-        # A changelog that cannot be read now is read by the next query.
+        """Release the folder after a failure of the query, so that another query can keep tables there."""
+        # The next query reads a changelog that cannot be read now.
         with suppress(KeyedError):
             self.finish()
         tables, self._tables = self._tables, None
@@ -82,8 +82,8 @@ def kept_tables(last: Stage, options: Options, *, stay: bool) -> Iterator[KeptTa
 
     Args:
         last: The last stage.
-        options: Those of the query.
-        stay: Whether they stay open when the query was started as it should be.
+        options: The options of the query.
+        stay: Keep them open after a successful start of the query.
     """
     kept = KeptTables(last, options)
     try:

@@ -1,4 +1,4 @@
-"""The queries that a restored one continues, on any runtime: it may write to the folders of their sinks."""
+"""The queries that a restored query continues, on any runtime: it may write to the folders of their sinks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class _Queries:
     queries: list[str] = attrs.field(factory=list)
 
 
-#: By the kind of a position: `LocalPosition` and `SparkPosition`.
+#: Formats by the kind of a position: `LocalPosition` and `SparkPosition`.
 _FORMATS: dict[bytes, RecordFormat[_Queries]] = {
     kind: RecordFormat(kind, version, _Queries) for kind, version in ((b"KRUN", 2), (b"KSPK", 2))
 }
 
 
 def lineage(cut: Cut) -> list[str]:
-    """Return the ids of the queries that one restored at a cut goes on from.
+    """Return the ids of the queries that a query restored at a cut continues.
 
-    A query from a past state goes on from none: it is one beside that which went on from there.
+    A query restored to a past state continues none: it is a branch beside the query that continued from there.
 
     Raises:
         CorruptionError: The position of the cut is damaged.

@@ -2,12 +2,12 @@
 
 The folder holds Parquet files ``part-<batch id>-<number>.parquet``, as a sink's folder does, and the mark of the query
 (`keyed.runtimes.sink_folder`). The number is two digits of the input and six of the partition. Rows of tables and of
-Spark are there in their columns; other elements in a column ``__keyed_element``, as `keyed.codec.tagged` encodes them.
-A column ``__keyed_timestamp`` has their event time. The schema's metadata has under ``keyed.record`` the name of the
-operator and, as JSON, which side of it the input is.
+Spark are stored in their columns; other elements in a column ``__keyed_element``, encoded by `keyed.codec.tagged`. A
+column ``__keyed_timestamp`` has their event time. The schema's metadata has the name of the operator and the side of
+the input, as JSON under ``keyed.record``.
 
-A batch is written before it is committed, and again in the same place if it runs again: of a batch that is in the job's
-changelog the record is whole. Rows that are bad are not in it.
+A batch is written before it is committed, and written again in the same place if it runs again. The record of a batch
+in the job's changelog is therefore complete. Bad rows are not recorded.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Recorder:
     """The recording of a job's input. It is sent to the tasks that write it.
 
     Attributes:
-        path: The folder, which all of them reach.
+        path: The folder, which all tasks reach.
         operator: Name of the first operator.
-        first_batch: What is added to the ids of batches.
+        first_batch: Number that is added to the ids of batches.
     """
 
     path: str
@@ -52,10 +52,10 @@ class Recorder:
     first_batch: int = 0
 
     def claim(self, queries: Sequence[str], batches: int, next_batch: int) -> None:
-        """Make the folder this query's. See `keyed.runtimes.sink_folder.claim`.
+        """Claim the folder for this query. See `keyed.runtimes.sink_folder.claim`.
 
         Raises:
-            SinkError: It is another query's, or cannot be used.
+            SinkError: It belongs to another query, or cannot be used.
         """
         try:
             make_private(Path(self.path))
@@ -66,7 +66,7 @@ class Recorder:
             ) from error
 
     def begin(self, batch: int) -> None:
-        """Remove what an earlier attempt has recorded of a batch, which had other partitions perhaps.
+        """Remove the records of an earlier attempt of a batch, which may have had other partitions.
 
         Raises:
             SinkError: The folder cannot be written.
@@ -89,7 +89,7 @@ class Recorder:
 
     @contextmanager
     def writer(self, batch: int, number: int, partition: int, side: int) -> Iterator[Any]:
-        """Give what takes the rows of one partition of an input, a table at a time; they are there at the end.
+        """Yield a writer for the rows of one partition of an input, table by table; the file is published at the end.
 
         Raises:
             SinkError: The folder cannot be written.
@@ -124,39 +124,39 @@ class Recorder:
                     staged.replace(target)
         finally:
             if file is not None:
-                # What is not written yet is no longer wanted: it was, or the attempt has failed.
+                # Unwritten rows are not needed any more: the file was published, or the attempt has failed.
                 with suppress(OSError):
                     file.close()
                 staged.unlink(missing_ok=True)
 
     @contextmanager
     def _naming_itself(self) -> Iterator[None]:
-        """Say which folder cannot be written.
+        """Translate errors into errors that name the folder.
 
         Raises:
-            SinkError: It cannot.
+            SinkError: The folder cannot be written.
         """
         try:
             yield
         except OSError as error:
             raise SinkError(
-                f"record={self.path!r}: {error.strerror or error}; no batch is committed that is not recorded: make "
-                "room or the folder writable, and run again from the checkpoint"
+                f"record={self.path!r}: {error.strerror or error}; no batch is committed without its record: free "
+                "space or make the folder writable, and run again from the checkpoint"
             ) from error
 
 
 def recorder(path: Any, first: Stage) -> Recorder | None:
-    """Return what records the input of a job's first operator; ``None`` if nothing does.
+    """Return the recorder of the input of a job's first operator; ``None`` if it is not recorded.
 
     Raises:
-        DefinitionError: It is no path of a folder, or the operator has no changelog, without which nothing is replayed.
+        DefinitionError: It is not the path of a folder, or the operator has no changelog, which a replay needs.
     """
     if path is None:
         return None
     if first.changelog is None:
         raise DefinitionError(
-            f"record={path!r}: operator {first.name!r} has no changelog, which tells the state before each batch and "
-            "which batches were committed; give process(..., changelog=...)"
+            f"record={path!r}: operator {first.name!r} has no changelog, which holds the state before each batch and "
+            "the committed batches; give process(..., changelog=...)"
         )
     return Recorder(folder_path(path, "record"), first.name)
 
@@ -173,13 +173,14 @@ def table_of_elements(values: Sequence[Any], timestamps: Sequence[int | None] | 
         encoded = pa.array([encode_tagged(value) for value in values], pa.binary())
     except EncodingError as error:
         raise DefinitionError(
-            f"record=: an element cannot be recorded: {error}; let the source give rows: dictionaries, tuples, a table"
+            f"record=: an element cannot be recorded: {error}; the source has to yield rows: dictionaries, tuples, a "
+            "table"
         ) from error
     return with_timestamps(pa.table({ELEMENT_COLUMN: encoded}), timestamps)
 
 
 def with_timestamps(table: pa.Table, timestamps: Any) -> pa.Table:
-    """Return a table with the column of timestamps; with those that it has, or null, where they are not given."""
+    """Return a table with the column of timestamps; by default with its own timestamps, or null."""
     import pyarrow as pa
 
     from keyed.table_state.batches import timestamped

@@ -1,4 +1,4 @@
-"""Operations on the checkpoints of either runtime: `flush` and `verify`, as `keyed.recovery` has them."""
+"""Operations on the checkpoints of either runtime: `flush` and `verify` of `keyed.recovery`."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def flush(
     *,
     session: SparkSession | None = None,
 ) -> dict[str, int]:
-    """Export what a checkpoint has committed and its changelogs lack.
+    """Export the committed batches of a checkpoint that its changelogs lack.
 
-    Queries of `keyed.run` and `keyed.start` do it when they end. It is for a query of Spark that was started with plain
-    ``writeStream``, whose last batch is not exported, for one that was killed, and for a changelog that is added to a
-    checkpoint: an empty changelog starts with a snapshot.
+    Queries of `keyed.run` and `keyed.start` do this when they end. Use it for a Spark query that was started with plain
+    ``writeStream``, whose last batch is not exported; for a query that was killed; and for a changelog that is added to
+    a checkpoint. An empty changelog starts with a snapshot.
 
     Args:
         checkpoint: Folder of the checkpoint, of either runtime. A run of the local runtime must not be using it; a
             query of Spark may.
         changelogs: Changelogs, or URLs of those in object stores, by name of operator.
-        session: The session to read a checkpoint of Spark with; by default one from `keyed.spark_session`.
+        session: The session that reads a checkpoint of Spark; by default one from `keyed.spark_session`.
 
     Returns:
         Id of the last batch by operator, which its changelog now has.
 
     Raises:
         CheckpointError: There is no checkpoint, a run is using it, or it has no such operator.
-        ChangelogDiverged: A changelog is not this checkpoint's.
+        ChangelogDiverged: A changelog does not belong to this checkpoint.
         ChangelogError: A changelog cannot be written.
     """
     used = _session_for(checkpoint, session)
@@ -63,18 +63,18 @@ def verify(
 ) -> list[Verified]:
     """Check state against the hashes in its commits.
 
-    A changelog is checked commit by commit, as far back as it goes; memory is needed for the state of one key group.
-    A checkpoint is checked at its last commit, and with its changelog entry by entry.
+    A changelog is checked commit by commit, as far back as it goes; memory is needed for the state of one key group. A
+    checkpoint is checked at its last commit, and compared with its changelog entry by entry.
 
     Args:
         source: A changelog, or the folder of a checkpoint of either runtime. A run of the local runtime must not be
             using it; a query of Spark may.
-        changelog: The changelog of an operator of the checkpoint: that operator is checked, against it. Without one all
-            operators of the checkpoint are.
-        session: The session to read a checkpoint of Spark with; by default one from `keyed.spark_session`.
+        changelog: The changelog of an operator of the checkpoint: only that operator is checked, and compared with it.
+            Without one, all operators of the checkpoint are checked.
+        session: The session that reads a checkpoint of Spark; by default one from `keyed.spark_session`.
 
     Returns:
-        A `Verified` for each key group; one without a ``problem`` is right.
+        A `Verified` for each key group; its ``problem`` is empty if the group is correct.
 
     Raises:
         CheckpointError: There is no checkpoint, a run is using it, or it has no such operator.
@@ -104,11 +104,11 @@ def operators_of(opened: Checkpoint) -> list[str]:
 
 
 def _session_for(checkpoint: str | os.PathLike[str], session: SparkSession | None) -> SparkSession | None:
-    """Return a session to read a checkpoint of Spark with, ``None`` for one of the local runtime."""
+    """Return a session that reads a checkpoint of Spark, ``None`` for a checkpoint of the local runtime."""
     if not isinstance(checkpoint, str | os.PathLike):
         raise DefinitionError(f"{checkpoint!r:.100} is neither a changelog nor the folder of a checkpoint")
     text = os.fspath(checkpoint)
-    # Other file systems than this machine's are Spark's.
+    # Spark reads all file systems except this machine's.
     if "://" not in text and ":/" not in text:
         path = Path(text)
         if (path / COMMITS_FOLDER).is_dir():

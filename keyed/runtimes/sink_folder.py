@@ -1,14 +1,14 @@
 """Ownership of a Parquet sink's folder: a mark in it names the query, and another query is refused.
 
-A query has an id of its own, which is kept with its checkpoint; without a checkpoint each run is a query. One that is
-restored from the changelogs of another goes on in the folder of that one, which from then on is its own: the earlier
-query is refused there. Of two that begin in a folder at one moment the second is refused; in the local runtime a query
-holds a lock on its folders as long as it runs.
+A query has an id, which is kept with its checkpoint; without a checkpoint each run is a query. A query that is restored
+from the changelogs of another one continues in its folder and takes it over: the earlier query is refused there. If two
+queries begin in a folder at the same time, the second is refused; in the local runtime a query holds a lock on its
+folders while it runs.
 
 The mark ``_keyed-query`` is a frame (`keyed.codec.frames`) of kind ``KSNK``, version 1, whose payload is msgpack of
-``{"queries": [id, ...]}``: the query, after those that it was restored from. In a folder that only Spark reaches it is
-the one line, in base64, of a text dataset of this name, or of one in it. Readers of Parquet pass over names that begin
-with ``_``.
+``{"queries": [id, ...]}``: the query, after those that it was restored from. In a folder that only Spark reaches, it is
+the only line, in base64, of a text dataset of this name, or of one in it. Readers of Parquet skip names that begin with
+``_``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from keyed.stores.lease import NO_LOCKS, Lease
 
 MARK = "_keyed-query"
 
-#: Types of columns that had no values.
+#: Types of columns without values.
 _NO_TYPE = {"null", "void"}
 _log = logging.getLogger(__name__)
 _OURS = re.compile(r"(?:part-|batch=)(\d{10,})(?:-\d{4,}\.parquet|/.*)")
@@ -47,14 +47,14 @@ class SinkFolder(Protocol):
         """Return the mark, ``None`` if there is none."""
 
     def write_mark(self, mark: bytes, *, new: bool) -> None:
-        """Write the mark, or replace the one that is there.
+        """Write the mark, or replace an existing one.
 
         Raises:
-            FileExistsError: It is to be new, and there is one; where the folder can tell.
+            FileExistsError: ``new`` is true, and a mark exists, if the folder can detect it.
         """
 
     def parquet_files(self) -> list[str]:
-        """Return the paths in the folder of the Parquet files that readers see."""
+        """Return the paths of the Parquet files in the folder that readers see."""
 
     def remove(self, files: Sequence[str]) -> None:
         """Remove Parquet files."""
@@ -69,17 +69,17 @@ _RECORD: RecordFormat[_Mark] = RecordFormat(b"KSNK", 1, _Mark)
 
 
 def claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batches: int, next_batch: int) -> None:
-    """Make a sink's folder that of a query, before the query writes into it in this run.
+    """Claim a sink's folder for a query, before the query writes to it in this run.
 
     Args:
         sink: The sink.
         folder: Its folder.
         queries: Id of the query, after those of the queries that it was restored from.
-        batches: How many batches the query has committed itself.
+        batches: Number of batches that the query itself has committed.
         next_batch: Id of the batch that it writes next.
 
     Raises:
-        SinkError: The folder is another query's, or was written by something else, or cannot be read or written.
+        SinkError: The folder belongs to another query, was written by another program, or cannot be read or written.
         CorruptionError: The mark is damaged.
     """
     try:
@@ -90,16 +90,16 @@ def claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batches
 
 def _claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batches: int, next_batch: int) -> None:
     mark = folder.read_mark()
-    # One that is empty is of a query that was killed when it made it.
+    # An empty mark was left by a query that was killed while it wrote it.
     owner = decode_mark(mark, f"{folder.path}/{MARK}") if mark else []
     if owner[-1:] == [queries[-1]]:
         return
     files = folder.parquet_files()
     if not batches and set(owner) & set(queries):
-        # The earlier query may have got further than its changelogs.
+        # The earlier query may be ahead of its changelogs.
         folder.remove([name for name in files if (batch_of(name) or 0) >= next_batch])
     elif not mark and batches:
-        _log.info("the folder %s has no mark: it is taken for that of this query, %s", folder.path, queries[-1])
+        _log.info("the folder %s has no mark: this query, %s, takes it over", folder.path, queries[-1])
     elif files:
         _replace(sink, folder, files, f"the query {owner[-1]}" if owner else "a query that left no mark")
     try:
@@ -114,16 +114,16 @@ def _unusable(path: str, error: OSError) -> SinkError:
 
 def _in_use(path: str) -> SinkError:
     return SinkError(
-        f"Parquet sink {path!r}: another query has just begun to write into the folder; give each a folder of its own"
+        f"Parquet sink {path!r}: another query has just begun to write to the folder; give each query its own folder"
     )
 
 
 @contextmanager
 def held(path: str) -> Iterator[None]:
-    """Keep other queries of this machine out of a folder.
+    """Lock a folder against other queries of this machine.
 
     Raises:
-        SinkError: One is at work there, or the folder cannot be made.
+        SinkError: Another query is running there, or the folder cannot be created.
     """
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def held(path: str) -> Iterator[None]:
 
 
 def _replace(sink: ParquetSink, folder: SinkFolder, files: list[str], whose: str) -> None:
-    """Remove what another query wrote, if that is asked for."""
+    """Remove the files of another query, if the sink's mode allows it."""
     foreign = [name for name in files if batch_of(name) is None]
     if foreign:
         raise SinkError(
@@ -152,14 +152,14 @@ def _replace(sink: ParquetSink, folder: SinkFolder, files: list[str], whose: str
     if sink.mode != "overwrite":
         raise SinkError(
             f"Parquet sink {sink.path!r}: the folder was written by {whose}, and rows of both would be mixed; give the "
-            'checkpoint of that query to go on with it, another folder, or keyed.parquet_sink(path, mode="overwrite") '
-            "to replace what is there"
+            'checkpoint of that query to continue it, another folder, or keyed.parquet_sink(path, mode="overwrite") '
+            "to replace its files"
         )
     folder.remove(files)
 
 
 def batch_of(file: str) -> int | None:
-    """Return the id of the batch that a file in a sink's folder is of; ``None`` if it is not a sink's."""
+    """Return the id of the batch of a file in a sink's folder; ``None`` for a file that no sink wrote."""
     match = _OURS.fullmatch(file)
     return None if match is None else int(match[1])
 
@@ -172,16 +172,16 @@ def last_file(files: Sequence[str]) -> str | None:
 
 
 def check_columns(path: str, file: str, there: Mapping[str, str], new: Mapping[str, str]) -> None:
-    """Check that files with new columns are one table with those that are there. Columns may be added.
+    """Check that files with new columns form one table with the existing ones. Columns may be added.
 
     Args:
         path: The sink's folder.
         file: The newest file in it.
-        there: Its columns with the names of their types.
-        new: Those of what is written next.
+        there: The columns of that file with the names of their types.
+        new: The columns of the next files.
 
     Raises:
-        SinkError: A column is gone, or has another type.
+        SinkError: A column is missing, or has another type.
     """
     wrong = [
         name if name not in new else f"{name} ({type_} there, {new[name]} now)"
@@ -191,7 +191,7 @@ def check_columns(path: str, file: str, there: Mapping[str, str], new: Mapping[s
     if wrong:
         columns = [", ".join(f"{name} {type_}" for name, type_ in each.items()) for each in (there, new)]
         raise SinkError(
-            f"Parquet sink {path!r}: the output has other columns than the files that are there, so readers would lose "
+            f"Parquet sink {path!r}: the output has other columns than the existing files, so readers would lose "
             f"{', '.join(wrong)}: the file {file} has {columns[0]}, the output has {columns[1]}; give the output a new "
             "folder, or keep these columns (columns may be added)"
         )
@@ -203,7 +203,7 @@ def encode_mark(queries: Sequence[str]) -> bytes:
 
 
 def decode_mark(mark: bytes, where: str) -> list[str]:
-    """Return the ids that a mark names.
+    """Return the ids in a mark.
 
     Raises:
         CorruptionError: It is damaged.
@@ -244,7 +244,7 @@ class LocalFolder:
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file, or replace it: as a whole and durably, or not at all."""
+    """Write or replace a file atomically and durably."""
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with staged.open("wb") as file:

@@ -102,10 +102,10 @@ def test_the_folder_for_local_stores_is_this_user_s_own(tmp_path, monkeypatch):
     folder.rmdir()
     (tmp_path / "elsewhere").mkdir()
     folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(LocalStoreError, match=r"is a link, or is not this user's; remove it, or give local_dir="):
+    with pytest.raises(LocalStoreError, match=r"is a link, or belongs to another user; remove it, or give local_dir="):
         default_local_dir()
     folder.unlink()
     folder.mkdir()
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    with pytest.raises(LocalStoreError, match="not this user's"):
+    with pytest.raises(LocalStoreError, match="belongs to another user"):
         default_local_dir()

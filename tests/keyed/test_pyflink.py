@@ -393,7 +393,7 @@ def test_two_operators_of_one_class_have_names_of_their_own():
         (lambda env, stream: env.add_source(None), "add_source of PyFlink is a source of Flink: give keyed.stream"),
         (lambda env, stream: env.enable_checkpointing(1), "checkpoint="),
         (lambda env, stream: stream.connect(stream).process(Counts()), "key both streams"),
-        (lambda env, stream: stream.connect([1]), r"connect: \[1\] is no stream"),
+        (lambda env, stream: stream.connect([1]), r"connect: \[1\] is not a stream"),
         (lambda env, stream: stream.connect(stream).key_by(FirstField(), FirstField()).map(str), "no map1 and map2"),
         (lambda env, stream: stream.join(stream), "keyed.joins"),
         (lambda env, stream: Row(1, a=2), "positions or names"),

@@ -98,7 +98,7 @@ def test_golden_outputs_of_each_test_have_a_file_of_their_own(tmp_path):
     (tmp_path / "test_odd.py").write_text(GOLDEN)
     code, said = run_pytest(tmp_path, "--keyed-update", "--keyed-simulations=3", "--keyed-seed=11")
     assert (code, "2 failed, 7 passed" in said) == (1, True), said
-    assert "that of another assert_golden of this test: give each a name=" in said
+    assert "is used by another assert_golden of this test: give each a name=" in said
     assert "outputs have an address in their repr" in said
     code, said = run_pytest(tmp_path, "-k", "other or lines")
     assert code == 0, said

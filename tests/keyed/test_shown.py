@@ -175,7 +175,7 @@ def test_forgotten_parentheses_are_named():
     ],
 )
 def test_the_name_of_a_type_is_no_type(declare):
-    with pytest.raises(StateDefinitionError, match="is text and no type of a state; give the type itself"):
+    with pytest.raises(StateDefinitionError, match="is text, not a type; give the type itself"):
         declare()
 
 

@@ -1,8 +1,8 @@
-"""Watermark alignment: sources that are ahead of others of their group are not read until those have caught up.
+"""Watermark alignment: sources that are ahead of their group are not read until the others have caught up.
 
-As in Flink, a source is held back while its watermark is more than the drift ahead of the least in its group. One that
-has ended, or is idle, is not waited for. A source is read batch by batch, so it may be a batch further ahead. What is
-known of a source begins with its first rows in this run.
+As in Flink, a source is held back while its watermark is more than the drift ahead of the least in its group. Sources
+that have ended or are idle do not count. A source is read batch by batch, so it may be a batch further ahead. The
+watermark of a source is known from its first rows in this run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Aligned:
 
 
 class Alignment:
-    """Says which sources of a query are to be read.
+    """Decides which sources of a query are read.
 
     Args:
         sources: The sources, in order.
@@ -40,7 +40,7 @@ class Alignment:
         self._now = now
 
     def holds(self, number: int) -> bool:
-        """Return whether a source is to wait for others."""
+        """Return true if a source has to wait for others."""
         mine = self._sources.get(number)
         if mine is None or mine.watermark == MIN_TIMESTAMP:
             return False
@@ -49,7 +49,7 @@ class Alignment:
         least = min((each.watermark for each in group if not self._is_silent(each)), default=mine.watermark)
         is_held = mine.watermark > least + (drift_ms or 0)
         if is_held:
-            # Nobody looks whether it has rows: that is no silence.
+            # A source that is not read does not count as silent.
             mine.last_ms = self._now()
         return is_held
 

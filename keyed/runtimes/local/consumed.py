@@ -1,9 +1,9 @@
 """Digest of the rows that a checkpoint has consumed, to check that a source still begins with them.
 
-Those are the digests of the first thousand rows and of the last thousand. A row's digest is the same whatever kind of
-source it comes from: dictionaries, rows, a DataFrame. It is BLAKE2b over the ``repr`` of the row's plain form, in which
-numbers are compared by value, times by instant, a null is as good as no field, and of objects that are no data the type
-counts alone. The digest of several rows is BLAKE2b over theirs.
+There is a digest for the first thousand rows, and one for the last thousand. A row's digest is the same for all kinds
+of sources: dictionaries, rows, a DataFrame. It is BLAKE2b over the ``repr`` of the row's plain form: numbers are
+compared by value and times by instant, a null equals a missing field, and objects other than data count by their type.
+The digest of several rows is BLAKE2b over their digests.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from typing import Any
 
 import attrs
 
-#: How many rows at either end are compared.
+#: Number of rows at either end that are compared.
 ROWS = 1000
 
 
 @attrs.frozen
 class Consumed:
-    """The digests of the first and of the last rows that were consumed."""
+    """The digests of the first and of the last consumed rows."""
 
     first: bytes
     last: bytes
 
 
 class Tracker:
-    """Follows what is consumed.
+    """Tracks the consumed rows.
 
     Args:
-        count: Rows that were consumed before.
+        count: Number of rows that were consumed before.
         first: The first `ROWS` of them.
         last: The last `ROWS` of them.
     """
@@ -52,7 +52,7 @@ class Tracker:
 
         Args:
             count: Number of its rows.
-            rows: Gives those from an index to before another one.
+            rows: Returns the rows from an index up to, not including, another one.
         """
         missing = min(ROWS - len(self._first), count)
         if missing:
@@ -61,7 +61,7 @@ class Tracker:
         self._last.extend(_digest(row) for row in rows(max(0, count - ROWS), count))
 
     def consumed(self) -> Consumed:
-        """Return what is to be remembered."""
+        """Return the digests for the checkpoint."""
         return Consumed(self._digest_of_first, _joined(self._last))
 
 
@@ -73,7 +73,7 @@ def _digest(row: Any) -> bytes:
     try:
         plain = repr(_plain(row))
     except RecursionError:
-        # It holds itself, or is nested too deep.
+        # It contains itself, or is nested too deep.
         plain = "..."
     return blake2b(plain.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
@@ -83,7 +83,7 @@ def _plain(value: Any) -> Any:
     if kind is str or kind is int or kind is bool or value is None or kind is bytes:
         return value
     if kind is float or kind is Decimal:
-        # NaN is what pandas has for a null.
+        # NaN is pandas' null.
         if value.is_nan() if kind is Decimal else value != value:  # noqa: PLR0124
             return None
         return int(value) if isfinite(value) and value == int(value) else str(value)
@@ -108,7 +108,7 @@ def _plain_data(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return _fields((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
     text = repr(value)
-    # An address says nothing.
+    # A memory address does not identify a value.
     return type(value).__qualname__ if " at 0x" in text else text
 
 

@@ -39,7 +39,7 @@ from keyed.stores import MemoryStore, open_store
 from keyed.stores.commit_store import BufferedCommits
 from keyed.vectorized import VectorizedFunction
 
-#: Keys whose group is remembered.
+#: Number of keys whose group is cached.
 _ROUTES = 1_000_000
 
 
@@ -48,12 +48,12 @@ class LocalOperator:
 
     Args:
         stage: The stage.
-        commits: Where the logs of the groups are.
-        folder: Where local stores on disk are.
-        clock: Microseconds, for busy time.
-        collector: What bounds cyclic garbage while a batch runs.
-        last: Whether no operator follows.
-        keeps: Whether the logs are kept in any case; otherwise only where the operator itself reads them again.
+        commits: The store of the groups' logs.
+        folder: The folder of local stores on disk.
+        clock: Returns microseconds, for busy time.
+        collector: Bounds cyclic garbage while a batch runs.
+        last: True if no operator follows.
+        keeps: Keep the logs in any case; otherwise they are kept only if the operator itself reads them again.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class LocalOperator:
         self._clock = clock
         self._collector = collector
         self._key_types = KeyTypes(stage.name)
-        #: The Python type of the keys, once all of a batch were of it.
+        #: The Python type of the keys, once all keys of a batch had it.
         self._one_kind: type | None = None
         self._routes: dict[Any, int] = {}
         self._closing = ExitStack()
@@ -115,17 +115,17 @@ class LocalOperator:
         on_progress: Callable[[RestoreProgress], object],
         written: Callable[[], object],
     ) -> list[Loader]:
-        """Load the key groups, which have no state yet, with what a changelog holds.
+        """Load the key groups, which have no state yet, from a changelog.
 
         Args:
-            restoration: What the operator is restored from. An operator that is new in the query starts empty, but
-                counts its commits from the same batch as the others.
+            restoration: The restore of the operator. An operator that is new in the query starts empty, but counts its
+                commits from the same batch as the others.
             sequence: Number of that batch.
             on_progress: Called while the changelog is read.
-            written: Called when rows were written that may be committed by themselves.
+            written: Called after rows were written that may be committed separately.
 
         Returns:
-            What has loaded them: their meta records are to be written and committed together with all others.
+            Their loaders: the meta records have to be written and committed together with all others.
         """
         if restoration is not None:
             if self.stage.changelog is not None:
@@ -137,28 +137,28 @@ class LocalOperator:
         return loaders
 
     def begin(self) -> None:
-        """Start with the initial state: the query is new.
+        """Start a new query with the initial state.
 
         Raises:
-            DefinitionError: It is no frame, or has no columns for the key.
+            DefinitionError: The initial state is not a frame, or has no columns for the key.
         """
         given, spec = self.stage.initial_state, self.spec
         if given is not None:
             self._initial = [*by_group(given, spec.function, spec.keys, spec.name, spec.parallelism)]
 
     def export_position(self, batches: int, position: bytes) -> None:
-        """Log where the query stands after so many batches, before the last of them is exported."""
+        """Log the position of the query after a number of batches, before the last of them is exported."""
         changelog = self.stage.changelog
         if changelog is not None and batches > self._exported:
             changelog.put_position(batches, position)
             self._exported = batches
 
     def is_due(self, processing_time: int) -> bool:
-        """Return whether there is something to do without rows: a processing-time timer is due."""
+        """Return true if there is work without rows: a processing-time timer is due."""
         return any(group.is_due(processing_time) for group in self.groups)
 
     def counters(self) -> dict[str, int]:
-        """Return the counters after the last batch, summed over the key groups, also if an earlier run has run it."""
+        """Return the counters after the last batch, also of an earlier run, summed over the key groups."""
         return self.metrics or _summed(group.counters() for group in self.groups)
 
     def flush(self) -> None:
@@ -168,9 +168,9 @@ class LocalOperator:
                 group.flush()
 
     def rows_after(self, number: int, output: Port, emitted: Emitted | EmittedTables) -> SourceRows:
-        """Return an output of a stage before as the rows of an input: tuples and dictionaries become rows.
+        """Return an output of an upstream stage as the rows of an input: tuples and dictionaries become rows.
 
-        They are this stage's own, because a sink or another stage may take the same output.
+        They are copies, because a sink or another stage may use the same output.
         """
         timed = self.spec.event_time
         if self._vectorized:
@@ -181,8 +181,8 @@ class LocalOperator:
         values = as_rows(list(map(OutputCopies(schema).take, emitted.values)), schema, output.stage.name)
         return SourceRows.of(list(map(self._keys_of[number], values)), emitted.timestamps() if timed else None, values)
 
-    def rows_handed_on(self, before: LocalOperator) -> SourceRows:
-        """Return what the operator that this one is chained to has emitted, by key group."""
+    def rows_forwarded(self, before: LocalOperator) -> SourceRows:
+        """Return the rows that the operator before this one in the chain has emitted, by key group."""
         output = Port(before.stage, None)
         return SourceRows(groups=[self.rows_after(0, output, emitted) for emitted in before.emitted])
 
@@ -193,9 +193,9 @@ class LocalOperator:
 
         Args:
             rows: Its rows.
-            upstream: What is heard of the operators whose outputs are read.
+            upstream: Watermarks and statuses of the operators whose outputs are read.
             processing_time: Its time, milliseconds.
-            end_of_input: Whether the input ends with it.
+            end_of_input: True if the input ends with it.
 
         Returns:
             The outputs of the groups one after the other, the least watermark, and the summed counters.
@@ -204,7 +204,7 @@ class LocalOperator:
         rows_by_group: list[dict[str, Any]]
         rows_combined = 0
         if rows.groups:
-            rows_by_group, key_type, rows_combined = self._handed_on(rows.groups)
+            rows_by_group, key_type, rows_combined = self._forwarded(rows.groups)
         elif self._vectorized:
             from keyed.runtimes.local.table_rows import routed
 
@@ -244,14 +244,14 @@ class LocalOperator:
         return merged
 
     def of_one_type(self, rows: SourceRows) -> SourceRows:
-        """Return the rows of a batch; those with keys of another type are bad where the stream diverts bad rows."""
+        """Return the rows of a batch; rows with keys of another type are bad if the stream diverts bad rows."""
         diverts = [number for number, each in self.stage.source_inputs.items() if each.source.on_bad_row is not None]
         if not diverts:
             return rows
         inputs = [*(rows.inputs or [rows])]
         for number in diverts:
             each = inputs[number]
-            # Columns of tables have one type, which a query is refused for.
+            # A column of a table has one type; a query with another type is refused.
             if each.table is None and not each.key_type and not self.stage.inputs[number].is_broadcast:
                 fitting = each.without(self._other_types(each))
                 if self._vectorized:
@@ -261,7 +261,7 @@ class LocalOperator:
         return attrs.evolve(rows, inputs=inputs) if rows.inputs else inputs[0]
 
     def _other_types(self, rows: SourceRows) -> dict[int, str]:
-        """Return which keys are of another type than those of the state, or the first one, and why."""
+        """Return the positions of keys whose type differs from the state's keys or the first key, with the reason."""
         keys = [key for keys, *_ in rows.chunks() for key in keys]
         kinds = set(map(type, keys))
         if kinds == {self._one_kind}:
@@ -274,11 +274,11 @@ class LocalOperator:
             (self._one_kind,) = kinds
         return reasons
 
-    def _handed_on(self, groups: list[SourceRows]) -> tuple[list[dict[str, Any]], str, int]:
-        """Return what each key group runs of what the same group of the operator before has emitted.
+    def _forwarded(self, groups: list[SourceRows]) -> tuple[list[dict[str, Any]], str, int]:
+        """Return the input of each key group from the rows that the same group of the previous operator has emitted.
 
         Returns:
-            The rows, the type of the keys, and how many fewer rows combining has made of them.
+            The rows, the type of the keys, and the number of rows that combining has saved.
 
         Raises:
             ForwardedKeyError: A row has a key of another key group.
@@ -321,14 +321,14 @@ class LocalOperator:
         return self._ordered(list(zip(keys, timestamps, values, strict=True)), has_time=True)
 
     def _sides(self, rows: SourceRows) -> tuple[list[SourceRows], list[SourceRows]]:
-        """Return the rows of the inputs with keys, and those of the broadcast ones."""
+        """Return the rows of the keyed inputs, and those of the broadcast inputs."""
         sides: tuple[list[SourceRows], list[SourceRows]] = ([], [])
         for each, found in zip(self.stage.inputs, rows.inputs or [rows], strict=bool(rows.inputs)):
             sides[each.is_broadcast].append(found)
         return sides
 
     def _broadcast(self, rows: list[SourceRows]) -> Callable[[], Iterable[Chunk]]:
-        """Return the chunks that all groups get, in the order in which they run."""
+        """Return the chunks for all groups, in the order in which they run."""
         if not rows:
             return tuple
         parts = []
@@ -361,7 +361,7 @@ class LocalOperator:
         return [partial(chunks, group) for group in range(len(self.groups))]
 
     def _one_type(self, types: set[str]) -> str:
-        """Return the type of the keys of a batch, which was routed, given those of its inputs.
+        """Return the type of the keys of a routed batch, from the types of its inputs.
 
         Raises:
             KeyTypeError: The inputs have keys of different types.
@@ -415,7 +415,7 @@ class LocalOperator:
 
 
 def _misfits(rows: SourceRows) -> dict[int, str]:
-    """Return which elements have no place in one table with those before them, and why."""
+    """Return the positions of elements that do not fit into one table with those before them, with the reason."""
     from keyed.runtimes.local.table_rows import misfits
 
     return misfits([value for _, _, elements, _ in rows.chunks() for value in elements])

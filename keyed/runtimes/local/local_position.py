@@ -1,11 +1,11 @@
 """Position of a query of the local runtime in its sources.
 
-The position is committed with each batch, and logged into the changelogs of the query before the batch is exported, so
-that a restored query goes on where the batch ended. It is a frame (`keyed.codec.frames`) of kind ``KRUN``, version 2,
+The position is committed with each batch, and logged to the changelogs of the query before the batch is exported, so
+that a restored query resumes where the batch ended. It is a frame (`keyed.codec.frames`) of kind ``KRUN``, version 2,
 whose payload is msgpack of the fields of `LocalPosition` as a map. Version 1 has the first four.
 
 With ingestion time the rows and the time of a batch are committed before it runs, as a frame of kind ``KBEG``, version
-1, with the fields of `BegunBatch`, so that it has them again if it is run again.
+1, with the fields of `BegunBatch`, so that a rerun of the batch has the same.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class LocalPosition:
         operators: Names of the operators in order.
         batches: Batches committed so far; the next batch has this id.
         rows: Rows of the source consumed so far.
-        ended: Whether the input has ended.
+        ended: True if the input has ended.
         queries: Id of the query, after those of the queries that it was restored from.
-        consumed: Digests of the first and last rows that were consumed; ``None`` if the source has positions.
+        consumed: Digests of the first and last consumed rows; ``None`` if the source has positions.
         source: The position of a `keyed.SeekableSource`.
-        beside: Where it stands in its other sources, in their order.
-        restored: How many of the batches are those of an earlier query, from whose changelogs this one was restored.
-        sizes: How many operators run together, in order (`keyed.chaining.lines`); empty where each runs by itself.
+        beside: The positions in its other sources, in their order.
+        restored: Number of batches of the earlier query from whose changelogs this one was restored.
+        sizes: Numbers of chained operators, in order (`keyed.chaining.lines`); empty if none are chained.
     """
 
     operators: list[str]
@@ -68,7 +68,7 @@ class BegunBatch:
 
     Attributes:
         batch: Its id.
-        rows: Rows of the source that it has.
+        rows: Number of its rows from the source.
         processing_time: Its time, milliseconds.
     """
 
@@ -86,12 +86,12 @@ decode_position = _RECORD.decode
 
 
 def restored_position(operators: list[str], sizes: list[int], cut: Cut) -> tuple[LocalPosition, bool]:
-    """Return where a query begins that is restored from changelogs, and whether they have a position of this runtime.
+    """Return the position at which a restored query begins, and whether the changelogs have a position of this runtime.
 
     Args:
         operators: Names of its operators in order.
-        sizes: How many of them run together, as in `LocalPosition`.
-        cut: What is restored.
+        sizes: Numbers of chained operators, as in `LocalPosition`.
+        cut: The cut of the restore.
 
     Raises:
         CorruptionError: The position is damaged.

@@ -1,7 +1,8 @@
 """Queries of the local runtime: batches from the source through the chain of operators, sinks, and commits.
 
-A batch's outputs are written under its id before it is committed, so after a crash it is run and written again, and
-each row is there once. State, source position and batch id are committed as one (`keyed.stores.commit_store`).
+A batch's outputs are written under its id before it is committed. After a crash it is run and written again under the
+same id, so each row occurs once. State, source position and batch id are committed atomically
+(`keyed.stores.commit_store`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _log = logging.getLogger(__name__)
 Outputs = dict[tuple[str, str | None], Emitted | EmittedTables]
 
 
-#: Options of the Spark runtime, and what there is here.
+#: Options of the Spark runtime, with the remedy in this runtime.
 _NOT_HERE = {
     "trigger": "is for Spark; the local runtime runs a batch as soon as its source has rows for it: leave it out",
     "query_name": "is for Spark's progress: leave it out",
@@ -71,8 +72,8 @@ class LocalQuery(Shown):
     """A query of the local runtime. `run` runs it here, `start` in its own thread.
 
     Attributes:
-        progress: The last batch that was committed.
-        restored: What the query was restored with, if this run has restored it.
+        progress: The last committed batch.
+        restored: The restored batch, if this run has restored the query.
     """
 
     def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options, kept: KeptTables) -> None:
@@ -99,7 +100,7 @@ class LocalQuery(Shown):
         self._stopping = threading.Event()
         self._signal: int | None = None
         self._is_reading = False
-        #: How many batches are known to be in the changelogs.
+        #: Number of batches that are known to be in the changelogs.
         self._exported = -1
         self._thread: threading.Thread | None = None
         #: The threads that wait for the end, which get the error of a query that fails.
@@ -109,11 +110,11 @@ class LocalQuery(Shown):
         self._result: RunResult | None = None
         self.progress: Progress | None = None
         self._warnings = UsageWarnings(last, outputs)
-        #: The outputs whose columns were not compared yet with those of the files that are there.
+        #: The outputs whose columns were not compared yet with those of existing files.
         self._unchecked: set[BoundOutput] = set()
         #: The kinds of bad rows that were logged, by operator.
         self._bad: set[tuple[str, str]] = set()
-        #: How many operators run together, and those that are chained to the one before them.
+        #: Numbers of chained operators, and the operators that are chained to the previous one.
         self._sizes: list[int] = []
         self._chained: set[str] = set()
 
@@ -147,7 +148,7 @@ class LocalQuery(Shown):
         return with_statuses(self.progress, (stage.name for stage in self._last.chain), statuses)
 
     def stop(self) -> None:
-        """Stop after the batch that is running; what it committed stays. May be called from ``on_progress`` too."""
+        """Stop after the running batch; its commit stays. May be called from ``on_progress`` too."""
         self._stopping.set()
         self._close_source()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -159,7 +160,7 @@ class LocalQuery(Shown):
                 close()
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait for the end of the query. Whether it has ended.
+        """Wait for the end of the query. Returns true if it has ended.
 
         Raises:
             KeyedError: The query failed.
@@ -200,8 +201,8 @@ class LocalQuery(Shown):
     def run(self) -> RunResult:
         """Run to the end of the source.
 
-        SIGTERM and Ctrl-C end it after the batch that is running, or while it waits for the source; asked twice, it
-        ends at once.
+        SIGTERM and Ctrl-C end it after the running batch, or while it waits for the source; a second signal ends it at
+        once.
         """
         with watched(self._on_signal), suppress(Interrupted):
             result = self._run()
@@ -259,10 +260,10 @@ class LocalQuery(Shown):
             raise Interrupted
 
     def _claim(self, commits: BufferedCommits, position: LocalPosition) -> None:
-        """Make the folders of sinks this query's, whose id is in the checkpoint before it is in them.
+        """Claim the folders of sinks for this query. Its id is written to the checkpoint before the folders.
 
         Raises:
-            SinkError: One is another query's.
+            SinkError: One belongs to another query.
         """
         if not position.queries:
             record = commits.read("query")
@@ -297,7 +298,7 @@ class LocalQuery(Shown):
         before = position.batches
         while not self._stopping.is_set() and (arrived := self._next(source)) is not None:
             if arrived.waits and not any(operator.is_due(self._now()) for operator in operators):
-                # Nothing will undo the last batch any more.
+                # The last batch can no longer be undone.
                 self._export(commits, operators, position)
                 collector.collect()
                 continue
@@ -325,7 +326,7 @@ class LocalQuery(Shown):
 
     @property
     def _logs_time(self) -> bool:
-        """True if a batch that is run again has the rows and the time of its first attempt."""
+        """True if a rerun of a batch has the rows and the time of its first attempt."""
         return self._checkpoint is not None and self._last.source.ingests
 
     def _begun(self, commits: BufferedCommits, position: LocalPosition) -> BegunBatch | None:
@@ -337,7 +338,7 @@ class LocalQuery(Shown):
         return begun if begun.batch == position.batches else None
 
     def _export(self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> None:
-        """Export the last batch now: no next one may come to do it."""
+        """Export the last batch now, because there may be no next batch to do it."""
         if self._exported != position.batches:
             _export_position(commits, operators, position)
             for operator in operators:
@@ -345,12 +346,12 @@ class LocalQuery(Shown):
             self._exported = position.batches
 
     def _limit(self, source: Source) -> Limit | None:
-        """Return what timestamps may not exceed; ``None`` if the clock is not the machine's, but the user's."""
+        """Return the limit of timestamps; ``None`` if the user gave the clock."""
         ahead = source.max_ahead_ms
         return None if ahead is None or self._has_own_clock else lambda: self._now() + ahead
 
     def _next(self, source: Iterator[Arrivals]) -> Arrivals | None:
-        """Return what the sources have for the next batch, ``None`` at their end."""
+        """Return the rows of the sources for the next batch, ``None`` at their end."""
         self._is_reading = True
         try:
             return next(source, None)
@@ -386,7 +387,7 @@ class LocalQuery(Shown):
             for operator in operators:
                 stage = operator.stage
                 if stage.name in self._chained:
-                    rows = operator.rows_handed_on(operators[operators.index(operator) - 1])
+                    rows = operator.rows_forwarded(operators[operators.index(operator) - 1])
                 else:
                     rows = operator.of_one_type(_rows_of(operator, arrived, emitted))
                 self._log_reasons(stage, rows)
@@ -425,7 +426,7 @@ class LocalQuery(Shown):
             self._on_progress(self.progress)
 
     def _log_reasons(self, stage: Stage, rows: SourceRows) -> None:
-        """Log why rows are bad: the first of each kind, once."""
+        """Log the reason of bad rows, once for each kind."""
         for each in rows.inputs or [rows]:
             for kind, reason in each.reasons.items():
                 if (stage.name, kind) not in self._bad:
@@ -433,7 +434,7 @@ class LocalQuery(Shown):
                     _log.warning("operator %r: a bad row: %s; further ones are counted in rows_bad", stage.name, reason)
 
     def _record(self, to: Recorder, arrived: Arrivals, batch: int) -> None:
-        """Record the rows of the first operator: those of vectorized functions in their columns, others as elements."""
+        """Record the rows of the first operator: in columns for vectorized functions, otherwise as elements."""
         to.begin(batch)
         first = self._last.chain[0]
         for number, each in first.source_inputs.items():
@@ -449,7 +450,7 @@ class LocalQuery(Shown):
         raise QueryFailed(f"the query failed: {type(error).__name__}: {error}") from error
 
     def _position(self, commits: BufferedCommits) -> LocalPosition | None:
-        """Return where the checkpoint stands, ``None`` if it is new.
+        """Return the position in the checkpoint, ``None`` if it is new.
 
         Raises:
             OperatorChanged: It belongs to another chain of operators.
@@ -467,7 +468,7 @@ class LocalQuery(Shown):
         return position
 
     def _first_position(self, commits: BufferedCommits, operators: list[LocalOperator]) -> LocalPosition:
-        """Return where a new query starts: at the beginning, or with the state and position that changelogs hold."""
+        """Return the start of a new query: the beginning, or the state and position in changelogs."""
         names = [operator.stage.name for operator in operators]
         points = {o.stage.name: o.stage.restore_from for o in operators if o.stage.restore_from is not None}
         if not points:
@@ -480,7 +481,7 @@ class LocalQuery(Shown):
                 batch_id(cut.sequence),
             )
         self.restored = Restored(batch_id(cut.sequence), with_position=with_position)
-        # All at once: half of a restored query is none.
+        # In one commit, because a partially restored query is not valid.
         for loader in loaders:
             loader.write_meta()
         commits.write("run", encode_position(position))
@@ -509,7 +510,7 @@ def _rows_of(operator: LocalOperator, arrived: Arrivals, emitted: Outputs) -> So
 
 
 def _divert(stage: Stage, rows: SourceRows, emitted: Outputs) -> None:
-    """Put bad rows beside an operator's side outputs."""
+    """Add bad rows to an operator's side outputs."""
     for number, each in stage.source_inputs.items():
         tag, bad = each.source.on_bad_row, (rows.inputs or [rows])[number].bad
         if tag is not None and bad:
@@ -519,7 +520,7 @@ def _divert(stage: Stage, rows: SourceRows, emitted: Outputs) -> None:
 
 
 def _export_position(commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> None:
-    """Log where the query stood after the last batch, as the checkpoint has it."""
+    """Log the position after the last batch from the checkpoint."""
     record = commits.read("run")
     if record is not None:
         for operator in operators:
@@ -527,10 +528,10 @@ def _export_position(commits: BufferedCommits, operators: list[LocalOperator], p
 
 
 def _check_types(last: Stage, outputs: tuple[BoundOutput, ...]) -> None:
-    """Refuse column types that Spark would refuse, whatever the sinks.
+    """Refuse column types that Spark would refuse, for all sinks.
 
     Raises:
-        OutputDefinitionError: A type is not known, or no values can be written to it.
+        OutputDefinitionError: A type is unknown, or no values can be written to it.
     """
     tags = [bound.output.tag for bound in outputs]
     schemas = [stage.output for stage in last.chain] + [tag.schema for tag in tags if tag is not None]
@@ -554,13 +555,14 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Lo
 
 
 def dataframe(output: Port) -> NoReturn:
-    """Refuse: the local runtime has no DataFrames.
+    """Raise an error: the local runtime has no DataFrames.
 
     Raises:
         DefinitionError: Always.
     """
     raise DefinitionError(
-        f"the source of operator {output.stage.name!r} is no Spark DataFrame, so its output is none; use .run(sink)"
+        f"the source of operator {output.stage.name!r} is not a Spark DataFrame, so its output is not one either; use "
+        ".run(sink)"
     )
 
 

@@ -1,8 +1,8 @@
-"""The rows of the local runtime: those that come from a source, without the bad ones, and those that are emitted.
+"""The rows of the local runtime: good rows from a source, and emitted rows.
 
-Bad rows are diverted where the stream has `on_bad_row`, and refused otherwise. They are bad by the same list as on
-Spark (`keyed.streams.stream`). Elements of Python have two ways more to have a key that cannot be stored: a datetime
-without a zone, and a text with a lone surrogate.
+Bad rows are diverted if the stream has `on_bad_row`, and refused otherwise. The same rows are bad as on Spark
+(`keyed.streams.stream`). Python elements can have two more kinds of keys that cannot be stored: a datetime without a
+zone, and a text with a lone surrogate.
 """
 
 from __future__ import annotations
@@ -30,36 +30,37 @@ from keyed.rows import row_class
 from keyed.runtimes.usage_warnings import unit_warning
 from keyed.shown import shown
 
-#: Gives the highest timestamp that a row may have now.
+#: Returns the highest timestamp that a row may have now.
 Limit = Callable[[], int]
 
 _CONTAINERS = frozenset({list, dict, set, bytearray})
 _all_unchanging = UNCHANGING.issuperset
 _all_text = frozenset({str}).issuperset
 _ANY_VALUE = frozenset({int, bool, bytes, float, Decimal, date, UUID})
-#: Of these `_bad_keys` finds those that cannot be stored.
+#: Types of keys; `_bad_keys` finds keys of these types that cannot be stored.
 _OF_KEYS = _ANY_VALUE | {str, datetime}
 
 
 @attrs.define(eq=False)
 class SourceRows:
-    """A batch as it comes from the source.
+    """A batch from the source.
 
     Attributes:
-        chunks: The rows, as `keyed.engine.batch.Batch` has them.
+        chunks: The rows, as in `keyed.engine.batch.Batch`.
         table: The same as an Arrow table, for a vectorized operator, in arrival order and with
-            `keyed.vectorized.TIMESTAMP_COLUMN`; ``None`` if it is to be made of ``chunks``.
+            `keyed.vectorized.TIMESTAMP_COLUMN`; ``None`` if it has to be created from ``chunks``.
         read: Number of rows read from the source, bad ones included.
         highest: Highest timestamp, ``None`` if there is none.
-        ordered: Whether the rows are in the order in which the operator runs them; otherwise as they arrived.
-        waits: Whether the source has no rows for now, so that no batch is needed.
-        held: Whether it was not read, though it may have rows.
-        key_type: Type of the keys (`keyed.codec.keys.key_type`), where the source's columns have types.
-        bad: Bad rows, where the stream diverts them.
-        reasons: Why the first of each kind is bad.
-        by_partition: Highest timestamp by partition, where the strategy tells partitions apart.
-        inputs: The rows of each input, where the operator reads several; then the others are of all together.
-        groups: The rows of each key group, where the operator is chained to the one that emitted them.
+        ordered: True if the rows are in the order in which the operator runs them; otherwise they are in order of
+            arrival.
+        waits: True if the source has no rows for now, so that no batch is needed.
+        held: True if it was not read, although it may have rows.
+        key_type: Type of the keys (`keyed.codec.keys.key_type`), if the source's columns have types.
+        bad: Bad rows, if the stream diverts them.
+        reasons: The reason of the first bad row of each kind.
+        by_partition: Highest timestamp by partition, if the strategy distinguishes partitions.
+        inputs: The rows of each input, if the operator reads several; the other attributes then cover all of them.
+        groups: The rows of each key group, if the operator is chained to the one that emitted them.
     """
 
     chunks: Callable[[], Iterable[Chunk]] = tuple
@@ -90,10 +91,10 @@ class SourceRows:
         return found
 
     def without(self, reasons: Mapping[int, str]) -> SourceRows:
-        """Return the rows without some of its one chunk, which are added to the bad ones.
+        """Return the rows without some rows of its one chunk, which are added to the bad rows.
 
         Args:
-            reasons: Why a row is bad, by its place.
+            reasons: The reason why a row is bad, by its position.
         """
         if not reasons:
             return self
@@ -114,7 +115,7 @@ class SourceRows:
 
     @classmethod
     def of(cls, keys: list[Any], timestamps: list[int | None] | None, values: list[Any], read: int = 0) -> SourceRows:
-        """Make rows out of lists, in arrival order."""
+        """Create rows from lists, in arrival order."""
         highest = None
         if timestamps:
             highest = max((t for t in timestamps if t is not None), default=None)
@@ -122,13 +123,13 @@ class SourceRows:
 
 
 def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None, limit: Limit | None) -> SourceRows:
-    """Return elements of a source as the rows of a batch, without the bad ones.
+    """Return elements of a source as the rows of a batch, without bad rows.
 
     Args:
         stage: The first stage.
         values: The elements.
-        timestamps: Their timestamps, where they are known.
-        limit: What timestamps may not exceed.
+        timestamps: Their timestamps, if they are known.
+        limit: The limit of timestamps.
 
     Raises:
         RowError: There are bad rows, and the stream refuses them.
@@ -150,13 +151,13 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
 def _sorted_out(
     stage: Stage, values: list[Any], timestamps: list[int | None] | None, limit: Limit | None
 ) -> SourceRows:
-    """Return the rows of a batch, with the bad ones apart: nothing that is wrong with an element ends the query."""
+    """Return the rows of a batch, with bad rows separated: a bad element does not end the query."""
     source = stage.source
     reasons: dict[int, str] = {}
     keys = _each(key_getter(stage.keys, stage.name), values, "key", reasons)
     if source.time is not None and timestamps is None:
         timestamps = _each(_time_getter(source, stage.name), values, "timestamp", reasons)
-    # Names of methods are attributes too: what an element has of the name of a key may be anything.
+    # Methods are attributes too, so an attribute with the name of a key may be anything.
     of_bad_keys = _bad_keys(keys) if set(map(type, keys)) <= _OF_KEYS else range(len(keys))
     for index in of_bad_keys:
         if (reason := "is null" if _is_null(keys[index]) else _reason(keys[index])) is not None:
@@ -166,20 +167,20 @@ def _sorted_out(
     if not _is_text(values):
         for index, value in enumerate(values):
             if not _is_text(value):
-                # Without `on_bad_row` such a text is refused where it is stored or written.
-                reasons.setdefault(index, "value: text that cannot be encoded, or containers in one another too deep")
+                # Without `on_bad_row`, such a text is refused when it is stored or written.
+                reasons.setdefault(index, "value: text that cannot be encoded, or containers nested too deep")
     if source.watermark.partition_by is not None:
         _each(_field_getter(source.watermark.partition_by, "partition column"), values, "partition", reasons)
     rows = SourceRows.of(keys, timestamps, values, len(values)).without(reasons)
     return partitioned(source, rows)
 
 
-#: What reading a field of an element raises if it is not as the others are. Other exceptions are errors of the program.
+#: Exceptions of reading a field of an element that differs from the others. Other exceptions are errors of the program.
 _OF_ELEMENTS = (ArithmeticError, AttributeError, KeyedError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def _each(get: Callable[[Any], Any], values: Sequence[Any], what: str, reasons: dict[int, str]) -> list[Any]:
-    """Return what is read of each element; ``None`` if it cannot be read, which is added to the reasons."""
+    """Return the value read from each element; ``None`` if it cannot be read, with the reason added."""
     try:
         return list(map(get, values))
     except _OF_ELEMENTS:
@@ -202,14 +203,14 @@ def check_column(name: str, columns: Sequence[str], operator: str) -> None:
     """Check that a source of an operator has a column.
 
     Raises:
-        DefinitionError: It has not.
+        DefinitionError: The column is missing.
     """
     if name not in columns:
         raise DefinitionError(f"operator {operator!r}: column {name!r} is not in the source: {', '.join(columns)}")
 
 
 def partitioned(source: Source, rows: SourceRows) -> SourceRows:
-    """Return rows with the highest timestamp of each partition, if the watermark follows those."""
+    """Return rows with the highest timestamp of each partition, if the watermark follows partitions."""
     name = source.watermark.partition_by
     if name is not None:
         partition_of = _field_getter(name, "partition column")
@@ -223,7 +224,7 @@ def partitioned(source: Source, rows: SourceRows) -> SourceRows:
 
 
 def without_unreadable(source: Source, operator: str, table: Any) -> tuple[Any, list[Any]]:
-    """Return a table without the rows that have what Python has no value for, and those rows.
+    """Return a table without the rows with values that Python cannot represent, and those rows.
 
     Raises:
         RowError: There are such rows, and the stream refuses them.
@@ -268,10 +269,9 @@ def timestamp_of(value: Any) -> int | None:
 
 
 def element_of(element: Any) -> Any:
-    """Return an element as functions get it: of a dictionary a row, so that they see what they see on Spark.
+    """Return an element in the form for functions: a row for a dictionary, as on Spark.
 
-    Plain containers are taken as they are now, with all that is in them, because a source may use one again. Objects of
-    classes are not copied.
+    Plain containers are copied with their content, because a source may reuse one. Objects of classes are not copied.
     """
     cls = element.__class__
     if cls is tuple:
@@ -283,12 +283,12 @@ def element_of(element: Any) -> Any:
 
 
 def own_element(element: Any) -> Any:
-    """Return a copy of an element that another operator reads too; the element itself if it cannot be copied."""
+    """Return a copy of an element that another operator also reads; the element itself if it cannot be copied."""
     return element if element.__class__ in UNCHANGING else _taken(element)
 
 
 def _taken(element: Any) -> Any:
-    """Return what a container holds now; the container itself if that cannot be copied."""
+    """Return a copy of a container's current content; the container itself if it cannot be copied."""
     try:
         return snapshot(element)
     except (EncodingError, RecursionError):
@@ -306,10 +306,10 @@ def column_times(source: Source, table: Any) -> list[int | None] | None:
 
 
 def as_rows(values: list[Any], schema: Schema | None, operator: str) -> list[Any]:
-    """Return the emitted tuples and dictionaries as rows of the declared columns; other objects as they are.
+    """Return the emitted tuples and dictionaries as rows of the declared columns; other objects unchanged.
 
     Args:
-        values: What was emitted.
+        values: The emitted values.
         schema: The declared columns; without them nothing is changed.
         operator: Name of the operator, for messages.
 
@@ -363,7 +363,7 @@ def _bad_keys(keys: Sequence[Any]) -> list[int]:
 
 
 def _bad_times(timestamps: Sequence[int | None], limit: Limit | None) -> list[int]:
-    """Return the places of timestamps that are missing or beyond the limit."""
+    """Return the positions of timestamps that are missing or beyond the limit."""
     if limit is None:
         return [i for i, timestamp in enumerate(timestamps) if timestamp is None]
     highest = limit()
@@ -371,7 +371,7 @@ def _bad_times(timestamps: Sequence[int | None], limit: Limit | None) -> list[in
 
 
 def _refuse(source: Source, operator: str, element: Any, key: Any, timestamp: int | None) -> None:
-    """Raise for a bad row."""
+    """Raise the error for a bad row."""
     if is_null(key):
         raise null_key(operator, key, element, of_source=True)
     if _is_bad(key):
@@ -405,7 +405,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether all texts in plain data can be encoded, and it is not nested without an end."""
+    """Return true if all texts in plain data can be encoded, and it does not contain itself."""
     try:
         return _has_text(value)
     except RecursionError:
@@ -424,7 +424,7 @@ def _has_text(value: Any) -> bool:
 
 
 def _are_good(keys: Sequence[Any]) -> bool:
-    """Return whether no key is bad, if that can be said without looking at each."""
+    """Return true if all keys are known to be good without a check of each."""
     types = set(map(type, keys))
     if types <= _ANY_VALUE:
         return True

@@ -16,15 +16,15 @@ from keyed.runtimes.sink_folder import LocalFolder, check_columns, last_file, re
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, failed
 from keyed.vectorized import TIMESTAMP_COLUMN
 
-#: How many values are checked and made rows together: so few that they stay in the processor's cache meanwhile.
+#: Number of values that are checked and converted together, small enough for the processor's cache.
 _PIECE = 4096
 
 
 def check_declared(bound: BoundOutput) -> None:
-    """Compare the declared columns of an output to a Parquet sink with those of the files that are there.
+    """Compare the declared columns of an output to a Parquet sink with those of existing files.
 
     Raises:
-        SinkError: They are others.
+        SinkError: The columns differ.
     """
     schema = _schema(bound)
     if schema is not None and isinstance(bound.sink, ParquetSink):
@@ -44,20 +44,20 @@ def _check_columns(sink: ParquetSink, new: Any) -> None:
 
 
 def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int, *, checks: bool = False) -> bool:
-    """Write what a batch emitted to the output's sink, in place of what the same batch wrote before.
+    """Write the outputs of a batch to the output's sink, replacing earlier outputs of the same batch.
 
     Args:
         bound: The output with its sink.
-        emitted: What the batch emitted.
+        emitted: The outputs of the batch.
         batch_id: Its id.
-        checks: Whether the columns, where none are declared, are compared with those of the files that are there.
+        checks: Compare undeclared columns with those of existing files.
 
     Returns:
-        Whether there was something to write.
+        True if there was something to write.
 
     Raises:
         OutputDefinitionError: A value does not fit the columns of the output.
-        SinkError: The files that are there have other columns.
+        SinkError: The existing files have other columns.
         QueryFailed: The sink raised.
     """
     sink, schema = bound.sink, _schema(bound)
@@ -81,7 +81,7 @@ def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int, *
 
 
 def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
-    """Make rows of the declared columns, which values have to fit as on Spark; bad rows stay as they came."""
+    """Convert values to rows of the declared columns, which they have to fit as on Spark; bad rows stay unconverted."""
     schema, output = _schema(bound), bound.output
     if schema is None:
         return values
@@ -143,7 +143,7 @@ def _table_of_tables(bound: BoundOutput, emitted: Any) -> Any:
 
 
 def _write_parquet(sink: ParquetSink, table: Any, schema: Schema | None, batch_id: int) -> None:
-    """Write one file a batch, published by a rename; none if there is no table, and others are there."""
+    """Write one file per batch, published by a rename; none if there is no table, and other files exist."""
     import pyarrow.parquet as pq
 
     folder = Path(sink.path)
@@ -153,7 +153,7 @@ def _write_parquet(sink: ParquetSink, table: Any, schema: Schema | None, batch_i
         if old != target or table is None:
             old.unlink()
     for left in folder.glob(f".{target.name}.*.tmp"):
-        # By a run that was killed while it wrote this batch.
+        # Left by a run that was killed while it wrote this batch.
         left.unlink()
     if table is None and schema is not None and not any(folder.glob("part-*.parquet")):
         from keyed.arrow.write import arrow_schema

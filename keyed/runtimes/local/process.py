@@ -1,6 +1,6 @@
 """Settings of the process of a local run.
 
-SIGTERM and Ctrl-C end it after the batch that is running, with its changelogs flushed.
+SIGTERM and Ctrl-C end it after the running batch, with its changelogs flushed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _DEFAULTS: dict[int, Any] = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: sign
 
 
 class Interrupted(BaseException):
-    """Breaks off the wait for a source."""
+    """Interrupts the wait for a source."""
 
 
 @contextmanager
 def watched(on_signal: Callable[[int], object]) -> Iterator[None]:
-    """Call a function when the program is asked to stop, unless it sees to that itself, or this is another thread.
+    """Call a function at a stop signal, unless the program has its own handler, or this is not the main thread.
 
     Args:
-        on_signal: Gets the number of the signal. It runs between any two steps of the main thread.
+        on_signal: Called with the number of the signal, between any two steps of the main thread.
     """
     mine = []
     if threading.current_thread() is threading.main_thread():
@@ -38,7 +38,7 @@ def watched(on_signal: Callable[[int], object]) -> Iterator[None]:
 
 
 def leave(number: int) -> NoReturn:
-    """End the program as the signal does by itself."""
+    """End the program with the default action of the signal."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     raise SystemExit(128 + number)

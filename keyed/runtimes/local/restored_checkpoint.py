@@ -1,4 +1,4 @@
-"""Creates a checkpoint of the local runtime from changelogs, without the program that will run on it."""
+"""Creation of a checkpoint of the local runtime from changelogs, without the program that will run on it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from keyed.stores import CommitStore, MemoryStore
 
 @attrs.frozen
 class _Target:
-    """A key group to be loaded, of whose function nothing is known: its states are checked when it runs."""
+    """A key group to be loaded without its function: its states are checked when it runs."""
 
     index: int
     parallelism: int
@@ -59,8 +59,8 @@ def restore(
     Raises:
         CheckpointError: The folder is not empty.
         DefinitionError: The parallelism is out of range.
-        ChangelogError: A changelog cannot be restored, two are of one operator, or the new parallelism is not possible
-            for an operator with tables.
+        ChangelogError: A changelog cannot be restored, two belong to one operator, or the new parallelism is not
+            possible for an operator with tables.
         HistoryCompacted: The batch of a restore point was compacted away.
         CorruptionError: A changelog is damaged.
     """
@@ -70,7 +70,7 @@ def restore(
         raise CheckpointError(f"{os.fspath(path)} is not empty; give a new folder for the checkpoint")
     by_name = {header_of(point.changelog).operator: point for point in points}
     if len(by_name) != len(points):
-        raise ChangelogError("two of the changelogs are of one operator; give one for each operator")
+        raise ChangelogError("two of the changelogs belong to one operator; give one for each operator")
     commits = CommitStore(path)
 
     def loaded(cut: Cut) -> tuple[Cut, list[Loader]]:
@@ -80,8 +80,8 @@ def restore(
             tables = [state for state in restoration.markers[0].states.values() if state["schema"]["kind"] == "table"]
             if tables and len(restoration.markers) % count:
                 raise ChangelogError(
-                    f"operator {operator!r} has tables, and this command does not know by which columns its stream is "
-                    "keyed; give the parallelism that it had, or restore_from= in the program"
+                    f"operator {operator!r} has tables, and the key columns of its stream are unknown here; give the "
+                    "parallelism that it had, or restore_from= in the program"
                 )
             spec = OperatorSpec(operator, KeyedProcessFunction(), True, None, "event_time", count)
             logs = (commits.group_log(operator, index) for index in range(count))
@@ -97,7 +97,7 @@ def restore(
         commits.write("run", encode_position(position))
         commits.commit()
     except BaseException:
-        # Half a checkpoint is none, and would be in the way of the next try.
+        # An incomplete checkpoint is useless, and would block the next attempt.
         commits.close()
         shutil.rmtree(path, ignore_errors=True)
         raise

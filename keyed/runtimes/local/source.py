@@ -1,7 +1,7 @@
 """Sources of the local runtime: iterables, DataFrames and Arrow tables, cut into batches of elements.
 
-What earlier runs have consumed is passed over: by `keyed.SeekableSource.seek`, or else by reading the source from its
-start, after a look at whether it begins with those rows (`keyed.runtimes.local.consumed`).
+Rows that earlier runs have consumed are skipped: by `keyed.SeekableSource.seek`, or else by reading the source from its
+start, with a check that it begins with those rows (`keyed.runtimes.local.consumed`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Arrivals:
     Attributes:
         rows: The rows of each input that is a source, by operator and number of the input.
         read: Number of rows read from each source, bad ones included.
-        waits: Whether no source has rows for now, so that no batch is needed.
+        waits: True if no source has rows for now, so that no batch is needed.
     """
 
     rows: dict[tuple[str, int], SourceRows] = attrs.field(factory=dict)
@@ -71,18 +71,18 @@ def arrivals(
     now: Callable[[], int],
     first: int | None = None,
 ) -> Iterator[Arrivals]:
-    """Yield the rows of all sources of a query: of each as many as of a single one (`batches`), while there are any.
+    """Yield the rows of all sources of a query, batch by batch, from each as many as from a single source (`batches`).
 
-    Each is read once, however many operators read it.
+    Each source is read once, for all operators that use it.
 
     Args:
         last: The last stage.
-        position: What earlier runs have consumed.
-        size: Rows a batch of each source.
-        keeps: Whether a checkpoint or changelog keeps the position.
-        limit_of: What the timestamps of a source may not exceed.
-        now: Processing time, for sources that are read in step.
-        first: Rows of the first batch, where a single source has begun it before.
+        position: The rows that earlier runs have consumed.
+        size: Rows per batch of each source.
+        keeps: True if a checkpoint or changelog keeps the position.
+        limit_of: Returns the limit of a source's timestamps.
+        now: Returns the processing time, for sources with watermark alignment.
+        first: Number of rows of the first batch, if an earlier run has begun it from a single source.
 
     Raises:
         CheckpointError: Earlier runs have read other sources, or another number of them.
@@ -98,7 +98,7 @@ def arrivals(
     _check_own(sources)
     places: list[LocalPosition | SourcePosition] = [position, *position.beside]
     readers = [last.readers_of(source) for source in sources]
-    # Global tables have no end: they are looked at as long as another source goes on.
+    # Global tables have no end: they are polled while another source has rows.
     endless = [isinstance(source.data, GlobalTable) for source in sources]
     reading = []
     for source, by, place in zip(sources, readers, places, strict=True):
@@ -122,24 +122,24 @@ def arrivals(
         for names, each in zip(readers, found, strict=True):
             for (stage, number), rows in zip(names, each or (), strict=each is not None):
                 arrived.rows[stage.name, number] = rows
-        # The caller counts the rows of the first source, when it commits them.
+        # The caller counts the rows of the first source when it commits them.
         for place, read in zip(position.beside, arrived.read[1:], strict=True):
             place.rows += read
         yield arrived
 
 
 def _check_own(sources: Sequence[Source]) -> None:
-    """Refuse what can be read once alone and is to be read by two.
+    """Refuse sources that can be read only once and are used by two streams.
 
     Raises:
-        DefinitionError: Two streams were made of one iterator, or of one source with positions.
+        DefinitionError: Two streams use one iterator, or one source with positions.
     """
     own = [source.data for source in sources if isinstance(source.data, Iterator | SeekableSource)]
     for number, data in enumerate(own):
         if any(data is other for other in own[:number]):
             raise DefinitionError(
-                f"two streams read one {type(data).__name__}, and each element would come to one of them; make one "
-                "keyed.stream(...) of it, which may feed several operators"
+                f"two streams read one {type(data).__name__}, and each element would reach only one of them; create "
+                "one keyed.stream(...) of it, which may feed several operators"
             )
 
 
@@ -152,24 +152,24 @@ def batches(
     limit: Limit | None = None,
     first: int | None = None,
 ) -> Iterator[list[SourceRows]]:
-    """Yield a source's rows after a position, in batches; one without rows where a source that waits has none.
+    """Yield a source's rows after a position, in batches; an empty batch if a waiting source has no rows.
 
-    The position of the source is brought up to a batch (`LocalPosition.consumed`, `LocalPosition.source`) when it is
-    handed over; `LocalPosition.rows` is the caller's.
+    The position of the source (`LocalPosition.consumed`, `LocalPosition.source`) is advanced when a batch is yielded;
+    the caller advances `LocalPosition.rows`.
 
     Args:
-        readers: The operators that read it, each as if it read nothing else. A batch is the rows for each of them.
-        position: What earlier runs have consumed.
-        size: Rows a batch.
-        keeps: Whether a checkpoint or changelog keeps the position.
-        limit: What timestamps may not exceed.
-        first: Rows of the first batch, where it is run again and is to have those that it had, whatever the source
-            does in between.
+        readers: The operators that read it, each with this input alone. A batch has the rows for each of them.
+        position: The rows that earlier runs have consumed.
+        size: Rows per batch.
+        keeps: True if a checkpoint or changelog keeps the position.
+        limit: The limit of timestamps.
+        first: Number of rows of the first batch, if it is a rerun that has to have the same rows, whatever pauses the
+            source has.
 
     Raises:
         DefinitionError: A column is missing, or the source cannot be iterated.
         CheckpointError: The source is not the one that earlier runs have read.
-        RowError: A bad row, where the stream does not divert them.
+        RowError: A row is bad, and the stream does not divert bad rows.
     """
     source = readers[0].source
     data = TableReader(source.data) if isinstance(source.data, GlobalTable) else source.data
@@ -178,7 +178,7 @@ def batches(
         return
     if position.source is not None:
         raise CheckpointError(
-            f"the checkpoint stands at {position.source!r} of a source with seek(position), and "
+            f"the checkpoint has the position {position.source!r} of a source with seek(position), and "
             f"{type(data).__name__} has none; give that source, or start from a new checkpoint"
         )
     table = _arrow(data)
@@ -188,8 +188,8 @@ def batches(
         return
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise DefinitionError(
-            f"source of type {type(data).__name__} is no stream; give a Spark, pandas or Arrow table, or an iterable "
-            "of elements"
+            f"source of type {type(data).__name__} is not a stream; give a Spark, pandas or Arrow table, or an "
+            "iterable of elements"
         )
     elements, begin, last = _passed(data, position.rows)
     elements = _no_tables(elements)
@@ -208,22 +208,22 @@ def _note_end(source: Source) -> None:
 
 
 def check_not_ended(source: Source) -> None:
-    """Check that a source is no iterator which has nothing any more. Called before a run changes anything.
+    """Check that a source is not an exhausted iterator. Called before a run changes anything.
 
     Raises:
-        SourceError: An earlier run has read it to its end, or something else has.
+        SourceError: An earlier run or other code has read it to its end.
     """
     data = source.data
     is_closed = inspect.isgenerator(data) and inspect.getgeneratorstate(data) == inspect.GEN_CLOSED
     if is_closed or source.ended:
         raise SourceError(
             f"the source is an iterator ({type(data).__name__}) that was read to its end already, so this run would "
-            "get nothing of it; give a list, or make the stream once more with a new iterator"
+            "get no rows; give a list, or create the stream again with a new iterator"
         )
 
 
 def _for_each(readers: Sequence[Stage], taken: list[Any], limit: Limit | None) -> list[SourceRows]:
-    """Return elements for each reader, who may change its own."""
+    """Return elements for each reader, which may change its own copies."""
     if not taken:
         return [SourceRows(waits=True) for _ in readers]
     own = [taken, *([own_element(element) for element in taken] for _ in readers[1:])]
@@ -243,29 +243,29 @@ def _seekable_batches(
     elif position.rows:
         raise CheckpointError(
             f"the checkpoint has consumed {position.rows} rows of a source without positions, and "
-            f"{type(data).__name__} goes on from positions of its own; give the source that it has read, or start from "
+            f"{type(data).__name__} resumes from positions of its own; give the source that it has read, or start from "
             "a new checkpoint"
         )
     for taken in _cut(iter(data), size, first):
         position.source = data.position()
         if position.source is None or not _is_plain(position.source):
             raise DefinitionError(
-                f"position() of {type(data).__name__} gave {position.source!r}, which a checkpoint cannot keep; give "
-                "plain data: numbers, text, lists, dictionaries"
+                f"position() of {type(data).__name__} returned {position.source!r}, which a checkpoint cannot store; "
+                "return plain data: numbers, text, lists, dictionaries"
             )
         yield _for_each(readers, taken, limit)
 
 
 def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
-    """Check that elements are no tables, and return them.
+    """Check that elements are not tables, and return them.
 
     Raises:
-        DefinitionError: The first is a table, and so they are parts of one.
+        DefinitionError: The first element is a table, so the elements are parts of one.
     """
     first = list(islice(elements, 1))
     if first and _arrow(first[0]) is not None:
         raise DefinitionError(
-            f"the elements of the source are of type {type(first[0]).__name__}; give a list of them, or what gives "
+            f"the elements of the source are of type {type(first[0]).__name__}; give a list of them, or an iterable of "
             "their rows"
         )
     return chain(first, elements)
@@ -279,9 +279,9 @@ def _is_plain(position: Any) -> bool:
 
 
 def _cut(elements: Iterator[Any], size: int, first: int | None) -> Iterator[list[Any]]:
-    """Cut elements into lists of at most so many, shorter where the source pauses; the first one as it is asked for.
+    """Cut elements into lists of at most ``size``, shorter at pauses of the source; ``first`` is that of the first one.
 
-    They are taken when they come, because a source may use one dictionary for all.
+    Elements are copied at once, because a source may reuse one dictionary for all.
     """
     wanted = first or size
     while True:
@@ -303,10 +303,10 @@ def _cut(elements: Iterator[Any], size: int, first: int | None) -> Iterator[list
 
 
 def _passed(data: Iterable[Any], count: int) -> tuple[Iterator[Any], list[Any], list[Any]]:
-    """Return the elements after the first so many, and of those that are passed over the first and the last.
+    """Return the elements after the first ``count``, and the first and last of the skipped ones.
 
     Raises:
-        CheckpointError: There are fewer.
+        CheckpointError: There are fewer elements.
     """
     if isinstance(data, list | tuple):
         _check_length(min(len(data), count), count)
@@ -324,29 +324,30 @@ def _passed(data: Iterable[Any], count: int) -> tuple[Iterator[Any], list[Any], 
 
 
 def _tracker(position: LocalPosition | SourcePosition, first: Iterable[Any], last: Iterable[Any]) -> Tracker:
-    """Follow what is consumed, from where the source stands.
+    """Track the consumed rows from the current position of the source.
 
     Raises:
-        CheckpointError: The source does not begin with the rows that were consumed.
+        CheckpointError: The source does not begin with the consumed rows.
     """
     tracker = Tracker(position.rows, first, last)
     found = tracker.consumed()
     if position.consumed is None and position.rows:
         _log.info(
-            "the checkpoint has no fingerprint of the %d rows it has consumed: it takes this source's", position.rows
+            "the checkpoint has no fingerprint of the %d rows it has consumed: that of this source is stored",
+            position.rows,
         )
     elif position.consumed is not None and position.consumed != found:
         where = "first" if position.consumed.first != found.first else "last"
         raise CheckpointError(
-            f"the checkpoint has consumed {position.rows} rows, and the {where} {min(position.rows, ROWS)} of them are "
-            "not those of this source; give the same source from its start, with new rows at its end, or one that goes "
-            "on by itself (keyed.SeekableSource), or start from a new checkpoint"
+            f"the checkpoint has consumed {position.rows} rows, and the {where} {min(position.rows, ROWS)} of them "
+            "differ from this source; give the same source from its start, with new rows at its end, or one that "
+            "resumes by itself (keyed.SeekableSource), or start from a new checkpoint"
         )
     return tracker
 
 
 def _arrow(data: Any) -> Any:
-    """Return ``data`` as an Arrow table, or ``None`` if it is no table."""
+    """Return ``data`` as an Arrow table, or ``None`` if it is not a table."""
     module = type(data).__module__.partition(".")[0]
     if isinstance(data, list | tuple) and data:
         tables: list[Any] = [_arrow(part) for part in data] if _arrow(data[0]) is not None else [None]
@@ -401,7 +402,7 @@ def _table_batches(
 
 
 def _needed(stage: Stage) -> tuple[str, ...]:
-    """Return the columns that keys and timestamps are read from."""
+    """Return the columns of keys and timestamps."""
     timestamp = stage.source.timestamp
     return stage.key_columns + ((timestamp,) if isinstance(timestamp, str) else ())
 
@@ -431,10 +432,10 @@ def _of_table(stage: Stage, batch: Any, limit: Limit | None) -> SourceRows:
 
 
 def _check_length(there: int, consumed: int) -> None:
-    """Check that the rows which earlier runs have consumed are still there.
+    """Check that a source still has the rows that earlier runs have consumed.
 
     Raises:
-        CheckpointError: The source is shorter: it is another one, or holds only what is new.
+        CheckpointError: The source is shorter: it is another one, or has only new rows.
     """
     if there < consumed:
         raise CheckpointError(
@@ -444,7 +445,7 @@ def _check_length(there: int, consumed: int) -> None:
 
 
 def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | None) -> SourceRows:
-    """Return rows of a table without bad ones, in the order in which they run."""
+    """Return rows of a table without bad rows, in the order in which they run."""
     from keyed.arrow.event_times import event_times, time_order
     from keyed.table_state.batches import first_key
 

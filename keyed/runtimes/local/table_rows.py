@@ -1,4 +1,4 @@
-"""Rows for vectorized operators in the local runtime: as one Arrow table a batch, whatever they come from."""
+"""Rows for vectorized operators in the local runtime, as one Arrow table per batch."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from keyed.runtimes.local.local_rows import Limit, SourceRows, check_column, che
 from keyed.table_state.batches import check_keys, combined, first_key, group_indices, in_time_order, timestamped
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
 
-#: What an element raises that does not fit the columns of a table.
+#: Exceptions for an element that does not fit the columns of a table.
 _MISFITS = (KeyedError, pa.ArrowException, TypeError, ValueError, OverflowError, RecursionError)
 
 
 def source_rows(stage: Stage, table: pa.Table, limit: Limit | None) -> SourceRows:
-    """Return a batch of a source that is a table.
+    """Return a batch from a source that is a table.
 
     Args:
         stage: The first stage, whose keys are columns.
         table: The rows.
-        limit: What timestamps may not exceed.
+        limit: The limit of timestamps.
     """
     timestamp = stage.source.time
     assert not callable(stage.keys)
@@ -67,12 +67,12 @@ def source_rows(stage: Stage, table: pa.Table, limit: Limit | None) -> SourceRow
 
 
 def output_rows(emitted: Emitted | EmittedTables, output: Port, *, timed: bool) -> SourceRows:
-    """Return an output of a stage before.
+    """Return an output of an upstream stage.
 
     Args:
-        emitted: What was emitted.
-        output: To which output.
-        timed: Whether the stream has event time.
+        emitted: The emitted rows.
+        output: The output.
+        timed: True if the stream has event time.
     """
     rows = SourceRows()
     if isinstance(emitted, EmittedTables):
@@ -90,15 +90,15 @@ def output_rows(emitted: Emitted | EmittedTables, output: Port, *, timed: bool) 
 def routed(
     spec: OperatorSpec, rows: Sequence[SourceRows], keys: tuple[str, ...]
 ) -> tuple[list[Callable[[], pa.Table | None]], str, int]:
-    """Return the table of each key group, with its rows in the order in which they are handed over.
+    """Return the table of each key group, with its rows in the order in which they run.
 
     Args:
         spec: The operator.
-        rows: The rows of a side, of one input after the other.
+        rows: The rows of a side, input by input.
         keys: Its key columns.
 
     Returns:
-        The tables, the type of the keys, and how many fewer rows combining has made of them.
+        The tables, the type of the keys, and the number of rows that combining has saved.
 
     Raises:
         DefinitionError: A key column is missing.
@@ -135,7 +135,7 @@ def _whole(spec: OperatorSpec, rows: SourceRows) -> pa.Table | None:
 
 
 def misfits(values: list[Any]) -> dict[int, str]:
-    """Return which elements have no place in one table with those before them, and why."""
+    """Return the positions of elements that do not fit into one table with those before them, with the reason."""
     try:
         if values:
             _table(values, None, None, "")
@@ -168,7 +168,7 @@ def _table(values: list[Any], times: Any, schema: Schema | None, where: str) -> 
     if schema is None and not hasattr(kind, "_fields"):
         raise OutputDefinitionError(
             f"{where}: {kind.__name__} has no columns, which a vectorized function needs; give dictionaries or objects "
-            "of an attrs class, or declare the output of the operator before"
+            "of an attrs class, or declare the output of the previous operator"
         )
     table = table_of(values, schema, where)
     return table if times is None else table.append_column(TIMESTAMP_COLUMN, pa.array(times, pa.int64()))

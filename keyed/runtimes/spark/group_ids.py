@@ -2,8 +2,8 @@
 
 Spark sends a row with grouping column ``id`` to shuffle partition ``pmod(hash(id), partitions)``, where ``hash`` of an
 int is Murmur3 (x86, 32 bit) with seed 42. The id of group ``i`` is the least non-negative int that goes to partition
-``i``. The ids for any number of groups contain 0, so a query that is started on a checkpoint with another number of
-groups always meets one group of it, whose meta record says so.
+``i``. The ids for any number of groups contain 0. A query that is started on a checkpoint with another number of groups
+therefore always reads one of its groups, whose meta record has the number.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def test_a_folder_without_a_mark_is_taken_by_a_checkpoint_that_has_written_batch
         counts(elements(2)).run(out, checkpoint=tmp_path / "second")
     with caplog.at_level("INFO", "keyed"):
         counts(elements(3)).run(out, checkpoint=tmp_path / "first", rows_per_batch=1)
-    assert "has no mark: it is taken for that of this query" in caplog.text
+    assert "has no mark: this query" in caplog.text
     assert parquet_rows(out) == [("a", 1), ("a", 2), ("a", 3)]
     counts(elements(4)).run(out, checkpoint=tmp_path / "first", rows_per_batch=1)
 
@@ -419,7 +419,7 @@ def test_of_two_queries_that_find_a_folder_without_a_mark_the_second_is_refused(
             claim(sink, LocalFolder(str(tmp_path)), ["first"], 0, 0)
             return super().parquet_files()
 
-    with pytest.raises(SinkError, match="another query has just begun to write into the folder"):
+    with pytest.raises(SinkError, match="another query has just begun to write to the folder"):
         claim(sink, Slow(str(tmp_path)), ["second"], 0, 0)
     assert decode_mark(LocalFolder(str(tmp_path)).read_mark() or b"", "mark") == ["first"]
 
@@ -442,7 +442,7 @@ def test_a_local_query_keeps_others_out_of_its_folder_while_it_runs(tmp_path):
 
     counts(source()).run(out)
     assert len(refused) == 1
-    assert "another query has just begun to write into the folder" in refused[0]
+    assert "another query has just begun to write to the folder" in refused[0]
     assert pq.read_table(out).column("k").to_pylist() == ["a", "a"]
     (tmp_path / "file").touch()
     with pytest.raises(SinkError, match="give the path of a folder that can be written"):

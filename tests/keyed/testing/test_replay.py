@@ -279,7 +279,7 @@ def test_side_outputs_namespaces_broadcast_states_and_timers_are_compared(tmp_pa
 
 def test_what_cannot_be_recorded_is_refused(tmp_path):
     stream = keyed.stream(ROWS).key_by("shop")
-    with pytest.raises(DefinitionError, match="has no changelog, which tells"):
+    with pytest.raises(DefinitionError, match="has no changelog, which holds"):
         stream.process(Sales()).run(record=tmp_path / "record")
     changelog = keyed.DirectoryChangelog(tmp_path / "log", auto_compact=False)
     objects = keyed.stream([Dies()]).key_by(str).process(Sales(), changelog=changelog)

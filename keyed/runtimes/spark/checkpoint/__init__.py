@@ -1,1 +1,1 @@
-"""The checkpoint of a query: how it begins, what it holds, where it stands."""
+"""The checkpoint of a query: its start, its content and its position."""

@@ -1,12 +1,12 @@
 """The start of a query on a checkpoint: empty, at the checkpoint's state, or with the state of changelogs.
 
 The record ``keyed-begin`` in the checkpoint of a query of `run` or `start` is JSON of the fields of `Begin`. It is
-written before the first batch, and of a restored query again when the checkpoint can be used like any other.
+written before the first batch; for a restored query it is written again once the checkpoint is complete.
 
-The first batch of a restored query has only ticks as its source: the key groups, which have no state yet, load theirs
-(`keyed.recovery.loading`). Then the line of each source is put into ``offsets/0``, as if the batch had read what the
-earlier query had, and batch 1 goes on from there. Without a position in the changelog the key groups load their state
-in the first ordinary batch.
+The first batch of a restored query has only ticks as its source: the key groups, which have no state yet, load their
+state (`keyed.recovery.loading`). Then the line of each source is written to ``offsets/0``, as if the batch had read the
+rows of the earlier query, and batch 1 continues from there. Without a position in the changelog, the key groups load
+their state in the first ordinary batch.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Begin:
     """The kind of start of a query, and its pending steps.
 
     Attributes:
-        first_batch: What sinks are given as the id of Spark's batch 0. They go on after those of the earlier query, and
-            what that wrote beyond the restored batch is replaced.
+        first_batch: Id of Spark's batch 0 for sinks. Ids continue after those of the earlier query, and its outputs
+            after the restored batch are replaced.
         sequence: Number of the restored commit in the changelogs, 0 if nothing was restored.
-        sources: Lines of the sources that are still to be put into ``offsets/0``.
-        with_position: Whether the changelogs had a position.
-        ticks: Whether the last of the query's sources are the ticks.
+        sources: Lines of the sources that still have to be written to ``offsets/0``.
+        with_position: True if the changelogs had a position.
+        ticks: True if the last of the query's sources are the ticks.
         queries: Id of the query, after those of the queries that it was restored from.
         version: Version of the record. Version 1 has no ``queries``.
     """
@@ -61,39 +61,38 @@ class Begin:
 
 
 def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks: bool = True) -> Begin | None:
-    """Return how a query begins, written down before it does.
+    """Return the record of a query's start, after writing it to the checkpoint.
 
     Args:
         folder: The checkpoint.
-        points: What operators are restored from, by name.
-        ticks: Whether the query has ticks.
+        points: The restore points of operators, by name.
+        ticks: True if the query has ticks.
 
     Returns:
-        The record, ``None`` if the key groups are to load their state: `begin_at` says how.
+        The record, ``None`` if the key groups have to load their state: see `begin_at`.
 
     Raises:
-        CheckpointError: The checkpoint is one of the local runtime, or it was to be restored and was not, and now it
-            is not asked for.
+        CheckpointError: The checkpoint belongs to the local runtime, or its restore was not completed and is not
+            requested again.
     """
     record = read_begin(folder)
     is_new = folder.last_commit() is None
     if is_new and folder.names(COMMITS_FOLDER):
         raise CheckpointError(
-            f"the checkpoint {folder.path} was written by the local runtime, and a query on Spark cannot go on from "
-            "it; give checkpoint= a new folder, and restore_from= the changelog of the local query to take over its "
-            "state"
+            f"the checkpoint {folder.path} was written by the local runtime, and a query on Spark cannot continue it; "
+            "give checkpoint= a new folder, and restore_from= the changelog of the local query to take over its state"
         )
     if is_new and points:
         if (record is None or not record.sequence) and folder.names("offsets"):
             raise CheckpointError(
-                f"a query without restore_from= has begun its first batch in the checkpoint {folder.path}, and not "
+                f"a query without restore_from= has begun its first batch in the checkpoint {folder.path} and has not "
                 "finished it: give a new checkpoint"
             )
         return None
     if is_new and record is not None and record.sequence:
         raise CheckpointError(
-            f"the checkpoint {folder.path} is to begin after batch {batch_id(record.sequence)} of a changelog, and has "
-            "not: give restore_from= once more, or a new checkpoint"
+            f"the checkpoint {folder.path} has to begin after batch {batch_id(record.sequence)} of a changelog, and "
+            "has not: give restore_from= again, or a new checkpoint"
         )
     if is_new or record is None or not record.queries:
         queries = record.queries if record is not None else []
@@ -104,18 +103,18 @@ def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks
 
 
 def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True) -> Begin:
-    """Write down and return how a query begins whose key groups load the state that changelogs hold at a cut.
+    """Write and return the record of a query whose key groups load the state of changelogs at a cut.
 
     Args:
         folder: The checkpoint.
         cut: The cut.
-        ticks: Whether the query has ticks.
+        ticks: True if the query has ticks.
 
     Raises:
         HistoryCompacted: The changelogs were compacted beyond the cut.
     """
     before = read_begin(folder)
-    # The folders of its sinks may have it, if it has begun before.
+    # The folders of its sinks may have its id, if it has begun before.
     own = before.queries[-1:] if before is not None else []
     queries = [*lineage(cut), *(own or [random_id()])]
     position = None if cut.position is None else decode_position(cut.position)
@@ -126,7 +125,7 @@ def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True) -> Begin
         )
         record = Begin(cut.sequence, cut.sequence, ticks=ticks, queries=queries)
     else:
-        # The changelogs of all operators have the position, except those that were not there yet.
+        # The changelogs of all operators have the position, except new ones.
         changelogs = [restoration.point.changelog for restoration in cut.operators.values()]
         changelog = next((each for each in changelogs if _position_of(each, cut.sequence) == cut.position), None)
         if changelog is None:
@@ -138,7 +137,7 @@ def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True) -> Begin
 
 
 def read_begin(folder: CheckpointFolder) -> Begin | None:
-    """Tell how the query of a checkpoint began; ``None`` if `run` and `start` have never seen it.
+    """Return the record of a checkpoint's query; ``None`` if it was not started by `run` or `start`.
 
     Raises:
         CorruptionError: The record is damaged.
@@ -147,26 +146,26 @@ def read_begin(folder: CheckpointFolder) -> Begin | None:
 
 
 def begun(session: SparkSession, checkpoint: str) -> Begin:
-    """Tell how a query began whose checkpoint's file system this program does not reach: its sinks go by that."""
+    """Return the record of a query whose checkpoint this program cannot reach; its sinks depend on it."""
     from pyspark.errors import PySparkException
 
     try:
         found = session.read.format("binaryFile").load(f"{checkpoint.rstrip('/')}/{_NAME}").select("content").collect()
     except PySparkException:
-        # There is no other way to ask a file system that only Spark knows whether a file is there.
+        # There is no other way to check for a file on a file system that only Spark reaches.
         return Begin()
     return _decode(bytes(found[0].content) if found else None, checkpoint) or Begin()
 
 
 def take_position(folder: CheckpointFolder, record: Begin) -> Begin:
-    """Let the sources of a restored query go on where the earlier one was, now that its first batch is done.
+    """Make the sources of a restored query resume at the earlier query's position, after its first batch.
 
     Args:
         folder: The checkpoint.
-        record: How the query began.
+        record: The record of the query's start.
     """
     assert record.sources is not None
-    # The last line is that of the ticks, of which none was taken. This may be done again, after a crash.
+    # The last line belongs to the ticks, of which none was read. This may be repeated after a crash.
     lines = (folder.read("offsets/0") or b"").decode().split("\n")
     after = [*lines[:2], *record.sources, *(["-"] if record.ticks else [])]
     folder.write("offsets/0", "\n".join(after).encode())

@@ -1,18 +1,18 @@
-"""The lease on a checkpoint: of the queries of this machine that start on one checkpoint, one runs.
+"""The lease on a checkpoint, which only one query of this machine can hold.
 
-Spark notices that two drivers run one checkpoint when both log the same batch. By then the one that ends may have
-replaced files of state that the other one goes on from, and the next run finds a damaged checkpoint. So a query that
-`run` or `start` begins takes the lease first, and the others are refused before they have written anything.
+Spark detects two drivers on one checkpoint when both log the same batch. At that point the one that ends may have
+replaced state files that the other one uses, and the next run finds a damaged checkpoint. A query of `run` or `start`
+therefore takes the lease first, and others are refused before they have written anything.
 
 The lease is a lock on the file ``keyed-lease`` in the checkpoint, which holds the process id of its holder. The system
-releases the lock when the process ends, by a kill too. Within a process a query that has ended hands it over.
+releases the lock when the process ends, also after a kill. Within a process, a query that has ended hands it over.
 
-The JVM writes the state, and may outlive a program that is killed: it ends when its standard input does, and a process
-that the program has forked keeps that open. So the JVM locks the file ``keyed-lease-jvm`` itself, which holds its
-process id, and the next query waits for the end of a JVM that ends.
+The JVM writes the state, and may outlive a killed program: it ends when its standard input is closed, and a process
+that the program has forked keeps that open. The JVM therefore locks the file ``keyed-lease-jvm`` itself, which holds
+its process id, and the next query waits for a JVM that is ending.
 
-It is kept on file systems of this machine, and on network file systems as far as these have locks. A checkpoint that
-only Spark or `pyarrow.fs` reaches has none, because object stores have no locks.
+The lease exists on file systems of this machine, and on network file systems that have locks. A checkpoint that only
+Spark or `pyarrow.fs` reaches has none, because object stores have no locks.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ if TYPE_CHECKING:
 
 _NAME = "keyed-lease"
 _JVM_NAME = "keyed-lease-jvm"
-#: Seconds that a query waits for the end of the JVM of a program that was killed, and between two looks.
+#: Seconds that a query waits for the end of a killed program's JVM, and seconds between two checks.
 _PATIENCE, _POLL = 30.0, 0.1
-#: Digits of a process id at most.
+#: Maximal number of digits of a process id.
 _DIGITS = 20
 
 
 class CheckpointLease:
-    """The lease on a checkpoint, taken.
+    """A held lease on a checkpoint.
 
     Args:
-        folder: The checkpoint, a folder that is there.
-        is_over: Whether another query of this process may take it over: this one has ended, and not released it.
-        session: The session whose JVM is to hold it as well.
+        folder: The checkpoint, an existing folder.
+        is_over: Returns true if another query of this process may take it over, because this one has ended without
+            releasing it.
+        session: The session whose JVM also holds it.
 
     Raises:
         CheckpointError: Another query holds it, or the folder cannot be written.
@@ -70,17 +71,17 @@ class CheckpointLease:
                 raise
 
     def release(self) -> None:
-        """Let other queries have the checkpoint. Releasing it again does nothing."""
+        """Release the checkpoint for other queries. Releasing it again does nothing."""
         with _guard:
             self.close()
 
     def close(self) -> None:
-        """Release it, where no other thread takes or releases one."""
+        """Release it while no other thread takes or releases a lease."""
         if _held.get(self._key) is self:
             del _held[self._key]
         jvm_file, self._jvm_file = self._jvm_file, None
         if jvm_file is not None:
-            # A JVM that has ended holds nothing.
+            # A JVM that has ended has released its lock.
             with suppress(Exception):
                 jvm_file.close()
         if self._lock is not None:
@@ -93,7 +94,7 @@ _guard = Lock()
 
 
 def _locked(folder: Path) -> Lease | None:
-    """Return the lock; ``None`` if the file system has no locks, and Spark's own check is what there is."""
+    """Return the lock; ``None`` if the file system has no locks, so that only Spark's own check applies."""
     path = folder / _NAME
     try:
         path.touch(mode=file_mode(folder))
@@ -102,7 +103,7 @@ def _locked(folder: Path) -> Lease | None:
         holder = path.read_text(errors="replace")[:_DIGITS].strip()
         raise CheckpointError(
             f"the checkpoint {folder} is in use by another run{f', of process {holder}' if holder else ''}; stop that "
-            "one, or choose another folder"
+            "run, or choose another folder"
         ) from None
     except OSError as error:
         if error.errno in NO_LOCKS:
@@ -114,7 +115,7 @@ def _locked(folder: Path) -> Lease | None:
 
 
 def _locked_by_jvm(folder: Path, session: SparkSession) -> Any:
-    """Return the file that the JVM of a session has locked; ``None`` where it cannot lock files.
+    """Return the file that the JVM of a session has locked; ``None`` if it cannot lock files.
 
     Raises:
         CheckpointError: Another JVM holds the lock, and does not end.
@@ -144,7 +145,7 @@ def _locked_by_jvm(folder: Path, session: SparkSession) -> Any:
 
 
 def _forget() -> None:
-    """Let go of what the parent of a forked process holds: the lock stays the parent's."""
+    """Forget the leases of a forked process's parent, which keeps the locks."""
     global _guard  # noqa: PLW0603 - a thread of the parent may have held it
     _guard = Lock()
     _held.clear()

@@ -1,8 +1,8 @@
-"""The files of a checkpoint, as this program sees them.
+"""The files of a checkpoint that this program can reach.
 
-Spark's readers say what a checkpoint's state is; its position in the sources stands in files that have no reader, and a
-restored query's checkpoint begins with files that no query has written. Both need the checkpoint to be in a file system
-that this program reaches without Spark: a folder, or what `pyarrow.fs` knows.
+Spark has readers for the state of a checkpoint. Its position in the sources is in files without a reader, and a
+restored query's checkpoint begins with files that no query has written. Both need a file system that this program
+reaches without Spark: a folder, or one that `pyarrow.fs` supports.
 
     metadata            identity of the query
     offsets/<batch>     written before a batch runs: a version, the batch's settings, and a line for each source: where
@@ -34,7 +34,7 @@ _VERSION = "v1"
 
 
 def open_checkpoint(path: str) -> CheckpointFolder | None:
-    """Return the files of a checkpoint; ``None`` if this program does not reach its file system.
+    """Return the files of a checkpoint; ``None`` if this program cannot reach its file system.
 
     Args:
         path: The checkpoint's folder.
@@ -45,7 +45,7 @@ def open_checkpoint(path: str) -> CheckpointFolder | None:
     if folder is not None:
         return CheckpointFolder(path, LocalFileSystem(), str(folder))
     try:
-        # Hadoop has names of its own for what others call s3 and abfs.
+        # Hadoop has its own names for s3 and abfs.
         files, root = FileSystem.from_uri(re.sub(r"^s3[an]://", "s3://", path))
     except (ValueError, OSError, NotImplementedError):
         return None
@@ -53,9 +53,9 @@ def open_checkpoint(path: str) -> CheckpointFolder | None:
 
 
 def reached(session: SparkSession, path: str) -> CheckpointFolder | None:
-    """Return the files of a checkpoint of a session's query; ``None`` if this program does not reach them.
+    """Return the files of a checkpoint of a session's query; ``None`` if this program cannot reach them.
 
-    Over Spark Connect the server may be anywhere, and without a scheme a path may be one of any file system.
+    Over Spark Connect the server may be on another machine, and a path without a scheme may belong to any file system.
 
     Args:
         session: The session.
@@ -71,7 +71,7 @@ class CheckpointFolder:
     """A checkpoint's folder. Names are paths in it.
 
     Attributes:
-        path: The checkpoint as the user named it.
+        path: The user's path of the checkpoint.
     """
 
     path: str
@@ -107,7 +107,7 @@ class CheckpointFolder:
         return [info.base_name for info in found if info.type is FileType.File]
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, or replace it: as a whole, or not at all.
+        """Write or replace a file atomically.
 
         Raises:
             CheckpointError: It cannot be written.
@@ -117,7 +117,7 @@ class CheckpointFolder:
             self._files.create_dir(folder, recursive=True)
             with self._files.open_output_stream(f"{folder}/.{last}.new", compression=None) as stream:
                 stream.write(data)
-            # Hadoop keeps the checksum of a local file beside it, and reads one without.
+            # Hadoop stores the checksum of a local file beside it, and also reads files without one.
             if f".{last}.crc" in self.names(name.rpartition("/")[0]):
                 self._files.delete_file(f"{folder}/.{last}.crc")
             self._files.move(f"{folder}/.{last}.new", f"{folder}/{last}")
@@ -125,7 +125,7 @@ class CheckpointFolder:
             raise self._failed("write", name, error) from error
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it is there.
+        """Delete a file, if it exists.
 
         Raises:
             CheckpointError: It cannot be deleted.
@@ -138,10 +138,10 @@ class CheckpointFolder:
             raise self._failed("delete", name, error) from error
 
     def offsets(self, batch: int) -> list[str] | None:
-        """Return the lines of the sources after a batch, ``None`` if they are not there any more.
+        """Return the lines of the sources after a batch, ``None`` if they were removed.
 
         Raises:
-            CheckpointError: They cannot be read, or Spark has written them in another way.
+            CheckpointError: They cannot be read, or have another format.
         """
         record = self.read(f"offsets/{batch}")
         if record is None:
@@ -149,13 +149,13 @@ class CheckpointFolder:
         version, _, *lines = record.decode().split("\n")
         if version != _VERSION:
             raise CheckpointError(
-                f"offsets/{batch} of the checkpoint {self.path} has version {version!r}, and keyed knows {_VERSION!r}: "
-                "leave spark.sql.streaming.offsetLog.formatVersion at 1"
+                f"offsets/{batch} of the checkpoint {self.path} has version {version!r}, and keyed supports "
+                f"{_VERSION!r}: leave spark.sql.streaming.offsetLog.formatVersion at 1"
             )
         return lines
 
     def last_commit(self) -> int | None:
-        """Return the id of the last batch that is done."""
+        """Return the id of the last completed batch."""
         return max((int(name) for name in self.names("commits") if name.isdigit()), default=None)
 
     def _failed(self, what: str, name: str, error: OSError) -> CheckpointError:

@@ -1,17 +1,16 @@
-"""The logs of file sources: which files a query has taken.
+"""The logs of file sources, which list the files that a query has read.
 
-Spark's file source keeps the names of all files that it has taken in the checkpoint, in ``sources/<i>``, a file for
-each of its batches; each tenth, with the ending ``.compact``, holds all before it as well:
+Spark's file source keeps the names of all files that it has read in the checkpoint, in ``sources/<i>``, one log file
+for each of its batches. Every tenth log file, with the ending ``.compact``, also holds the content of all earlier ones:
 
     v1
     {"path": "file:///...", "timestamp": <milliseconds>, "batchId": <number of the file source's batch>}
     ...
 
 A position in a changelog has the number of the source's last batch (``{"logOffset": 11}``). The entries up to it are
-kept beside the positions (`keyed.changelog.model.Changelog.keep`), as they come, under the names
-``files-<i>-<from>-<to>-<part>``, for the batches ``from`` to ``to``: JSON ``[number of parts, [entry, ...]]``,
-compressed by zlib. Eight of about one size are folded into one, so that there are few of them, however many batches
-there were. An entry may be there more than once.
+stored beside the positions (`keyed.changelog.model.Changelog.keep`) under the names ``files-<i>-<from>-<to>-<part>``,
+for the batches ``from`` to ``to``: JSON ``[number of parts, [entry, ...]]``, compressed by zlib. Eight of about the
+same size are folded into one, so their number stays small. An entry may occur more than once.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 
 #: Entries in one part.
 _PART = 2_000
-#: So many records of about one size become one.
+#: Number of records of about the same size that are folded into one.
 _FOLDED = 8
 _OFFSET = re.compile(r'\{"logOffset":\s*(\d+)\}')
 _NAME = re.compile(r"files-(\d+)-(\d+)-(\d+)-(\d+)")
@@ -43,14 +42,14 @@ _decode = msgspec.json.Decoder(tuple[int, list[_Entry]]).decode
 
 
 class KeptFiles:
-    """Keeps in a changelog which files the file sources of a query have taken.
+    """Stores the logs of a query's file sources in a changelog.
 
     Args:
         folder: The query's checkpoint.
         changelog: The changelog.
 
     Raises:
-        CorruptionError: What the changelog keeps is damaged.
+        CorruptionError: The stored data is damaged.
     """
 
     def __init__(self, folder: CheckpointFolder, changelog: Changelog) -> None:
@@ -62,7 +61,7 @@ class KeptFiles:
                 self._names[source][range_] = _names(source, range_, len(_parts(entries)))
 
     def keep(self, lines: list[str]) -> None:
-        """Keep what there is up to a position.
+        """Store the entries up to a position.
 
         Args:
             lines: The lines of the sources in the position.
@@ -85,12 +84,12 @@ class KeptFiles:
                 self._changelog.forget([name for range_ in some for name in self._names[source].pop(range_)])
 
     def _newest(self, source: int) -> list[_Range]:
-        """Return the newest record, and those before it that are not larger."""
+        """Return the newest record, and the preceding ones that are not larger."""
         ranges = sorted(self._names[source], reverse=True)
         return list(takewhile(lambda range_: _tier(range_) <= _tier(ranges[0]), ranges))
 
     def _keep(self, source: int, range_: _Range) -> None:
-        """Keep the entries of some batches."""
+        """Store the entries of some batches."""
         parts = _parts(logged(self._folder, source, *range_))
         names = _names(source, range_, len(parts))
         for name, part in zip(names, parts, strict=True):
@@ -99,7 +98,7 @@ class KeptFiles:
 
 
 def put_files(folder: CheckpointFolder, changelog: Changelog, lines: list[str]) -> list[str]:
-    """Give a new checkpoint the logs of its file sources, each as one batch that took all files.
+    """Write the logs of file sources to a new checkpoint, each as one batch with all files.
 
     Args:
         folder: The checkpoint.
@@ -126,8 +125,8 @@ def put_files(folder: CheckpointFolder, changelog: Changelog, lines: list[str]) 
             entries |= {entry["path"]: entry for entry in some if entry["batchId"] <= last}
         if missing:
             raise CorruptionError(
-                f"the changelog has a position at batch {last} of file source {source}, and not the files of its batch "
-                f"{min(missing)}",
+                f"the changelog has a position at batch {last} of file source {source}, and lacks the files of its "
+                f"batch {min(missing)}",
                 where=str(changelog),
             )
         rows = [_VERSION, *(json.dumps(entry | {"batchId": 0}) for entry in entries.values())]
@@ -162,7 +161,7 @@ def logged(folder: CheckpointFolder, source: int, first: int, last: int) -> list
         if content[0] != _VERSION:
             raise CheckpointError(
                 f"sources/{source}/{name} of the checkpoint {folder.path} has version {content[0]!r}, not "
-                f"{_VERSION!r}: this Spark writes the logs of file sources in another way"
+                f"{_VERSION!r}: this version of Spark has another format of the logs of file sources"
             )
         for entry in map(json.loads, filter(None, content[1:])):
             if entry["batchId"] in wanted:
@@ -171,7 +170,7 @@ def logged(folder: CheckpointFolder, source: int, first: int, last: int) -> list
 
 
 def _kept(changelog: Changelog) -> dict[int, dict[_Range, list[_Entry]]]:
-    """Return what a changelog keeps of the logs: the entries, by source and batches, where it has all parts."""
+    """Return the stored entries of a changelog by source and batches, of records with all parts."""
     parts: dict[tuple[int, _Range], dict[int, list[_Entry]]] = defaultdict(dict)
     expected: dict[tuple[int, _Range], int] = {}
     for name, data in changelog.kept():
@@ -203,5 +202,5 @@ def _names(source: int, range_: _Range, parts: int) -> list[str]:
 
 
 def _tier(range_: _Range) -> int:
-    """Tell how large a record is: how often that many batches can be divided by the number that is folded."""
+    """Return the size class of a record: the logarithm of its number of batches, to the base of `_FOLDED`."""
     return int(math.log(range_[1] - range_[0] + 1, _FOLDED) + 1e-9)

@@ -1,8 +1,8 @@
 """Flush: exports committed batches of a checkpoint that its changelogs lack.
 
-A running query exports a batch with its next one. The last batch of a query that has ended is exported here, and so is
-all of a checkpoint whose changelog is empty. The workers do it: first with the records of the last batch, and then, for
-key groups for which that is not enough, with all of their records. Before that the driver logs the query's position, if
+A running query exports a batch with its next one. The last batch of a query that has ended is exported here, and the
+whole state of a checkpoint whose changelog is empty. The workers do it: first with the records of the last batch, and
+then, for key groups that need more, with all of their records. Before that the driver logs the query's position, if
 `run` or `start` have begun it, so that its sources can be distinguished from the ticks.
 """
 
@@ -50,10 +50,10 @@ class _Target:
 def spark_flush(
     session: SparkSession, checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]
 ) -> dict[str, int]:
-    """Export what a Spark checkpoint has committed and changelogs lack.
+    """Export the committed batches of a Spark checkpoint that changelogs lack.
 
-    That is the last batch of a query that was started and stopped with plain ``writeStream``, and all there is where a
-    changelog is empty. The query may be running. Queries of `run` and `start` do it themselves when they end.
+    These are the last batch of a query that was started and stopped with plain ``writeStream``, and the whole state if
+    a changelog is empty. The query may be running. Queries of `run` and `start` do this themselves when they end.
 
     Args:
         session: A Spark session; it need not be the one of the query.
@@ -65,7 +65,7 @@ def spark_flush(
 
     Raises:
         CheckpointError: There is no checkpoint, or it has no such operator.
-        ChangelogDiverged: A changelog is not this checkpoint's.
+        ChangelogDiverged: A changelog does not belong to this checkpoint.
         ChangelogError: It cannot be written.
     """
     checkpoint = os.fspath(checkpoint)
@@ -136,14 +136,14 @@ def _log_position(
     metas: Mapping[StateOperator, GroupMeta],
     changelogs: Mapping[str, Changelog],
 ) -> None:
-    """Log where the query stood after its last batch, into changelogs that are this query's."""
+    """Log the position of the query after its last batch in its changelogs."""
     for meta in metas.values():
         if meta.operator in changelogs:
             reader = changelogs[meta.operator].reader(meta.group)
             check_changelog(reader, meta, f"checkpoint {checkpoint}, operator {meta.operator!r}")
     folder = reached(session, checkpoint)
     record = None if folder is None else read_begin(folder)
-    # Of a restored query that was killed right after its first batch the checkpoint does not say it yet.
+    # The checkpoint does not have it yet if a restored query was killed right after its first batch.
     if folder is not None and record is not None and record.sources is None:
         sequences = {meta.operator: meta.commit for meta in metas.values()}
         positions = PositionLog(
@@ -182,12 +182,12 @@ def _export(meta: GroupMeta, log: GroupLog, target: _Target, store: Callable[[],
     writer = WRITERS.writer(target.changelog, target.log_id, meta.group, meta)
     last = writer.last()
     if last is not None and last.source_log == meta.log_id and last.sequence > meta.commit:
-        # The query is running, and has gone on meanwhile.
+        # The query is running, and has committed more batches in the meantime.
         return last.sequence
     try:
         export(log, meta, writer, store, where)
     except ChangelogFenced:
-        # The group runs elsewhere at the same time. Its worker may have exported what is missing here.
+        # The group runs on another worker at the same time, which may have exported the missing commits.
         WRITERS.discard(target.log_id, meta.group)
         export(log, meta, WRITERS.writer(target.changelog, target.log_id, meta.group, meta), store, where)
     return meta.commit
@@ -195,7 +195,7 @@ def _export(meta: GroupMeta, log: GroupLog, target: _Target, store: Callable[[],
 
 @contextmanager
 def _whole(log: GroupLog, meta: GroupMeta, where: str) -> Iterator[Callable[[], Any]]:
-    """Open what builds the group's local store out of all its rows, when it is asked for the first time."""
+    """Return a function that builds the group's local store from all its rows at its first call."""
     with ScratchFolder("flush") as folder:
         replicas: list[Replica] = []
 

@@ -1,8 +1,8 @@
 """Position of a Spark query in its sources, and its log in the query's changelogs.
 
-Before the key groups export a batch, which they do in the next one, its position is logged into each changelog of the
-query under the batch's sequence. It is a frame (`keyed.codec.frames`) of kind ``KSPK``, version 2, whose payload is
-msgpack of the fields of `SparkPosition` as a map. Version 1 has no ``queries``.
+Key groups export a batch in the next one. Before that, its position is logged to each changelog of the query under the
+batch's sequence. It is a frame (`keyed.codec.frames`) of kind ``KSPK``, version 2, whose payload is msgpack of the
+fields of `SparkPosition` as a map. Version 1 has no ``queries``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SparkPosition:
     """Position of a query after a batch.
 
     Attributes:
-        batch: Id of the batch, as sinks got it.
+        batch: Id of the batch for sinks.
         sources: The line of each source in Spark's offset log, without that of the ticks.
         queries: Id of the query, after those of the queries that it was restored from.
     """
@@ -62,9 +62,9 @@ class PositionLog:
     Args:
         folder: The query's checkpoint.
         changelogs: Its changelogs, by operator.
-        ticks: Whether the last of its sources are the ticks.
-        first_batch: What sinks get as the id of Spark's batch 0.
-        sequences: Gives the sequence of Spark's batch, by operator.
+        ticks: True if the last of its sources are the ticks.
+        first_batch: Id of Spark's batch 0 for sinks.
+        sequences: Returns the sequence of Spark's batch, by operator.
     """
 
     _folder: CheckpointFolder
@@ -74,16 +74,16 @@ class PositionLog:
     _queries: list[str]
     _sequences: Callable[[int], Mapping[str, int]]
     _logged: int = attrs.field(default=-1, init=False)
-    # The last position of each changelog that was logged, and its sequence.
+    # The last logged position of each changelog, and its sequence.
     _last: dict[str, tuple[int, SparkPosition]] = attrs.field(factory=dict, init=False)
     _files: dict[str, KeptFiles] = attrs.field(factory=dict, init=False)
 
     def log(self, batch: int) -> None:
-        """Log the position after Spark's batch, which has been committed, unless that was done.
+        """Log the position after a committed batch of Spark, unless it is logged already.
 
         Raises:
             ChangelogError: It cannot be written, or a changelog has another one.
-            CheckpointError: The batch is not in the checkpoint any more.
+            CheckpointError: The batch is no longer in the checkpoint.
         """
         if batch <= self._logged:
             return
@@ -96,22 +96,22 @@ class PositionLog:
             sequence = sequences[operator]
             there = self._at(operator, changelog, sequence)
             if there is not None and there.batch < position.batch:
-                # The key groups committed nothing in this batch: no rows came to them, or their input has ended.
+                # The key groups committed nothing in this batch: they got no rows, or their input has ended.
                 continue
             if there is not None and (there.batch, there.sources) == (position.batch, position.sources):
-                # By an earlier run, which may have had another version of keyed.
+                # Logged by an earlier run, which may have used another version of keyed.
                 continue
             self._log_skipped(operator, changelog, sequence)
             try:
                 self._put(operator, changelog, sequence, position)
             except ChangelogFenced:
-                # A flush by hand has logged one since this program opened the log of positions.
+                # A manual flush has logged one since this program opened the log of positions.
                 self._put(operator, changelog, sequence, position)
             self._last[operator] = sequence, position
         self._logged = batch
 
     def _log_skipped(self, operator: str, changelog: Changelog, sequence: int) -> None:
-        """Log the positions after batches before one that reached no key group, which get commits without changes."""
+        """Log the positions after earlier batches that reached no key group; these get commits without changes."""
         if operator in self._last:
             before = self._last[operator][0]
         else:
@@ -135,7 +135,7 @@ class PositionLog:
         changelog.put_position(sequence, encode_position(position))
 
     def _at(self, operator: str, changelog: Changelog, sequence: int) -> SparkPosition | None:
-        """Return the position of a sequence that the changelog has."""
+        """Return the changelog's position for a sequence."""
         if operator in self._last:
             number, position = self._last[operator]
             return position if number == sequence else None

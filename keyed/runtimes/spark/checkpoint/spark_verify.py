@@ -25,12 +25,12 @@ _RESULT = schema_of(Verified)
 def spark_verify(
     session: SparkSession, checkpoint: str | os.PathLike[str], operator: str | None, changelog: Changelog | None = None
 ) -> list[Verified]:
-    """Check the operators of a Spark checkpoint, or one of them, against its changelog if one is given.
+    """Check the operators of a Spark checkpoint, or one of them, and compare it with its changelog if one is given.
 
     Args:
         session: A Spark session; it need not be the one of the query.
         checkpoint: Folder of the checkpoint.
-        operator: Name of the operator; ``None`` is all.
+        operator: Name of the operator; ``None`` for all.
         changelog: Its changelog, to compare with, commit by commit and entry by entry.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Reads the commits of key groups from a checkpoint, without the query, by Spark's source ``statestore``.
+"""Reads the commits of key groups from a checkpoint, without the query, with Spark's source ``statestore``.
 
 A key group's log is in one partition of the state. Its rows are sent to a worker in order, the meta record first, and
 the worker calls a function with them.
@@ -23,7 +23,7 @@ from keyed.errors import CheckpointError, ParallelismChanged
 from keyed.outputs import Schema
 from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.session.session_check import is_remote
-from keyed.runtimes.spark.session.ship import carried, parcel_for
+from keyed.runtimes.spark.session.ship import archive_for, shipped
 from keyed.runtimes.spark.session.spark_session import settings
 from keyed.runtimes.spark.worker.spark_group_log import state_variables
 from keyed.sinks import local_folder
@@ -31,10 +31,10 @@ from keyed.sinks import local_folder
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What is escaped in a URI. Spark's source escapes it twice, and does not find the checkpoint.
+#: Characters that are escaped in a URI. Spark's source escapes them twice, and does not find the checkpoint.
 _ESCAPED = re.compile(r"""[\s"<>{}|\\^`%#?\[\]]""")
 
-#: Rows of a log have a megabyte at most; so many are in the hands of a worker at a time.
+#: Rows of a log have at most a megabyte; number of rows that a worker gets at a time.
 _ROWS_AT_ONCE = "32"
 _TASKS_FOR_CHANGES = 16
 
@@ -44,11 +44,10 @@ class StateOperator:
     """A keyed operator in a checkpoint.
 
     Attributes:
-        id: Spark's number of it and of those that are chained with it. The last line of operators is 0, the one before
-            it 1, and so on.
+        id: Spark's number of its line of chained operators. The last line is 0, the one before it 1, and so on.
         parallelism: Number of key groups.
         batch: Id of the last batch that Spark committed.
-        place: Which of the operators it is that run together.
+        place: Its index in its line of chained operators.
     """
 
     id: int
@@ -63,7 +62,7 @@ class CheckpointLayout:
 
     Attributes:
         parallelism: Number of key groups.
-        sizes: How many keyed operators run together in each of Spark's, in order.
+        sizes: Number of chained keyed operators in each of Spark's operators, in order.
     """
 
     parallelism: int
@@ -74,13 +73,13 @@ def check_path(checkpoint: str) -> None:
     """Check that Spark can read the state in a checkpoint at this path.
 
     Raises:
-        CheckpointError: It cannot.
+        CheckpointError: Spark cannot read it.
     """
     found = _ESCAPED.search(checkpoint)
     if found:
         raise CheckpointError(
-            f"the checkpoint {checkpoint!r} has {found[0]!r} in its path: Spark's reader of states, by which the last "
-            "batch of a query gets into its changelogs, does not find it; give it a path without"
+            f"the checkpoint {checkpoint!r} has {found[0]!r} in its path: Spark's state reader, which exports the last "
+            "batch of a query to its changelogs, does not find it; give a path without it"
         )
 
 
@@ -110,23 +109,23 @@ def state_operators(session: SparkSession, checkpoint: str) -> list[StateOperato
 
 
 def checked_layout(session: SparkSession, checkpoint: str, asked: int | None, *, here: bool) -> CheckpointLayout | None:
-    """Return how the operators of a checkpoint are laid out, ``None`` if it is new.
+    """Return the layout of the operators of a checkpoint, ``None`` if it is new.
 
     Args:
         session: The session.
         checkpoint: Folder of the checkpoint; it need not exist.
-        asked: The number of key groups that the query asks for, if it does.
-        here: Whether paths without a scheme are folders of this machine.
+        asked: The number of key groups of the query, if it sets one.
+        here: True if paths without a scheme are folders of this machine.
 
     Raises:
-        ParallelismChanged: The checkpoint has another number of key groups than the query asks for.
+        ParallelismChanged: The checkpoint has another number of key groups than the query.
     """
     found = _layout(session, checkpoint, here=here)
     if found is not None and asked is not None and asked != found.parallelism:
         raise ParallelismChanged(
-            f"the checkpoint {checkpoint} has {found.parallelism} key groups, and the query asks for {asked}: the "
-            f"number is fixed by a query's first batch; set parallelism={found.parallelism}, or restore the state into "
-            "a new checkpoint"
+            f"the checkpoint {checkpoint} has {found.parallelism} key groups, and the query has {asked}: the number is "
+            f"fixed by a query's first batch; set parallelism={found.parallelism}, or restore the state into a new "
+            "checkpoint"
         )
     return found
 
@@ -141,7 +140,7 @@ def _layout(session: SparkSession, checkpoint: str, *, here: bool) -> Checkpoint
     except Exception as error:
         from pyspark.errors import PySparkException
 
-        # There is no other way to ask a file system that only Spark knows whether a checkpoint is there.
+        # There is no other way to check for a checkpoint on a file system that only Spark reaches.
         if isinstance(error, PySparkException):
             return None
         raise
@@ -158,8 +157,8 @@ class Selection:
     Attributes:
         operator: Their operator.
         keygroups: Their ids on Spark; all if ``None``.
-        changes: Only what the last batch wrote, which costs no more than that. Groups that had no part in it are left
-            out.
+        changes: Read only the changes of the last batch, at a cost proportional to them. Groups without changes are
+            left out.
     """
 
     operator: StateOperator
@@ -179,7 +178,7 @@ def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperato
     metas = {}
     for operator in operators:
         for changes in (True, False):
-            # Any number of key groups has one with this id.
+            # Every number of key groups includes a group with this id.
             frame = _rows(session, checkpoint, Selection(operator, (0,), changes))
             found = frame.where("row = 0").select("record").collect()
             if found:
@@ -197,7 +196,7 @@ def for_groups(
     work: Callable[[GroupMeta, GroupLog], dict[str, Any]],
     result: Schema,
 ) -> list[Any]:
-    """Do something with key groups, in parallel on the workers.
+    """Call a function for key groups, in parallel on the workers.
 
     Args:
         session: The session.
@@ -205,27 +204,27 @@ def for_groups(
         selections: The key groups.
         work: Called with the meta record of a group and with its log, which can be read once, and the rows of the last
             commit any number of times. Returns a row.
-        result: The columns of that row. The rows that are given back have ``keygroup`` before them.
+        result: The columns of that row. The returned rows have ``keygroup`` before them.
 
     Returns:
         A row for each key group.
 
     Raises:
-        KeyedError: What the work raises, or `QueryFailed`.
+        KeyedError: The error of the work, or `QueryFailed`.
     """
     frames = [_rows(session, checkpoint, each) for each in selections]
     rows: DataFrame = reduce(lambda one, other: one.unionAll(other), frames)
     tasks = sum(each.operator.parallelism for each in selections)
     if all(each.changes for each in selections):
-        # Starting a task costs more than such a group.
+        # Starting a task costs more than such a group does.
         tasks = min(tasks, _TASKS_FOR_CHANGES)
     rows = rows.repartition(tasks, "operator", "keygroup")
     rows = rows.sortWithinPartitions("operator", "keygroup", "row")
     result = Schema((("keygroup", "int"), *result.columns))
-    parcel = parcel_for([]) if is_remote(session) else None
+    archive = archive_for([]) if is_remote(session) else None
     with settings(session, {"spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS_AT_ONCE}):
         try:
-            return rows.mapInArrow(carried(parcel, _working(work, result)), result.ddl).collect()
+            return rows.mapInArrow(shipped(archive, _working(work, result)), result.ddl).collect()
         except Exception as error:  # noqa: BLE001 - it is raised again, translated
             raise_translated(error, f"reading the checkpoint {checkpoint}")
 
@@ -266,7 +265,7 @@ def _newest(records: Iterable[bytes]) -> GroupMeta:
 
 
 def _size(properties: str) -> int:
-    """Return how many keyed operators one of Spark has the state of, as it describes itself; 0 if it is not ours."""
+    """Return the number of keyed operators in a Spark operator, from its properties; 0 if it is not one of ours."""
     found = {each["stateName"] for each in json.loads(properties or "{}").get("stateVariables", [])}
     size = len(found) // 2
     return size if found == {name for place in range(size) for name in state_variables(place)} else 0
@@ -294,7 +293,7 @@ def _working(work: Callable[[GroupMeta, GroupLog], dict[str, Any]], result: Sche
 
 
 class _Log:
-    """The rows of one key group's log, in order and for one iteration; those of the last commit are kept.
+    """The rows of one key group's log, in order and for one iteration; the rows of the last commit are kept.
 
     Args:
         meta: The meta record.

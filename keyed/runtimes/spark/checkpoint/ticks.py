@@ -1,12 +1,12 @@
-"""Ticks: files that wake a query which has something to do though no row comes.
+"""Ticks: files that start a batch of a query that has work without rows.
 
-They are text files of one line in the folder ``keyed-ticks`` of the checkpoint, which Spark's file source reads beside
-the query's own. Each is taken once, and costs a batch; while there is none nothing runs. Who runs the query writes
-them: one before it starts, and the others when something is due (`keyed.runtimes.spark.query.ticker`).
+They are text files of one line in the folder ``keyed-ticks`` of the checkpoint, which a file source of Spark reads
+beside the query's own sources. Each is read once, and costs a batch; without ticks no batch runs. The program of the
+query writes them: one before it starts, and others when something is due (`keyed.runtimes.spark.query.ticker`).
 
-A file source keeps the names of all files that it has taken (`source_files.py`), and each tenth file of that log holds
-all before it as well. That of the ticks is cut down where this program reaches the checkpoint, for names of files that
-are gone help nobody. Elsewhere Spark deletes the files, and the log grows by a line a tick.
+A file source keeps the names of all files that it has read (`source_files.py`), and every tenth file of that log also
+holds all earlier ones. The log of the ticks is truncated if this program reaches the checkpoint, because names of
+deleted files are not needed. Otherwise Spark deletes the files, and the log grows by a line per tick.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _FOLDER = "keyed-ticks"
-#: What stands in the tick with which a query starts; the others are empty.
+#: Content of the tick with which a query starts; the others are empty.
 STARTS_RUN = "starts"
-#: How Spark logs where its source `rate-micro-batch` stands: before there were ticks in files, it was the last one.
+#: Form of the offsets of Spark's source `rate-micro-batch`, which was the last source before ticks were files.
 _AT_EACH_TRIGGER = re.compile(r'\{"offset":\d+,"timestamp":-?\d+\}')
 _FILE_OFFSET = re.compile(r"logOffset\D+(\d+)")
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 
 def ticks_of(session: SparkSession, checkpoint: str, folder: CheckpointFolder | None) -> Ticks | None:
-    """Return the ticks of a checkpoint; ``None`` for one of a query that has a tick at each trigger.
+    """Return the ticks of a checkpoint; ``None`` for the checkpoint of a query with a tick at each trigger.
 
     Args:
         session: The session.
@@ -52,14 +52,14 @@ class Ticks:
         folder: Its files, if this program reaches them.
 
     Raises:
-        CheckpointError: Spark would take the path for a pattern.
+        CheckpointError: Spark would interpret the path as a pattern.
     """
 
     def __init__(self, session: SparkSession, checkpoint: str, folder: CheckpointFolder | None) -> None:
         if found := _PATTERN.search(checkpoint):
             raise CheckpointError(
-                f"the checkpoint {checkpoint!r} has {found[0]!r} in its path, which Spark takes for a pattern of paths "
-                "when it looks for ticks; give it a path without"
+                f"the checkpoint {checkpoint!r} has {found[0]!r} in its path, which Spark interprets as a pattern when "
+                "it lists the ticks; give a path without it"
             )
         self._session = session
         self._path = f"{checkpoint.rstrip('/')}/{_FOLDER}"
@@ -67,7 +67,7 @@ class Ticks:
 
     def frame(self) -> DataFrame:
         """Return the ticks as a stream, once one was written."""
-        # Names of ticks are forgotten after a day, and with them files that are older than that.
+        # Names of ticks are dropped after a day, together with older files.
         reader = self._session.readStream.format("text").option("maxFileAge", "1d")
         if self._folder is None:
             reader = reader.option("cleanSource", "delete")
@@ -81,7 +81,7 @@ class Ticks:
         self.write(STARTS_RUN)
 
     def write(self, text: str = "") -> None:
-        """Let a tick come with the next trigger.
+        """Write a tick for the next trigger.
 
         Raises:
             CheckpointError: The checkpoint cannot be written.
@@ -92,10 +92,10 @@ class Ticks:
             self._session.range(0, 1, 1, 1).selectExpr(f"'{text}' AS value").write.mode("append").text(self._path)
 
     def share(self, batch: int) -> None:
-        """Let a query of plain ``writeStream`` go on from a batch that begins.
+        """Make the offsets of a starting batch readable for a query of plain ``writeStream``.
 
-        It has a tick at each trigger, from Spark's source `rate-micro-batch`. This and a file source each read their
-        own fields of where a source stands.
+        Such a query has a tick at each trigger, from Spark's source `rate-micro-batch`. That source and a file source
+        each read their own fields of an offset.
         """
         record = None if self._folder is None else self._folder.read(f"offsets/{batch}")
         if self._folder is not None and record is not None:
@@ -105,11 +105,11 @@ class Ticks:
                 self._folder.write(f"offsets/{batch}", f"{lines}\n{json.dumps(shared)}".encode())
 
     def taken(self, source: int, offset: str) -> None:
-        """Clear away the ticks that Spark has taken.
+        """Delete the ticks that Spark has read.
 
         Args:
             source: Index of the ticks among the query's sources.
-            offset: Where they stand, as Spark logs it.
+            offset: Their offset in Spark's log.
         """
         match = _FILE_OFFSET.search(offset)
         if self._folder is None or match is None:
@@ -125,19 +125,19 @@ class Ticks:
 
 
 def _last_source_here(folder: CheckpointFolder) -> str:
-    """Tell where the last source stands after the last batch, done or not; empty before the first."""
+    """Return the offset of the last source after the last batch, completed or not; empty before the first."""
     batches = [int(name) for name in folder.names("offsets") if name.isdigit()]
     sources = folder.offsets(max(batches)) if batches else None
     return sources[-1] if sources else ""
 
 
 def _last_source(session: SparkSession, checkpoint: str) -> str:
-    """Tell where the last source of some batch stands, if only Spark reaches the checkpoint; empty before any."""
+    """Return the offset of the last source of some batch, if only Spark reaches the checkpoint; empty before any."""
     from pyspark.errors import PySparkException
 
     try:
         found = session.read.option("wholetext", "true").text(f"{checkpoint.rstrip('/')}/offsets").first()
     except PySparkException:
-        # There is no other way to ask a file system that only Spark knows whether a folder is there.
+        # There is no other way to check for a folder on a file system that only Spark reaches.
         return ""
     return "" if found is None else str(found[0]).rpartition("\n")[2]

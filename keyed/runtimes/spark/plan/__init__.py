@@ -1,1 +1,1 @@
-"""From a chain of stages to one DataFrame."""
+"""Compilation of a chain of stages to one DataFrame."""

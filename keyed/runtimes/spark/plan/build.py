@@ -1,10 +1,10 @@
-"""From a chain of stages to one DataFrame: source and tick, pack, operate, and so on for each line of stages.
+"""Compilation of a chain of stages to one DataFrame: source and tick, pack, operate, and so on for each line of stages.
 
 The DataFrame has the main output of the last stage as columns, and in the column ``NOTE`` everything else: chunks of
-the side outputs that are read and of the main outputs of inner stages that are read, and the marks of the key groups.
-`Route.frame` takes one output out of it.
+the requested side outputs and main outputs of inner stages, and the marks of the key groups. `Route.frame` selects one
+output of it.
 
-The module is in the order of the calls: `build`, then what it calls, step by step.
+The functions are in the order of the calls: `build`, then its steps.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from keyed.runtimes.spark.plan.inputs import (
 from keyed.runtimes.spark.plan.serialization import check_serializable
 from keyed.runtimes.spark.query.metrics import OBSERVED
 from keyed.runtimes.spark.session.session_check import is_remote
-from keyed.runtimes.spark.session.ship import Parcel, carried, parcel_for
+from keyed.runtimes.spark.session.ship import SourceArchive, archive_for, shipped
 from keyed.runtimes.spark.worker.emit import Emitter, unwired
 from keyed.runtimes.spark.worker.frozen_modules import freeze_modules
 from keyed.runtimes.spark.worker.pack import Packer, Reading
@@ -67,15 +67,15 @@ class Plan:
 
     Attributes:
         frame: The whole output.
-        routes: How each wanted output is taken out, in the order in which they were asked for.
-        observations: For a batch DataFrame, the metrics of each operator by name.
-        parcel: Sources that workers need, over Spark Connect.
+        routes: The wanted outputs, in the requested order.
+        observations: The metrics of each operator by name, for a batch DataFrame.
+        archive: Source code that workers need, over Spark Connect.
     """
 
     frame: DataFrame
     routes: list[Route]
     observations: dict[str, Observation]
-    parcel: Parcel | None = None
+    archive: SourceArchive | None = None
 
 
 @attrs.frozen
@@ -84,21 +84,21 @@ class Route:
 
     Attributes:
         schema: Its columns.
-        chunks: Id under which it travels in notes; ``None`` for the main output of the last stage.
-        parcel: Sources that workers need, over Spark Connect.
+        chunks: Its id in notes; ``None`` for the main output of the last stage.
+        archive: Source code that workers need, over Spark Connect.
     """
 
     schema: Schema
     chunks: str | None
-    parcel: Parcel | None = None
+    archive: SourceArchive | None = None
 
     def frame(self, whole: DataFrame) -> DataFrame:
-        """Return the output out of the whole output of the plan."""
+        """Return this output from the whole output of the plan."""
         columns = [quoted(name) for name in self.schema.names]
         if self.chunks is None:
             return whole.where(f"{NOTE} IS NULL").selectExpr(*columns)
         notes = whole.where(f"startswith({NOTE}, X'{chunk_prefix(self.chunks).hex()}')").select(NOTE)
-        return notes.mapInArrow(carried(self.parcel, _unpacker(self.schema)), self.schema.ddl)
+        return notes.mapInArrow(shipped(self.archive, _unpacker(self.schema)), self.schema.ddl)
 
 
 def build(
@@ -120,35 +120,35 @@ def build(
     """Build the DataFrame of a chain.
 
     Args:
-        lines: The stages in order, those together that run in the same tasks (`keyed.chaining.lines`).
+        lines: The stages in order, grouped into chained lines (`keyed.chaining.lines`).
         wanted: Outputs of stages of the chain that are read. Others are not produced.
         parallelism: Number of key groups.
         changelogs: Identity of the changelog of each operator that has one, by name.
         local_dir: Folder for stores on disk.
-        end: Whether the input ends with this batch.
-        cut: What the key groups are restored from that have no state yet.
-        ticks_alone: Whether the source is left out: the batch does nothing but wake the key groups.
-        tick_files: The ticks, where they are written when they are due.
-        begins: Whether the query may have no batch yet, with which it would take its initial state.
-        recorder: What records the rows that the first operator reads, if anything does.
-        tables: Gives the versions of a global table.
-        first_batch: What users know as the id of Spark's batch 0.
+        end: True if the input ends with this batch.
+        cut: The cut from which key groups without state are restored.
+        ticks_alone: Leave out the source: the batch has only ticks for the key groups.
+        tick_files: The ticks, if they are files that are written when something is due.
+        begins: True if the query may have no batch yet, so that it loads its initial state.
+        recorder: The recorder of the first operator's rows, if they are recorded.
+        tables: Returns the versions of a global table.
+        first_batch: The public id of Spark's batch 0.
 
     Raises:
-        DefinitionError: Something about the chain is wrong; names it and the remedy.
+        DefinitionError: The chain is invalid; the message names the problem and the remedy.
     """
     last = _with_versions(lines[-1][-1], tables)
     chain = last.chain
     schemas = [
         [_schema_of(chain, index, number) for number in range(len(stage.inputs))] for index, stage in enumerate(chain)
     ]
-    parcel = parcel_for(stage.function for stage in chain) if is_remote(last.source.data.sparkSession) else None
+    archive = archive_for(stage.function for stage in chain) if is_remote(last.source.data.sparkSession) else None
     for stage in chain:
         check_serializable(stage.function, stage.name)
     ticks = packed_ticks(last, parallelism, end=end, needed=ticks_alone, files=tick_files)
     handing_on = {stage.name for line in lines for stage in line[:-1]}
     emitters = [
-        _emitter(chain, index, schema, wanted, hands_on=chain[index].name in handing_on)
+        _emitter(chain, index, schema, wanted, forwards=chain[index].name in handing_on)
         for index, (schema, *_) in enumerate(schemas)
     ]
     observations: dict[str, Observation] = {}
@@ -161,9 +161,9 @@ def build(
             frames.append(_stage_frame(chain, index, frame, before, schemas[index], wanted, parallelism))
         if recorder is not None and not index:
             frames = [(each, _recorded(packer, chain[index], recorder)) for each, packer in frames]
-        packed = [each.mapInArrow(carried(parcel, _packing(packer)), PACKED) for each, packer in frames]
+        packed = [each.mapInArrow(shipped(archive, _packing(packer)), PACKED) for each, packer in frames]
         if ticks is not None and not index:
-            # They are the last of the query's sources: sources that later stages read stand before what those do.
+            # They are the last of the query's sources: the sources of later stages come before them.
             packed.append(ticks)
         operations = [
             Operation(
@@ -179,16 +179,16 @@ def build(
             )
             for place, stage in enumerate(chain[index : index + len(line)], index)
         ]
-        initial = initial_state_of(chain[index], parallelism, parcel) if begins else None
-        worked = _worked(packed, carried(parcel, Processor(operations)), operations[-1].emitter, initial)
+        initial = initial_state_of(chain[index], parallelism, archive) if begins else None
+        worked = _worked(packed, shipped(archive, Processor(operations)), operations[-1].emitter, initial)
         frame = _observed(worked, operations[-1].emitter, line[-1].name, observations)
         index += len(line)
     assert frame is not None
-    return Plan(frame, [_route(chain, schemas, output, parcel) for output in wanted], observations, parcel)
+    return Plan(frame, [_route(chain, schemas, output, archive) for output in wanted], observations, archive)
 
 
 def _with_versions(last: Stage, tables: Callable[[GlobalTable], DataFrame] | None) -> Stage:
-    """Return the last stage of a chain which reads DataFrames in place of global tables."""
+    """Return the last stage of a chain that reads DataFrames in place of global tables."""
     if tables is None or not any(isinstance(source.data, GlobalTable) for source in last.sources):
         return last
 
@@ -205,7 +205,7 @@ def _schema_of(chain: list[Stage], index: int, number: int) -> Schema:
     """Return the columns of an input of a stage.
 
     Raises:
-        OutputDefinitionError: It is an output without a type.
+        OutputDefinitionError: The input is an output without a type.
     """
     stage = chain[index]
     origin = stage.inputs[number].origin
@@ -232,7 +232,7 @@ def _main_schema(stage: Stage, reason: str) -> Schema:
 
 
 def _side_schema(stage: Stage, tag: Any, columns: Schema) -> Schema:
-    """Return the columns of a side output: those of its type, or of the stage's input.
+    """Return the columns of a side output: the columns of its type, or of the stage's input.
 
     Raises:
         OutputDefinitionError: It takes the bad rows of inputs with different columns.
@@ -255,15 +255,15 @@ def _check(schema: Schema, where: str) -> None:
         raise OutputDefinitionError(f"{where}: {error}") from None
 
 
-def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[Port], *, hands_on: bool) -> Emitter:
-    """Return the outputs of a stage that sinks or other stages read.
+def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[Port], *, forwards: bool) -> Emitter:
+    """Return the emitter of a stage, for the outputs that sinks or other stages read.
 
     Args:
         chain: The stages.
-        index: Which of them it is.
+        index: Index of the stage.
         columns: The columns that it reads.
-        wanted: What sinks read.
-        hands_on: Whether the next stage is chained to it.
+        wanted: The outputs that sinks read.
+        forwards: Whether the next stage is chained to it.
     """
     stage = chain[index]
     own = [output for output in wanted if output.stage.name == stage.name]
@@ -280,7 +280,7 @@ def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[P
         if side.setdefault(tag.name, schema) != schema:
             raise OutputDefinitionError(f"operator {stage.name!r}: side output {tag.name!r} is read with two types")
     timed = stage.event_time
-    also_needed = hands_on and _needed(chain, index + 1, wanted, (stage.name, None))
+    also_needed = forwards and _needed(chain, index + 1, wanted, (stage.name, None))
     return Emitter(
         stage.name,
         index,
@@ -293,7 +293,7 @@ def _emitter(chain: list[Stage], index: int, columns: Schema, wanted: Sequence[P
 
 
 def _needed(chain: list[Stage], index: int, wanted: Sequence[Port], address: tuple[str, str | None]) -> bool:
-    """Return whether stages behind one, or a sink, read an output, which they do from notes."""
+    """Return true if later stages, or a sink, read an output from notes."""
     read = [each.origin for stage in chain[index + 1 :] for each in stage.inputs]
     return any(isinstance(each, Port) and each.address == address for each in [*wanted, *read])
 
@@ -301,9 +301,9 @@ def _needed(chain: list[Stage], index: int, wanted: Sequence[Port], address: tup
 def _source_frames(
     chain: list[Stage], index: int, wanted: Sequence[Port], parallelism: int
 ) -> list[tuple[DataFrame, Packer]]:
-    """Return the sources that a stage is the first to read, each once, and what packs them.
+    """Return the sources that a stage is the first to read, each once, with their packers.
 
-    What reads one of them too gets its rows as chunks, or Spark would read it again.
+    Other readers of such a source get its rows as chunks, because Spark would otherwise read it again.
     """
     found = []
     for number, source in enumerate(chain[-1].sources):
@@ -324,12 +324,12 @@ def _source_frames(
 
 
 def _readers(chain: list[Stage], source: Source) -> list[tuple[int, int]]:
-    """Return the indices of the stages that read a source, and which of their inputs it is."""
+    """Return the indices of the stages that read a source, each with the number of that input."""
     return [(chain.index(stage), number) for stage, number in chain[-1].readers_of(source)]
 
 
 def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]) -> Reading:
-    """Return how an input of a stage is packed.
+    """Return the packing of a stage's input.
 
     Raises:
         DefinitionError: A column is missing or has a type that cannot be used.
@@ -361,9 +361,9 @@ def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]
     source = each.origin
     if source.watermark.alignment_group is not None:
         raise DefinitionError(
-            "with_watermark_alignment: Spark decides before a batch what it reads of each source, and no source can be "
-            "held back by how far others are; limit what a batch reads of each, with maxOffsetsPerTrigger, "
-            "maxFilesPerTrigger and so on"
+            "with_watermark_alignment: Spark chooses the rows of a batch from each source before the batch, so no "
+            "source can be held back for others; limit the rows of a batch from each source with "
+            "maxOffsetsPerTrigger, maxFilesPerTrigger and so on"
         )
     partition_by = source.watermark.partition_by
     if partition_by is not None and partition_by not in schema.names:
@@ -379,7 +379,7 @@ def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]
         of_source=True,
         hash=hash_column(index, number),
         bad_rows=_bad_rows(source, wanted, chain, index),
-        # With ingestion time rows get their timestamps in the key group, and are combined there.
+        # With ingestion time, rows get their timestamps in the key group, and are combined there.
         combiner=None if source.ingests else combiner,
         input=number,
         partition_by=partition_by,
@@ -390,7 +390,7 @@ def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]
 
 
 def _bad_rows(source: Source, wanted: Sequence[Port], chain: list[Stage], index: int) -> str | None:
-    """Return the output for bad rows: ``None`` refuses them, an empty one drops them."""
+    """Return the id of the output for bad rows: ``None`` refuses them, an empty id drops them."""
     tag = source.on_bad_row
     if tag is None:
         return None
@@ -414,7 +414,7 @@ def _stage_frame(
     wanted: Sequence[Port],
     parallelism: int,
 ) -> tuple[DataFrame, Packer]:
-    """Return the output of the stage before, and what packs it: its rows, if the stage reads them, and chunks."""
+    """Return the output of the previous stage, and the packer of its rows (if the stage reads them) and chunks."""
     stage, main = chain[index], (chain[index - 1].name, None)
     readings, hashes = [], []
     for number, each in enumerate(stage.inputs):
@@ -424,7 +424,7 @@ def _stage_frame(
         elif each.origin.address == main:
             hashes.append(f"{_hash(stage, number, schemas[number], None)} AS {hash_column(index, number)}")
         readings.append(_reading(chain, index, number, wanted))
-    # Rows that are there as columns are those of the stage before; what else is read comes in notes.
+    # Rows in columns are those of the previous stage; other inputs come in notes.
     columns = before.main.names if before.main is not None else ()
     return (
         frame.selectExpr(*map(quoted, columns), *hashes, *([TIMESTAMP] if before.timestamps else []), NOTE),
@@ -438,7 +438,7 @@ def _stage_frame(
 
 
 def _recorded(packer: Packer, stage: Stage, recorder: Recorder) -> Packer:
-    """Return a packer that has its rows recorded."""
+    """Return a packer that records its rows."""
     readings = (attrs.evolve(each, recorder=recorder, side=stage.inputs[each.input].side) for each in packer.readings)
     return attrs.evolve(packer, readings=tuple(readings))
 
@@ -450,7 +450,7 @@ def _packing(packer: Packer) -> Callable[[Iterator[Any]], Iterator[Any]]:
         context = TaskContext.get()
         partition, batch = 0, 0
         if context is not None:
-            # A stream's jobs know their batch; a batch DataFrame has but one.
+            # The jobs of a stream know their batch; a batch DataFrame has only one batch.
             partition, batch = context.partitionId(), int(context.getLocalProperty("streaming.sql.batchId") or 0)
         yield from packer.pack(batches, partition, batch)
         freeze_modules()
@@ -459,7 +459,7 @@ def _packing(packer: Packer) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def _packed_inputs(chain: list[Stage], index: int) -> tuple[PackedInput, ...]:
-    """Return what a stage reads, as it unpacks it."""
+    """Return the inputs of a stage, for unpacking."""
     stage, inputs = chain[index], []
     sided = takes_two(stage.function)
     for each in stage.inputs:
@@ -499,9 +499,9 @@ def _key_type(stage: Stage, schemas: list[Schema]) -> str:
 
 
 def _worked(packed: list[DataFrame], processor: Any, emitter: Emitter, initial: Any) -> DataFrame:
-    """Return what the key groups make of packed rows, in the columns of an emitter."""
-    # The batch's time as Spark logs it, so that a batch that is run again sees the same. It is text because Spark
-    # writes numbers into the code that it generates, which would be compiled again for each batch.
+    """Return the output of the key groups for packed rows, in the columns of an emitter."""
+    # The batch's time from Spark's log, so that a rerun has the same time. It is text, because Spark writes numbers
+    # into its generated code, which would be compiled again for each batch.
     clock = "CAST(unix_millis(current_timestamp()) AS STRING) AS clock"
     timed = reduce(type(packed[0]).unionAll, packed).selectExpr("keygroup", clock, "payload")
     return timed.groupBy("keygroup").transformWithStateInPandas(
@@ -510,33 +510,33 @@ def _worked(packed: list[DataFrame], processor: Any, emitter: Emitter, initial: 
 
 
 def _observed(worked: DataFrame, emitter: Emitter, operator: str, observations: dict[str, Observation]) -> DataFrame:
-    """Return the stage's output with its columns as they are meant, and with its metrics observed."""
+    """Return the stage's output with the final types of its columns, and with its metrics observed."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
 
     columns = [unwired(name, type_) for name, type_ in (emitter.main.columns if emitter.main else ())]
     columns += [TIMESTAMP] if emitter.timestamps else []
     frame = worked.selectExpr(*columns, NOTE)
-    # One aggregate, because Spark interprets each of them for every row; who reads the progress takes the marks apart.
+    # One aggregate, because Spark evaluates each aggregate for every row; readers of the progress split the marks.
     mark = f"CASE WHEN startswith({NOTE}, X'4D') THEN CAST(substring({NOTE}, 2) AS STRING) END"
-    # As one text: what Spark 4.0 gives of an array is no Python object.
+    # As one text, because Spark 4.0 returns no Python object for an array.
     marks = F.expr(f"concat('[', concat_ws(',', collect_list({mark})), ']')").alias("marks")
     name = f"{OBSERVED}{operator}"
     if frame.isStreaming:
         return frame.observe(name, marks)
-    # Spark 4.1 starts what the state of a batch is registered with only when somebody asks for streaming queries.
+    # Spark 4.1 starts the coordinator of state stores only when streaming queries are listed.
     _ = frame.sparkSession.streams.active
     observations[operator] = Observation(name)
     return frame.observe(observations[operator], marks)
 
 
-def _route(chain: list[Stage], schemas: list[list[Schema]], output: Port, parcel: Parcel | None) -> Route:
+def _route(chain: list[Stage], schemas: list[list[Schema]], output: Port, archive: SourceArchive | None) -> Route:
     index = _index_of(chain, output.stage.name)
     if output.tag is not None:
         schema = _side_schema(output.stage, output.tag, schemas[index][0])
-        return Route(schema, output_id(index, output.tag.name), parcel)
+        return Route(schema, output_id(index, output.tag.name), archive)
     schema = _main_schema(output.stage, "its main output is read")
-    return Route(schema, None if index + 1 == len(chain) else output_id(index, None), parcel)
+    return Route(schema, None if index + 1 == len(chain) else output_id(index, None), archive)
 
 
 def _unpacker(schema: Schema) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -553,16 +553,16 @@ def _unpacker(schema: Schema) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
 
 def parallelism_of(last: Stage) -> int | None:
-    """Return the number of key groups that a chain asks for, ``None`` if it does not.
+    """Return the number of key groups that a chain sets, ``None`` if it sets none.
 
     Raises:
-        DefinitionError: Its stages ask for different numbers.
+        DefinitionError: Its stages set different numbers.
     """
     asked = {stage.parallelism: stage.name for stage in last.chain if stage.parallelism is not None}
     if len(asked) > 1:
         (one, first), (other, second) = list(asked.items())[:2]
         raise DefinitionError(
-            f"operators {first!r} and {second!r} ask for parallelism {one} and {other}: the stages of one Spark query "
+            f"operators {first!r} and {second!r} have parallelism {one} and {other}: the stages of one Spark query "
             "have as many key groups as it has shuffle partitions; give the same number"
         )
     return next(iter(asked), None)

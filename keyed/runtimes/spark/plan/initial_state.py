@@ -1,4 +1,4 @@
-"""The initial state of an operator as Spark takes it: packed rows by key group, given to the first batch only."""
+"""The initial state of an operator for Spark: packed rows by key group, for the first batch only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from keyed.graph import Stage, is_dataframe
 from keyed.runtimes.initial_frames import arrow_table, frames_of
-from keyed.runtimes.spark.session.ship import Parcel, carried
+from keyed.runtimes.spark.session.ship import SourceArchive, shipped
 from keyed.runtimes.spark.worker.initial_payloads import packing_of
 from keyed.runtimes.spark.worker.wire import PACKED
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql.group import GroupedData
 
 
-def initial_state_of(stage: Stage, parallelism: int, parcel: Parcel | None) -> GroupedData | None:
+def initial_state_of(stage: Stage, parallelism: int, archive: SourceArchive | None) -> GroupedData | None:
     """Return a stage's initial state by key group; ``None`` if it has none.
 
     Raises:
-        DefinitionError: Something is no frame.
+        DefinitionError: An argument is not a frame.
     """
     if stage.initial_state is None:
         return None
@@ -29,6 +29,6 @@ def initial_state_of(stage: Stage, parallelism: int, parcel: Parcel | None) -> G
     for state, frame in frames_of(stage.initial_state, stage.function, stage.name):
         rows = frame if is_dataframe(frame) else session.createDataFrame(arrow_table(frame))
         packed.append(
-            rows.mapInArrow(carried(parcel, packing_of(state, stage.key_columns, stage.name, parallelism)), PACKED)
+            rows.mapInArrow(shipped(archive, packing_of(state, stage.key_columns, stage.name, parallelism)), PACKED)
         )
     return reduce(lambda one, other: one.unionAll(other), packed).groupBy("keygroup")

@@ -1,6 +1,6 @@
 """Inputs of the first stage: the columns of the source, its keys and event time, and the ticks.
 
-Everything about the source that can be wrong is found here, before the first row.
+All checks of the source are made here, before the first row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def schema_of_frame(frame: DataFrame) -> Schema:
     """Return the columns of a source.
 
     Raises:
-        DefinitionError: No columns, a name that occurs twice, or one that is reserved.
+        DefinitionError: There are no columns, or a name occurs twice or is reserved.
     """
     columns = tuple((field.name, of_spark(field.dataType)) for field in frame.schema.fields)
     return checked_schema(columns, "the source DataFrame", DefinitionError)
@@ -56,13 +56,13 @@ def key_columns(keys: Keys, schema: Schema, operator: str) -> tuple[str, ...]:
 
 
 def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str, bad: str | None = None) -> str:
-    """Return the SQL expression of the key's hash; null where a part of the key is null, and for bad rows.
+    """Return the SQL expression of the key's hash; null if a part of the key is null, and for bad rows.
 
     Args:
         keys: The key columns.
         schema: All columns.
         operator: Name of the operator, for messages.
-        bad: Condition of rows that are bad for another reason.
+        bad: SQL condition of rows that are bad for another reason.
 
     Raises:
         DefinitionError: A key column has a type that a key cannot have.
@@ -77,12 +77,12 @@ def hash_expression(keys: tuple[str, ...], schema: Schema, operator: str, bad: s
 
 
 def no_hash(bad: str | None) -> str:
-    """Return the SQL expression in the place of a hash where rows have no key: null for bad rows."""
+    """Return the SQL expression in place of a hash for rows without a key: null for bad rows."""
     return f"CASE WHEN {bad or 'false'} THEN CAST(NULL AS BIGINT) ELSE CAST(0 AS BIGINT) END"
 
 
 def time_column(source: Source, schema: Schema) -> str | None:
-    """Return the column with the event time, a timestamp or milliseconds; ``None`` if rows have none to read.
+    """Return the column with the event time, a timestamp or milliseconds; ``None`` if rows have none.
 
     Raises:
         DefinitionError: The column is unknown or cannot be used.
@@ -112,8 +112,8 @@ def too_far_ahead(source: Source, schema: Schema) -> str | None:
     time = f"CAST({quoted(name)} AS BIGINT)"
     if dict(schema.columns)[name] == "timestamp":
         time = f"unix_millis({quoted(name)})"
-    # Spark writes numbers into the code that it generates, which would be compiled anew for each batch, but not the
-    # elements of an array. The place of the only one hangs on the row, or it would be a number as well.
+    # Spark writes numbers into its generated code, which would be compiled again for each batch, but not the elements
+    # of an array. The index of the only element depends on the row, because it would otherwise be folded to a number.
     now = f"element_at(array(unix_millis(current_timestamp())), CAST(pmod({time}, 1) AS INT) + 1)"
     return f"{time} > {now} + {source.max_ahead_ms}"
 
@@ -121,20 +121,20 @@ def too_far_ahead(source: Source, schema: Schema) -> str | None:
 def packed_ticks(
     last: Stage, parallelism: int, *, end: bool, needed: bool = False, files: DataFrame | None = None
 ) -> DataFrame | None:
-    """Return a row for every key group when a tick comes, packed already: it wakes the groups, and can end the input.
+    """Return a packed row for every key group at each tick, which runs the groups without rows and can end the input.
 
     Args:
         last: The last stage of the chain. A batch DataFrame always ends its input.
         parallelism: Number of key groups.
-        end: Whether the input ends with the next batch.
-        needed: Whether they are needed where the stream goes without ticks too.
-        files: The ticks of a query for which someone writes them when they are due. Otherwise every trigger has one.
+        end: True if the input ends with the next batch.
+        needed: True if they are needed even for a stream without ticks.
+        files: The ticks as files that are written when something is due; ``None`` for a tick at every trigger.
 
     Returns:
-        The rows, ``None`` if the stream goes without ticks.
+        The rows, ``None`` if the stream has no ticks.
 
     Raises:
-        DefinitionError: The input is to end, and the stream goes without ticks.
+        DefinitionError: The input has to end, and the stream has no ticks.
     """
     frame: DataFrame = last.source.data
     session: Any = frame.sparkSession
@@ -143,7 +143,7 @@ def packed_ticks(
     elif last.ticks and files is not None:
         tick = files
     elif last.ticks or needed:
-        # Of Spark's own sources only this one has a row for every batch and still lets availableNow end.
+        # The only source of Spark with a row for every batch that still lets availableNow end.
         reader = session.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1)
         tick = reader.load()
     elif end:

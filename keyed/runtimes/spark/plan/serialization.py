@@ -1,7 +1,8 @@
-"""Checks that an operator can travel to Spark's workers, and finds what keeps it from it.
+"""Checks that an operator can be sent to Spark's workers, and finds the part that cannot be pickled.
 
-A function goes to the workers pickled, with its attributes and, where it is defined in the program itself, with the
-values that it closes over. What cannot be pickled, a Spark session or a lock say, is named before the query starts.
+A function is sent to the workers pickled, with its attributes and, if it is defined in the program itself, with the
+values that it closes over. A value that cannot be pickled, such as a Spark session or a lock, is reported before the
+query starts.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from keyed.errors import DefinitionError
 
-#: Packages whose objects, and those of classes derived from theirs, hold what users hand them.
+#: Packages whose objects, and objects of derived classes, hold values of users.
 _OURS = ("keyed",)
 
 
@@ -21,32 +22,32 @@ def check_serializable(function: object, operator: str) -> None:
     """Check that a function can be sent to the workers.
 
     Raises:
-        DefinitionError: It cannot; names operator, attribute and remedy.
+        DefinitionError: It cannot; the message names operator, attribute and remedy.
     """
-    trouble = _trouble(function)
-    if trouble is None:
+    problem = _pickling_error(function)
+    if problem is None:
         return
     path, value, seen = type(function).__name__, function, {id(function)}
     while True:
-        bad = next((each for each in _parts(value) if id(each[1]) not in seen and _trouble(each[1])), None)
+        bad = next((each for each in _parts(value) if id(each[1]) not in seen and _pickling_error(each[1])), None)
         if bad is None:
             break
         path, value = f"{path}{bad[0]}", bad[1]
         seen.add(id(value))
     if isinstance(value, type) and "__msgspec_cache__" in vars(value):
-        # What msgspec leaves on a class that it has looked at cannot be pickled, and is made again when it is needed.
+        # msgspec's cache on a class cannot be pickled, and is created again on demand.
         del value.__msgspec_cache__  # type: ignore[attr-defined]
         check_serializable(function, operator)
         return
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
     raise DefinitionError(
-        f"operator {operator!r}: {path} is a {kind}, which cannot be sent to Spark's workers ({trouble}); make it in "
-        "open(self, context), which runs in the worker, or send what it is made from"
+        f"operator {operator!r}: {path} is a {kind}, which cannot be sent to Spark's workers ({problem}); create it in "
+        "open(self, context), which runs in the worker"
     )
 
 
-def _trouble(value: object) -> str | None:
-    """Tell why a value cannot be pickled; ``None`` if it can."""
+def _pickling_error(value: object) -> str | None:
+    """Return the reason why a value cannot be pickled; ``None`` if it can."""
     from pyspark import cloudpickle
 
     try:
@@ -57,7 +58,7 @@ def _trouble(value: object) -> str | None:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a value is pickled with, as far as the user has a name for it, and how a message names it."""
+    """Yield the parts that a value is pickled with, if the user has a name for them, with that name for messages."""
     if isinstance(value, MethodType | staticmethod | classmethod):
         value = value.__func__
     if isinstance(value, FunctionType):

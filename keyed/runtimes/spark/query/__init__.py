@@ -1,1 +1,1 @@
-"""A query on Spark from the outside: started, watched, stopped."""
+"""A query on Spark: its start, its progress and its end."""

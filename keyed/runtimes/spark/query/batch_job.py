@@ -28,11 +28,11 @@ class BatchJob(Job):
     Args:
         last: The last stage.
         outputs: Outputs of the chain with their sinks.
-        options: What the user asks for.
+        options: The user's options.
 
     Raises:
         DefinitionError: It has a changelog.
-        ChangelogError: A changelog cannot be restored from.
+        ChangelogError: The state of a changelog cannot be restored.
     """
 
     def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
@@ -53,7 +53,7 @@ class BatchJob(Job):
         parallelism = parallelism_of(self._last) or partitions_of(self._session)
         tables = table_now(self._session, streams=False)
         plan = self._built(lines(self._last), parallelism, end=True, tables=tables)
-        # This program writes, also over Spark Connect.
+        # This program writes the outputs, also over Spark Connect.
         mounted = shares_files(self._session) and not self._remote
         writer = Writer(plan.routes, [bound.sink for bound in self._outputs], mounted, queries=[random_id()])
         with settings(self._session, {PARTITIONS: str(parallelism)}):

@@ -1,9 +1,9 @@
-"""The function that Spark calls with each batch, and the connection of these calls.
+"""The function that Spark calls with each batch, and the connection for these calls.
 
-A query's thread in the JVM opens a connection for its calls, which a thread of this program serves. py4j closes it
-neither here nor there when the query ends: each query would leave a thread and a descriptor here, and a descriptor in
-the JVM. py4j also holds the function until the JVM has collected its proxy, which it never does while the function
-holds DataFrames of the query.
+A query's thread in the JVM opens a connection for its calls, which a thread of this program serves. py4j closes it on
+neither side when the query ends: each query would leak a thread and a descriptor here, and a descriptor in the JVM.
+py4j also holds the function until the JVM has collected its proxy, which it never does while the function holds
+DataFrames of the query.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Callback:
 
     def __init__(self, function: Callable[[DataFrame, int], None]) -> None:
         self._function: Callable[[DataFrame, int], None] | None = function
-        #: The JVM's client of this program, and the query's connection in it.
+        #: The JVM's py4j client for this program, and the query's connection in it.
         self._connection: tuple[Any, Any] | None = None
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -44,18 +44,18 @@ class Callback:
             # A JVM that has ended has closed it.
             with suppress(Exception):
                 client.connectionStopped(its_end)
-                # The thread here ends when it reads the end of the stream.
+                # The thread of this program ends when it reads the end of the stream.
                 its_end.shutdown()
 
 
 def _connection_of(frame: DataFrame) -> tuple[Any, Any] | None:
-    """Return the JVM's client of this program and its connection of this thread; ``None`` if it shows none."""
+    """Return the JVM's client of this program and its connection of this thread; ``None`` if not accessible."""
     from py4j.clientserver import ClientServer
     from py4j.java_gateway import JavaObject
     from py4j.protocol import Py4JError
 
     gateway = frame.sparkSession.sparkContext._gateway  # noqa: SLF001 - pyspark has no other way to py4j
-    # Without pinned threads (PYSPARK_PIN_THREAD) calls share connections, and py4j closes those that are idle.
+    # Without pinned threads (PYSPARK_PIN_THREAD) calls share connections, and py4j closes idle ones.
     if not isinstance(gateway, ClientServer):
         return None
     try:

@@ -1,7 +1,6 @@
 """The driver's part of exports to changelogs.
 
-It logs positions, publishes what the key groups have staged of a batch that Spark has committed, and flushes when the
-query ends.
+It logs positions, publishes the staged entries of batches that Spark has committed, and flushes when the query ends.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ _START = 60.0
 class Exports:
     """The changelogs of a query over a checkpoint.
 
-    Entries reach the changelogs through `export` alone. It is called at three moments of a batch's life, each of which
-    exports as much as is safe then:
+    Entries reach the changelogs only through `export`. It is called at three moments of a batch's life, and exports as
+    much as is safe at each:
 
     1. ``export(report=...)``, when Spark reports the batch. If Spark has committed it and all key groups have staged
        it, its position is logged and the staged entries are published.
@@ -43,14 +42,14 @@ class Exports:
     3. ``export()``, before a query starts and after it has ended, when no next batch runs. The position and the entries
        of the last committed batch are written, if the changelogs lack them.
 
-    Each moment repeats nothing that an earlier one has done, so all of them are safe after a crash.
+    No call repeats the work of an earlier one, so all of them are safe after a crash.
 
     Args:
         session: The session.
         checkpoint: The checkpoint.
         folder: Its files, if this program reaches them. If not, no positions are logged.
         changelogs: The changelogs, by operator.
-        ticks: Whether the last of the query's sources are the ticks.
+        ticks: True if the last of the query's sources are the ticks.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Exports:
         self._positions: PositionLog | None = None
         self._logging = Lock()
         self._published = -1
-        # Of two attempts of a task that run at a time, Spark may report one and keep the state of the other.
+        # Of two concurrent attempts of a task, Spark may report one and keep the state of the other.
         self._publishes = (
             folder is not None
             and bool(changelogs)
@@ -83,8 +82,9 @@ class Exports:
         )
         if changelogs and folder is None:
             _log.warning(
-                "the checkpoint %s is on a file system that this program does not reach: its changelogs get no "
-                "positions, and a query that is restored from them reads its sources as their options say",
+                "the checkpoint %s is on a file system that this program cannot reach: its changelogs get no "
+                "positions, and a query that is restored from them reads its sources from the start that their "
+                "options set",
                 checkpoint,
             )
 
@@ -93,12 +93,12 @@ class Exports:
     ) -> StreamingQuery:
         """Start the query whose batches are exported.
 
-        Its first batch may run before ``start`` returns: `export` waits for that where it needs the query.
+        Its first batch may run before ``start`` returns: `export` waits for that if it needs the query.
 
         Args:
-            record: How the query begins.
+            record: The record of the query's start.
             parallelism: Its number of key groups.
-            lines: The names of its operators in order, those together that run chained.
+            lines: The names of its operators in order, grouped into chained lines.
             start: Starts it.
         """
         self._query = None
@@ -137,15 +137,15 @@ class Exports:
             self._export_last()
 
     def next_work(self, report: Mapping[str, Any]) -> int | None:
-        """Return the processing time at which the query has something to do though no row comes.
+        """Return the processing time at which the query has work without rows.
 
-        A batch that changed something and is not published is exported by the next one.
+        A batch with changes that is not published is exported by the next one.
 
         Args:
             report: Spark's report of its last batch.
 
         Returns:
-            Milliseconds, ``None`` if there is nothing to be done.
+            Milliseconds, ``None`` if there is no work.
         """
         return next_work(report, () if report["batchId"] == self._published else self._changelogs)
 
@@ -174,7 +174,7 @@ class Exports:
             self._published = batch
 
     def _export_last(self) -> None:
-        """Export the last committed batch, which nothing will undo any more, if there is something in it."""
+        """Export the last committed batch, which can no longer be undone, if it has changes."""
         if not self._changelogs:
             return
         if self._folder is None:
@@ -186,11 +186,11 @@ class Exports:
             return
         report = self._report(batch)
         if report is None:
-            # Not of a batch that this program has run, or has heard the end of.
+            # Not for a batch that this program has run, or whose report it has received.
             spark_flush(self._session, self._checkpoint, self._changelogs)
         elif not self._was_idle(report):
             self._log_position(batch)
-            # Spark counts its operators from the last one.
+            # Spark numbers its operators from the last one.
             last = {
                 StateOperator(number, self._parallelism, batch, place): name
                 for number, line in enumerate(reversed(self._lines))
@@ -199,7 +199,7 @@ class Exports:
             export_last(self._session, self._checkpoint, last, self._changelogs)
 
     def _was_idle(self, report: Mapping[str, Any]) -> bool:
-        """Return whether a batch of nothing but a tick has done no more than export the one before it."""
+        """Return true if a batch with only a tick has done nothing except export the batch before it."""
         sources = report["sources"][:-1] if self._ticks else report["sources"]
         return is_quiet(report, self._changelogs) and not any(source["numInputRows"] for source in sources)
 
@@ -208,19 +208,19 @@ class Exports:
         if self._query is None:
             return None
         reports = (self._query.lastProgress, *reversed(self._query.recentProgress))
-        # Triggers without a batch are reported as well, under the id of the next one.
+        # Spark also reports triggers without a batch, under the id of the next batch.
         return next((r for r in reports if r and r["batchId"] == batch and "addBatch" in r["durationMs"]), None)
 
     def _sequences(self, batch: int) -> Mapping[str, int]:
-        """Return the sequence of a batch, by operator: as the query has just reported it, or the checkpoint has it.
+        """Return the sequence of a batch, by operator, from the query's last report or the checkpoint.
 
         Raises:
-            ChangelogDiverged: A changelog is not this checkpoint's.
+            ChangelogDiverged: A changelog does not belong to this checkpoint.
             CheckpointError: The start of the query has failed, or takes too long.
         """
         if not self._started.wait(_START):
             raise CheckpointError(
-                f"the query on the checkpoint {self._checkpoint} has run a batch, and its start has not ended in "
+                f"the query on the checkpoint {self._checkpoint} has run a batch, and its start has not completed in "
                 f"{_START:g} s; start it again"
             )
         assert self._query is not None

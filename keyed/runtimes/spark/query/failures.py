@@ -1,7 +1,7 @@
-"""Errors of a Spark query, turned into those that the worker raised.
+"""Translation of the errors of a Spark query into the errors that the worker raised.
 
 A worker's exception reaches the driver as text: the Python traceback, inside the message of one or two JVM exceptions.
-What a user needs of that is our error and the lines of his own function; the rest is in Spark's log.
+A user needs our error and the lines of the function; the rest is in Spark's log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keyed import errors
 from keyed.errors import KeyedError, QueryFailed
 from keyed.runtimes.spark.session.spark_log import name_log
 
-#: The last line of a Python traceback of ours: it starts a line and goes on until the JVM's words begin.
+#: The last line of a Python traceback of our error: from the start of a line to the text of the JVM.
 _RAISED = re.compile(
     r"^(?:[\w.]*\b)?keyed\.errors\.(?P<name>\w+): (?P<message>.*?)"
     r"(?=^\s*at |^\s*Driver stacktrace|^\s*SQLSTATE|^\s*=== |^\s*JVM stacktrace|^\s*$|^\s*Caused by|\Z)",
@@ -23,36 +23,36 @@ _RAISED = re.compile(
 )
 _TRACEBACK = "Traceback (most recent call last):\n"
 _FOLLOWING = "\nThe above exception was the direct cause of the following exception:\n"
-#: A call in a traceback: where it is, and the lines of source below.
+#: A call in a traceback: its place, and the lines of source below.
 _FRAME = re.compile(r'^  File "(?P<path>[^"]*)", line .*\n(?:    .*\n)*', re.MULTILINE)
 _ENGINE = "/keyed/engine/"
 _WRITER = "/query/spark_sinks.py"
-#: A cause in a Java stack trace. The last one is the first that happened.
+#: A cause in a Java stack trace. The last one is the root cause.
 _CAUSE = re.compile(r"^Caused by: (?P<cause>.*(?:\n(?!\s*at |\s*\.\.\. |Caused by: ).+)*)", re.MULTILINE)
 _CALLING = re.compile(r"^An error occurred while calling \S+\n: ")
 _SHOWN = 2000
 _HINTS = {
     "OversizedAllocationException": (
-        "one micro-batch has more than 2 GiB for one key group: take less input per batch (maxFilesPerTrigger, "
+        "one micro-batch has more than 2 GiB for one key group: read less input per batch (maxFilesPerTrigger, "
         "maxOffsetsPerTrigger), use more key groups, or set spark.sql.execution.arrow.maxBytesPerBatch to 64m"
     ),
     "Python worker exited unexpectedly": (
-        "a Python worker ended without raising anything: it was killed, by the system for lack of memory for instance, "
-        "or a native library crashed. The next run on the checkpoint goes on from the last committed batch"
+        "a Python worker ended without an exception: it was killed, for instance by the system for lack of memory, or "
+        "a native library crashed. The next run on the checkpoint resumes after the last committed batch"
     ),
     "Python worker failed to connect back": (
-        "a Python worker did not start in the ten seconds that Spark gives it: the machine is overloaded, or the "
-        "Python of the workers (PYSPARK_PYTHON) does not run. The next run on the checkpoint goes on from the last "
+        "a Python worker did not start within Spark's limit of ten seconds: the machine is overloaded, or the Python "
+        "of the workers (PYSPARK_PYTHON) does not run. The next run on the checkpoint resumes after the last "
         "committed batch"
     ),
 }
 
 
 def raise_translated(error: BaseException, query: str) -> NoReturn:
-    """Raise the typed error for what a query failed with.
+    """Raise the typed error for the failure of a query.
 
-    What Spark raised is not printed with it, since it says the same in hundreds of lines; it is the error's
-    ``__context__``. What was raised in this program, by a sink for instance, is the cause.
+    Spark's exception is not printed with it, because it repeats the error in hundreds of lines; it is the error's
+    ``__context__``. An exception of this program, for instance of a sink, is the cause.
     """
     failure = translated(error, query)
     if failure is error:
@@ -67,11 +67,11 @@ def raise_translated(error: BaseException, query: str) -> NoReturn:
 
 
 def translated(error: BaseException, query: str) -> KeyedError:
-    """Return the typed error for what a query failed with.
+    """Return the typed error for the failure of a query.
 
     Args:
-        error: What Spark raised.
-        query: What failed, for the message of an error that is not one of ours.
+        error: Spark's exception.
+        query: The failed query or operation, for the message of an error that is not one of ours.
 
     Returns:
         The error that a worker raised, if it was one of ours, with the lines of the user's function as a note;
@@ -84,7 +84,7 @@ def translated(error: BaseException, query: str) -> KeyedError:
     for match in reversed(found):
         cls = getattr(errors, match["name"], None)
         if isinstance(cls, type) and issubclass(cls, KeyedError):
-            # The address below the message is a note, which the error made here has as well.
+            # The address below the message is a note, which the new error has too.
             failure: KeyedError = cls(match["message"].strip().removesuffix(f"See {cls.help_url}").rstrip())
             lines = _users_lines(text[: match.start()])
             if lines:
@@ -95,10 +95,10 @@ def translated(error: BaseException, query: str) -> KeyedError:
 
 
 def is_gone(error: BaseException) -> bool:
-    """Return whether the JVM ends or has ended before this process: it gets the signals of a process group too."""
+    """Return true if the JVM ends or has ended before this process: it also gets the signals of a process group."""
     if isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError":
         return True
-    # py4j looks a class up in a JVM that does not answer any more, and finds none.
+    # py4j does not find a class in a JVM that no longer answers.
     signs = ("Cannot call methods on a stopped SparkContext", " does not exist in the JVM")
     return _is_sparks(error) and any(sign in str(error) for sign in signs)
 
@@ -108,7 +108,7 @@ def _is_sparks(error: BaseException) -> bool:
 
 
 def _users_lines(text: str) -> str:
-    """Return the user's calls in the traceback of what our exception, with which ``text`` ends, was raised from."""
+    """Return the user's calls in the traceback of the cause of our exception, with which ``text`` ends."""
     before, cause, _ = text.rpartition(_FOLLOWING)
     if not cause:
         return ""
@@ -117,7 +117,7 @@ def _users_lines(text: str) -> str:
 
 
 def _sinks_lines(error: BaseException) -> str:
-    """Return the calls of a user's sink on the way to an error that Spark raised in this program."""
+    """Return the calls of a user's sink in the traceback of an error that Spark raised in this program."""
     frames = list(traceback.extract_tb(error.__traceback__))
     writer = max((number for number, frame in enumerate(frames) if frame.filename.endswith(_WRITER)), default=None)
     after = [] if writer is None else frames[writer + 1 :]
@@ -126,8 +126,8 @@ def _sinks_lines(error: BaseException) -> str:
 
 
 def _essence(error: BaseException, text: str) -> str:
-    """Return what says something in a long message: the last Python traceback, the first cause, or the beginning."""
-    # What follows is the query's plan and the JVM's stack.
+    """Return the relevant part of a long message: the last Python traceback, the root cause, or the beginning."""
+    # The rest is the query's plan and the JVM's stack.
     text = re.split(r"^(?:=== Streaming Query ===|Driver stacktrace|JVM stacktrace)", text, flags=re.MULTILINE)[0]
     causes = _CAUSE.findall(text)
     start = text.rfind(_TRACEBACK)

@@ -1,4 +1,4 @@
-"""A chain with its sinks and options, checked: what a batch and a stream have in common."""
+"""A checked chain with its sinks and options: the common base of batch and streaming jobs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 #: Spark plans with one shuffle partition per key group.
 PARTITIONS = "spark.sql.shuffle.partitions"
 _LOCAL_DIR = "keyed.local.dir"
-#: Options of the local runtime, and what there is here.
+#: Options of the local runtime, with the remedy on Spark.
 _NOT_HERE = {
     "rows_per_batch": "is for the local runtime; limit batches at Spark's source, with maxFilesPerTrigger and so on",
     "processing_time": "is for the local runtime; on Spark it is the batch's time, which Spark logs: leave it out",
@@ -40,10 +40,10 @@ class Job:
     Args:
         last: The last stage.
         outputs: Outputs of the chain with their sinks.
-        options: What the user asks for.
+        options: The user's options.
 
     Raises:
-        DefinitionError: An option is not known here.
+        DefinitionError: An option belongs to the local runtime.
         SessionError: The session lacks what keyed needs.
     """
 
@@ -59,11 +59,11 @@ class Job:
         self._on_progress = options.on_progress
         self._on_restore = options.on_restore or log_restore
         self.points = {stage.name: stage.restore_from for stage in last.chain if stage.restore_from is not None}
-        # What the key groups load, which have no state yet.
+        # The cut that key groups without state load.
         self._cut: Cut | None = None
         self._restore_reported = False
         self._warnings = UsageWarnings(last, outputs)
-        #: The operators of which a bad row was logged.
+        #: The operators with a logged bad row.
         self._bad: set[str] = set()
         self.title = f"the query {' → '.join(repr(stage.name) for stage in last.chain)}"
 
@@ -83,12 +83,12 @@ class Job:
         return None if self._cut is None else Restored(batch_id(self._cut.sequence), with_position=False)
 
     def values(self, batches: Collection[int]) -> list[Any]:
-        """Return what the collecting sinks got in these batches."""
+        """Return the values of the collecting sinks from these batches."""
         sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
         return [value for sink in sinks for batch in sorted(batches) for value in sink.batches.get(batch, ())]
 
     def report(self, progress: Progress) -> None:
-        """Tell the user of a batch that was committed; of the first one of a restored query, what it has restored."""
+        """Call ``on_progress`` for a committed batch, and ``on_restore`` for the first one of a restored query."""
         if self._cut is not None and not self._restore_reported:
             self._restore_reported = True
             for operator, restoration in self._cut.operators.items():
@@ -100,7 +100,7 @@ class Job:
             self._on_progress(progress)
 
     def _progress(self, batch: int, rows: int | None, observed: Mapping[str, dict[str, int]]) -> Progress:
-        """Return the progress of a batch; if the number of its rows is unknown, that of a first batch."""
+        """Return the progress of a batch; an unknown number of rows is read from the first operator's counters."""
         metrics = {stage.name: dict(observed.get(stage.name, {})) for stage in self._last.chain}
         clocks = {
             name: (counters.pop("watermark", MIN_TIMESTAMP), counters.pop("processing_time", 0))
@@ -113,7 +113,7 @@ class Job:
         return Progress(batch, rows, watermark, processing_time, metrics)
 
     def _warn(self, progress: Progress, marks: Mapping[str, list[dict[str, Any]]]) -> None:
-        """Say what hardly anyone means of a batch with these marks; it may be looked at again."""
+        """Log warnings about a batch with these marks; a second call for the same batch is harmless."""
         for operator, each in marks.items():
             bad = next((mark["bad"] for mark in each if mark.get("bad")), None)
             if bad is not None and operator not in self._bad:
@@ -128,7 +128,7 @@ class Job:
         self._warnings.look(progress, max(found, default=None))
 
     def _built(self, lines: Sequence[Sequence[Stage]], parallelism: int, **options: Any) -> Plan:
-        """Return the plan of the operators with so many key groups; see `build` for the options."""
+        """Return the plan of the operators with a number of key groups; see `build` for the options."""
         return build(
             lines,
             [bound.output for bound in self._outputs],
@@ -140,7 +140,7 @@ class Job:
         )
 
     def _prepared(self, parallelism: int) -> dict[str, str]:
-        """Return the identity of each changelog, which is created if it was not there."""
+        """Return the identity of each changelog, which is created if it does not exist."""
         ids = {name: changelog.prepare(name, parallelism).log_id for name, changelog in self._changelogs.items()}
         for name, restoration in (self._cut.operators if self._cut is not None else {}).items():
             if name in ids:
@@ -148,13 +148,13 @@ class Job:
         return ids
 
     def frame(self) -> DataFrame:
-        """Return the first output as a DataFrame of its own, for the user to write or go on with."""
+        """Return the first output as a DataFrame, for the user to write or to transform."""
         if self.points:
             _log.warning(
-                "the position of %s is not restored with the DataFrame of an output, its state is", sorted(self.points)
+                "the DataFrame of an output restores the state of %s, but not its position", sorted(self.points)
             )
             self._cut = cut_of(self.points)
-        # Nobody knows the checkpoint yet, so each operator is by itself, as in all checkpoints of such frames.
+        # The checkpoint is unknown here, so no operators are chained, as in all checkpoints of such frames.
         plan = self._built(
             [[each] for each in self._last.chain],
             parallelism_of(self._last) or partitions_of(self._session),
@@ -177,5 +177,5 @@ def session_of(stage: Stage) -> SparkSession:
 
 
 def partitions_of(session: SparkSession) -> int:
-    """Return the number of key groups of a query that does not say."""
+    """Return the default number of key groups of a query."""
     return int(session.conf.get(PARTITIONS) or 200)

@@ -1,7 +1,7 @@
-"""The counters of a Spark query, out of the marks of its key groups that Spark observes in each batch.
+"""The counters of a Spark query, from the marks of its key groups that Spark observes in each batch.
 
 The observed metric ``keyed.<operator>`` has one field, ``marks``: the `GroupMark` of each key group of the operator and
-of those that run chained with it, as JSON. The operator is the last of them.
+of the operators chained before it, as JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-#: Observed metrics of an operator have this prefix and its name.
+#: Prefix of the names of operators' observed metrics.
 OBSERVED = "keyed."
 
 
@@ -31,7 +31,7 @@ def group_marks(progress: Any) -> dict[str, list[dict[str, Any]]]:
         if name.startswith(OBSERVED):
             fields = row.asDict() if hasattr(row, "asDict") else dict(row)
             if fields.keys() == {"schema", "values"}:
-                # Spark Connect gives the row in parts.
+                # Spark Connect returns the row in parts.
                 names = [field["name"] for field in fields["schema"]["fields"]]
                 fields = dict(zip(names, fields["values"], strict=True))
             for operator, marks in marks_of(fields.get("marks")).items():
@@ -66,20 +66,20 @@ def operator_commits(progress: Any) -> dict[str, int]:
         progress: The progress report of the batch.
 
     Returns:
-        By operator; those that did not run in the batch are left out.
+        The numbers by operator; operators that did not run in the batch are left out.
     """
     return {name: min(mark["commit"] for mark in marks) for name, marks in group_marks(progress).items()}
 
 
 def next_work(progress: Any, exported: Container[str]) -> int | None:
-    """Return the processing time at which a query has something to do though no row comes.
+    """Return the processing time at which a query has work without rows.
 
     Args:
         progress: The progress report of its last batch.
-        exported: The operators that have a changelog, which a batch that changed something is exported to by the next.
+        exported: The operators with a changelog, to which the next batch exports the changes of a batch.
 
     Returns:
-        Milliseconds, ``None`` if there is nothing to be done.
+        Milliseconds, ``None`` if there is no work.
     """
     found = []
     for operator, marks in group_marks(progress).items():
@@ -92,14 +92,14 @@ def next_work(progress: Any, exported: Container[str]) -> int | None:
 
 
 def staged_commits(progress: Any) -> dict[str, dict[int, tuple[int, str]]]:
-    """Return what the key groups have staged of a batch.
+    """Return the commits of a batch that the key groups have staged.
 
     Args:
         progress: The progress report of the batch.
 
     Returns:
-        Number of the commit and attempt, by operator and key group; nothing for an operator one of whose groups has
-        staged nothing, or was run again, so that the report does not tell which attempt Spark has.
+        Number of the commit and attempt, by operator and key group; nothing for an operator if one of its groups has
+        staged nothing, or ran twice, so that the report does not show which attempt Spark has kept.
     """
     found = {}
     for operator, marks in group_marks(progress).items():
@@ -110,11 +110,11 @@ def staged_commits(progress: Any) -> dict[str, dict[int, tuple[int, str]]]:
 
 
 def is_quiet(progress: Any, exported: Container[str]) -> bool:
-    """Return whether the key groups changed nothing in a batch that is to be exported, nor ended their input.
+    """Return true if the key groups changed nothing that has to be exported in a batch, and their input did not end.
 
     Args:
         progress: The progress report of the batch.
-        exported: The operators that have a changelog.
+        exported: The operators with a changelog.
     """
     return not any(
         mark["changed"] or mark["watermark"] == MAX_TIMESTAMP

@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM while this program waits for a query of its own.
+"""Ctrl-C and SIGTERM while this program waits for its query.
 
-A signal is noted, and acted upon between two calls into the JVM: an exception in the middle of one would leave the
-connection in disorder, and the query could not be stopped over it. The second one ends the program at once.
+A signal is recorded, and handled between two calls into the JVM: an exception during a call would corrupt the
+connection, and the query could not be stopped over it. The second signal ends the program at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import attrs
 
 
 class Stopped(SystemExit, KeyboardInterrupt):
-    """Ctrl-C or SIGTERM has stopped the program. Unhandled it ends it without a traceback."""
+    """Ctrl-C or SIGTERM has stopped the program. If unhandled, it ends the program without a traceback."""
 
 
 @attrs.define
@@ -30,13 +30,13 @@ class Signals:
     received: int | None = None
 
     def note(self, number: int, _: object) -> None:
-        """Take a signal."""
+        """Record a signal."""
         if self.received is not None:
             raise Stopped(128 + number)
         self.received = number
 
     def stopped(self) -> Stopped:
-        """Return what to raise when everything is done."""
+        """Return the exception to raise after all work is done."""
         assert self.received is not None
         return Stopped(128 + self.received)
 
@@ -46,13 +46,13 @@ _noting: list[Signals] = []
 
 @contextmanager
 def noted_signals() -> Iterator[Signals]:
-    """Note signals, where the program leaves them to Python and pyspark.
+    """Record signals, if the program has no handlers of its own.
 
     Raises:
-        Stopped: At the end, if one has come.
+        Stopped: At the end, if one was received.
     """
     if threading.current_thread() is not threading.main_thread():
-        # They come to the main thread.
+        # Python delivers signals to the main thread.
         yield Signals()
         return
     if _noting:
@@ -76,7 +76,7 @@ def noted_signals() -> Iterator[Signals]:
 
 
 def _is_usual(number: int, handler: Any) -> bool:
-    """Return whether a handler is the one that a program has without doing anything, or with a Spark session."""
+    """Return true if a handler is Python's default, or the one of a Spark session."""
     if number == signal.SIGTERM:
         return bool(handler == signal.SIG_DFL)
     return handler is signal.default_int_handler or getattr(handler, "__module__", "").startswith("pyspark.")

@@ -1,4 +1,4 @@
-"""Queries of the Spark runtime: what `keyed.streams` calls to get a DataFrame, and to run or start a chain."""
+"""Queries of the Spark runtime: `keyed.streams` calls this module for a DataFrame, and to run or start a chain."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 #: Seconds for a query to stop after Ctrl-C or SIGTERM, with its last batch in its changelogs.
 _PATIENCE = 10
-#: How often a waiting program looks for progress, in seconds.
+#: Seconds between two polls for progress of a waiting program.
 _POLL = 0.2
 
 
 def dataframe(output: Port) -> DataFrame:
-    """Return an output as a DataFrame, for plain Spark to write or go on with."""
+    """Return an output as a DataFrame for plain Spark."""
     return Job(output.stage, (BoundOutput(output, CollectSink()),), Options()).frame()
 
 
@@ -52,13 +52,13 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
         query = SparkQuery(job, {"availableNow": True}, after=_restored(job))
         query.wait()
         if options.drain and not query.has_drained:
-            # Not before all data is in: the batch with which the input ends has no rate limit and takes the rest.
+            # Only after all data was read: the batch with which the input ends has no rate limit and reads the rest.
             query = SparkQuery(job, {"once": True}, end=True, after=query)
             query.wait()
             if not query.has_drained:
                 raise QueryFailed(
-                    f"{job.title} has not drained: Spark passed over the tick that ends its input, as it does when the "
-                    "machine's clock went back by more than a day; set the clock, and run it again"
+                    f"{job.title} has not drained: Spark skipped the tick that ends its input, as it does if the "
+                    "machine's clock was set back by more than a day; set the clock, and run it again"
                 )
         job.flush()
         job.end_warnings(())
@@ -97,7 +97,7 @@ def _released(job: StreamJob) -> Iterator[None]:
 
 
 def _restored(job: StreamJob) -> SparkQuery | None:
-    """Run the one batch that gives a checkpoint the state and position of changelogs, if that is to be done."""
+    """Run the one batch that restores state and position from changelogs to a checkpoint, if a restore is pending."""
 
     def first_batch(cut: Cut) -> SparkQuery | None:
         job.begin_at(cut)
@@ -118,15 +118,15 @@ class SparkQuery(Shown):
 
     Attributes:
         query: Spark's own handle.
-        batches: Ids of the batches that it is known to have committed, as sinks got them.
+        batches: Ids for sinks of the batches that it is known to have committed.
 
     Args:
-        job: What to run.
+        job: The job to run.
         trigger: Arguments of Spark's ``trigger``.
-        end: Whether the input ends with the first batch.
-        ticks_alone: Whether the source is left out.
-        after: A query that this one goes on from.
-        kept: The tables that it keeps, if it was started and the program goes on beside it.
+        end: True if the input ends with the first batch.
+        ticks_alone: Leave out the source.
+        after: A query that this one continues.
+        kept: The tables that it keeps, if it was started with `start`.
     """
 
     def __init__(
@@ -160,11 +160,11 @@ class SparkQuery(Shown):
         return self._job.restored
 
     def __repr__(self) -> str:
-        return shown_query(self._job.name, self._progress, self.status, self._trouble)
+        return shown_query(self._job.name, self._progress, self.status, self._retried_error)
 
     @property
     def status(self) -> Status:
-        """Status of the query, its timers and the export to its changelogs included. See `keyed.Query.status`."""
+        """Status of the query, including its timers and the export to its changelogs. See `keyed.Query.status`."""
         try:
             if self._ticker is not None and self._ticker.work.status is Status.FAILED:
                 return Status.FAILED
@@ -178,8 +178,8 @@ class SparkQuery(Shown):
             return Status.CLOSED
 
     @property
-    def _trouble(self) -> BaseException | None:
-        """The error that timers and changelogs retry, or that ended them."""
+    def _retried_error(self) -> BaseException | None:
+        """The error after which timers and changelogs are retried, or that ended them."""
         work = None if self._ticker is None else self._ticker.work
         return None if work is None else work.error or work.trouble
 
@@ -190,7 +190,7 @@ class SparkQuery(Shown):
 
     @property
     def progress(self) -> Progress | None:
-        """The last batch that was committed."""
+        """The last committed batch."""
         self._look()
         return self._progress
 
@@ -219,7 +219,7 @@ class SparkQuery(Shown):
     def stop(self) -> None:
         """Stop the query, and export its last batch to its changelogs.
 
-        A batch that is running is given up, and run again by the next query on the checkpoint.
+        A running batch is abandoned, and run again by the next query on the checkpoint.
 
         Raises:
             ChangelogError: The last batch cannot be exported. The query has stopped.
@@ -242,13 +242,13 @@ class SparkQuery(Shown):
             self._job.release()
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait for the end of the query. When it has ended its last batch is exported to its changelogs.
+        """Wait for the end of the query, after which its last batch is exported to its changelogs.
 
         Args:
             timeout: Seconds; ``None`` waits for ever.
 
         Returns:
-            Whether it has ended.
+            True if it has ended.
 
         Raises:
             KeyedError: The query failed.
@@ -282,8 +282,8 @@ class SparkQuery(Shown):
             except Stopped:
                 raise
             except BaseException:
-                # A JVM that gets the signal as well has ended meanwhile. Otherwise it is what the query failed with, or
-                # what ``on_progress`` has raised.
+                # A JVM that also got the signal has ended. Otherwise this is the failure of the query, or the error of
+                # ``on_progress``.
                 if signals.received is None:
                     with suppress(Exception):
                         self.stop()
@@ -295,13 +295,13 @@ class SparkQuery(Shown):
         return True
 
     def leave(self) -> None:
-        """Stop for a signal, in ten seconds at most, and say how that went in one line."""
+        """Stop for a signal, within ten seconds, and log the outcome in one line."""
         stopping = threading.Thread(target=self._stop_and_log, name="keyed-stopping", daemon=True)
         stopping.start()
         stopping.join(_PATIENCE)
         if stopping.is_alive():
             _log.warning(
-                "%s did not stop in %d s; the next run exports what its changelogs lack",
+                "%s did not stop in %d s; the next run exports the batches that its changelogs lack",
                 self._job.title,
                 _PATIENCE,
             )
@@ -312,7 +312,7 @@ class SparkQuery(Shown):
         except Exception as error:  # noqa: BLE001 - there is nobody to raise it to
             _log.warning("%s has stopped, and its changelogs lack its last batch: %s", self._job.title, error)
             return
-        lacking = "" if self._flushed else "; what its changelogs lack comes with the next run"
+        lacking = "" if self._flushed else "; the next run exports the batches that its changelogs lack"
         _log.warning("%s has stopped%s", self._job.title, lacking)
 
     def _flush(self) -> None:
@@ -325,7 +325,7 @@ class SparkQuery(Shown):
                     self._kept.finish()
 
     def _ended(self) -> None:
-        """Log the error of a query that has failed, unless the program waits for it, and release what it held."""
+        """Log the error of a failed query, unless the program waits for it, and release its resources."""
         error = self.query.exception()
         if error is None and self.status is not Status.FAILED:
             return
@@ -339,11 +339,11 @@ class SparkQuery(Shown):
         self._job.release()
 
     def _raise(self, error: Exception) -> NoReturn:
-        """Raise the error of the query, as a worker or a sink raised it."""
+        """Raise the error of the query, translated to that of the worker or sink."""
         raise_translated(self._writer.error or error, f"{self._job.title}{self._writer.place}")
 
     def _has_ended(self) -> bool:
-        """Wait a moment for the end; raise the error of a query that has failed."""
+        """Wait briefly for the end; raise the error of a failed query."""
         if self._ticker is not None:
             self._ticker.work.check()
         try:
@@ -352,7 +352,7 @@ class SparkQuery(Shown):
             self._raise(error)
 
     def _look(self) -> None:
-        """Record the batches that were committed since the last look."""
+        """Record the batches that were committed since the last call."""
         first = self._job.first_batch
         try:
             last = self.query.lastProgress
@@ -364,7 +364,7 @@ class SparkQuery(Shown):
                 raise
             return
         for progress in found:
-            # Spark reports triggers without a batch as well, under the id of the next one.
+            # Spark also reports triggers without a batch, under the id of the next batch.
             batch = first + progress["batchId"]
             if "addBatch" in progress["durationMs"] and batch >= self.batches.stop:
                 self.batches = range(self.batches.start if self.batches else batch, batch + 1)

@@ -1,10 +1,10 @@
-"""Writing a micro-batch's outputs on Spark: each under the batch's id, in place of what the same batch wrote before.
+"""Writing a micro-batch's outputs on Spark, each under the batch's id, replacing earlier files of the same batch.
 
-A folder that is mounted where the query runs gets flat files ``part-<batch id>-<n>.parquet``, as in the local runtime,
-also on a cluster. Spark writes them into a staging folder beside them, ``_staging-<batch id>``, which readers pass
-over; they are moved into place when all are written. Where the path has a scheme that only Spark reaches, each batch
-has a folder ``batch=<batch id>`` that Spark overwrites. A folder that an earlier version wrote so goes on so: Spark's
-reader passes over files beside such folders.
+A mounted folder gets flat files ``part-<batch id>-<n>.parquet``, as in the local runtime, also on a cluster. Spark
+writes them to a staging folder beside them, ``_staging-<batch id>``, which readers skip; they are moved into place when
+all are written. If the path has a scheme that only Spark reaches, each batch has a folder ``batch=<batch id>`` that
+Spark overwrites. A folder in this form that an earlier version wrote keeps it, because Spark's reader skips files
+beside such folders.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class FolderSink:
-    """Parquet in a folder ``<path>/batch=<batch id>`` for each batch, wherever the path is."""
+    """Parquet in a folder ``<path>/batch=<batch id>`` for each batch, on any file system."""
 
     path: str
 
 
 @attrs.define(eq=False)
 class Writer:
-    """Writes the outputs of one query. `write` is what ``foreachBatch`` calls.
+    """Writes the outputs of one query. ``foreachBatch`` calls `write`.
 
     Attributes:
-        routes: How each output is taken out of the query's DataFrame.
-        sinks: The sink of each.
-        mounted: Whether paths without a scheme are folders of this machine, which the tasks of Spark reach as well.
+        routes: The outputs as parts of the query's DataFrame.
+        sinks: The sink of each output.
+        mounted: True if paths without a scheme are folders of this machine that Spark's tasks reach too.
         checkpoint: The query's checkpoint; empty if it has none.
-        queries: Id of the query, after those of the queries that it was restored from; empty if this program does not
-            reach the checkpoint, where Spark's own id then stands for it.
-        first_batch: What sinks get as the id of Spark's batch 0.
-        restores: Whether the key groups load their state with Spark's batch 0.
-        recorder: What records the input, if anything does.
-        before: What is called with Spark's id of each batch before it runs.
-        error: What the last write failed with.
-        place: What was being written when it did, for a message.
-        written: Spark's id of the last batch that was written.
+        queries: Id of the query, after those of the queries that it was restored from; empty if this program cannot
+            reach the checkpoint, in which case Spark's own id is used.
+        first_batch: Id of Spark's batch 0 for sinks.
+        restores: True if the key groups load their state in Spark's batch 0.
+        recorder: The recorder of the input, if it is recorded.
+        before: Functions that are called with Spark's id of each batch before it runs.
+        error: The error of the last write.
+        place: The output that was being written, for a message.
+        written: Spark's id of the last written batch.
     """
 
     routes: Sequence[Route]
@@ -75,14 +75,14 @@ class Writer:
     _folders: dict[str, Path | None] = attrs.field(factory=dict, init=False)
 
     def claim(self, session: SparkSession, batch_id: int) -> None:
-        """Make the folders of the sinks this query's, before it writes.
+        """Claim the folders of the sinks for this query, before it writes.
 
         Args:
             session: The session.
             batch_id: Spark's id of the next batch.
 
         Raises:
-            SinkError: One is another query's.
+            SinkError: One belongs to another query.
         """
         queries = self.queries or [_spark_id(session, self.checkpoint)]
         for sink in self.sinks:
@@ -93,19 +93,19 @@ class Writer:
     def write(self, whole: DataFrame, batch_id: int) -> None:
         """Write one batch."""
         if self.recorder is not None:
-            # Tasks record rows as soon as anything of the batch is computed.
+            # Tasks record rows as soon as any part of the batch is computed.
             queries = self.queries or [_spark_id(whole.sparkSession, self.checkpoint)]
             self.recorder.claim(queries, batch_id, self.first_batch + batch_id)
             self.recorder.begin(batch_id)
-        # Each action would run the stateful operators anew: a batch that is read more than once is kept.
+        # Each action would run the stateful operators again, so a batch that is read more than once is cached.
         restores = self.restores and batch_id == 0
         kept = restores or len(self.sinks) > 1 or isinstance(self.sinks[0], FunctionSink)
         if kept:
             whole = whole.persist()
         try:
             if restores:
-                # It may fail because the changelog was compacted meanwhile, and begin with a later batch the next time.
-                # What the earlier query wrote beyond this one must be there then.
+                # It may fail because the changelog was compacted, and begin with a later batch at the next attempt. The
+                # files of the earlier query up to that batch must still exist then.
                 whole.count()
             if not self._is_claimed:
                 self.claim(whole.sparkSession, batch_id)
@@ -125,10 +125,10 @@ class Writer:
         self.written = written
 
     def _check_columns(self, whole: DataFrame) -> None:
-        """Compare the columns of the Parquet sinks with those of the files that are there.
+        """Compare the columns of the Parquet sinks with those of existing files.
 
         Raises:
-            SinkError: They are others.
+            SinkError: The columns differ.
         """
         session = whole.sparkSession
         for route, sink in zip(self.routes, self.sinks, strict=True):
@@ -146,7 +146,7 @@ class Writer:
         return SparkFolder(session, sink.path) if local is None else LocalFolder(str(local))
 
     def _flat(self, sink: ParquetSink) -> Path | None:
-        """Return the folder of a sink that gets flat files; ``None`` if it gets a folder for each batch."""
+        """Return the folder of a sink with flat files; ``None`` if it has a folder for each batch."""
         if sink.path not in self._folders:
             folder = local_folder(sink.path) if self.mounted else None
             if folder is not None and ((folder / MARK).is_dir() or any(folder.glob("batch=*"))):
@@ -169,7 +169,7 @@ class Writer:
 
 @attrs.frozen
 class SparkFolder:
-    """A folder that Spark reaches, wherever it is; see `keyed.runtimes.sink_folder.SinkFolder`."""
+    """A folder that Spark reaches, on any file system; see `keyed.runtimes.sink_folder.SinkFolder`."""
 
     session: SparkSession
     path: str
@@ -178,18 +178,18 @@ class SparkFolder:
         """See `SinkFolder`.
 
         Raises:
-            SinkError: Several queries have left one.
+            SinkError: Several queries have left a mark.
         """
         marks = self._marks()
         if len(marks) > 1:
             raise SinkError(
-                f"Parquet sink {self.path!r}: {len(marks)} queries began to write into the folder at one moment; "
-                f"remove {MARK} from it, and go on with one of them"
+                f"Parquet sink {self.path!r}: {len(marks)} queries began to write to the folder at the same time; "
+                f"remove {MARK} from it, and continue one of them"
             )
         return next(iter(marks), None)
 
     def write_mark(self, mark: bytes, *, new: bool) -> None:
-        """See `SinkFolder`. Of several that are new at one moment, all but at most one are withdrawn."""
+        """See `SinkFolder`. Of several concurrent new marks, at most one is kept."""
         place = f"{self.path.rstrip('/')}/{MARK}"
         if not new:
             self._write_lines(place, mark)
@@ -219,7 +219,7 @@ class SparkFolder:
         """See `SinkFolder`."""
         for folder in {name.partition("/")[0] for name in files}:
             path = f"{self.path.rstrip('/')}/{folder}"
-            # Spark has no other way to remove what a folder holds.
+            # Spark has no other way to remove the content of a folder.
             empty = self.session.createDataFrame([], self.session.read.parquet(path).schema)
             empty.write.mode("overwrite").parquet(path)
 
@@ -245,26 +245,26 @@ def _types(schema: StructType) -> dict[str, str]:
 
 
 def _spark_id(session: SparkSession, checkpoint: str) -> str:
-    """Return the id that Spark gave the query when it started."""
+    """Return Spark's id of the query."""
     (line,) = session.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
     return str(json.loads(line.value)["id"])
 
 
 def _named(sink: Sink | FolderSink) -> str:
-    """Return a sink, as a message names it."""
+    """Return the name of a sink for messages."""
     if isinstance(sink, FunctionSink):
         return f"the sink {getattr(sink.function, '__qualname__', None) or repr(sink.function)}"
     return f"the Parquet sink {sink.path!r}" if isinstance(sink, ParquetSink | FolderSink) else "a collecting sink"
 
 
 def batch_folder(path: str, batch_id: int) -> str:
-    """Return the folder of one batch, where a sink has a folder for each."""
+    """Return the folder of one batch of a sink with a folder for each."""
     return f"{path.rstrip('/')}/batch={batch_id:010d}"
 
 
 def collected(frame: DataFrame) -> list[Any]:
     """Return the rows of a DataFrame as `keyed.rows.Row`, with aware UTC times, in the order of its partitions."""
-    # Bad rows may have what Python has no value for.
+    # Bad rows may have values that Python cannot represent.
     return raw_rows(frame.toArrow())
 
 
@@ -274,8 +274,8 @@ def _write_files(frame: DataFrame, folder: Path, batch_id: int) -> None:
     frame.write.mode("overwrite").parquet(staging.as_uri())
     if not any(staging.glob("part-*.parquet")):
         raise DefinitionError(
-            f"Parquet sink {str(folder)!r}: Spark wrote the files elsewhere than on this machine; give a path that all "
-            "machines reach, with its scheme: hdfs://... or s3a://..., or a folder that is mounted on all"
+            f"Parquet sink {str(folder)!r}: Spark wrote the files on other machines; give a path that all machines "
+            "reach, with its scheme: hdfs://... or s3a://..., or a folder that is mounted on all"
         )
     written = [path for path in sorted(staging.glob("part-*.parquet")) if _has_rows(path)]
     for old in folder.glob(f"part-{batch_id:010d}-*.parquet"):

@@ -31,7 +31,7 @@ from keyed.runtimes.spark.query.metrics import group_marks, summed
 from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_folder, collected
 from keyed.runtimes.spark.query.table_files import TableFiles, tables_in
 from keyed.runtimes.spark.query.ticker import Ticker
-from keyed.runtimes.spark.session.ship import carried
+from keyed.runtimes.spark.session.ship import shipped
 from keyed.runtimes.spark.session.spark_session import is_here, settings, shares_files
 from keyed.sinks import CollectSink, Sink, local_folder
 
@@ -46,14 +46,14 @@ class StreamJob(Job):
     Args:
         last: The last stage.
         outputs: Outputs of the chain with their sinks.
-        options: What the user asks for.
+        options: The user's options.
 
     Attributes:
-        points: What the operators are to be restored from, by name, before the query goes on: `begin_at` says where.
+        points: The pending restore points of the operators, by name: see `begin_at`.
 
     Raises:
         DefinitionError: An option is missing, or the checkpoint cannot be restored into.
-        CheckpointError: The checkpoint is another query's, or another run is using it.
+        CheckpointError: The checkpoint belongs to another query, or another run is using it.
     """
 
     def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
@@ -71,8 +71,8 @@ class StreamJob(Job):
         if self._remote:
             options.refuse(
                 {
-                    "record": "cannot be replayed over Spark Connect: changelogs have no positions there, by which "
-                    "replay knows the rows of a batch; leave it out, or run the query in Spark's own program"
+                    "record": "cannot be replayed over Spark Connect: changelogs have no positions there, which replay "
+                    "needs to find the rows of a batch; leave it out, or run the query in Spark's own program"
                 }
             )
         self._record = recorder(options.record, last.chain[0])
@@ -81,11 +81,11 @@ class StreamJob(Job):
             check_path(self._checkpoint)
         folder = local_folder(self._checkpoint)
         if folder is not None and self._here:
-            # Before Spark makes it for all to read.
+            # Created before Spark, which would make it readable for all.
             make_private(folder, group=options.group_access)
             self._lease = CheckpointLease(folder, self._has_ended, self._session)
         elif folder is not None and not self._remote and shares_files(self._session):
-            # A mount, whose modes are for the executors too.
+            # A mount, whose modes apply to the executors too.
             folder.mkdir(parents=True, exist_ok=True)
             self._lease = CheckpointLease(folder, self._has_ended, self._session)
         try:
@@ -95,7 +95,7 @@ class StreamJob(Job):
             raise
 
     def _resolve_start(self, options: Options) -> None:
-        """Find out how the query begins, which no other one changes meanwhile."""
+        """Determine the start of the query, while the lease keeps other queries from changing it."""
         last = self._last
         needed = self._here or self.points or self._changelogs
         self._folder = reached(self._session, self._checkpoint) if needed else None
@@ -103,9 +103,9 @@ class StreamJob(Job):
             record = begin(self._folder, self.points, ticks=last.ticks)
         elif self.points:
             raise DefinitionError(
-                f"restore_from= of operator {min(self.points)!r}: this program does not reach the file system of the "
-                f"checkpoint {self._checkpoint}; give one that it reaches, with its scheme, or write <output>.df with "
-                "writeStream, which restores state without the position in the source"
+                f"restore_from= of operator {min(self.points)!r}: this program cannot reach the file system of the "
+                f"checkpoint {self._checkpoint}; give one that it can reach, with its scheme, or write <output>.df "
+                "with writeStream, which restores state without the position in the source"
             )
         else:
             record = begun(self._session, self._checkpoint)
@@ -122,11 +122,11 @@ class StreamJob(Job):
         )
 
     def leave_to(self, query: StreamingQuery) -> None:
-        """Let the checkpoint be another query's when this one has ended, whether or not it was stopped."""
+        """Allow another query to take over the checkpoint once this one has ended, whether or not it was stopped."""
         self._started = query
 
     def release(self) -> None:
-        """Let other queries have the checkpoint, once this one has ended."""
+        """Release the checkpoint for other queries, once this one has ended."""
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback.close()
@@ -152,23 +152,23 @@ class StreamJob(Job):
         return None if self._cut is None else Restored(batch_id(self._cut.sequence), self._begin.with_position)
 
     def begin_at(self, cut: Cut) -> None:
-        """Let the key groups load the state of a cut with their first batch."""
+        """Make the key groups load the state of a cut in their first batch."""
         assert self._folder is not None
         self._begin = begin_at(self._folder, cut, ticks=self._last.ticks)
         self._cut = cut
 
     @property
     def takes_position(self) -> bool:
-        """Return whether `take_position` has to set the position of an earlier query, once there is state."""
+        """Return true if `take_position` has to set the position of an earlier query, once there is state."""
         return self._begin.sources is not None
 
     def take_position(self) -> None:
-        """Let the query's sources go on where the earlier one was."""
+        """Make the query's sources resume at the position of the earlier query."""
         assert self._folder is not None
         self._begin = take_position(self._folder, self._begin)
 
     def flush(self) -> None:
-        """Export the last batch, which nothing will undo any more."""
+        """Export the last batch, which can no longer be undone."""
         if self._tables is not None:
             self._tables.tidy()
         self._exports.export()
@@ -185,12 +185,12 @@ class StreamJob(Job):
 
         Args:
             trigger: Arguments of Spark's ``trigger``.
-            end: Whether the input ends with the query's first batch.
-            ticks_alone: Whether the source is left out.
+            end: True if the input ends with the query's first batch.
+            ticks_alone: Leave out the source.
             ended: Called when the query has ended, in a thread; ``None`` if the program waits for it.
 
         Returns:
-            The query, what writes its outputs, and what is to look after it, if the program does not wait for it.
+            The query, the writer of its outputs, and its ticker if the program does not wait for it.
         """
         ticks = None
         if self._last.ticks and not ticks_alone:
@@ -217,7 +217,7 @@ class StreamJob(Job):
             first_batch=self.first_batch,
         )
         writer = self._writer(plan, ticks, restores=self._cut is not None and last is None)
-        # Where this program does not reach the checkpoint the query's id is known when Spark has begun it.
+        # If this program cannot reach the checkpoint, the query's id is known once Spark has started it.
         if self._here and self._folder is not None and not writer.restores:
             writer.claim(self._session, 0 if last is None else last + 1)
         stream = plan.frame.writeStream.foreachBatch(self._called(plan, writer))
@@ -238,7 +238,7 @@ class StreamJob(Job):
         return query, writer, ticker
 
     def values(self, batches: Collection[int]) -> list[Any]:
-        """Return what the collecting sinks got in these batches."""
+        """Return the values of the collecting sinks from these batches."""
         for number, bound in enumerate(self._outputs):
             if isinstance(bound.sink, CollectSink) and self._remote:
                 for batch in batches:
@@ -247,10 +247,10 @@ class StreamJob(Job):
         return super().values(batches)
 
     def progress(self, progress: Mapping[str, Any]) -> Progress:
-        """Return Spark's progress of a batch as ours."""
+        """Convert Spark's progress of a batch."""
         marks = group_marks(progress)
         observed = {name: summed(each) for name, each in marks.items()}
-        # The tick was united with the source's rows last.
+        # The tick is the last source of the union.
         sources = progress["sources"][:-1] if self._last.ticks else progress["sources"]
         rows = sum(source["numInputRows"] for source in sources)
         found = self._progress(self.first_batch + progress["batchId"], rows, observed)
@@ -258,10 +258,10 @@ class StreamJob(Job):
         return found
 
     def end_warnings(self, reports: Iterable[Mapping[str, Any]]) -> None:
-        """Say what hardly anyone means, once the query has ended.
+        """Log the warnings about the query's last batches and about the whole run, once the query has ended.
 
         Args:
-            reports: Spark's progress of its last batches: nobody may have looked at them while it ran.
+            reports: Spark's progress of its last batches, which may not have been read while it ran.
         """
         for report in reports:
             if report["observedMetrics"]:
@@ -276,7 +276,7 @@ class StreamJob(Job):
         sinks: list[Sink | FolderSink] = [bound.sink for bound in self._outputs]
         before: list[Callable[[int], object]] = []
         if self._remote:
-            # What a server collects does not reach this program: it comes by way of files.
+            # Values that a server collects reach this program through files.
             sinks = [
                 FolderSink(self._collecting(number)) if isinstance(sink, CollectSink) else sink
                 for number, sink in enumerate(sinks)
@@ -298,13 +298,13 @@ class StreamJob(Job):
         )
 
     def _called(self, plan: Plan, writer: Writer) -> Callable[[DataFrame, int], None]:
-        """Return what Spark calls with each batch: in the server over Spark Connect, else in this program."""
+        """Return the function that Spark calls with each batch; over Spark Connect the server runs it."""
         if self._remote:
-            written: Callable[[DataFrame, int], None] = carried(plan.parcel, writer.write)
+            written: Callable[[DataFrame, int], None] = shipped(plan.archive, writer.write)
             return written
         self._callbacks.append(Callback(writer.write))
         return self._callbacks[-1]
 
     def _collecting(self, number: int) -> str:
-        """Return the folder through which a collecting sink gets its values over Spark Connect."""
+        """Return the folder that passes values to a collecting sink over Spark Connect."""
         return f"{self._checkpoint.rstrip('/')}/keyed-collected/{number}"

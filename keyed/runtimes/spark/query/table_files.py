@@ -1,9 +1,9 @@
 """Global tables of a Spark query: each version is a file in its checkpoint, which it reads as a stream.
 
-So a batch that runs again has the versions that it had, whatever the table is by then. The files of a table are
-Parquet, one row each, in ``keyed-global/<name of the state>``: the name, a number that counts the versions, what tells
-them apart, and the rows as an Arrow IPC stream. Versions that were replaced before the oldest batch that Spark keeps
-(``spark.sql.streaming.minBatchesToRetain``) are deleted, where this program reaches the checkpoint.
+A rerun of a batch therefore has the same versions, even if the table has changed. The files of a table are Parquet, one
+row each, in ``keyed-global/<name of the state>``: the name, a number that counts the versions, the digest of the
+version, and the rows as an Arrow IPC stream. Versions that were replaced before the oldest batch that Spark keeps
+(``spark.sql.streaming.minBatchesToRetain``) are deleted, if this program reaches the checkpoint.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _FOLDER = "keyed-global"
 _COLUMNS = "name string, number bigint, digest string, rows binary"
-#: How often old versions are deleted, in batches.
+#: Number of batches between two deletions of old versions.
 _TIDY = 10
 
 
@@ -34,18 +34,18 @@ def tables_in(last: Stage) -> list[GlobalTable]:
 
 
 def table_now(session: SparkSession, *, streams: bool) -> Callable[[GlobalTable], DataFrame]:
-    """Return what makes a DataFrame of a table as it is now, for a query without a checkpoint of its own.
+    """Return a function that converts a table's current content to a DataFrame, for a query without its own checkpoint.
 
     Args:
         session: The session.
-        streams: Whether the query is a stream: then none is made.
+        streams: True if the query is a stream, for which the function raises an error.
     """
 
     def frame(table: GlobalTable) -> DataFrame:
         if streams:
             raise DefinitionError(
                 f"global table {table.state.name!r}: a stream keeps the versions of a table in its checkpoint, which "
-                "the DataFrame of an output has not; use run(...) or start(...)"
+                "the DataFrame of an output lacks; use run(...) or start(...)"
             )
         return _row(session, table, 1, table.version())
 
@@ -79,10 +79,10 @@ class TableFiles:
             reader.seek(digest)
 
     def write_changed(self) -> None:
-        """Write the tables that are not what they were.
+        """Write the tables that have changed.
 
         Raises:
-            SourceError: One was never read, and cannot be.
+            SourceError: The first read of a table failed.
         """
         for table, reader in self._tables:
             version = reader.changed()
@@ -92,7 +92,7 @@ class TableFiles:
                 row.coalesce(1).write.mode("append").parquet(self._path(table))
 
     def before_batch(self, batch: int) -> None:
-        """Delete old versions now and then, in the query's thread: Spark lists the files between batches."""
+        """Delete old versions periodically, in the query's thread: Spark lists the files between batches."""
         if batch % _TIDY == 0:
             self.tidy()
 
@@ -100,7 +100,7 @@ class TableFiles:
         """Delete the versions that were replaced before the oldest batch that Spark keeps, while it lists no files."""
         report = self.query.lastProgress if self.query is not None and self._tables else None
         if self._folder is not None and report is not None:
-            # They are deleted another time.
+            # They are deleted later.
             with suppress(CheckpointError):
                 self._tidy(self._folder, report)
 
@@ -120,23 +120,23 @@ class TableFiles:
                         folder.delete(f"{path}/{name}")
 
     def stream(self, table: GlobalTable) -> DataFrame:
-        """Return the versions of a table as a stream, one a batch, once the first was written."""
+        """Return the versions of a table as a stream, one per batch, once the first was written."""
         reader = self._session.readStream.schema(_COLUMNS).option("maxFilesPerTrigger", 1)
-        # A restored query knows the files of the earlier one, which Spark refuses where it reads a plain folder.
+        # The log of a restored query has the files of the earlier one, which Spark refuses for a plain folder.
         return reader.parquet(f"{self._path(table)}/*.parquet").select("name", "rows")
 
     def _path(self, table: GlobalTable) -> str:
         return f"{self._checkpoint}/{_FOLDER}/{table.state.name}"
 
     def _newest(self, table: GlobalTable) -> tuple[int, str]:
-        """Return the number of the newest version and what tells it from others; 0 and nothing before the first."""
+        """Return the number and the digest of the newest version; 0 and an empty text before the first."""
         from pyspark.errors import PySparkException
 
         try:
             versions = self._session.read.schema(_COLUMNS).parquet(self._path(table))
             found = versions.selectExpr("max(struct(number, digest)) AS newest").first()
         except PySparkException:
-            # There is no other way to ask a file system that only Spark knows whether a folder is there.
+            # There is no other way to check for a folder on a file system that only Spark reaches.
             return 0, ""
         return (0, "") if found is None or found.newest is None else (found.newest.number, found.newest.digest)
 

@@ -1,4 +1,4 @@
-"""Looks after a running query: publishes its batches, writes ticks when something is due, reads its global tables."""
+"""Background work for a running query: publishing batches, writing ticks, reading global tables."""
 
 from __future__ import annotations
 
@@ -18,33 +18,32 @@ from keyed.runtimes.spark.query.table_files import TableFiles
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: What trying again does not help against.
+#: Errors after which a retry does not help.
 _LASTING = (ChangelogDiverged, CorruptionError, DefinitionError)
-#: How often the ticker looks at the query, in seconds: so much later than it is due something comes at most, beside the
-#: trigger's interval.
+#: Seconds between two polls of the query: the maximal delay of due work, in addition to the trigger's interval.
 _POLL = 0.2
-#: The same between the end of a batch's writing and Spark's report that it is committed.
+#: Seconds between two polls from the end of a batch's writing to Spark's report of its commit.
 _MOMENT = 0.02
-#: How often it looks at a query that has no ticks, in seconds.
+#: Seconds between two polls of a query without ticks.
 _RARELY = 1.0
 
 
 class Ticker:
-    """Looks after one query until that has ended.
+    """Does the background work for one query until it has ended.
 
-    Something is due when the time of a processing-time timer has come, and while a batch that changed something is not
-    in its changelogs: they get it with the next batch. There is never more than one tick that was not taken.
+    Something is due at the time of a processing-time timer, and while changes of a batch are not in the changelogs,
+    which get them with the next batch. There is at most one unread tick.
 
     Attributes:
-        work: The thread. An error that it ends with ends the query.
+        work: The thread. An error that ends it also ends the query.
 
     Args:
-        query: The query. It was started with a tick, if it has ticks.
-        ticks: Its ticks; ``None`` if there is nothing to do but to report its end.
+        query: The query, which was started with a tick if it has ticks.
+        ticks: Its ticks; ``None`` if it has none.
         exports: Its changelogs.
-        writer: What writes its batches.
+        writer: The writer of its batches.
         tables: The global tables that it reads.
-        ended: Called when the query has ended, by itself or because of an error of the thread.
+        ended: Called when the query has ended, or was stopped because of an error of the thread.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class Ticker:
         ended: Callable[[], None],
     ) -> None:
         self.work = Background(
-            "what looks after the query's timers and changelogs",
+            "the thread for the query's timers and changelogs",
             self._step,
             is_transient=lambda error: not isinstance(error, _LASTING),
             at_end=self._failed,
@@ -75,11 +74,11 @@ class Ticker:
         self._due: int | None = None
 
     def end(self) -> None:
-        """Write no more ticks, and publish no more: what is being published is when this returns."""
+        """Stop writing ticks and publishing; a publication in progress is completed before this returns."""
         self.work.close()
 
     def _step(self) -> float | None:
-        """Look at the query now and then, and when a batch is about to be committed."""
+        """Poll the query periodically, and more often when a batch is about to be committed."""
         if self._writer.written <= self._batch and time.monotonic() < self._looked + _POLL:
             return _MOMENT
         self._looked = time.monotonic()
@@ -99,14 +98,14 @@ class Ticker:
 
     def _failed(self, _: BaseException) -> None:
         """Stop the query: its timers would not fire, and its changelogs would lack batches."""
-        # Otherwise the JVM has ended.
+        # It fails if the JVM has ended.
         with suppress(Exception):
             self._query.stop()
             self._ended()
 
     def _look(self, report: Mapping[str, Any] | None, ticks: Ticks) -> None:
         problem: Exception | None = None
-        # Triggers without a batch are reported as well, under the id of the next one.
+        # Spark also reports triggers without a batch, under the id of the next batch.
         if report is not None and report["batchId"] != self._batch and "addBatch" in report["durationMs"]:
             self._due = self._exports.next_work(report)
             source = len(report["sources"]) - 1

@@ -1,1 +1,1 @@
-"""The Spark session, the Java that it needs, and how keyed reaches remote workers."""
+"""The Spark session, its Java runtime, and the shipping of keyed to remote workers."""

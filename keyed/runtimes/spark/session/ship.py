@@ -1,12 +1,12 @@
 """Ships keyed to a Spark Connect server, whose workers need not have it installed.
 
-What Spark Connect sends to a server names its modules, and the server's Python workers import them. So each function
-that is sent is wrapped in a `Carrier`, which sends the sources of keyed ahead of it: when a worker unpacks the carrier
-it first makes those sources importable, from memory, and then finds the function in them. Only this module travels by
-value, because it does the unpacking; it imports nothing but the standard library.
+Functions that Spark Connect sends to a server refer to their modules by name, and the server's Python workers import
+them. Each function is therefore wrapped in a `Shipped` object, which sends the sources of keyed ahead of it: when a
+worker unpickles the object, it first makes those sources importable, from memory, and then finds the function in them.
+Only this module is pickled by value, because it does the unpacking; it imports only the standard library.
 
-The user's own modules travel by value as well: those that define the function's class, its bases, and the functions and
-classes that it holds, such as the condition of a join or the aggregate of a window.
+The user's own modules are pickled by value too: those that define the function's class, its bases, and the functions
+and classes that it holds, such as the condition of a join or the aggregate of a window.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SourceFinder(MetaPathFinder, SourceLoader):  # type: ignore[misc]  # so ty
 
     Args:
         digest: Identity of the sources.
-        sources: Module name → whether it is a package, and its source.
+        sources: Module name → a flag for packages, and the source.
     """
 
     def __init__(self, digest: str, sources: dict[str, tuple[bool, str]]) -> None:
@@ -67,7 +67,7 @@ class SourceFinder(MetaPathFinder, SourceLoader):  # type: ignore[misc]  # so ty
 
 
 def unpack(digest: str, packed: bytes) -> None:
-    """Make shipped sources importable in this process, in place of what was shipped before or is installed."""
+    """Make shipped sources importable in this process, in place of earlier shipped or installed ones."""
     for finder in list(sys.meta_path):
         shipped = getattr(finder, "keyed_digest", None)
         if shipped == digest:
@@ -80,12 +80,12 @@ def unpack(digest: str, packed: bytes) -> None:
     sys.meta_path.insert(0, SourceFinder(digest, sources))
 
 
-class Parcel:
-    """Sources on their way: unpickling a parcel makes them importable.
+class SourceArchive:
+    """Sources to be shipped: unpickling the archive makes them importable.
 
     Args:
         digest: Identity of the sources.
-        packed: The sources, as `parcel_of` packs them.
+        packed: The sources, packed by `_archive_of`.
     """
 
     def __init__(self, digest: str, packed: bytes) -> None:
@@ -93,49 +93,49 @@ class Parcel:
         self._packed = packed
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open, (self._digest, self._packed)
+        return _unpacked, (self._digest, self._packed)
 
 
-def _open(digest: str, packed: bytes) -> Any:
-    """Unpack a parcel, and give it in the form of the module that has just become importable, to be sent on."""
+def _unpacked(digest: str, packed: bytes) -> Any:
+    """Unpack an archive, and return it as an object of the module that has just become importable, to be sent on."""
     unpack(digest, packed)
-    from keyed.runtimes.spark.session.ship import Parcel
+    from keyed.runtimes.spark.session.ship import SourceArchive
 
-    return Parcel(digest, packed)
+    return SourceArchive(digest, packed)
 
 
-class Carrier:
-    """A function or object that arrives as itself, after the sources that it needs.
+class Shipped:
+    """A function or object that is unpickled after the sources that it needs.
 
     Args:
-        parcel: The sources.
-        content: What is carried.
+        archive: The sources.
+        content: The function or object.
     """
 
-    def __init__(self, parcel: Parcel, content: Any) -> None:
-        self._parcel = parcel
+    def __init__(self, archive: SourceArchive, content: Any) -> None:
+        self._archive = archive
         self._content = content
 
     def __call__(self, *arguments: Any) -> Any:
         return self._content(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The parts of a tuple are unpickled in order: the parcel opens before the content is looked for.
-        return operator.getitem, ((self._parcel, self._content), 1)
+        # The parts of a tuple are unpickled in order: the archive is unpacked before the content is imported.
+        return operator.getitem, ((self._archive, self._content), 1)
 
 
-def carried(parcel: Parcel | None, content: Any) -> Any:
-    """Return ``content`` with the sources that it needs, if there are any to send."""
-    if parcel is None:
+def shipped(archive: SourceArchive | None, content: Any) -> Any:
+    """Return ``content`` with the sources that it needs, if sources have to be shipped."""
+    if archive is None:
         return content
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
-    return Carrier(parcel, content)
+    return Shipped(archive, content)
 
 
 @lru_cache(maxsize=4)
-def _parcel_of(*packages: str) -> Parcel:
+def _archive_of(*packages: str) -> SourceArchive:
     sources: dict[str, tuple[bool, str]] = {}
     for package in packages:
         root = Path(str(sys.modules[package].__file__)).parent
@@ -149,11 +149,11 @@ def _parcel_of(*packages: str) -> Parcel:
             is_package = parts[-1] == "__init__"
             sources[".".join(parts[:-1] if is_package else parts)] = (is_package, path.read_text())
     packed = zlib.compress(json.dumps(sources, sort_keys=True).encode())
-    return Parcel(hashlib.sha256(packed).hexdigest(), packed)
+    return SourceArchive(hashlib.sha256(packed).hexdigest(), packed)
 
 
-def parcel_for(functions: Iterable[object]) -> Parcel:
-    """Return the parcel for a query over Spark Connect, and let the modules of its functions travel by value."""
+def archive_for(functions: Iterable[object]) -> SourceArchive:
+    """Return the archive for a query over Spark Connect, and register its functions' modules to be pickled by value."""
     from pyspark import cloudpickle
 
     shipped = [name for name in _SHIPPED if name in sys.modules]
@@ -162,7 +162,7 @@ def parcel_for(functions: Iterable[object]) -> Parcel:
     modules |= {name for name in _held(functions) if not _is_installed(name)}
     for name in modules - set(shipped) - set(sys.stdlib_module_names) - {"__main__"}:
         cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
-    return _parcel_of(*shipped)
+    return _archive_of(*shipped)
 
 
 def _held(functions: list[object]) -> set[str]:
@@ -177,14 +177,14 @@ def _held(functions: list[object]) -> set[str]:
                 found.add(str(obj.__module__).partition(".")[0])
             return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
-    # What cannot be pickled is told when the operators are made ready to travel.
+    # `check_serializable` reports values that cannot be pickled.
     with suppress(Exception):
         Pickler(io.BytesIO()).dump(functions)  # type: ignore[no-untyped-call]
     return found & set(sys.modules)
 
 
 def _is_installed(module: str) -> bool:
-    """Return whether a module stands among installed packages, which a server has to have."""
+    """Return true if a module belongs to an installed package, which the server needs too."""
     file = getattr(sys.modules[module], "__file__", None)
     places = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
     return file is None or any(Path(place) in Path(file).parents for place in places)

@@ -1,12 +1,12 @@
-"""Keeps Spark's own output apart from the program's: its start-up lines, its log, what its Python workers print.
+"""Separation of Spark's output from the program's: its start-up lines, its log, the output of its Python workers.
 
-A JVM writes to the standard error of the program that starts it, and its workers do too. While `to_file` is in force,
-file descriptor 2 is a log file, and a JVM that starts meanwhile inherits it. Afterwards the program has its own
-standard error back. What another thread of the program writes to it in these seconds is in the file as well.
+A JVM and its workers write to the standard error of the program that starts the JVM. Inside of `to_file`, file
+descriptor 2 is a log file, which a starting JVM inherits. Afterwards the program's standard error is restored. Text
+that another thread of the program writes to it in these seconds also goes to the file.
 
 The file ``log`` is in a `ScratchFolder`, which is removed when the program ends, or by a later program if it was
-killed. A log that an error names is moved beside that folder, under its name with ``.log``. Of those of programs that
-have ended, the three latest are kept, for a week.
+killed. A log that an error names is moved beside that folder, under its name with ``.log``. The three latest logs of
+programs that have ended are kept for a week.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from pathlib import Path
 from keyed.stores.scratch import ScratchFolder
 
 _OLD_SECONDS = 7 * 86_400.0
-#: Logs that are kept of programs that have ended.
+#: Number of logs of ended programs that are kept.
 _KEPT = 3
-#: Held while standard error is the log: of two threads, the second would keep the log as the program's own.
+#: Held while standard error is the log: a second thread would otherwise take the log for the program's own standard
+#: error.
 _redirecting = threading.Lock()
 #: The folder of this program's log, if its JVM writes to one.
 _folder: ScratchFolder | None = None
@@ -33,7 +34,7 @@ _folder: ScratchFolder | None = None
 
 @contextmanager
 def to_file() -> Iterator[None]:
-    """Let a JVM that starts meanwhile write to a log file."""
+    """Redirect the output of a JVM that starts inside of the context to a log file."""
     with _redirecting:
         yield from _redirected()
 
@@ -44,7 +45,7 @@ def _redirected() -> Iterator[None]:
         _folder = ScratchFolder("spark")
         atexit.register(_folder.close)
         _sweep(_folder.path.parent)
-    # It is there already if this is the program's second JVM.
+    # It exists already if this is the program's second JVM.
     named = _named(_folder)
     log = named if named.exists() else _folder.path / "log"
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -81,12 +82,12 @@ def _named(folder: ScratchFolder) -> Path:
 
 
 def _sweep(parent: Path) -> None:
-    """Delete logs of this user's programs that have ended, but for the latest."""
+    """Delete logs of this user's ended programs except the latest."""
     found: list[tuple[float, Path]] = []
     for path in parent.glob("keyed-spark-*.log"):
         with suppress(OSError):
             status = path.lstat()
-            # The folder is there while the program runs.
+            # The folder exists while the program runs.
             if status.st_uid == os.getuid() and not path.with_suffix("").exists():
                 found.append((status.st_mtime, path))
     for number, (changed, path) in enumerate(sorted(found, reverse=True)):
@@ -96,7 +97,7 @@ def _sweep(parent: Path) -> None:
 
 
 def _unlock() -> None:
-    """Make a lock for a forked process: a thread of the parent may have held the other."""
+    """Create a new lock in a forked process: a thread of the parent may have held the old one."""
     global _redirecting  # noqa: PLW0603 - see above
     _redirecting = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""The Spark session: what keyed needs of it is set where the user has not said otherwise, and checked.
+"""The Spark session: required settings are set, unless the user has set them, and checked.
 
 setting                                                             why
 spark.sql.streaming.stateStore.providerClass                        transformWithState works with RocksDB only
@@ -43,13 +43,13 @@ _log = logging.getLogger(__name__)
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _Holder = tuple[int, Mapping[str, str]]
-#: By session: the threads that have settings set, in order, and what the user had before the first of them.
+#: By session: the threads that have set settings, in order, and the user's values before the first of them.
 _held: WeakKeyDictionary[Any, list[_Holder]] = WeakKeyDictionary()
 _originals: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 _changed = threading.Condition()
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
-#: Settings of any session, which also a running one takes.
+#: Settings of any session, which can also be set in a running one.
 _SQL = {
     PROVIDER: ROCKSDB,
     CHANGELOG: "true",
@@ -57,7 +57,7 @@ _SQL = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-#: Settings of a JVM on this machine by itself.
+#: Settings of a JVM that runs on this machine alone.
 _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -74,20 +74,20 @@ def spark_session(
     config: Mapping[str, str] | None = None,
     quiet: bool = True,
 ) -> SparkSession:
-    """Start a Spark session with what keyed needs where the user has not said otherwise, or complete the active one.
+    """Start a Spark session with the settings that keyed needs, or complete the active session.
 
     Args:
         app_name: Name of the application.
-        master: Where Spark runs: ``local[2]``, ``spark://host:7077``, or ``sc://host:15002`` for Spark Connect; by
+        master: The master of Spark: ``local[2]``, ``spark://host:7077``, or ``sc://host:15002`` for Spark Connect; by
             default all processors of this machine.
-        parallelism: Number of key groups of queries that do not say, in Spark's terms the shuffle partitions; by
-            default, on this machine alone, the number of its threads.
-        config: Spark settings; they go before those of keyed.
-        quiet: Whether Spark and its Python workers, where this starts them, write to a log file instead of standard
-            error, what functions ``print`` in the workers included. An error names the file.
+        parallelism: Default number of key groups of queries (Spark's shuffle partitions); by default, on this machine
+            alone, the number of its threads.
+        config: Spark settings, which override those of keyed.
+        quiet: Spark and its Python workers, if this call starts them, write to a log file instead of standard error,
+            including the output of ``print`` in the workers. An error names the file.
 
     Raises:
-        SessionError: A package or setting rules keyed out.
+        SessionError: A package or setting is unsuitable.
         JavaNotFound: There is no Java 17 or newer.
     """
     check_versions()
@@ -127,23 +127,23 @@ def spark_session(
 
 
 def is_here(session: SparkSession) -> bool:
-    """Return whether Spark runs on this machine alone, on its file system."""
+    """Return true if Spark runs on this machine alone, on its file system."""
     master = session.conf.get("spark.master", "") or ""
     files = session.conf.get("spark.hadoop.fs.defaultFS", "file:///") or ""
     return master.startswith("local") and files.startswith("file:")
 
 
 def shares_files(session: SparkSession) -> bool:
-    """Return whether paths without a scheme lead Spark's tasks and its driver to one file system, mounted on all."""
+    """Return true if paths without a scheme are on a file system that Spark's driver and tasks share."""
     return (session.conf.get("spark.hadoop.fs.defaultFS", "file:///") or "").startswith("file:")
 
 
 @contextmanager
 def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Set a session's settings, and set them back.
+    """Set a session's settings, and restore them afterwards.
 
-    They are the session's, not a thread's: a thread waits while another one has other values of them set. Where it has
-    the same ones, the last of the threads sets them back.
+    They belong to the session, not to a thread: a thread waits while another one has set other values. If the values
+    are equal, the last of the threads restores them.
     """
     mine = (threading.get_ident(), wanted)
     with _changed:
@@ -171,12 +171,12 @@ def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]
 
 
 def _differ(mine: _Holder, other: _Holder) -> bool:
-    """Return whether another thread has set a setting to another value."""
+    """Return true if another thread has set a setting to another value."""
     return mine[0] != other[0] and any(other[1].get(name, value) != value for name, value in mine[1].items())
 
 
 def _complete(session: SparkSession, given: Mapping[str, str]) -> None:
-    """Set in a running session what it lacks, and what is asked for."""
+    """Set missing and requested settings in a running session."""
     from pyspark.errors import PySparkException
 
     known: Mapping[str, Any] = session.conf.getAll
@@ -197,21 +197,21 @@ def _jvm_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _prepare_environment(master: str) -> None:
-    """Set the environment of the JVM and its Python workers, as far as the user has not."""
+    """Set the environment of the JVM and its Python workers, except variables that the user has set."""
     os.environ["JAVA_HOME"] = require_java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", os.environ["PYSPARK_PYTHON"])
     if not master.startswith("local"):
         return
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    # A function that this process can import is found by the workers as well.
+    # Workers then find every function that this process can import.
     paths = [*os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     paths += [str(Path(path).absolute()) for path in sys.path if not path.endswith(".zip") and _holds_modules(path)]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
 
 
 def _holds_modules(path: str) -> bool:
-    """Return whether a folder of ``sys.path`` is one of the user's, and not one that any such Python has by itself."""
+    """Return true if a folder of ``sys.path`` is the user's, and not one that every such Python has."""
     folder = Path(path).absolute()
     own = (Path(sys.prefix).absolute(), Path(sys.base_prefix).absolute())
     return folder.is_dir() and not any(folder.is_relative_to(prefix / "lib") for prefix in own)

@@ -1,12 +1,12 @@
-"""Emitting: what a key group gives back for a batch, as pandas frames over Arrow columns.
+"""Emitting: the outputs of a key group for a batch, as pandas frames over Arrow columns.
 
-A stage's output has the columns of its main output, then ``TIMESTAMP`` (only where another stage follows) and ``NOTE``.
-Main outputs come as typed columns with a null note; side outputs, what is passed on from the stages before, and the
-group's mark come as notes with null columns (`keyed.runtimes.spark.worker.wire`).
+A stage's output has the columns of its main output, then ``TIMESTAMP`` (only if another stage follows) and ``NOTE``.
+Main outputs are typed columns with a null note. Side outputs, forwarded notes of earlier stages, and the group's mark
+are notes with null columns (`keyed.runtimes.spark.worker.wire`).
 
-Spark takes Arrow columns as they are, but converts some types value by value, and timestamps by the session's time
-zone. So a timestamp travels as its microseconds, and the plan turns it back (`wire_type`, `unwired`); columns with
-parts travel as Python values.
+Spark accepts Arrow columns without conversion, except for some types, which it converts value by value, and timestamps,
+which it converts by the session's time zone. A timestamp is therefore sent as microseconds, which the plan converts
+back (`wire_type`, `unwired`); nested columns are sent as Python values.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 #: Rows of a side output in one chunk.
 _CHUNK_ROWS = 65_536
-#: Parts of the main output, of some thousand rows each, in one pandas frame.
+#: Number of parts of the main output, of some thousand rows each, in one pandas frame.
 _PARTS_A_FRAME = 16
-#: Rows of a main output that comes as tables in one pandas frame.
+#: Rows in one pandas frame of a main output that consists of tables.
 _FRAME_ROWS = 131_072
 
 
 def wire_type(type_: str) -> str:
-    """Return the type with which a column leaves the Python worker."""
+    """Return the type of a column when it leaves the Python worker."""
     return "bigint" if _is_timestamp(type_) else type_
 
 
 def unwired(name: str, type_: str) -> str:
-    """Return the SQL expression that turns a column that left the worker back into what it is."""
+    """Return the SQL expression that converts a column from the worker back to its type."""
     column = quoted(name)
     return f"timestamp_micros({column}) AS {column}" if _is_timestamp(type_) else column
 
@@ -56,12 +56,12 @@ class Emitter:
     Attributes:
         operator: Name of the operator.
         stage: Index of the stage in its chain.
-        main: Columns of the main output; ``None`` if nobody reads it, and it is dropped.
-        side: Columns of the side outputs that are read, by tag. Others are dropped, as in Flink.
-        timestamps: Whether rows leave with their timestamps, for a stage that follows.
-        timed_side: Side outputs whose rows do.
-        main_chunks: Id of the output as which the main output leaves in notes, because the operator that is chained to
-            this one reads its rows, and someone else too.
+        main: Columns of the main output; ``None`` if it is not read, and dropped.
+        side: Columns of the requested side outputs, by tag. Others are dropped, as in Flink.
+        timestamps: True if rows have their timestamps, for a following stage.
+        timed_side: Side outputs whose rows have their timestamps.
+        main_chunks: Id under which the main output is emitted in notes, because other readers exist besides the chained
+            operator.
     """
 
     operator: str
@@ -74,7 +74,7 @@ class Emitter:
 
     @property
     def ddl(self) -> str:
-        """The columns with which the stage's output leaves the Python worker, as DDL."""
+        """The columns of the stage's output when it leaves the Python worker, as DDL."""
         columns = [f"{quoted(name)} {wire_type(type_)}" for name, type_ in self._columns]
         if self.timestamps:
             columns.append(f"{TIMESTAMP} bigint")
@@ -85,7 +85,7 @@ class Emitter:
         return self.main.columns if self.main is not None else ()
 
     def rows(self) -> EmittedRows:
-        """Return what takes the main output of a batch."""
+        """Return a consumer of the main output of a batch."""
         return EmittedRows(self)
 
     def frames(
@@ -94,10 +94,10 @@ class Emitter:
         """Yield the pandas frames of a batch: main outputs first, the group's marks last.
 
         Args:
-            result: What the engine gave.
-            rows: What took the main output.
-            passed_on: Notes from the stages before.
-            marks: The marks of the group, that of this operator last.
+            result: The engine's result.
+            rows: The consumer of the main output.
+            passed_on: Notes from earlier stages.
+            marks: The marks of the group, with the mark of this operator last.
 
         Raises:
             OutputDefinitionError: A value does not fit its columns.
@@ -110,7 +110,7 @@ class Emitter:
         yield self._notes([*passed_on, *self.side_notes(result), marks[-1].note(marks[:-1])])
 
     def side_notes(self, result: BatchResult) -> Iterator[bytes]:
-        """Yield the side outputs that are read as notes.
+        """Yield the requested side outputs as notes.
 
         Raises:
             OutputDefinitionError: A value does not fit its columns.
@@ -121,11 +121,11 @@ class Emitter:
                 yield from self._chunks(tag, schema, emitted)
 
     def table(self, result: BatchResult, rows: EmittedRows) -> pa.Table | None:
-        """Return the main output as the operator reads it that is chained to this one; ``None`` if there is none.
+        """Return the main output as a table for the chained operator; ``None`` if there is none.
 
         Args:
-            result: What the engine gave.
-            rows: What took the main output.
+            result: The engine's result.
+            rows: The consumer of the main output.
 
         Raises:
             OutputDefinitionError: A value does not fit its columns.
@@ -136,7 +136,7 @@ class Emitter:
         return rows.table()
 
     def main_notes(self, table: pa.Table) -> Iterator[bytes]:
-        """Yield the main output as notes, if someone beside the operator that is chained to this one reads it."""
+        """Yield the main output as notes, if it has readers besides the chained operator."""
         if self.main_chunks is not None:
             yield from _chunk_notes(self.main_chunks, table.combine_chunks().to_batches())
 
@@ -144,7 +144,7 @@ class Emitter:
         """Return main outputs as a pandas frame.
 
         Args:
-            arrays: The columns of the main output, and the timestamps where rows leave with them.
+            arrays: The columns of the main output, and the timestamps if rows have them.
         """
         import pyarrow as pa
 
@@ -167,7 +167,7 @@ class Emitter:
         return self.frame(columns)
 
     def _table_frames(self, emitted: EmittedTables) -> Iterator[Any]:
-        """Yield main outputs that come as tables, which have the columns of the output, as pandas frames."""
+        """Yield main outputs that are tables with the columns of the output, as pandas frames."""
         whole = self._whole(emitted)
         if whole is not None:
             for batch in whole.combine_chunks().to_batches(max_chunksize=_FRAME_ROWS):
@@ -215,7 +215,7 @@ class Emitter:
 
 
 class EmittedRows:
-    """Takes the main output of a batch in parts and keeps it as Arrow columns: `keyed.engine.batch.OutputConsumer`."""
+    """Consumes the main output of a batch in parts, as Arrow columns: a `keyed.engine.batch.OutputConsumer`."""
 
     def __init__(self, emitter: Emitter) -> None:
         self._emitter = emitter
@@ -223,7 +223,7 @@ class EmittedRows:
         self._parts: list[list[Any]] = []
 
     def take(self, emitted: Emitted) -> None:
-        """Turn what was emitted into columns.
+        """Convert emitted values to columns.
 
         Raises:
             OutputDefinitionError: A value does not fit its columns.
@@ -236,11 +236,11 @@ class EmittedRows:
         self._parts.append(arrays)
 
     def restart(self) -> None:
-        """Forget what was taken."""
+        """Discard the consumed outputs."""
         self._parts = []
 
     def frames(self) -> Iterator[Any]:
-        """Yield what was taken, as pandas frames."""
+        """Yield the consumed outputs as pandas frames."""
         import pyarrow as pa
 
         for start in range(0, len(self._parts), _PARTS_A_FRAME):
@@ -248,7 +248,7 @@ class EmittedRows:
             yield self._emitter.row_frame([pa.concat_arrays(column) for column in zip(*parts, strict=True)])
 
     def table(self) -> pa.Table | None:
-        """Return what was taken as a table, ``None`` if it is nothing."""
+        """Return the consumed outputs as a table, ``None`` if there are none."""
         import pyarrow as pa
 
         if self._schema is None or not self._parts:
@@ -264,14 +264,14 @@ def _chunk_notes(output: str, batches: Iterable[pa.RecordBatch]) -> Iterator[byt
 
 
 def _timestamps(emitted: Emitted) -> Any:
-    """Return the timestamps of emitted values, spread out by Arrow and not in Python."""
+    """Return the timestamps of emitted values, expanded by Arrow instead of Python."""
     import numpy as np
     import pyarrow as pa
 
     ends = np.array([end for end, _ in emitted.runs], dtype="int64")
     times = pa.array([timestamp for _, timestamp in emitted.runs], pa.int64())
     if len(ends) == len(emitted.values) + 1:
-        # A run a value, as where each element emits one row.
+        # One run per value, as when each element emits one row.
         return times.slice(1)
     places: Any = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
     return times.take(pa.array(places))

@@ -1,4 +1,4 @@
-"""The Python worker processes of Spark: what keyed does for them."""
+"""Settings of Spark's Python worker processes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from functools import lru_cache
 
 
 def freeze_modules() -> None:
-    """Take what this process holds for good out of the sight of Python's cyclic garbage collector.
+    """Exclude long-lived objects of this process from Python's cyclic garbage collector.
 
     After each task Spark's worker runs the collector over all objects, and nearly all of them belong to modules: with
-    pandas that is 30 ms of CPU a task. So it is called at the end of tasks, and does something where modules have been
-    imported since the last time.
+    pandas that is 30 ms of CPU per task. This function is called at the end of tasks, and acts if modules were imported
+    since the last call.
     """
     _freeze(len(sys.modules))
 
 
 @lru_cache(maxsize=1)
 def _freeze(_modules: int) -> None:
-    # What is garbage already would stay for good as well.
+    # Existing garbage would otherwise never be freed.
     gc.collect()
     gc.freeze()

@@ -14,7 +14,7 @@ _STATE = b"keyed_state"
 
 
 def read_initial(payloads: list[bytes], keys: tuple[str, ...], operator: str) -> Iterator[InitialEntry]:
-    """Yield the entries in what a key group was handed, in the order of the frames' partitions."""
+    """Yield the entries in the payloads of a key group, in the order of the frames' partitions."""
     import pyarrow as pa
 
     for payload in sorted(payloads, key=lambda payload: HEAD.unpack_from(payload)[1:]):

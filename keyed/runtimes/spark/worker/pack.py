@@ -1,9 +1,9 @@
 """Packing: many rows become one small row per batch and key group, so that Spark shuffles and calls per key group.
 
-A `Packer` runs in ``mapInArrow``, stateless, over the rows of a source or of the stage before. Rows are cut by key
-group, with the hash of the key that the plan has computed, combined if the function combines, and leave as Arrow
-chunks; no row becomes a Python object. Every task ends with a mark to every key group, and what the stage before had
-for a sink is passed on.
+A `Packer` runs in ``mapInArrow``, stateless, over the rows of a source or of the previous stage. Rows are cut by key
+group, with the hash of the key from the plan, combined if the function combines, and emitted as Arrow chunks; no row
+becomes a Python object. Every task ends with a mark to every key group. Notes of the previous stage for sinks are
+forwarded.
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Rows per key group that a task collects before it cuts them, so that chunks do not become tiny. Rows that are
-#: combined are collected up to the limit of bytes: the more there are, the fewer are left.
+#: combined are collected up to the limit of bytes, because combining more rows leaves fewer.
 _ROWS_PER_GROUP = 1024
-#: A task holds no more than this many bytes of rows that are not cut yet.
+#: Maximal bytes of rows that a task holds before it cuts them.
 _MAX_BYTES = 32 << 20
 
 
 @attrs.frozen
 class Reading:
-    """One input of an operator, as it is packed.
+    """The packing of one input of an operator.
 
     Attributes:
         operator: Name of the operator that it is packed for.
         keys: Key columns.
-        columns: Columns of the rows, without the hidden ones.
-        time: Column with the event time, a timestamp or milliseconds; ``None`` if there is none. Of another stage's
-            rows it is ``TIMESTAMP``.
-        of_source: Whether the rows are those of a source, and not of another stage.
-        hash: Hidden column with the hash of the key, null where the key is or the timestamp is too far ahead.
-        bad_rows: Id of the output that bad rows go to; empty drops and counts them, ``None`` refuses them.
+        columns: Columns of the rows except the hidden ones.
+        time: Column with the event time, a timestamp or milliseconds; ``None`` if there is none. For rows of another
+            stage it is ``TIMESTAMP``.
+        of_source: True if the rows come from a source, and not from another stage.
+        hash: Hidden column with the hash of the key, null if the key is null or the timestamp is too far ahead.
+        bad_rows: Id of the output for bad rows; an empty id drops and counts them, ``None`` refuses them.
         combiner: The function, if it combines rows before they are sent.
         input: Number of the input.
-        partition_by: Column that names the partition of a row, where the watermark follows partitions.
-        chunks: Id of the output whose chunks the rows are, where they are not those of the frame that is packed.
-        last: Whether nobody behind reads those chunks.
-        broadcast: Whether every key group gets all rows, which have no key.
-        recorder: What records the rows, if anything does.
-        side: Which side of the operator they are for.
+        partition_by: Column that names the partition of a row, if the watermark follows partitions.
+        chunks: Id of the output whose chunks hold the rows, if they are not the rows of the packed frame.
+        last: True if no later stage reads those chunks.
+        broadcast: True if every key group gets all rows, which have no key.
+        recorder: The recorder of the rows, if they are recorded.
+        side: The side of the operator.
     """
 
     operator: str
@@ -94,10 +94,10 @@ class Packer:
 
     Attributes:
         parallelism: Number of key groups.
-        readings: What the operator reads of the frame: one input, and of the frame of the stage before several or none.
-        after_stage: Whether the frame is that of the stage before, and has notes.
-        forward: Id of the output as which the rows are passed on as well; for a main output that has a sink, and rows
-            that operators behind read.
+        readings: The operator's inputs from the frame: one, or from the previous stage's frame any number.
+        after_stage: True if the frame belongs to the previous stage, and has notes.
+        forward: Id under which the rows are also forwarded, for a main output with a sink, and for rows that later
+            operators read.
     """
 
     parallelism: int
@@ -157,7 +157,7 @@ class _Task:
             yield out.flush()
 
     def _take(self, batch: Any) -> None:
-        """Take an Arrow batch from Spark: read its notes, pass on what others read, and keep its rows."""
+        """Process an Arrow batch from Spark: read its notes, forward the parts for other readers, and keep its rows."""
         packer = self._packer
         if packer.after_stage:
             notes = batch.column(NOTE)
@@ -168,7 +168,7 @@ class _Task:
         if not batch.num_rows:
             return
         if packer.forward is not None:
-            # With the hashes for other readers.
+            # Including the hashes for other readers.
             names = [name for name in batch.schema.names if name not in self._own]
             self._out.forward(chunk_note(packer.forward, batch.select(names)))
         for part in self.parts:
@@ -192,7 +192,7 @@ class _Task:
 
 
 class _Packed:
-    """Packed rows of a task that were not passed to Spark yet."""
+    """Packed rows of a task that were not yielded to Spark yet."""
 
     def __init__(self, parallelism: int, partition: int) -> None:
         self.parallelism = parallelism
@@ -202,7 +202,7 @@ class _Packed:
         self._ids = group_ids(parallelism)
 
     def flush(self) -> Any:
-        """Return what has been packed so far, as rows for Spark."""
+        """Return the packed rows so far, as rows for Spark."""
         import pyarrow as pa
 
         groups, payloads = zip(*self.payloads, strict=True)
@@ -229,11 +229,11 @@ class _Packed:
 
 
 class _Rows:
-    """The rows of one input that a task has not cut yet, and what it has seen of them."""
+    """The rows of one input that a task has not cut yet, and their counts and timestamps."""
 
     def __init__(self, reading: Reading, out: _Packed) -> None:
         self.reading = reading
-        #: Takes the rows as a table, where they are recorded.
+        #: Writes the rows as a table, if they are recorded.
         self.record: Any = None
         self.chunks = None if reading.chunks is None else chunk_prefix(reading.chunks)
         self._out = out
@@ -245,7 +245,7 @@ class _Rows:
         self._bad = ""
 
     def mark(self, mark: TaskMark) -> TaskMark:
-        """Return a task's mark with what it has seen of this input."""
+        """Return a task's mark with the counts and timestamps of this input."""
         reading = self.reading
         return attrs.evolve(
             mark,
@@ -318,14 +318,14 @@ class _Rows:
             self._partitions[name] = max(highest, self._partitions.get(name, highest))
 
     def _checked(self, batch: Any) -> Any:
-        """Return the rows that are not bad; the others are refused or diverted."""
+        """Return the good rows; bad rows are refused or diverted."""
         import numpy as np
         import pyarrow as pa
 
         reading = self.reading
         needed = [reading.hash, reading.time] if reading.time is not None and reading.of_source else [reading.hash]
         nulls = [column for column in map(batch.column, needed) if column.null_count]
-        # What comes from a stage before was written by it.
+        # Rows of an earlier stage are always readable.
         unreadable = unreadable_rows(batch.select(reading.columns)) if reading.of_source else []
         if not nulls and not unreadable:
             return batch
@@ -343,7 +343,7 @@ class _Rows:
         return batch.filter(pa.array(good))
 
     def _refuse(self, row: Any) -> NoReturn:
-        """Raise for a bad row."""
+        """Raise the error for a bad row."""
         reading = self.reading
         columns = row.select(reading.columns)
         element = raw_rows(columns)[0]
@@ -362,7 +362,7 @@ class _Rows:
         )
 
     def _reason(self, row: Any) -> str:
-        """Return why a row is bad, without its values: the text is in Spark's progress reports."""
+        """Return the reason why a row is bad, without its values, because the text is in Spark's progress reports."""
         reading = self.reading
         if any(column.null_count for column in map(row.column, reading.keys)):
             return f"its key {', '.join(reading.keys)} is null"
@@ -373,12 +373,12 @@ class _Rows:
         return f"its timestamp is further ahead of the processing time than max_ahead= allows{self._unit(row)}"
 
     def _unit(self, row: Any) -> str:
-        """Return a hint at the unit of a row's timestamp, if it seems to be another."""
+        """Return a note on the unit of a row's timestamp, if it seems not to be milliseconds."""
         time = self.reading.time
         return "" if time is None else unit_warning(_highest(row.column(time), time))
 
     def cut(self) -> None:
-        """Cut the rows that were kept into one chunk per key group."""
+        """Cut the collected rows into one chunk per key group."""
         import numpy as np
         import pyarrow as pa
 
@@ -398,7 +398,7 @@ class _Rows:
         if parallelism == 1:
             bounds = [0, batch.num_rows]
         else:
-            # As keyed.codec.key_hash.group_of has it. Sorting 16-bit numbers takes linear time.
+            # As in keyed.codec.key_hash.group_of. Sorting 16-bit numbers takes linear time.
             groups = ((hashes >> np.uint64(33)) % np.uint64(parallelism)).astype("uint16")
             order: Any = np.argsort(groups, kind="stable")
             batch = batch.take(pa.array(order))
@@ -425,7 +425,7 @@ class _Rows:
 
 
 def _highest(times: Any, name: str) -> Any:
-    """Return the highest of an event-time column, in milliseconds."""
+    """Return the highest value of an event-time column, in milliseconds."""
     import pyarrow.compute as pc
 
     from keyed.arrow.event_times import event_times

@@ -1,7 +1,7 @@
-"""The stateful processor: Spark calls it once per key group and micro-batch, and it lets the engine do the work.
+"""The stateful processor, which Spark calls once per key group and micro-batch, and which runs the engine.
 
-It runs one operator, and those that are chained to it (`keyed.chaining`): the rows that a key group emits are read by
-the same group of the next operator, so they need not leave the worker.
+It runs one operator and those chained to it (`keyed.chaining`): the same group of the next operator reads the rows that
+a key group emits, so they stay in the worker.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
 from keyed.runtimes.spark.worker.unpack import (
     PackedInput,
     batch_of,
-    handed_batch,
+    forwarded_batch,
     reached_before,
     read_payloads,
 )
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming import StatefulProcessorHandle  # type: ignore[attr-defined]
 
-#: What this worker process remembers from batch to batch.
+#: Caches of this worker process, kept from batch to batch.
 _REPLICAS = ReplicaCache()
 WRITERS = WriterCache()
 
@@ -61,14 +61,14 @@ class Operation:
 
     Attributes:
         spec: The operator.
-        inputs: What the operator reads.
+        inputs: The inputs of the operator.
         key_type: Type of the keys.
         emitter: Its outputs.
         store: Kind of local store.
         local_dir: Folder for stores on disk; ``None`` for a folder of the worker's choice.
         changelog_id: Identity of the changelog, if there is one.
-        cut: What a new query is restored from, if it is.
-        first_batch: What is added to Spark's id of a batch for that which users know.
+        cut: The cut from which a new query is restored, if it is.
+        first_batch: Number that is added to Spark's id of a batch for the public id.
     """
 
     spec: OperatorSpec
@@ -83,7 +83,7 @@ class Operation:
 
 
 class Processor(StatefulProcessor):
-    """Runs an operator and those that are chained to it. TimeMode is None: clocks and timers are the engine's."""
+    """Runs an operator and those chained to it. TimeMode is None: the engine has its own clocks and timers."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._operations = operations
@@ -94,12 +94,12 @@ class Processor(StatefulProcessor):
         self._index = {group: index for index, group in enumerate(group_ids(self._operations[0].spec.parallelism))}
 
     def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:  # noqa: N802, N803
-        # Every key group has rows in the first batch, marks at least.
+        # Every key group has rows in the first batch, at least marks.
         self._initial.setdefault(self._index[int(key[0])], []).extend(initialState.iloc[:, -1])
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        # Everything is done before the first frame leaves: Spark moves on to the next key group while frames of this
-        # one are still to be taken.
+        # All work is done before the first frame is yielded: Spark starts the next key group while frames of this one
+        # are still unread.
         with Collector() as collector:
             return iter(self._run(self._index[int(key[0])], rows, collector))
 
@@ -107,7 +107,7 @@ class Processor(StatefulProcessor):
         freeze_modules()
 
     def _run(self, group: int, rows: Iterator[Any], collector: Collector) -> list[Any]:
-        """Run one batch of one key group, and give its frames."""
+        """Run one batch of one key group, and return its frames."""
         first, *chained = self._operations
         spec = first.spec
         frames = list(rows)
@@ -123,7 +123,7 @@ class Processor(StatefulProcessor):
             vectorized=isinstance(spec.function, VectorizedFunction),
         )
         if group == 0:
-            # Every group hears of these of all groups, so one of them counts.
+            # Every group gets the counts of all tasks, so one group reports them.
             batch.rows_bad, batch.rows_combined = incoming.rows_bad, incoming.rows_combined
         if (initial := self._initial.pop(group, None)) is not None:
             batch.initial = lambda: read_initial(initial, first.inputs[0].keys, spec.name)
@@ -140,7 +140,7 @@ class Processor(StatefulProcessor):
             notes += before.emitter.side_notes(result)
             of_before = Upstream(result.watermark, result.idle)
             reached = {**reached, before.emitter.stage: of_before}
-            batch = handed_on(table, operation, before.spec.name, group, batch, of_before)
+            batch = chained_batch(table, operation, before.spec.name, group, batch, of_before)
             batch.chunks = collector.within(batch.chunks)
             rows_out = operation.emitter.rows()
             result = self._operate(operation, log, group, batch, rows_out)
@@ -166,23 +166,24 @@ class Processor(StatefulProcessor):
             try:
                 return _work(operation, log, group, meta, log_id, replica, batch)
             except ChangelogFenced:
-                # The group was served elsewhere since this worker opened the writer, or is now by a left-over attempt.
+                # Another worker has served the group since this one opened the writer, or an outdated attempt is
+                # serving it now.
                 WRITERS.discard(operation.changelog_id, group)
                 return _work(operation, log, group, meta, log_id, replica, batch)
 
 
-def handed_on(
+def chained_batch(
     table: pa.Table | None, operation: Operation, upstream: str, group: int, before: Batch, reached: Upstream
 ) -> Batch:
-    """Return the batch of an operator that is chained to another one.
+    """Return the batch of a chained operator.
 
     Args:
-        table: What that one has emitted; ``None`` if it is nothing.
+        table: The rows that the previous operator has emitted; ``None`` if there are none.
         operation: The operator.
-        upstream: Name of the one before.
+        upstream: Name of the previous operator.
         group: The key group.
-        before: The batch of the operator before.
-        reached: What that operator says of the watermark after the batch.
+        before: The batch of the previous operator.
+        reached: The watermark and status of that operator after the batch.
 
     Raises:
         ForwardedKeyError: A row has a key of another key group.
@@ -199,7 +200,7 @@ def handed_on(
             whole = combined(spec.function, table, spec.keys, spec.name)
             rows_combined, table = table.num_rows - whole.num_rows, whole
     by_time = spec.order == "event_time"
-    batch = handed_batch(table, read, before, reached, by_time=by_time, vectorized=vectorized)
+    batch = forwarded_batch(table, read, before, reached, by_time=by_time, vectorized=vectorized)
     batch.rows_combined = rows_combined
     return batch
 
@@ -235,7 +236,7 @@ def _work(
     replica: Replica,
     batch: Batch,
 ) -> BatchResult:
-    """Let the engine run a batch; before the first one, restore what is to be restored."""
+    """Run a batch with the engine; before the first one, restore the state if requested."""
     spec, cut, writer = operation.spec, operation.cut, None
     if spec.changelog is not None:
         writer = WRITERS.writer(spec.changelog, operation.changelog_id, group, meta)

@@ -1,8 +1,8 @@
 """The local stores of a Python worker process.
 
-A worker keeps the store of every key group that it has served, because the next micro-batch of the group often comes
-to it again; Spark decides which worker serves a partition. Stores are found by the id of the group's log, which is made
-with its first commit, so a query finds its own after a restart and never another one's.
+A worker keeps the store of every key group that it has served, because the next micro-batch of the group often comes to
+it again; Spark decides which worker serves a partition. Stores are found by the id of the group's log, which is created
+with its first commit, so a query finds its own stores after a restart and never those of another query.
 
 A RocksDB store is open only while a batch runs, so that another worker of the machine can take it over. An LMDB store
 stays open, in each worker that has served the group: all of them share it.
@@ -28,14 +28,14 @@ from keyed.errors import LocalStoreError
 from keyed.operators import Store
 from keyed.stores import MemoryStore, open_store
 
-#: A store in memory that was not used for so long is dropped: its group is served elsewhere, or its query has ended.
+#: Seconds after which an unused store in memory is dropped: another worker serves its group, or its query has ended.
 _IDLE_SECONDS = 900.0
-#: A store on disk that was not used for so long is deleted.
+#: Seconds after which an unused store on disk is deleted.
 _STALE_SECONDS = 7 * 86_400.0
 
 
 @attrs.define(eq=False)
-class _Held:
+class _CacheEntry:
     replica: Replica
     used: float
 
@@ -56,7 +56,7 @@ def default_local_dir() -> str:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise LocalStoreError(
-            f"the folder for local stores {folder} is a link, or is not this user's; remove it, or give local_dir="
+            f"the folder for local stores {folder} is a link, or belongs to another user; remove it, or give local_dir="
         )
     return str(folder)
 
@@ -65,7 +65,7 @@ class ReplicaCache:
     """The replicas that this process holds, by operator, group and log id."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, int, str, str, Path | None], _Held] = {}
+        self._held: dict[tuple[str, int, str, str, Path | None], _CacheEntry] = {}
         self._swept: set[Path] = set()
 
     @contextmanager
@@ -86,7 +86,7 @@ class ReplicaCache:
             group: Index of the group.
             log_id: Id of its log.
             folder: Folder of the stores on disk; ``None`` keeps the store in memory.
-            new: Whether this batch begins the log: if it fails there never was one of this id.
+            new: True if this batch begins the log: if it fails, no log of this id exists.
             kind: Kind of the stores on disk.
         """
         kept_in = ("memory", None) if folder is None else (kind, folder)
@@ -94,7 +94,7 @@ class ReplicaCache:
         held = self._held.pop(key, None)
         self._drop_idle()
         replica = held.replica if held is not None else Replica(MemoryStore())
-        # Also after a failed batch: a store holds nothing but what was committed.
+        # Also after a failed batch, because a store holds only committed entries.
         keep = not new
         try:
             if folder is None:
@@ -113,7 +113,7 @@ class ReplicaCache:
             keep = True
         finally:
             if keep:
-                self._held[key] = _Held(replica, time.monotonic())
+                self._held[key] = _CacheEntry(replica, time.monotonic())
             elif folder is not None:
                 replica.close()
                 shutil.rmtree(folder / name, ignore_errors=True)
@@ -131,7 +131,7 @@ class ReplicaCache:
 
 
 def _refreshed(replica: Replica) -> bool:
-    """Show what other processes have applied to a store that is open; return whether it is, and can be read."""
+    """Refresh an open store with the changes of other processes; return true if it is open and readable."""
     if isinstance(replica.store, SharedStore):
         try:
             replica.store.refresh()
@@ -143,7 +143,7 @@ def _refreshed(replica: Replica) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete stores that nobody has used for long. They are caches, so the worst that can be lost is time."""
+    """Delete stores that were not used for long. They are caches, so no data is lost."""
     limit = time.time() - _STALE_SECONDS
     try:
         found = list(folder.iterdir())

@@ -1,8 +1,8 @@
 """A key group's log in Spark's state store, committed by Spark together with the micro-batch.
 
 An operator has two state variables: the map ``log`` from row number (long) to record (binary), and the value ``meta``
-(binary). Those of the operators that are chained to the first one of a task end with their number: ``log1``, ``meta1``.
-Records are framed and versioned by `keyed.engine.segment` and `keyed.engine.meta`.
+(binary). The variables of operators that are chained to the first one of a task end with their number: ``log1``,
+``meta1``. Records are framed and versioned by `keyed.engine.segment` and `keyed.engine.meta`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def state_variables(place: int) -> tuple[str, str]:
     """Return the names of the variables of an operator, log and meta record.
 
     Args:
-        place: Which of the operators of its tasks it is, from 0.
+        place: Index of the operator in its chained line, from 0.
     """
     number = str(place) if place else ""
     return f"log{number}", f"meta{number}"
@@ -32,8 +32,8 @@ class SparkGroupLog(GroupLog):
     Every call goes to the JVM, at about a millisecond and 20 ms per MB, so the meta record is read once.
 
     Args:
-        handle: The processor's handle. Spark decides by the key that it serves which group the log is of.
-        place: Which of the operators of the task it is of.
+        handle: The processor's handle. The key that Spark serves determines the group of the log.
+        place: Index of the operator in its chained line.
     """
 
     def __init__(self, handle: StatefulProcessorHandle, place: int = 0) -> None:
@@ -44,7 +44,7 @@ class SparkGroupLog(GroupLog):
         self._read = False
 
     def start(self) -> None:
-        """Forget what was read: another key group begins."""
+        """Drop the cached meta record, before another key group."""
         self._known, self._read = None, False
 
     def read_meta(self) -> bytes | None:

@@ -1,8 +1,8 @@
-"""Unpacking: the payloads that reach a key group, as a `Batch` for the engine.
+"""Unpacking: conversion of the payloads of a key group to a `Batch` for the engine.
 
-Chunks are put in the order of their source partition and position, so that a batch that is run again has its rows in
-the same order, and then, unless the operator wants arrival order, sorted by timestamp. For a row function columns
-become Python objects in chunks while the batch runs (`keyed.arrow.read.table_chunks`); a vectorized one gets the table.
+Chunks are sorted by their source partition and position, so that a rerun of a batch has its rows in the same order, and
+then by timestamp, unless the operator uses arrival order. For a row function, columns become Python objects in chunks
+while the batch runs (`keyed.arrow.read.table_chunks`); a vectorized function gets the table.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class PackedInput:
     Attributes:
         keys: Key columns.
         time: Column with the event time, a timestamp or milliseconds; ``None`` if there is none, or rows are combined.
-        side: The side of a function of two streams; ``None`` for a function of one.
-        broadcast: Whether every key group gets the rows, which have no key.
-        stage: Index of the stage that it is an output of, and that has a part in the watermark.
+        side: The side of a function of two streams; ``None`` for a function of one stream.
+        broadcast: True if every key group gets the rows, which have no key.
+        stage: Index of the stage whose output it is, if the watermark depends on that stage.
     """
 
     keys: tuple[str, ...]
@@ -51,16 +51,16 @@ class Incoming:
 
     Attributes:
         chunks: Arrow buffers of rows by the number of their input, in order.
-        notes: Notes to pass on, in order.
-        highest: Highest timestamp over all tasks by channel, for those that had rows.
+        notes: Notes to be forwarded, in order.
+        highest: Highest timestamp over all tasks by channel, for channels with rows.
         clock: Processing time, milliseconds.
-        end: Whether the input ends with this batch.
-        starts_run: Whether the query did not run since the batch before.
-        upstream: What each key group of the stage before says of the watermark, by index; empty if there is none.
-        passed: What the stages before that one say, by index.
-        rows_bad: Rows that all tasks together diverted.
-        rows_combined: How many fewer rows combining has made of those of all tasks.
-        bad: Reason why one of the rows that were diverted is bad; empty if there is none.
+        end: True if the input ends with this batch.
+        starts_run: True if the query was stopped since the previous batch.
+        upstream: Watermark and status of each key group of the previous stage, by index; empty if there is none.
+        passed: Watermarks and statuses of earlier stages, by index.
+        rows_bad: Number of rows that all tasks have diverted.
+        rows_combined: Number of rows that combining has saved in all tasks.
+        bad: The reason of one of the diverted rows; empty if there is none.
     """
 
     clock: int
@@ -77,7 +77,7 @@ class Incoming:
 
 
 def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
-    """Sort out the payloads of a key group, which come in any order.
+    """Decode the payloads of a key group, which come in any order.
 
     Args:
         payloads: The payloads.
@@ -121,18 +121,18 @@ def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
 
 
 def reached_before(incoming: Incoming, stage: int, parallelism: int) -> dict[int, Upstream]:
-    """Return what the stages before one say of the watermark, by index.
+    """Return the watermarks and statuses of the stages before one, by index.
 
     Args:
-        incoming: What reached a key group of it.
+        incoming: The input of one of its key groups.
         stage: Its index.
         parallelism: Number of key groups of a stage.
     """
     if not stage:
         return {}
     groups = incoming.upstream
-    # A missing mark would let the watermark run ahead of rows that are still to come.
-    assert len(groups) == parallelism, f"marks of {sorted(groups)} of {parallelism} key groups came"
+    # A missing mark would advance the watermark beyond rows that are still to come.
+    assert len(groups) == parallelism, f"marks of {sorted(groups)} of {parallelism} key groups arrived"
     least = min(each.watermark for each in groups.values())
     return {**incoming.passed, stage - 1: Upstream(least, all(each.idle for each in groups.values()))}
 
@@ -148,11 +148,11 @@ def batch_of(
     """Return the engine's batch.
 
     Args:
-        incoming: What reached the group.
-        inputs: What the stage reads.
-        by_time: Whether rows run in the order of their timestamps.
-        reached: What the stages before say of the watermark, by index.
-        vectorized: Whether the function takes the rows as one table.
+        incoming: The input of the group.
+        inputs: The inputs of the stage.
+        by_time: True if rows run in the order of their timestamps.
+        reached: Watermarks and statuses of the earlier stages, by index.
+        vectorized: True if the function gets the rows as one table.
     """
     batch = Batch(
         highest=incoming.highest,
@@ -174,21 +174,22 @@ def batch_of(
     return batch
 
 
-def handed_batch(
+def forwarded_batch(
     table: pa.Table | None, packed: PackedInput, before: Batch, reached: Upstream, *, by_time: bool, vectorized: bool
 ) -> Batch:
-    """Return the batch of an operator that is chained to another one.
+    """Return the batch of a chained operator.
 
-    It is that of `batch_of`: the rows of a key group come from the same group of the operator before, in the same
-    order. All groups of an operator have the same watermark after a batch, for all of them get the marks of all tasks.
+    It equals that of `batch_of`: the rows of a key group come from the same group of the previous operator, in the same
+    order. All groups of an operator have the same watermark after a batch, because all of them get the marks of all
+    tasks.
 
     Args:
-        table: The main output of the operator before; ``None`` if there is none.
-        packed: What the operator reads.
-        before: The batch of the operator before.
-        reached: What that operator says of the watermark after the batch.
-        by_time: Whether rows run in the order of their timestamps.
-        vectorized: Whether the function takes the rows as one table.
+        table: The main output of the previous operator; ``None`` if there is none.
+        packed: The input of the operator.
+        before: The batch of the previous operator.
+        reached: The watermark and status of that operator after the batch.
+        by_time: True if rows run in the order of their timestamps.
+        vectorized: True if the function gets the rows as one table.
     """
     batch = Batch(
         starts_run=before.starts_run,
@@ -212,14 +213,15 @@ def _read(chunks: Iterable[Any]) -> Any:
     try:
         return pa.concat_tables(tables)
     except pa.ArrowInvalid as error:
-        # The rows of a source have the same columns always.
+        # The rows of a source always have the same columns.
         raise OutputDefinitionError(
-            f"combine gave tables with different columns for different rows ({error}); give the same names and types"
+            f"combine returned tables with different columns for different rows ({error}); return the same names and "
+            "types"
         ) from error
 
 
 def _table(read: Sequence[tuple[Callable[[], pa.Table], PackedInput]], *, by_time: bool) -> Any:
-    """Return the rows of a side as a vectorized function gets them; ``None`` if there are none."""
+    """Return the rows of a side for a vectorized function; ``None`` if there are none."""
     if not read:
         return None
     import pyarrow as pa
@@ -233,7 +235,7 @@ def _table(read: Sequence[tuple[Callable[[], pa.Table], PackedInput]], *, by_tim
 
 
 def _merged(read: Sequence[tuple[list[Any], PackedInput]], *, by_time: bool) -> Callable[[], Iterable[Chunk]]:
-    """Return the rows of inputs as a row function gets them."""
+    """Return the rows of inputs for a row function."""
     if not read:
         return tuple
     if len(read) == 1 and read[0][1].side is None:
@@ -244,14 +246,14 @@ def _merged(read: Sequence[tuple[list[Any], PackedInput]], *, by_time: bool) -> 
 
 
 def _rows(table: pa.Table, packed: PackedInput, *, by_time: bool) -> Callable[[], Iterable[Chunk]]:
-    """Return the rows of one input as a row function gets them."""
+    """Return the rows of one input for a row function."""
     from keyed.arrow.event_times import event_times, time_order
 
     time = packed.time
     numbers: Any = None
     if time is not None:
         times = event_times(table.column(time), time)
-        # Rows without a timestamp, from processing-time timers of the stage before, run first.
+        # Rows without a timestamp, from processing-time timers of the previous stage, run first.
         numbers = times.fill_null(MIN_TIMESTAMP).to_numpy()
         order = time_order(numbers) if by_time else None
         if order is not None:

@@ -8,20 +8,17 @@ processing time of the batch.
     N | 0 (7 bytes) | source (u32) | position (u32) | note      a note that the group passes on as it is
     M | msgpack of `TaskMark`                                   once per task, the same to every group
 
-All integers are little-endian. ``input`` is the number of the stage's input that the rows are of, ``source`` the
-packing task's partition, and ``position`` counts what it packed, so that the group can bring what it gets into the same
-order whenever the batch is run. The zeros let Arrow read numbers that are not compressed where they are: they stand at
-multiples of 8.
+All integers are little-endian. ``input`` is the number of the stage's input, ``source`` the packing task's partition,
+and ``position`` counts its payloads, so that the group can restore the same order in every run of the batch. The zeros
+align uncompressed numbers to multiples of 8, so that Arrow reads them in place.
 
-A *note* is a row of a stage's output that is no row of data; it stands in the column ``NOTE``, which is null in rows of
-data.
+A *note* is a row of a stage's output that is not data; it is in the column ``NOTE``, which is null in rows of data.
 
     M | JSON of `GroupMark`s, with commas between them             once per key group and batch
     S | length of the id (u16) | id of an output | Arrow IPC stream, lz4      rows of an output that leaves as a chunk
 
-The id of an output is the index of its stage and the tag, ``0/late``, with an empty tag for the main output; that of a
-source which several inputs read is its number, ``s0``. There is a mark for each operator that is chained to the first
-one of its tasks, that of the last one last.
+The id of an output is the index of its stage and the tag, ``0/late``, with an empty tag for the main output; the id of
+a source with several readers is its number, ``s0``. There is a mark for each operator of a chained line, in order.
 """
 
 from __future__ import annotations
@@ -39,9 +36,9 @@ from keyed.engine.channels import Upstream
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Hidden columns beside those of the user.
+#: Hidden columns besides those of the user.
 TIMESTAMP, HASH, NOTE = "__keyed_timestamp", "__keyed_hash", "__keyed_note"
-#: The columns of packed rows. pandas takes no names that start with an underscore.
+#: The columns of packed rows. pandas does not accept names that start with an underscore.
 PACKED = "keygroup int, payload binary"
 
 HEAD = Struct("<cB6xII")
@@ -54,15 +51,15 @@ class TaskMark:
 
     Attributes:
         max_timestamp: Highest timestamp of its rows, ``None`` if there is none.
-        end: Whether the input ends with this batch.
-        upstream: What each key group of the stage before says of the watermark whose mark the task has seen, by index.
-        rows_bad: Rows that were diverted because of a null key or timestamp.
-        rows_combined: How many fewer rows combining has made of its rows.
+        end: True if the input ends with this batch.
+        upstream: Watermark and status of each key group of the previous stage whose mark the task has read, by index.
+        rows_bad: Number of diverted rows.
+        rows_combined: Number of rows that combining has saved.
         input: Number of the input that it packs.
-        partitions: Highest timestamp of its rows by partition, where the input's strategy tells partitions apart.
-        starts_run: Whether the query did not run since the batch before.
-        passed: What the stages before that one say, by index.
-        bad: Reason why the first of the bad rows is bad; empty if there is none.
+        partitions: Highest timestamp of its rows by partition, if the input's strategy distinguishes partitions.
+        starts_run: True if the query was stopped since the previous batch.
+        passed: Watermarks and statuses of earlier stages, by index.
+        bad: The reason of the first bad row; empty if there is none.
     """
 
     max_timestamp: int | None
@@ -86,18 +83,18 @@ class GroupMark:
         group: Index of the group.
         watermark: Its watermark after the batch.
         clock: Processing time of the batch, milliseconds.
-        end: Whether the input ends with this batch.
+        end: True if the input ends with this batch.
         metrics: Cumulative counters.
         commit: Number of its last commit.
-        changed: Whether that has changed anything, which a changelog is given with the next batch.
-        due: Processing time at which the group has something to do though no row comes, ``None`` if it never has.
+        changed: True if that commit has changes, which the next batch exports to a changelog.
+        due: Processing time at which the group has work without rows, ``None`` if it has none.
         highest: Highest timestamp of all rows of the batch, ``None`` if there is none.
-        side_outputs: Side outputs to which the group has emitted in the batch, those that nobody reads as well.
+        side_outputs: Side outputs to which the group has emitted in the batch, including unread ones.
         staged: The attempt, if the group's changelog has the batch staged; otherwise empty.
-        idle: Whether nothing that the operator reads holds the watermark back.
-        starts_run: Whether the query did not run since the batch before.
-        passed: What the stages before this one say of the watermark, by index.
-        bad: Reason why the first bad row of the batch is bad, from one of the groups; empty if there is none.
+        idle: True if all inputs of the operator are idle.
+        starts_run: True if the query was stopped since the previous batch.
+        passed: Watermarks and statuses of earlier stages, by index.
+        bad: The reason of the first bad row of the batch, from one of the groups; empty if there is none.
     """
 
     operator: str
@@ -118,14 +115,14 @@ class GroupMark:
     bad: str = ""
 
     def note(self, before: Iterable[GroupMark] = ()) -> bytes:
-        """Return the note of this mark and of those of the operators that it is chained to."""
+        """Return the note of this mark and of the marks of the operators before it in its chained line."""
         return b"M" + ",".join(json.dumps(attrs.asdict(mark)) for mark in (*before, self)).encode()
 
     @classmethod
     def of_note(cls, note: bytes) -> GroupMark:
         """Return the mark of the last operator in a note."""
         fields = json.loads(b"[" + note[1:] + b"]")[-1]
-        # JSON has lists alone, and texts as keys.
+        # JSON has only lists, and only texts as keys.
         passed = {int(stage): Upstream(**each) for stage, each in fields["passed"].items()}
         return cls(**fields | {"side_outputs": tuple(fields["side_outputs"]), "passed": passed})
 
@@ -167,7 +164,7 @@ def hash_column(stage: int, number: int) -> str:
 
 
 def chunk_prefix(output: str) -> bytes:
-    """Return what the notes of an output's chunks start with."""
+    """Return the prefix of the notes of an output's chunks."""
     name = output.encode()
     return b"S" + _LENGTH.pack(len(name)) + name
 
@@ -191,7 +188,7 @@ def write_stream(batch: pa.RecordBatch, head: bytes = b"") -> bytes:
 
     sink = pa.BufferOutputStream()
     sink.write(head)
-    # It is copied half a dozen times on its way through the JVM, which costs more than to compress it.
+    # It is copied half a dozen times in the JVM, which costs more than compression.
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)

@@ -1,8 +1,8 @@
 """The changelog writers of a Python worker process.
 
 A worker keeps the writer of every key group that it has served: opening one reads the end of the log and, in Kafka,
-takes a transactional id. If another worker has served the group meanwhile, according to the group's own log, the writer
-is opened again.
+takes a transactional id. If another worker has served the group since then, according to the group's own log, the
+writer is opened again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import attrs
 from keyed.changelog.model import Changelog, ChangelogWriter, Commit
 from keyed.engine.meta import GroupMeta
 
-#: A writer that was not used for so long is closed: its group is served elsewhere, or its query has ended.
+#: Seconds after which an unused writer is closed: another worker serves its group, or its query has ended.
 _IDLE_SECONDS = 900.0
 
 
 @attrs.define(eq=False)
-class _Held:
+class _CacheEntry:
     writer: ChangelogWriter
     used: float
 
@@ -28,10 +28,10 @@ class WriterCache:
     """The writers that this process holds, by identity of the changelog and key group."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, int], _Held] = {}
+        self._held: dict[tuple[str, int], _CacheEntry] = {}
 
     def writer(self, changelog: Changelog, log_id: str, group: int, meta: GroupMeta | None) -> ChangelogWriter:
-        """Return the writer of a key group, which knows the end of the group's changelog.
+        """Return the writer of a key group, with the end of the group's changelog read.
 
         Args:
             changelog: The changelog.
@@ -50,7 +50,7 @@ class WriterCache:
                 return held.writer
             self.discard(log_id, group)
         writer = changelog.writer(group)
-        self._held[log_id, group] = _Held(writer, time.monotonic())
+        self._held[log_id, group] = _CacheEntry(writer, time.monotonic())
         return writer
 
     def discard(self, log_id: str, group: int) -> None:
@@ -66,7 +66,7 @@ class WriterCache:
 
 
 def _is_level(last: Commit | None, meta: GroupMeta | None) -> bool:
-    """Return whether a changelog that ends with ``last`` has all but the last commit of a key group, or all of them."""
+    """Return true if a changelog that ends with ``last`` has all commits of a key group, or all except the last."""
     if last is None or meta is None:
         return last is None and meta is None
     return (last.sequence, last.attempt) == (meta.commit, meta.attempt) or meta.follows(last.sequence, last.attempt)

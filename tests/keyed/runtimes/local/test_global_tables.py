@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(RowError, match=r"global table 'rates', row .*: Expected `float`, got `str`"):
         converted(PAYMENTS, table_of(pa.table({"currency": ["EUR"], "rate": ["x"]}))).run()
     stream = keyed.stream(PAYMENTS).key_by("user").connect(table_of(rates()))
-    with pytest.raises(DefinitionError, match="is no KeyedProcessFunction"):
+    with pytest.raises(DefinitionError, match="is not a KeyedProcessFunction"):
         stream.process(Limits())
     with pytest.raises(StateDefinitionError, match="two descriptors have the name 'rates'"):
         stream.connect(table_of(rates()))

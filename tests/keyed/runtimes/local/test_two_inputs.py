@@ -274,7 +274,7 @@ def test_what_cannot_be_connected_is_refused_before_the_first_row():
     stream = keyed.stream(rows_of(1, 3), timestamp="t")
     with pytest.raises(DefinitionError, match="Both takes two streams"):
         stream.key_by("k").process(Both())
-    with pytest.raises(DefinitionError, match="Count is no KeyedCoProcessFunction"):
+    with pytest.raises(DefinitionError, match="Count is not a KeyedCoProcessFunction"):
         stream.connect(stream).key_by("k").process(Count())
     with pytest.raises(DefinitionError, match="different keys"):
         stream.connect(stream).key_by(("k", "v"), "k")
@@ -301,7 +301,7 @@ def test_two_streams_of_one_iterator_are_refused(make):
     data = make(rows_of(1, 3))
     first, second = keyed.stream(data), keyed.stream(data)
     for both in (first.connect(second).key_by("k").process(Both()), first.union(second).key_by("k").process(Count())):
-        with pytest.raises(DefinitionError, match="each element would come to one of them"):
+        with pytest.raises(DefinitionError, match="each element would reach only one of them"):
             both.run()
     # One stream of it is read once, and its rows come to both sides.
     connected = first.connect(first).key_by("k").process(Sides())

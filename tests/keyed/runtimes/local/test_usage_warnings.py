@@ -32,7 +32,7 @@ def test_side_outputs_with_a_wrong_name_are_told(caplog: Any) -> None:
     output = keyed.stream([row(k=1)]).key_by("k").process(Diverts(), name="f")
     (told,) = warnings(caplog, output, output.side_output("lat").to(keyed.collect_sink()))
     assert told == (
-        "operator 'f': nothing went to the side output 'lat', and what went to 'late' has no sink; look at the names"
+        "operator 'f': the side output 'lat' got no rows, and 'late', which did, has no sink; check the names"
     )
     assert warnings(caplog, output, output.side_output("late").to(keyed.collect_sink())) == []
     assert warnings(caplog, output) == []
@@ -42,7 +42,7 @@ def test_the_harness_knows_the_side_outputs_that_got_something() -> None:
     with KeyedTestHarness(Diverts()) as harness:
         assert harness.take_side_output("lat") == []
         harness.process(1)
-        with pytest.raises(DefinitionError, match="nothing went to side output 'lat', but to 'late'"):
+        with pytest.raises(DefinitionError, match="side output 'lat' has no rows, only 'late'"):
             harness.take_side_output("lat")
         assert harness.take_side_output(OutputTag("errors")) == []
         assert [record.value for record in harness.take_side_output("late")] == [1]
@@ -111,7 +111,7 @@ def test_times_in_another_unit_are_told_once(caplog: Any) -> None:
     output = keyed.stream(rows, timestamp="t", watermark=strategy).key_by("k").process(Diverts())
     (told,) = warnings(caplog, output, rows_per_batch=1)
     assert told == (
-        "timestamp 't' is taken for milliseconds: 1700000000 looks like seconds since the epoch; give a function or "
+        "timestamp 't' is read as milliseconds: 1700000000 looks like seconds since the epoch; give a function or "
         "column with the value * 1000"
     )
 

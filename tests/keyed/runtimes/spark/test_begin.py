@@ -139,7 +139,7 @@ def test_a_restore_that_has_not_happened_is_not_forgotten(folder):
     # The next start would run over empty state, with a source that may stand anywhere.
     found = points(op=changelog_at(43, {43: encode_position(POSITION)}))
     begun(folder, found)
-    with pytest.raises(CheckpointError, match=r"to begin after batch 42 .* give restore_from= once more"):
+    with pytest.raises(CheckpointError, match=r"to begin after batch 42 .* give restore_from= again"):
         begun(folder, {})
     assert begun(folder, found)[1] is not None
 

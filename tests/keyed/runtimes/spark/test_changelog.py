@@ -317,7 +317,7 @@ def test_sinks_go_on_in_a_restored_checkpoint_that_only_spark_reaches(spark, tmp
     new = DirectoryChangelog(tmp_path / "new")
     with caplog.at_level(logging.WARNING):
         count(source, changelog=new).run(checkpoint=tmp_path / "ck2", on_progress=seen.append)
-    assert "this program does not reach" in caplog.text
+    assert "this program cannot reach" in caplog.text
     assert [(progress.batch_id, progress.rows) for progress in seen] == [(4, ROWS)]
     assert (total(new)[0], list(new.positions())) == (5, [])
     with pytest.raises(keyed.errors.DefinitionError, match="does not reach the file system of the checkpoint"):

@@ -175,7 +175,9 @@ def test_missing_files_are_missed(tmp_path, folder, changelog):
     for each in lines:
         KeptFiles(folder, changelog).keep(each)
     changelog.forget(["files-1-1-1-0"])
-    with pytest.raises(CorruptionError, match="position at batch 3 of file source 1, and not the files of its batch 1"):
+    with pytest.raises(
+        CorruptionError, match="position at batch 3 of file source 1, and lacks the files of its batch 1"
+    ):
         put_files(folder, changelog, lines[3])
     (tmp_path / "old/sources/1/1").unlink()
     with pytest.raises(CheckpointError, match="lacks batch 1 of file source 1"):

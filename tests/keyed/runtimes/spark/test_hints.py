@@ -44,9 +44,9 @@ def test_side_outputs_with_a_wrong_name_and_other_units_are_told(spark, tmp_path
     with caplog.at_level(logging.WARNING, "keyed"):
         keyed.run(output.side_output(OutputTag("lat")).to(tmp_path / "out"), **options)
     units, side = warnings(caplog)
-    assert units.startswith("timestamp 't' is taken for milliseconds: 1700000000 looks like seconds")
+    assert units.startswith("timestamp 't' is read as milliseconds: 1700000000 looks like seconds")
     assert side == (
-        "operator 'f': nothing went to the side output 'lat', and what went to 'late' has no sink; look at the names"
+        "operator 'f': the side output 'lat' got no rows, and 'late', which did, has no sink; check the names"
     )
 
 
@@ -64,7 +64,7 @@ def test_what_a_started_query_was_not_asked_about_is_told_when_it_stops(spark, t
         query.query.processAllAvailable()
         query.stop()
     (side,) = warnings(caplog)
-    assert "nothing went to the side output 'lat', and what went to 'late'" in side
+    assert "the side output 'lat' got no rows, and 'late'" in side
 
 
 def test_microseconds_are_refused_with_their_unit(spark):

@@ -368,7 +368,7 @@ def test_a_combine_whose_columns_depend_on_the_rows_is_refused():
 
     settings = packer(parallelism=1, combiner=Whimsical())
     [payloads] = pack(settings, [[[("a", 1, 7)]], [[("a", 0, 7)]]]).values()
-    with pytest.raises(OutputDefinitionError, match="combine gave tables with different columns"):
+    with pytest.raises(OutputDefinitionError, match="combine returned tables with different columns"):
         unpack_table(settings, payloads)
 
 

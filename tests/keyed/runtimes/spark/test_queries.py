@@ -214,7 +214,7 @@ def test_an_error_of_the_function_names_operator_key_and_element_and_loses_nothi
         assert said in str(caught.value)
     assert parquet_rows(tmp_path / "out") == [("a", 1, 1)]
     # Another number of key groups is refused, whoever starts the query; the old number goes on.
-    with pytest.raises(ParallelismChanged, match="has 2 key groups, and the query asks for 3"):
+    with pytest.raises(ParallelismChanged, match="has 2 key groups, and the query has 3"):
         count(files_source(spark, tmp_path / "in"), parallelism=3).run(tmp_path / "out", checkpoint=tmp_path / "ck")
     other = count(files_source(spark, tmp_path / "in"), parallelism=5).df
     writer = other.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
@@ -312,7 +312,7 @@ def frame(spark, ddl=SCHEMA):
                 .key_by("k")
                 .process(Count(), COUNTED, name="two", parallelism=3)
             ),
-            "ask for parallelism 2 and 3",
+            "have parallelism 2 and 3",
         ),
     ],
 )

@@ -11,7 +11,7 @@ from pyspark import cloudpickle
 
 import keyed
 from keyed.joins import IntervalJoin
-from keyed.runtimes.spark.session.ship import Carrier, carried, parcel_for
+from keyed.runtimes.spark.session.ship import Shipped, archive_for, shipped
 from tests.keyed.runtimes.spark.functions import Count
 
 ROOT = Path(__file__).parents[4]
@@ -36,8 +36,8 @@ def test_a_carrier_arrives_as_its_content_where_keyed_is_not_installed(tmp_path)
         function = Count()
         return type(function).__mro__[1].__name__, type(Count.seen) is ValueState
 
-    parcel = parcel_for([Count()])
-    (tmp_path / "sent").write_bytes(cloudpickle.dumps(Carrier(parcel, content)))
+    archive = archive_for([Count()])
+    (tmp_path / "sent").write_bytes(cloudpickle.dumps(Shipped(archive, content)))
     done = subprocess.run(
         [sys.executable, "-c", RECEIVER, str(tmp_path / "sent")],
         cwd=tmp_path,
@@ -55,7 +55,7 @@ def test_the_modules_of_what_a_function_holds_travel_too(tmp_path, monkeypatch):
     pair = importlib.import_module("pairs_of_mine").pair
     joined = IntervalJoin(pair, lower=0, upper=5)
     before = cloudpickle.dumps(joined)
-    parcel_for([joined, IntervalJoin(operator.add, lower=0, upper=5), IntervalJoin(pc.add, lower=0, upper=5)])
+    archive_for([joined, IntervalJoin(operator.add, lower=0, upper=5), IntervalJoin(pc.add, lower=0, upper=5)])
     by_value = set(cloudpickle.list_registry_pickle_by_value())
     assert b"pairs_of_mine" in before
     assert "pairs_of_mine" in by_value
@@ -63,14 +63,14 @@ def test_the_modules_of_what_a_function_holds_travel_too(tmp_path, monkeypatch):
     cloudpickle.unregister_pickle_by_value(sys.modules.pop("pairs_of_mine"))
 
 
-def test_without_a_parcel_nothing_is_wrapped():
-    assert carried(None, test_without_a_parcel_nothing_is_wrapped) is test_without_a_parcel_nothing_is_wrapped
+def test_without_an_archive_nothing_is_wrapped():
+    assert shipped(None, test_without_an_archive_nothing_is_wrapped) is test_without_an_archive_nothing_is_wrapped
 
 
 def test_a_carrier_is_called_as_its_content():
-    assert Carrier(parcel_for([]), lambda x: x + 1)(2) == 3
+    assert Shipped(archive_for([]), lambda x: x + 1)(2) == 3
 
 
 def test_the_sources_that_are_sent_are_those_that_are_here():
-    assert parcel_for([]) is parcel_for([Count()])
+    assert archive_for([]) is archive_for([Count()])
     assert keyed.__file__ == str(ROOT / "keyed" / "__init__.py")

@@ -239,7 +239,7 @@ def test_a_run_that_cannot_drain_says_so(spark, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Ticks, "write", write_in_two_days)
         job.run(tmp_path / "out", checkpoint=tmp_path / "ck")
-    with pytest.raises(keyed.errors.QueryFailed, match=r"has not drained: .* clock went back"):
+    with pytest.raises(keyed.errors.QueryFailed, match=r"has not drained: .* clock was set back"):
         job.run(tmp_path / "out", checkpoint=tmp_path / "ck", drain=True)
 
 

@@ -131,7 +131,7 @@ def test_the_watermark_is_the_least_over_the_partitions_that_a_column_names(spar
     assert watermarks[-1] == 99
     aligned = strategy.with_watermark_alignment("group", 10)
     stream = keyed.stream(files(spark, tmp_path / "in"), timestamp="t", watermark=aligned).key_by("k")
-    with pytest.raises(DefinitionError, match="decides before a batch what it reads"):
+    with pytest.raises(DefinitionError, match="chooses the rows of a batch from each source before the batch"):
         stream.process(Count(), COUNTED).run(checkpoint=tmp_path / "other")
 
 
