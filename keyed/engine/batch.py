@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class OutputConsumer(Protocol):
-    """Takes main outputs while the batch runs, so that few of them are Python objects at a time."""
+    """Consumes main outputs while the batch runs, so that few of them are Python objects at a time."""
 
     def take(self, emitted: Emitted) -> None:
-        """Take what was emitted since the last call; it is cleared afterwards."""
+        """Consume the outputs since the last call; ``emitted`` is cleared afterwards."""
 
     def restart(self) -> None:
-        """Forget what was taken: the batch runs again from its start."""
+        """Discard the consumed outputs: the batch runs again from its start."""
 
 
-#: Keys, timestamps, elements, and the side of each where a function reads two.
+#: Keys, timestamps, elements, and the side of each if a function reads two.
 Chunk = tuple[Sequence[Any], Sequence[Any] | None, Iterable[Any], Sequence[int] | None]
 
 
@@ -40,27 +40,27 @@ class Batch:
 
     Attributes:
         chunks: The rows in the order in which they run (by timestamp, stable by arrival, or by arrival alone), in
-            chunks, made as they are needed so that few Python objects live at a time. A chunk is the key of each row,
-            the event timestamp of each row in milliseconds (or ``None`` if the stream has no event time), the
-            elements, and the side of each (or ``None`` if all are of the first).
-        table: For a vectorized function, in place of ``chunks``: the rows in the order in which they are handed over,
-            with `keyed.vectorized.TIMESTAMP_COLUMN` if the stream has event time.
-        table2: The same for the second side of a function of two.
+            chunks, created on demand so that few Python objects exist at a time. A chunk is the key of each row, the
+            event timestamp of each row in milliseconds (or ``None`` if the stream has no event time), the elements, and
+            the side of each (or ``None`` if all belong to the first).
+        table: For a vectorized function, in place of ``chunks``: the rows in the order in which they run, with
+            `keyed.vectorized.TIMESTAMP_COLUMN` if the stream has event time.
+        table2: The same for the second side of a function of two streams.
         broadcast: The broadcast elements, the same for all key groups and in the order in which they run; as
-            ``chunks``, but their keys say nothing.
-        highest: Highest timestamp over all rows of the batch in all key groups by channel, for those that had rows.
-        upstream: What is heard of the operators whose outputs are read, one each.
-        watermark: The watermark after the batch, where it is set by hand.
+            ``chunks``, but with meaningless keys.
+        highest: Highest timestamp over all rows of the batch in all key groups by channel, for channels with rows.
+        upstream: Watermark and status of each operator whose output is read.
+        watermark: The watermark after the batch, if it is set by hand.
         processing_time: The batch's processing time in milliseconds.
-        starts_run: Whether the query did not run since the batch before: no channel was silent meanwhile.
-        end_of_input: Whether the input ends with this batch: the watermark goes to 2^63 − 1.
+        starts_run: True if the query was stopped since the previous batch: that time does not count as silence.
+        end_of_input: True if the input ends with this batch: the watermark goes to 2^63 − 1.
         key_type: Type of the keys of all key groups (`keyed.codec.keys.key_type`); empty while none is known.
         rows_bad: Rows that were diverted before the operator, counted in one of its key groups.
-        rows_combined: How many fewer rows `keyed.vectorized.VectorizedFunction.combine` made of those of all key
-            groups, counted in one of them.
-        consumer: Takes the main output in parts; without it all of it is in the result.
-        id: Id of the batch, where the runtime numbers batches in which no key group ran as well.
-        initial: What a key group without state starts with, if it is given something; others do not look at it.
+        rows_combined: Number of rows that `keyed.vectorized.VectorizedFunction.combine` has saved in all key groups,
+            counted in one of them.
+        consumer: Consumes the main output in parts; without it, the whole output is in the result.
+        id: Id of the batch, if the runtime also numbers batches in which no key group ran.
+        initial: Initial entries of a key group without state, if there are any; other groups ignore it.
     """
 
     chunks: Callable[[], Iterable[Chunk]] = tuple
@@ -86,7 +86,8 @@ class Emitted:
 
     Attributes:
         values: The values.
-        runs: Pairs (end index, timestamp): values up to the index, from the end of the run before, have the timestamp.
+        runs: Pairs (end index, timestamp): values up to the index, from the end of the previous run, have the
+            timestamp.
     """
 
     __slots__ = ("runs", "values")
@@ -96,7 +97,7 @@ class Emitted:
         self.runs: list[tuple[int, int | None]] = [(0, None)]
 
     def close_run(self, timestamp: int | None) -> None:
-        """Give ``timestamp`` to the values since the end of the last run."""
+        """Set the timestamp of the values since the end of the last run."""
         end = len(self.values)
         last, before = self.runs[-1]
         if end != last:
@@ -175,10 +176,10 @@ class BatchResult:
         watermark: The group's watermark after the batch.
         metrics: Cumulative counters of the group by name, see `keyed.engine.counters`.
         commit: Number of the group's last commit.
-        changed: Whether the batch changed entries of the group.
-        due: Processing time at which the group has something to do though no row comes, ``None`` if it never has.
+        changed: True if the batch changed entries of the group.
+        due: Processing time at which the group has work without rows, ``None`` if it has none.
         staged: The attempt, if the changelog has the batch staged; otherwise empty.
-        idle: Whether nothing that the operator reads holds the watermark back.
+        idle: True if all inputs of the operator are idle.
     """
 
     main: Emitted | EmittedTables

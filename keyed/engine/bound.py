@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keyed.engine.changes import Changes
     from keyed.engine.isolation import Isolation
 
-#: Nothing is known or stored.
+#: No item is known or stored.
 MISSING: Any = type("Missing", (), {"__repr__": lambda _: "MISSING"})()
 #: An entry that this batch removed.
 REMOVED: Any = type("Removed", (), {"__repr__": lambda _: "REMOVED"})()
@@ -37,8 +37,8 @@ def kind_of(ttl: StateTtl | None) -> int:
 class BoundState:
     """A declared state bound to one key group for one batch. Mixed into the public classes of `keyed.state`.
 
-    What a function gives and gets is held as `keyed.engine.isolation` says. With a time to live an item is a pair (what
-    is held, due time); without one it is what is held.
+    Values of the function are held in the form that `keyed.engine.isolation` defines. With a time to live, an item is a
+    pair (held value, due time); without one, it is the held value.
     """
 
     name: str
@@ -49,11 +49,11 @@ class BoundState:
     decode: Callable[[bytes], Any]
     give: Callable[[Any], Any]
     plain: AbstractSet[type]
-    #: The attributes that hold what is known of keys, by key.
+    #: The attributes with the cells of keys, by key.
     cells: ClassVar[tuple[str, ...]] = ("_cells",)
 
     def bind(self, declaration: State, scope: Scope, state_id: int) -> None:
-        """Attach to a batch. Entries can be touched once `activate` was called."""
+        """Attach to a batch. Entries are accessible once `activate` was called."""
         self.declaration = declaration
         self.name = declaration.name
         self.ttl = declaration.ttl
@@ -67,8 +67,8 @@ class BoundState:
         self._ttl_ms = ttl.milliseconds if ttl else 0
         self._refreshes = ttl is not None and ttl.update is UpdateType.ON_READ_AND_WRITE
         self._hides_expired = ttl is not None and ttl.visibility is StateVisibility.NEVER_RETURN_EXPIRED
-        # What stays from batch to batch, by key, where nothing reads what a batch changed. What has a time to live is
-        # stored, so that what expires is found.
+        # The content retained from batch to batch, by key, if nothing reads the changes of a batch. States with a time
+        # to live are stored instead, so that expired entries are found.
         self._retains = scope.retains and ttl is None
         self._retained: dict[Any, Any] = {}
         self._retained_views: dict[bytes, Any] = {}
@@ -77,13 +77,13 @@ class BoundState:
         self.deactivate()
 
     def hold(self, isolation: Isolation) -> None:
-        """Hold values in this way."""
+        """Set the form in which values are held."""
         self.isolation = isolation
         self.encode, self.decode, self.give = isolation.encode, isolation.decode, isolation.give
         self.plain = isolation.plain
 
     def take(self, value: Any) -> Any:
-        """Return what is held of a value that a function gives.
+        """Return the held form of a function's value.
 
         Raises:
             EncodingError: The value does not fit the declared type, or cannot be copied.
@@ -116,7 +116,7 @@ class BoundState:
         self._views, self._views_by_value = {}, {}
 
     def flush(self, changes: Changes) -> None:
-        """Write what changed, in this namespace and all others; or keep it, if it stays."""
+        """Write the changes of this namespace and all others, or retain them in memory."""
         for view in self.bound_views():
             (view._retain if self._retains else view._flush)(changes)
         for namespace, view in self._views.items():
@@ -129,7 +129,7 @@ class BoundState:
         """Return this state under ``namespace``, one object per namespace and batch."""
         if namespace is None and self._namespace == NO_NAMESPACE:
             return self
-        # Python takes 1, 1.0 and True for the same dictionary key, also inside tuples; as namespaces they differ.
+        # 1, 1.0 and True are equal dictionary keys in Python, also inside tuples; as namespaces they differ.
         cls = namespace.__class__
         kind = tuple(map(type, namespace)) if issubclass(cls, tuple) else cls
         try:
@@ -168,7 +168,7 @@ class BoundState:
         return state_prefix(self._kind, self._state_id, self._scope.encoded(key), self._namespace)
 
     def known_keys(self) -> dict[bytes, Any]:
-        """Return the keys that may have something in this namespace, by their encoding: a pass over the store."""
+        """Return the keys that may have entries in this namespace, by their encoding: a pass over the store."""
         touched = [self._retained, *(self.__dict__[cells] for cells in self.cells)]
         keys = {self._scope.encoded(key): key for cells in touched for key in cells}
         head = state_prefix(self._kind, self._state_id, b"", b"")
@@ -186,11 +186,11 @@ class BoundState:
             changes.write_timed(prefix, sub, data, self._scope.clock(self._kind))
 
     def stored(self, item: Any, key: Any) -> Any:
-        """Return what would be read back of an item of a key if it were stored."""
+        """Return the item that would be read back if an item of a key were stored."""
         return self.unwrap(self.wrap(item, self.encode, key), self.decode)
 
     def remove_all(self, changes: Changes, prefix: bytes, kept: Container[bytes] = ()) -> None:
-        """Remove all stored entries with a prefix but those that are kept."""
+        """Remove all stored entries with a prefix except the kept ones."""
         stored = self._scope.store.scan(prefix)
         if self.ttl is None:
             changes.remove_all(prefix, stored, kept)
@@ -202,15 +202,15 @@ class BoundState:
     # Time to live -----------------------------------------------------------------------------------------------
 
     def due_time(self) -> int:
-        """Return when an entry that is updated now expires."""
+        """Return the due time of an entry that is updated now."""
         return min(self._scope.stamp(self._kind) + self._ttl_ms, MAX_TIMESTAMP - 1)
 
     def expired(self, due: int) -> bool:
-        """Return whether an entry with this due time is hidden now."""
+        """Return true if an entry with this due time is hidden now."""
         return self._hides_expired and due <= self._scope.clock(self._kind)
 
     def refreshed(self, due: int) -> int:
-        """Return the due time of an entry after a read. As in Flink, reading does not bring back what has expired."""
+        """Return the due time of an entry after a read. As in Flink, reading does not revive expired entries."""
         if self._refreshes and due > self._scope.clock(self._kind):
             return self.due_time()
         return due
@@ -242,12 +242,12 @@ class Cell:
 
     Args:
         prefix: The address of the key in the state.
-        lasting: What stayed of the key from the batch before, ``None`` if nothing did.
+        retained: The retained content of the key from the previous batch, ``None`` if there is none.
     """
 
     __slots__ = ("cleared", "prefix")
 
-    def __init__(self, prefix: bytes, lasting: Any) -> None:
+    def __init__(self, prefix: bytes, retained: Any) -> None:
         self.prefix = prefix
         self.cleared = False
 
@@ -256,7 +256,7 @@ C = TypeVar("C", bound=Cell)
 
 
 class CellState(BoundState, Generic[C]):
-    """A bound state of many entries a key, with a cell for each key that the batch touches."""
+    """A bound state with many entries per key, with a cell for each key that the batch touches."""
 
     cell_type: type[C]
     _cells: dict[Any, C]

@@ -19,20 +19,20 @@ class BoundBroadcastState(BoundMapState):
     """A map whose key is null. Broadcast elements write it before anything else in a batch; then it is only read.
 
     Attributes:
-        is_writable: Whether a broadcast element runs.
+        is_writable: True while a broadcast element runs.
     """
 
     kind = "broadcast"
 
-    #: What was looked up, `MISSING` where there is nothing, by keys of the class that are found by their value; and
-    #: all entries as they are held, with their keys. From batch to batch they stay until something is written.
+    #: Cached look-ups, `MISSING` for missing entries, by keys of the class that are found by their value; and all held
+    #: entries with their keys. They are retained from batch to batch until a write.
     _found: dict[Any, Any]
     _all: list[tuple[Any, Any]] | None
     _kept: tuple[dict[Any, Any], list[tuple[Any, Any]] | None]
     _is_changed = True
 
     def __init__(self, declaration: MapState[Any, Any], scope: Scope, state_id: int) -> None:
-        # In a scope of its own the key stays null, whatever the key of the element is.
+        # In a separate scope the key stays null, whatever the key of the element is.
         super().__init__(declaration, Scope(scope.store, retains=scope.retains), state_id)
         self.is_writable = False
 
@@ -46,11 +46,11 @@ class BoundBroadcastState(BoundMapState):
 
     def deactivate(self) -> None:
         super().deactivate()
-        # What was written is not committed yet.
+        # Written entries are not committed yet.
         self._kept = ({}, None) if self._is_changed else (self._found, self._all)
         self._found, self._all = {}, None
 
-    # Reading: for each element with a key, so what is found is remembered --------------------------------------------
+    # Reading: for each keyed element, so look-ups are cached --------------------------------------------
 
     def get(self, key: Any, default: Any = None) -> Any:
         if key.__class__ is not self._quick_class:
@@ -79,8 +79,8 @@ class BoundBroadcastState(BoundMapState):
     def _change(self) -> None:
         if not self.is_writable:
             raise StateAccessError(
-                f"broadcast state {self.name!r} is read-only here: what an element with a key writes would be in one "
-                "key group alone; write it in process_broadcast_element"
+                f"broadcast state {self.name!r} is read-only here: the write of a keyed element would reach only one "
+                "key group; write it in process_broadcast_element"
             )
         self._found, self._all, self._is_changed = {}, None, True
 
@@ -105,4 +105,6 @@ class BoundBroadcastState(BoundMapState):
         super().clear()
 
     def namespace(self, namespace: Any) -> NoReturn:
-        raise StateAccessError(f"broadcast state {self.name!r} has no namespaces; make it a part of the map key")
+        raise StateAccessError(
+            f"broadcast state {self.name!r} has no namespaces; make the namespace part of the map key"
+        )

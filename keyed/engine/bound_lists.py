@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class _ListCell(Cell):
-    """The list of one key: the elements before the batch, if they were read, and what the batch did to it.
+    """The list of one key: the elements before the batch, if they were read, and the changes of the batch.
 
     Attributes:
-        stored: The elements that were there before.
-        subs: Where the store has them.
-        appended: Those that the batch added.
+        stored: The elements before the batch.
+        subs: Their subs in the store.
+        appended: The elements that the batch added.
     """
 
     __slots__ = ("appended", "stored", "subs")
 
-    def __init__(self, prefix: bytes, lasting: list[Any] | None) -> None:
-        super().__init__(prefix, lasting)
-        self.stored = lasting
+    def __init__(self, prefix: bytes, retained: list[Any] | None) -> None:
+        super().__init__(prefix, retained)
+        self.stored = retained
         self.subs: list[bytes] = []
         self.appended: list[Any] = []
 
@@ -77,7 +77,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
         self._cell().appended.append(self._item(value))
 
     def add_all(self, values: Iterable[Any]) -> None:
-        # All of them first: making them may fail, or use this very list.
+        # All of them first: the iterable may fail, or read this same list.
         items = [self._item(value) for value in values]
         self._cell().appended += items
 

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from keyed.engine.scope import Scope
 
 
-#: How many encoded map keys are remembered.
+#: Number of encoded map keys that are cached.
 _MOST_KNOWN = 4096
 
 
 class _MapCell(Cell):
     """The map of one key: entries read, and entries written or removed by the batch, by encoded map key.
 
-    Where entries stay, all that there were before the batch are read.
+    With retained entries, ``read`` has all entries from before the batch.
     """
 
     __slots__ = ("read", "written")
 
-    def __init__(self, prefix: bytes, lasting: dict[bytes, Any] | None) -> None:
-        super().__init__(prefix, lasting)
-        self.read = {} if lasting is None else lasting
+    def __init__(self, prefix: bytes, retained: dict[bytes, Any] | None) -> None:
+        super().__init__(prefix, retained)
+        self.read = {} if retained is None else retained
         self.written: dict[bytes, Any] = {}
 
 
@@ -46,10 +46,10 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         keys = map_key_codec(declaration.key_type)
         self._encode_key, self._decode_key = keys.encode, keys.decode
         self.hold(isolation_of(value_codec(declaration.value_type)))
-        # Map keys of this class are encoded once: the same few come again and again.
+        # Map keys of this class are encoded once, because the same few keys repeat.
         self._known_class = declaration.key_type if declaration.key_type in (int, str) else None
         self._known: dict[Any, bytes] = {}
-        #: The same class, where what is held is what a read gives.
+        #: The same class, if reads return the held values.
         self._quick_class = self._known_class if self.ttl is None and self.isolation.gives_held else None
 
     def _sub(self, key: Any) -> bytes:
@@ -77,7 +77,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return MISSING if item is REMOVED else item
 
     def _held(self, cell: _MapCell, sub: bytes, item: Any) -> Any:
-        """Return what a read finds held in ``item``, or `MISSING` if it has expired."""
+        """Return the held value of ``item``, or `MISSING` if it has expired."""
         if self.ttl is None or item is MISSING:
             return item
         held, due = item
@@ -88,7 +88,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return held
 
     def _given(self, held: Any) -> Any:
-        """Return the value of what is held."""
+        """Return the value of a held value."""
         return held if held is None or self.isolation.gives_held else self.give(held)
 
     def _find(self, key: Any) -> Any:
@@ -97,7 +97,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return item if self.ttl is None else self._held(cell, sub, item)
 
     def get(self, key: Any, default: Any = None) -> Any:
-        # What a row reads is mostly what one before it has written, and each call less is felt.
+        # Rows mostly read entries that an earlier row has written, so this path avoids calls.
         if key.__class__ is self._quick_class:
             cell, sub = self._cells.get(self._scope.key), self._known.get(key)
             held = None if cell is None or sub is None else cell.written.get(sub)
@@ -153,11 +153,11 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         self.remove(key)
 
     def _entries(self) -> Iterator[tuple[bytes, Any]]:
-        """Yield the live pairs of sub and what is held, of the current key and in order of sub."""
+        """Yield the live pairs of sub and held value of the current key, in order of sub."""
         return self._live(self._cell())
 
     def _live(self, cell: _MapCell) -> Iterator[tuple[bytes, Any]]:
-        """Yield the live pairs of a cell, of keys that are there at the start: it may change meanwhile."""
+        """Yield the live pairs of a cell, of keys that exist at the start: it may change during the iteration."""
         removed = {sub for sub, item in cell.written.items() if item is REMOVED}
         subs = cell.written.keys() | cell.read.keys() if self._retains and not cell.cleared else cell.written.keys()
         new = iter(sorted(subs - removed))

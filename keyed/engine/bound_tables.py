@@ -1,6 +1,6 @@
 """`TableState` in a key group.
 
-pyarrow is imported with `keyed.table_state`, so only where there are tables.
+pyarrow is imported with `keyed.table_state`, so only if there are tables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def check_key(state: TableState, keys: Sequence[str], operator: str) -> None:
-    """Check that the rows of a table belong to keys.
+    """Check that each row of a table belongs to one key of the stream.
 
     Raises:
         StateDefinitionError: Its key does not start with the key columns of the stream.
@@ -73,7 +73,7 @@ class BoundTableState(TableState):
 
     @property
     def _overlay(self) -> Overlay:
-        """The table with what the batch changed; rows that have expired are gone."""
+        """The table with the changes of the batch, without expired rows."""
         overlay = self._open
         if self.ttl is not None and self.ttl.visibility is StateVisibility.NEVER_RETURN_EXPIRED:
             self._expire(overlay)
@@ -109,7 +109,7 @@ class BoundTableState(TableState):
         return self._overlay.num_rows
 
     def flush(self, changes: Changes) -> None:
-        """Pass on the net change of the batch. Expired rows are removed."""
+        """Write the net change of the batch. Expired rows are removed."""
         overlay = self._open
         if self.ttl is not None:
             self._expire(overlay)
@@ -138,7 +138,7 @@ class BoundTableState(TableState):
     # Time to live -----------------------------------------------------------------------------------------------
 
     def _due(self, table: pa.Table) -> Any:
-        """Return when rows that are written now expire."""
+        """Return the due times of rows that are written now."""
         import numpy as np
         import pyarrow as pa
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _SingleValue(BoundState):
-    """One item per key: what was read and what was written, by key."""
+    """One item per key: the read and the written items, by key."""
 
     cells = ("_read", "_written")
     _read: dict[Any, Any]
@@ -27,12 +27,12 @@ class _SingleValue(BoundState):
 
     def activate(self) -> None:
         super().activate()
-        # What is changed in place is written, so it is not read from where it stays.
+        # An item that may be changed in place counts as written, so it is not read from the retained ones.
         if self._retains and not self.isolation.in_place:
             self._read = self._retained
 
     def item(self) -> Any:
-        """Return what is held for the current key, or ``None``."""
+        """Return the held item of the current key, or ``None``."""
         key = self._scope.key
         item = self._written.get(key, MISSING)
         if item is MISSING:
@@ -49,28 +49,28 @@ class _SingleValue(BoundState):
         return held
 
     def _load(self, key: Any) -> Any:
-        """Return what the batch finds for a key when it first looks."""
+        """Return the item of a key at its first read in the batch."""
         if self._retains:
             item = self._retained.get(key)
         else:
             raw = self._scope.store.get(self.prefix(key), b"")
             item = None if raw is None else self.unwrap(raw, self.decode)
         if item is not None and self.isolation.in_place:
-            # It is written, because it may have been changed.
+            # It counts as written, because it may be changed.
             self._written[key] = item
         elif not self._retains:
             self._read[key] = item
         return item
 
     def set_item(self, held: Any) -> None:
-        """Hold something for the current key; ``None`` clears."""
+        """Set the held item of the current key; ``None`` clears."""
         self._written[self._scope.key] = held if self.ttl is None or held is None else (held, self.due_time())
 
     def clear(self) -> None:
         self._written[self._scope.key] = None
 
     def set_result(self, held: Any) -> None:
-        """Hold what a reduction has made. What can change is the engine's own already; the rest is taken."""
+        """Set the result of a reduction. Mutable results belong to the engine already; others are converted."""
         is_owned = self.isolation.in_place and not _is_time(held)
         self.set_item(held if held is None or is_owned or held.__class__ in self.plain else self.take(held))
 
@@ -101,19 +101,19 @@ class _SingleValue(BoundState):
 
 
 def _is_time(value: Any) -> bool:
-    """Return whether a value is a datetime, or a tuple with one."""
+    """Return true if a value is a datetime, or a tuple with one."""
     return value.__class__ is datetime or (isinstance(value, tuple) and datetime in map(type, value))
 
 
 class BoundValueState(_SingleValue, ValueState[Any]):
-    """`ValueState` in a key group. The fast path of the whole engine: two dictionary look-ups a call."""
+    """`ValueState` in a key group. The fast path of the engine: two dictionary look-ups per call."""
 
     def __init__(self, declaration: ValueState[Any], scope: Scope, state_id: int) -> None:
         self.bind(declaration, scope, state_id)
         codec = value_codec(declaration.type)
         self.hold(isolation_of(codec, in_place=declaration.in_place))
         self._quick = self.ttl is None and self.isolation.gives_held
-        #: Classes whose values need no more than a place.
+        #: Classes whose values are stored without conversion.
         self._placed: AbstractSet[type] = self.plain if self.ttl is None else frozenset()
         self._default: Any = None
         if declaration.default is not None:

@@ -1,8 +1,8 @@
 """Versioned state over a key group's entries.
 
 A version is an entry of its own under its timestamp, the newest one first, so the newest is read without the others. It
-has a time to live: the newest never expires; another one when no time in its validity is within the history any more,
-and so does a deletion, which only ends the version before it.
+has a time to live: the newest never expires; another one expires when no time of its validity is within the history any
+more. The same holds for a deletion, which only ends the previous version.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 
 class _VersionCell(Cell):
-    """The versions of one key: those that were read, which are the newest ones, and those that were written.
+    """The versions of one key: the newest ones, which were read, and the written ones.
 
     Attributes:
         ages: Their negated timestamps in order: the newest version comes first.
-        items: By timestamp what is held, ``None`` of a deletion, and when it expires.
-        written: Timestamps of those that this batch wrote.
-        read: How many entries of the store were read.
+        items: Held value (``None`` for a deletion) and due time by timestamp.
+        written: Timestamps of the versions that this batch wrote.
+        read: Number of entries of the store that were read.
         read_to: All stored versions from this time on were read.
     """
 
     __slots__ = ("ages", "items", "read", "read_to", "written")
 
-    def __init__(self, prefix: bytes, lasting: None) -> None:
-        super().__init__(prefix, lasting)
+    def __init__(self, prefix: bytes, retained: None) -> None:
+        super().__init__(prefix, retained)
         self.read = 0
         self.read_to = MAX_TIMESTAMP + 1
         self.ages: list[int] = []
@@ -65,13 +65,13 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
         self._dropped = 0
 
     def _find(self, cell: _VersionCell, timestamp: int) -> int:
-        """Return where in ``cell.ages`` the newest version that is not after a time is, or would be."""
+        """Return the index in ``cell.ages`` of the newest version that is not after a time, or its insertion point."""
         while cell.read_to > timestamp:
             self._read(cell)
         return bisect_left(cell.ages, -timestamp)
 
     def _read(self, cell: _VersionCell) -> None:
-        """Read on in the store: as many versions again as were read, because most calls need the newest one alone."""
+        """Read more versions from the store, twice as many each time, because most calls need only the newest one."""
         wanted = cell.read + 1
         found = list(islice(self._scope.store.scan(cell.prefix), cell.read, cell.read + wanted))
         cell.read += len(found)
@@ -84,14 +84,14 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
             cell.read_to = MIN_TIMESTAMP
 
     def _older(self, timestamp: int) -> bool:
-        """Return whether a time is older than the history."""
+        """Return true if a time is older than the history."""
         return timestamp + self.history_ms <= self._scope.clock(TTL_EVENT)
 
     def _time(self, value: Any, parameter: str, default: int | None = None) -> int:
-        """Return a time that was given, or its default.
+        """Return a given time, or its default.
 
         Raises:
-            TimestampError: It is none.
+            TimestampError: It is not a time.
         """
         if value is None and default is not None:
             return default
@@ -102,13 +102,13 @@ class BoundVersionedState(CellState[_VersionCell], VersionedState[Any]):
         return value
 
     def _drops(self, timestamp: int) -> bool:
-        """Return whether nothing may be put at a time any more; then it is counted."""
+        """Return true if a put at a time has to be dropped, and count it."""
         older = self._older(self._time(timestamp, "timestamp"))
         self._dropped += older
         return older
 
     def _due(self, held: Any, timestamp: int, valid_to: int | None) -> int:
-        """Return when a version expires: with the last time at which it was valid; a deletion with what it ended."""
+        """Return when a version is due: its last time of validity. A deletion is due with the version it ended."""
         if held is None:
             valid_to = timestamp
         elif valid_to is None:

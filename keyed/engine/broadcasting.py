@@ -1,4 +1,4 @@
-"""Runs the broadcast elements of a batch in a key group: before its timers and its elements with a key."""
+"""Runs the broadcast elements of a batch in a key group, before its timers and its keyed elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keyed.state import ListState, MapState, State, VersionedState
 
 
 class _NoKey:
-    """Stands for the key while a broadcast element runs: whatever looks for what the key has is refused."""
+    """Placeholder for the key while a broadcast element runs; keyed state refuses it."""
 
     def __repr__(self) -> str:
         return "none"
@@ -34,7 +34,7 @@ class EngineBroadcastContext:
     """`keyed.broadcast.BroadcastContext` in a key group, for the broadcast elements of one batch.
 
     Attributes:
-        dropped: Elements that the function counted as dropped.
+        dropped: Number of elements that the function counted as dropped.
     """
 
     def __init__(self, scope: Scope, registry: Registry, context: EngineContext) -> None:
@@ -65,7 +65,7 @@ class EngineBroadcastContext:
         scope = self._scope
         if scope.key is not _NO_KEY:
             raise StateAccessError(
-                "apply_to_keyed_state is called while a broadcast element runs, and not inside itself"
+                "apply_to_keyed_state can be called only while a broadcast element runs, and not inside itself"
             )
         state = self._registry.keyed.get(getattr(descriptor, "name", ""))
         if state is None:
@@ -82,9 +82,9 @@ class EngineBroadcastContext:
             scope.key = _NO_KEY
 
     def _keys_of(self, state: BoundState) -> list[Any]:
-        """Return the keys that may have something in a state, in the order of their encoding.
+        """Return the keys that may have entries in a state, in the order of their encoding.
 
-        While broadcast elements run no other key gets anything, so they are looked for once in a batch.
+        While broadcast elements run, no other key gets entries, so the keys are searched once per batch.
         """
         keys = self._keys.get(state.name)
         if keys is None:
@@ -97,15 +97,15 @@ class Broadcasting:
     """Runs broadcast elements.
 
     Args:
-        process: ``process_broadcast_element`` of the opened function, or what takes its place.
+        process: ``process_broadcast_element`` of the opened function, or its replacement.
         scope: The batch's scope, at the watermark before the batch.
         registry: The states.
-        context: Where outputs go.
+        context: Receives the outputs.
 
     Attributes:
-        rows: How many elements there were.
-        late: How many of them were late.
-        running: The element that runs, in a tuple; ``None`` while none does.
+        rows: Number of elements.
+        late: Number of late elements.
+        running: The running element, in a tuple; ``None`` if there is none.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Broadcasting:
         return self._context.dropped
 
     def run(self, chunks: Iterable[Chunk]) -> None:
-        """Run elements; their keys and sides say nothing."""
+        """Run elements; their keys and sides are meaningless."""
         scope, outputs, context = self._scope, self._outputs, self._context
         self._allow(writing=True)
         outputs.domain = outputs.name = None
@@ -148,7 +148,7 @@ class Broadcasting:
 
 
 def _holds(state: Any) -> bool:
-    """Return whether the current key has something in a keyed state."""
+    """Return true if the current key has entries in a keyed state."""
     if isinstance(state, ListState):
         return bool(state.get())
     if isinstance(state, MapState):

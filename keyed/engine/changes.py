@@ -1,4 +1,4 @@
-"""Collects the changes of a batch: leaves out those that change nothing, and counts what is live after them."""
+"""The changes of a batch, without those that have no effect, and the counts of live entries after them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Changes:
 
     Args:
         store: The committed entries.
-        spells_out: Whether ranges that are removed from tables are to be given as keys.
+        spells_out: Convert removed ranges of tables to keys.
 
     Attributes:
         delta: The changes of entries in the order in which they were written, one per address, and those of tables.
-        replaced: The rows of tables that they remove or write over, by state id.
+        replaced: The table rows that they remove or overwrite, by state id.
         entries: Change of the number of live state entries.
         timers: Change of the number of pending timers.
         bytes: Change of the bytes of live entries.
-        expired: Entries removed because their time to live has passed.
-        versions_dropped: Versions that were too old to be put.
+        expired: Number of entries that were removed because their time to live has passed.
+        versions_dropped: Number of versions that were too old to be put.
     """
 
     __slots__ = (
@@ -87,9 +87,9 @@ class Changes:
         """Remove entries of a state.
 
         Args:
-            prefix: Where they are.
-            entries: Each with its value, as the store has it.
-            kept: Those that are not removed.
+            prefix: Their prefix.
+            entries: The entries with their stored values.
+            kept: Subs of entries that are not removed.
         """
         add, size, count = self._add, len(prefix) + OVERHEAD, 0
         for sub, old in entries:
@@ -100,7 +100,7 @@ class Changes:
         self.entries -= count
 
     def write_timed(self, prefix: bytes, sub: bytes, value: bytes | None, clock: int) -> None:
-        """Write an entry with a time to live; one that is due by ``clock`` already is not kept."""
+        """Write an entry with a time to live; an entry that is due by ``clock`` is removed."""
         self._timed.add((prefix, sub))
         if value is not None and decode_time(value[:8]) <= clock:
             value = None
@@ -108,7 +108,7 @@ class Changes:
         self.write(prefix, sub, value)
 
     def write_table(self, delta: TableDelta, replaced: pa.Table) -> None:
-        """Take the change of a table, with the rows that it removes or writes over."""
+        """Record the change of a table, with the rows that it removes or overwrites."""
         from keyed.content.row_hash import row_bytes
 
         self.delta.tables.append(delta)

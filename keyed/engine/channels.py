@@ -1,10 +1,10 @@
-"""The watermark of an operator that reads several streams or partitions: the least of theirs, as far as they count.
+"""The watermark of an operator that reads several streams or partitions: the least of those that count.
 
-A *channel* is a source, a partition of a source whose strategy tells them apart, or the output of another operator,
-whose watermark is that of the operator; it is idle when all that the operator reads is. The rules are those of Flink's
-``StatusWatermarkValve``: a channel that was silent for the time that its strategy says is idle and does not count; one
-that comes back behind the operator's watermark does not count before it has caught up; when all are idle the watermark
-goes to the greatest of theirs. It never goes back.
+A *channel* is a source, a partition of a source whose strategy distinguishes them, or the output of another operator.
+An output has the watermark of its operator, and is idle if all inputs of the operator are. The rules are those of
+Flink's ``StatusWatermarkValve``. A channel that was silent for the time-out of its strategy is idle and does not count.
+A channel that returns behind the operator's watermark does not count before it has caught up. When all are idle, the
+watermark goes to the greatest of theirs. It never goes back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keyed.changelog.model import Channel
 from keyed.durations import MIN_TIMESTAMP
 from keyed.watermarks import WatermarkStrategy
 
-#: A number of an input, and the name of a partition of it; empty where its strategy does not tell them apart.
+#: The number of an input, and the name of a partition, which is empty if the strategy does not distinguish partitions.
 ChannelId = tuple[int, str]
 
 
@@ -27,7 +27,7 @@ class Upstream:
 
     Attributes:
         watermark: The least watermark of its key groups.
-        idle: Whether nothing that it reads holds the watermark back.
+        idle: True if all its inputs are idle.
     """
 
     watermark: int
@@ -39,10 +39,10 @@ class Advance:
     """The channels after a batch.
 
     Attributes:
-        channels: Those of the sources after it.
+        channels: The channels of the sources after it.
         watermark: The operator's watermark after it.
-        idle_in_ms: In how much processing time the next of them becomes idle, ``None`` if none does.
-        idle: Whether all are idle.
+        idle_in_ms: Processing time until the next channel becomes idle, ``None`` if none does.
+        idle: True if all are idle.
     """
 
     channels: list[Channel]
@@ -52,7 +52,7 @@ class Advance:
 
 
 def counts_channels(strategies: Sequence[WatermarkStrategy | None]) -> bool:
-    """Return whether more than the greatest timestamp counts: there are several channels, or one that may be idle."""
+    """Return true if the watermark depends on channels: there are several, or one that may be idle."""
     given = [each for each in strategies if each is not None]
     return len(given) > 1 or any(each.partition_by or each.idleness_ms for each in given)
 
@@ -65,21 +65,21 @@ def advance(
     elapsed_ms: int,
     upstream: Collection[Upstream] = (),
 ) -> Advance:
-    """Return what a batch makes of the channels and of the operator's watermark.
+    """Return the channels and the operator's watermark after a batch.
 
     Args:
         strategies: The strategy of each input; ``None`` for an output of another operator.
-        channels: Those of the sources before the batch; none before the first one.
-        highest: Highest timestamp of the batch's rows by channel, for those that had rows; `MIN_TIMESTAMP` for an input
-            that was held back: it has rows that were not read, so none of its channels is silent.
+        channels: The channels of the sources before the batch; none before the first one.
+        highest: Highest timestamp of the batch's rows by channel, for channels with rows; `MIN_TIMESTAMP` for an input
+            that was held back: it has unread rows, so none of its channels is silent.
         watermark: The operator's watermark before it.
-        elapsed_ms: Processing time since the batch before, 0 if the query did not run meanwhile.
-        upstream: What is heard of the other operators whose outputs are read.
+        elapsed_ms: Processing time since the previous batch, 0 if the query was stopped in between.
+        upstream: Watermarks and statuses of the other operators whose outputs are read.
     """
     sources = {index: strategy for index, strategy in enumerate(strategies) if strategy is not None}
     held = {place[0] for place, time in highest.items() if time == MIN_TIMESTAMP}
     highest = {place: time for place, time in highest.items() if place[0] in sources.keys() - held}
-    # A strategy may have changed since: partitions that it does not tell apart any more are no channels.
+    # A strategy may have changed: partitions that it no longer distinguishes are not channels.
     followed = (each for each in channels if each.input in sources)
     known = {
         (channel.input, channel.partition): channel
@@ -87,7 +87,7 @@ def advance(
         if not channel.partition or sources[channel.input].partition_by
     }
     for index in sources:
-        # An input is a channel as long as no partition of it is known.
+        # An input is one channel until a partition of it is known.
         if not any(number == index for number, _ in (*known, *highest)):
             known[index, ""] = Channel(index, "", watermark)
     for index, partition in highest:

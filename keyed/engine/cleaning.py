@@ -13,9 +13,9 @@ from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.engine.segment import decode_row
 
-#: A log up to this size is left alone.
+#: A log up to this size is not cleaned.
 _SLACK_BYTES = 1 << 18
-#: Bytes read and dropped for each byte appended; 2 would just hold the bound, more reaches it after growth.
+#: Bytes read and dropped for each appended byte; 2 would just keep the bound, more also reaches it after growth.
 _EFFORT = 4
 
 
@@ -25,13 +25,13 @@ def clean(log: GroupLog, meta: GroupMeta, store: ReadStore, changed: Delta, new_
     Args:
         log: The log.
         meta: Its meta record for the commit in progress; first row and bytes are updated.
-        store: Committed entries, level with the log.
-        changed: What the commit changes: it need not be appended as it was before.
-        new_bytes: What the commit appends.
+        store: The committed entries, up to date with the log.
+        changed: The changes of the commit, whose earlier values need not be appended.
+        new_bytes: Bytes that the commit appends.
         where: For messages.
 
     Returns:
-        What of the dropped rows is still live: to be appended before the commit's own changes.
+        The live entries of the dropped rows, to be appended before the commit's own changes.
     """
     still_live = StillLive(store, changed)
     cleaned = []
@@ -50,7 +50,7 @@ def clean(log: GroupLog, meta: GroupMeta, store: ReadStore, changed: Delta, new_
             budget -= len(record)
         meta.first_row += 1
     reappended = still_live.delta()
-    # Only now, when nothing is read any more: the batch runs again, from the same log, if the local store fails.
+    # Only after all reads: if the local store fails, the batch runs again from the same log.
     for row in cleaned:
         log.drop(row)
     return reappended

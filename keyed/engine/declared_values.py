@@ -1,4 +1,4 @@
-"""Values that come from tables as a state declares them."""
+"""Conversion of values from tables to the declared types of a state."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 def as_declared(value: Any, type_: Any) -> Any:
-    """Return a value as the declared type has it: of what Arrow has for a class the class.
+    """Return a value in its declared type: an object of a class for Arrow's form of it.
 
     Raises:
         msgspec.ValidationError: It does not fit.
@@ -21,9 +21,9 @@ def as_declared(value: Any, type_: Any) -> Any:
     except msgspec.ValidationError:
         parts = list(value.values()) if isinstance(value, dict) else []
         if len(parts) == 1:
-            # Spark's state tables have a struct of one field for a value.
+            # Spark's state tables have a struct with one field for a value.
             return msgspec.convert(parts[0], type_)
         if parts and (typing.get_origin(type_) is tuple or (isinstance(type_, type) and issubclass(type_, tuple))):
-            # Arrow has no tuples: those of state tables are structs.
+            # Arrow has no tuples: state tables have structs instead.
             return msgspec.convert(parts, type_)
         raise

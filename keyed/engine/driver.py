@@ -1,9 +1,9 @@
 """Runs the rows and timers of one micro-batch through the user's function.
 
 Broadcast elements run first (`keyed.engine.broadcasting`), then processing-time timers that are due. Then, before a row
-at ``t``, the watermark moves to what the rows so far allow, event-time timers fire, and the row runs; after the last
-row the watermark moves to the batch's own. The loop over rows is the hot path of the row-by-row API: everything that
-can be per batch is outside of it.
+at ``t``, the watermark advances as far as the rows so far allow, event-time timers fire, and the row runs; after the
+last row the watermark advances to that of the batch. The loop over rows is the hot path of the row-by-row API:
+everything that can be per batch is outside of it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from keyed.shown import shown
 from keyed.state import MapState, State
 from keyed.ttl import TimeDomain
 
-#: Main outputs after which they are handed over.
+#: Number of main outputs after which they are passed to the consumer.
 _HAND_OVER = 8192
 
-#: Of a tuple that is indexed with a name.
+#: Python's message for a tuple that is indexed with a name.
 _TEXT_INDEX = "tuple indices must be integers or slices, not str"
 
 
@@ -46,8 +46,8 @@ class Driver:
         function: The opened function.
         scope: The batch's scope, at the watermark before the batch.
         timers: Pending timers.
-        context: Where outputs go.
-        broadcast: Runs broadcast elements, ``None`` if the function takes none.
+        context: Receives the outputs.
+        broadcast: Runs broadcast elements, ``None`` if the function has none.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class Driver:
         self._context = context
         self._on_timer = function.on_timer
         defines_end = type(function).on_batch_end is not KeyedProcessFunction.on_batch_end
-        #: The keys of the batch's elements, where the function is called at its end; and whether it is being called.
+        #: The keys of the batch's elements, if the function has ``on_batch_end``; and a flag that is true during its
+        #: calls.
         self._keys: dict[Any, None] | None = {} if defines_end else None
         self._ending = False
         self._append, self._as_they_are = context.main.values.append, context.copies.as_they_are
@@ -88,7 +89,7 @@ class Driver:
 
         Args:
             batch: Its rows and marks.
-            watermark: The watermark after it, at or above the one before.
+            watermark: The watermark after it, at or above the previous one.
 
         Raises:
             UserFunctionError: The function raised.
@@ -103,11 +104,11 @@ class Driver:
             self._end_batch()
             self._hand_over(batch)
             if batch.end_of_input:
-                # Nothing will come that could reach them: those that wait fire now, those that they set do not.
+                # No later batch can reach them: pending timers fire now, timers that these set do not.
                 self._timers.close_processing_time()
                 self._processing.load(MAX_TIMESTAMP)
                 self._processing.advance(MAX_TIMESTAMP, self._fire_processing_timer)
-                # For what they set in event time there is no later advance either.
+                # Event-time timers that they set have no later advance either.
                 self._fire_events(watermark, watermark)
         except Exception as error:  # noqa: BLE001 - whatever user code raises is named and raised again
             self._fail(error)
@@ -115,19 +116,19 @@ class Driver:
     def _rows(self, batch: Batch, reached: int) -> None:
         scope, context, function = self._scope, self._context, self._function
         methods = tuple(getattr(function, name) for name in element_methods(function))
-        # A generator always gives an iterable, so its result needs no check per row.
+        # A generator always returns an iterable, so its result needs no check per row.
         generator = all(map(inspect.isgeneratorfunction, methods))
         main = context.main
         values, runs = main.values, main.runs
         append, as_they_are, take = self._append, self._as_they_are, self._take
-        # Most outputs are tuples: they are looked at here, which saves two calls.
+        # Most outputs are tuples, which are checked here, which saves two calls.
         flat, unchanging = tuple in as_they_are, UNCHANGING.issuperset
         event_heap = self._event.heap
         processing_heap, now = self._processing.heap, scope.processing_time
         watermark = scope.watermark
-        # How far behind a row's timestamp the watermark may be moved before it runs, and the limit of that.
+        # Distance of the watermark behind a row's timestamp before the row runs, and its upper limit.
         lag = 1
-        # Several inputs move the watermark no further than the one that is least far in this batch.
+        # With several inputs the watermark advances no further than the input with the lowest watermark in this batch.
         limit = reached
         moves = self._spec.delay_ms is not None or bool(batch.upstream) or batch.watermark is not None
         if self._spec.delay_ms is not None:
@@ -188,7 +189,7 @@ class Driver:
                     self._hand_over(batch)
                     emitted = 0
         except Exception:
-            # The loop leaves no trace of its element that a message could name.
+            # The loop does not record its element for messages.
             self._element, self._call = element, process_element.__name__
             raise
 
@@ -206,7 +207,7 @@ class Driver:
         self._fire_processing()
 
     def _hand_over(self, batch: Batch) -> None:
-        """Give the main output so far to the batch's consumer, if it has one."""
+        """Pass the main output so far to the batch's consumer, if it has one."""
         if batch.consumer is not None:
             main = self._context.main
             self.handed_over += len(main.values)
@@ -216,14 +217,14 @@ class Driver:
             main.clear()
 
     def _advance(self, watermark: int) -> None:
-        """Move the watermark, and fire what becomes due."""
+        """Advance the watermark, and fire due timers."""
         before = self._scope.watermark
         if watermark > before:
             self._scope.watermark = watermark
             self._fire_events(before, watermark)
 
     def _fire_events(self, before: int, watermark: int) -> None:
-        """Fire the event-time timers up to ``watermark``. Meanwhile time to live runs on the times of the timers."""
+        """Fire the event-time timers up to ``watermark``. Time to live runs on the times of the timers during this."""
         scope = self._scope
         scope.timer_clock = before
         self._context.domain = TimeDomain.EVENT_TIME
@@ -272,10 +273,10 @@ class Driver:
         scope.in_processing_time = False
 
     def _fail(self, error: Exception) -> NoReturn:
-        """Raise ``error`` with what was running: operator, call, key and element or timer."""
+        """Raise ``error`` with its place: operator, call, key and element or timer."""
         scope, context = self._scope, self._context
         if self._handing_over:
-            # An output that does not fit is found after the call that made it.
+            # An invalid output is found after the call that emitted it.
             raise error
         if self._broadcast is not None and self._broadcast.running is not None:
             (element,) = self._broadcast.running
@@ -292,18 +293,18 @@ class Driver:
 
 
 def raise_at(where: str, error: Exception, remedy: str = "") -> NoReturn:
-    """Raise what a call of the function ended with, and say where: an error of ours as it is, others as the cause."""
+    """Raise the error of a call with its place: keyed's errors with their own type, others as the cause."""
     if type(error).__module__ == KeyedError.__module__ and isinstance(error, KeyedError):
-        # A function may raise one object again and again.
+        # A function may raise the same object repeatedly.
         error.args = (f"{vars(error).setdefault('_said', str(error))} ({where})",)
         raise error
     raise UserFunctionError(f"{where}: {type(error).__name__}: {error}{remedy}") from error
 
 
 def _remedy(error: Exception, function: object, element: object) -> str:
-    """Return the remedy where a state was used for its value, a method without calling it, or a name that is not there.
+    """Return the remedy for using a state as its value, a method without a call, or an unknown name.
 
-    Where there is none, it is empty.
+    It is empty if there is none.
     """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
@@ -317,10 +318,10 @@ def _remedy(error: Exception, function: object, element: object) -> str:
         text = str(error)
         if frame is not None and frame.f_globals is globals():
             return "; a call returns outputs: yield each of them, or return a list"
-        # The class alone is named: "object of type 'BoundValueState' has no len()".
+        # Python's message names only the class: "object of type 'BoundValueState' has no len()".
         for name, state in vars(function).items():
             if isinstance(state, State) and type(state).__name__ in text:
-                return f"; self.{name} is a state and not its value: read that with self.{name}{state.reading}"
+                return f"; self.{name} is a state and not its value: read the value with self.{name}{state.reading}"
         if text == _TEXT_INDEX and type(element) is not tuple and hasattr(element, "_fields"):
             return f"; {_fields_of(element)}, and are read as attributes: value.{element._fields[0]}"
         if "'method'" in text:
@@ -334,7 +335,7 @@ def _remedy(error: Exception, function: object, element: object) -> str:
             return f"; {_fields_of(element)}" + _near(str(error.name), element._fields)
         if error.obj is function:
             return _near(str(error.name), [attribute for attribute in dir(function) if attribute[0] != "_"])
-        # A method looks its attributes up in its function.
+        # A method resolves attributes in its function.
         method = error.obj
         if inspect.isfunction(method) and method.__module__.startswith("keyed."):
             return f"; {method.__name__} is a method, so call it: {method.__name__}().{error.name}"
@@ -360,7 +361,7 @@ def _of_context(given: object, name: str) -> str:
 
 
 def _late(timestamps: Sequence[Any], watermark: int, by_time: bool) -> int:
-    """Return how many rows are late: at or below the watermark at the start of their batch."""
+    """Return the number of late rows: at or below the watermark at the start of their batch."""
     if by_time and timestamps and timestamps[0] is not None:
         return bisect_right(timestamps, watermark)
     return sum(1 for timestamp in timestamps if timestamp is not None and timestamp <= watermark)

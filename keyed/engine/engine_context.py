@@ -1,4 +1,4 @@
-"""The engine's contexts: what `keyed.context` promises, over a key group's scope, timers and outputs."""
+"""The engine's implementation of `keyed.context`, over a key group's scope, timers and outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from keyed.shown import shown
 from keyed.state import ROW_CALLS, MapState, used_outside
 from keyed.ttl import TimeDomain
 
-#: The calls of the timer service that change something.
+#: The calls of the timer service that change timers.
 _CALLS = [
     *(f"{call}_{domain}_time_timer" for call in ("register", "delete") for domain in ("event", "processing")),
     *("set_timer", "cancel_timer"),
@@ -31,10 +31,10 @@ _CALLS = [
 
 
 def _check_end_of_input(timestamp: int) -> int:
-    """Check that event time reaches a timestamp where rows have none, and return it.
+    """Check that event time can reach a timestamp if rows have no timestamps, and return it.
 
     Raises:
-        DefinitionError: It is another one than that of the end of the input.
+        DefinitionError: It is not the timestamp of the end of the input.
     """
     if check_timestamp(timestamp) != MAX_TIMESTAMP:
         raise DefinitionError(
@@ -54,10 +54,10 @@ class EngineTimerService:
 
     Args:
         scope: The batch's scope.
-        function: What has the timers.
+        function: The function that owns the timers.
         event: Its timers in event time.
         processing: Its timers in processing time.
-        event_time: Whether rows have timestamps.
+        event_time: True if rows have timestamps.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class EngineTimerService:
         self._indexed = False
         if not event_time:
             self.event.check = _check_end_of_input
-        # A call less for each timer that is set.
+        # Saves a call for each registered timer.
         self._replace(self.event.register, "register_event_time_timer")
         self._replace(self.processing.register, "register_processing_time_timer")
         if type(function).on_timer is KeyedProcessFunction.on_timer:
@@ -90,7 +90,7 @@ class EngineTimerService:
         return f"TimerService(key={shown(scope.key)}, {clocks})"
 
     def close_processing_time(self) -> None:
-        """Ignore processing-time timers that are set from now on: the input has ended, so nothing would reach them."""
+        """Ignore further processing-time timers: the input has ended, so they would never fire."""
         self.processing.closed = True
         self._replace(lambda _: None, "register_processing_time_timer")
 
@@ -156,13 +156,13 @@ class EngineTimerService:
 
 @attrs.define(eq=False, repr=False)
 class EngineContext:
-    """The context of all calls of one batch; what changes from call to call is set by the driver.
+    """The context of all calls of one batch; the driver sets the parts that change from call to call.
 
     Attributes:
         domain: Domain of the timer that fires, ``None`` while an element is processed.
         name: Name of the timer that fires.
-        dropped: Elements that the function counted as dropped.
-        copies: Takes the values of the main output.
+        dropped: Number of elements that the function counted as dropped.
+        copies: Copies the values of the main output.
     """
 
     _scope: Scope
@@ -183,7 +183,7 @@ class EngineContext:
         return f"Context(key={shown(self._scope.key)}, timestamp={self._scope.timestamp}{timer})"
 
     def default_timestamp(self) -> int | None:
-        """Return what the outputs of the current call get: the timestamp of the element or event timer."""
+        """Return the default timestamp of the current call's outputs: that of the element or event-time timer."""
         return None if self.domain is TimeDomain.PROCESSING_TIME else self._scope.timestamp
 
     def timestamp(self) -> int | None:
@@ -200,8 +200,8 @@ class EngineContext:
             return self._broadcast[descriptor.name]
         except (KeyError, AttributeError):
             raise StateAccessError(
-                f"get_broadcast_state({descriptor!r}): no stream was broadcast with this descriptor; there are those "
-                f"named {', '.join(map(repr, self._broadcast)) or 'nothing'}"
+                f"get_broadcast_state({descriptor!r}): no stream was broadcast with this descriptor; the broadcast "
+                f"states are: {', '.join(map(repr, self._broadcast)) or 'none'}"
             ) from None
 
     def drop(self) -> None:
@@ -230,7 +230,7 @@ class EngineContext:
         emitted.close_run(self.default_timestamp())
 
     def output_tagged(self, value: tuple[Any, ...]) -> None:
-        """Take ``yield tag, value``, as PyFlink has it: the value of a side output."""
+        """Emit the side output of ``yield tag, value``, as in PyFlink."""
         if len(value) != 2:
             raise OutputDefinitionError(
                 f"{value!r:.200} begins with an OutputTag and has {len(value)} parts; yield tag, value"
@@ -252,7 +252,7 @@ class EngineContext:
         main.close_run(timestamp)
 
     def collect_all(self, returned: Any, timestamp: int | None) -> None:
-        """Emit what a call returned, with the time of the call where the function gave none."""
+        """Emit the outputs that a call returned, with the default timestamp of the call."""
         if returned is not None:
             check_return_value(returned)
             for value in returned:
@@ -260,7 +260,7 @@ class EngineContext:
         self.main.close_run(timestamp)
 
     def end(self) -> None:
-        """Refuse outputs and timers from now on: the batch is over, and what a kept context is given would be lost."""
+        """Refuse outputs and timers from now on: the batch is over, and they would be lost."""
         self._timers.end()
         outside: Any = Outside(_ended)
         self.main = self.side = self.copies = outside

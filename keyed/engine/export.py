@@ -1,18 +1,18 @@
 """The export of a key group's commits to its changelog.
 
 A batch is exported when it can no longer be undone: at the start of the group's next batch, or by a flush. A changelog
-that can stage it gets it at its end already, hidden from readers; it is published once the job has committed it. If
-that failed, it is exported as usual.
+that supports staging gets it at the end of the batch, hidden from readers; it is published once the job has committed
+it. If that fails, it is exported as usual.
 
-The meta record names the attempt whose batch the group's log ends with (`GroupMeta.attempt`) and the one before it
+The meta record has the attempt of the last commit in the group's log (`GroupMeta.attempt`) and of the one before it
 (`GroupMeta.previous`), so a changelog of another branch can be refused:
 
-- It ends with the attempt before: the changes of the last commit follow.
-- It ends with the last attempt: there is nothing to do. A batch that is run again comes here.
+- It ends with the previous attempt: the changes of the last commit are appended.
+- It ends with the last attempt: there is nothing to do, as for a rerun of a batch.
 - It is empty: it starts with a snapshot of the state, whether the job is new or got a changelog later.
 
-Batches that reached no key group have a number as well. They are exported as commits without changes, with the next
-commit; if there are more of them than a few, that one is a snapshot, which may leave a gap.
+Batches that reached no key group have a number too. They are exported as commits without changes, with the next commit.
+If there are many of them, that commit is a snapshot, which may leave a gap.
 
 Batches that were run without the changelog would be missing in it, so a changelog that ends earlier is refused too.
 """
@@ -35,7 +35,7 @@ from keyed.engine.meta import GroupMeta
 from keyed.engine.segment import decode_row
 from keyed.errors import ChangelogDiverged, CorruptionError
 
-#: How many batches in a row that reached no key group are exported as commits of their own, at most.
+#: Maximal number of consecutive batches without key groups that are exported as separate commits.
 MOST_EMPTY = 64
 
 
@@ -47,21 +47,21 @@ def export(
     where: str,
     blocks: list[Block] | None = None,
 ) -> Commit | None:
-    """Append the last commit of a key group to its changelog, if that lacks it.
+    """Append the last commit of a key group to its changelog, if the changelog lacks it.
 
     Args:
         log: The group's log.
         meta: Its meta record. It gets the hash of the live entries if it has none.
         writer: The group's writer.
-        store: Gives the group's entries, level with the log; called for a snapshot.
+        store: Returns the group's entries, up to date with the log; called for a snapshot.
         where: For messages.
-        blocks: The changes of the last commit, if they are at hand; otherwise they are read from the log.
+        blocks: The changes of the last commit, if they are in memory; otherwise they are read from the log.
 
     Returns:
-        What was appended, or ``None`` if it was there.
+        The appended commit, or ``None`` if the changelog had it.
 
     Raises:
-        ChangelogDiverged: The changelog holds something else.
+        ChangelogDiverged: The changelog has another history.
         ChangelogError: It cannot be written.
         CorruptionError: The log is damaged.
     """
@@ -69,7 +69,7 @@ def export(
     if last is not None and (last.sequence, last.attempt) == (meta.commit, meta.attempt):
         return None
     if last is not None:
-        check_course(last, meta, where)
+        check_branch(last, meta, where)
     if not meta.hash:
         meta.hash = hash_text(contents_hash(store(), meta.states).value)
     if last is not None and meta.commit - last.sequence <= MOST_EMPTY:
@@ -84,15 +84,15 @@ def export(
 
 
 def stage(meta: GroupMeta, writer: ChangelogWriter | None, blocks: Iterable[LogBlock]) -> str:
-    """Give a changelog that takes it the commit that a key group is about to make.
+    """Stage a key group's next commit in a changelog that supports it.
 
     Args:
-        meta: The meta record that it will leave.
-        writer: The group's writer, which has the commit before.
-        blocks: Its changes, as they are in the log.
+        meta: The meta record of that commit.
+        writer: The group's writer, at the previous commit.
+        blocks: Its changes, in the form of the log.
 
     Returns:
-        The attempt, to be published when the job has committed it; empty if the next batch is to export it.
+        The attempt, to be published when the job has committed it; empty if the next batch has to export it.
 
     Raises:
         ChangelogError: It cannot be written.
@@ -134,22 +134,22 @@ def check_new(writer: ChangelogWriter, where: str) -> None:
     if last is not None:
         raise ChangelogDiverged(
             f"{where}: its checkpoint is new, and its changelog {last.log_id} ends with batch {last.batch} of an "
-            "earlier run; run from the checkpoint= that belongs to it, or give changelog= (or tables=, where it is "
-            "kept) a new folder, and restore_from= this one to take its state over"
+            "earlier run; run from the checkpoint= that belongs to it, or give changelog= (or tables=, which holds "
+            "it) a new folder, and restore_from= this one to take over its state"
         )
 
 
-def check_course(last: Commit, meta: GroupMeta, where: str) -> None:
-    """Check that a changelog which ends with ``last`` lacks the last commit of the group's log, and nothing else.
+def check_branch(last: Commit, meta: GroupMeta, where: str) -> None:
+    """Check that a changelog that ends with ``last`` lacks only the last commit of the group's log.
 
     Raises:
-        ChangelogDiverged: It does not.
+        ChangelogDiverged: It lacks more, or has another history.
     """
     newest = batch_id(meta.commit)
     if last.source_log != meta.log_id:
         why = "was written from another checkpoint"
     elif last.sequence >= meta.commit:
-        why = f"goes on to batch {last.batch}, the checkpoint ends with {newest}: it was set back, or copied"
+        why = f"continues to batch {last.batch}, the checkpoint ends with {newest}: it was set back, or copied"
     elif last.sequence < meta.commit - 1 - meta.skipped:
         why = f"ends with batch {last.batch}, the checkpoint with {newest}: batches were run without it"
     elif last.attempt != meta.previous:
@@ -163,13 +163,13 @@ def check_course(last: Commit, meta: GroupMeta, where: str) -> None:
 
 
 def _committed(log: GroupLog, meta: GroupMeta, where: str) -> Iterator[Block]:
-    """Yield the changes of the last commit, out of the log."""
+    """Yield the changes of the last commit from the log."""
     first, count = meta.last_row - meta.commit_rows + 1, 0
     for number, record in log.read(first, meta.last_row):
         place = f"{where}, log row {number}"
         row = decode_row(record, place)
         if row.attempt != meta.attempt:
-            raise CorruptionError("the row is not of the last commit", where=place)
+            raise CorruptionError("the row does not belong to the last commit", where=place)
         count += 1
         yield from map(exported, row.changed)
     if count != meta.commit_rows:

@@ -1,7 +1,7 @@
-"""The check of what an operator hands to the one that is chained to it: each row belongs to the same key group.
+"""The check that rows of an operator stay in the same key group of the operator chained to it.
 
-A shuffle would bring the row to the group of its key. There is none, so a row of another group is refused: this way the
-results of chained operators are those that they have with a shuffle between them.
+A shuffle would send the row to the group of its key. Without one, a row of another group is refused, so the results of
+chained operators equal those with a shuffle between them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def foreign_key(keys: Iterable[Any], parallelism: int, group: int) -> Any:
-    """Return the first of some keys that is of another key group; ``None`` if there is none."""
+def key_of_other_group(keys: Iterable[Any], parallelism: int, group: int) -> Any:
+    """Return the first key that belongs to another key group; ``None`` if there is none."""
     return next((key for key in keys if group_of(key_hash(normalised(key)), parallelism) != group), None)
 
 
 def check_table(table: pa.Table, spec: OperatorSpec, upstream: str, group: int) -> None:
-    """Check the rows that an operator reads of the one that it is chained to.
+    """Check the rows that an operator reads from the one that it is chained to.
 
     Args:
         table: The rows.
@@ -36,7 +36,7 @@ def check_table(table: pa.Table, spec: OperatorSpec, upstream: str, group: int) 
 
     Raises:
         NullKeyError: A key is null.
-        ForwardedKeyError: A key is of another key group.
+        ForwardedKeyError: A key belongs to another key group.
     """
     import pyarrow.compute as pc
 
@@ -52,11 +52,13 @@ def check_table(table: pa.Table, spec: OperatorSpec, upstream: str, group: int) 
     else:
         distinct = table.select(spec.keys).group_by(list(spec.keys), use_threads=False).aggregate([])
         keys = list(zip(*map(column_values, distinct.columns), strict=True))
-    key = foreign_key(keys, spec.parallelism, group)
+    key = key_of_other_group(keys, spec.parallelism, group)
     if key is not None:
         columns = [name for name in table.column_names if name != TIMESTAMP_COLUMN]
         rows = table_rows(table.select(columns))
-        row = next(row for row in rows if foreign_key([_key_of(row, spec.keys)], spec.parallelism, group) is not None)
+        row = next(
+            row for row in rows if key_of_other_group([_key_of(row, spec.keys)], spec.parallelism, group) is not None
+        )
         raise refused(key, row, spec, upstream, group)
 
 
@@ -65,11 +67,11 @@ def _key_of(row: Any, keys: tuple[str, ...]) -> Any:
 
 
 def refused(key: Any, row: Any, spec: OperatorSpec, upstream: str, group: int) -> ForwardedKeyError:
-    """Return the error of a row whose key is of another key group."""
+    """Return the error for a row whose key belongs to another key group."""
     named = ", ".join(map(repr, spec.keys))
     return ForwardedKeyError(
-        f"operator {spec.name!r} runs chained to {upstream!r}, and key {shown(key)} in {shown(row)} is of another key "
-        f"group than what {upstream!r} made the row of (key group {group}), so {upstream!r} does not hand its keys on "
-        f"unchanged. Let the rows be shuffled, with .key_by({named}, chain=False); a checkpoint that began chained "
-        "stays so: start from a new one, with restore_from= the changelogs"
+        f"operator {spec.name!r} runs chained to {upstream!r}, and key {shown(key)} in {shown(row)} belongs to another "
+        f"key group than the rows that {upstream!r} read (key group {group}), so {upstream!r} does not forward its "
+        f"keys unchanged. Shuffle the rows, with .key_by({named}, chain=False); a checkpoint that began chained stays "
+        "chained: start from a new one, with restore_from= the changelogs"
     )

@@ -1,7 +1,7 @@
 """The log of a key group: the truth from which its local store can always be rebuilt.
 
-Spark's state store, the local runtime's commit store and the test harness implement it. What `KeyGroup` does to it in
-one batch becomes durable as one, together with the batch, or not at all.
+Spark's state store, the local runtime's commit store and the test harness implement it. The changes that `KeyGroup`
+makes to it in one batch become durable atomically with the batch.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class GroupLog(ABC):
     """Rows of bytes numbered from 1, and one meta record.
 
     Attributes:
-        keeps: Whether rows are kept. If not, a batch leaves none, and does not encode what would be in them.
+        keeps: True if rows are kept. If not, a batch writes and encodes none.
     """
 
     keeps = True
     _decoded: tuple[bytes, GroupMeta] | None = None
 
     def meta(self, where: str) -> GroupMeta | None:
-        """Return the decoded meta record, ``None`` before the first commit; one object while the record is the same.
+        """Return the decoded meta record, ``None`` before the first commit; the same object for the same record.
 
         Raises:
             CorruptionError: It is damaged.
@@ -41,7 +41,7 @@ class GroupLog(ABC):
 
     @abstractmethod
     def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the rows from ``first`` to ``last``, both included, in order; rows that are not there are left out."""
+        """Yield the rows from ``first`` to ``last``, both included, in order; missing rows are left out."""
 
     @abstractmethod
     def append(self, row: int, record: bytes) -> None:
@@ -57,7 +57,7 @@ class GroupLog(ABC):
 
 
 class UnreadLog(GroupLog):
-    """The log of a group whose rows nothing reads, because its run leaves nothing behind: the meta record alone."""
+    """The log of a group whose rows are never read, because its run persists nothing: only the meta record."""
 
     keeps = False
 

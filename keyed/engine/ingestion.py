@@ -1,7 +1,7 @@
 """Ingestion time: the rows of a batch get the processing time of their batch as timestamp.
 
-It is done in the key group, because that knows the processing time of the batches before, behind which none goes back.
-Every key group hears of every batch, so all of them have the same time.
+The key group assigns it, because it knows the processing time of earlier batches, and none goes back behind them. Every
+key group gets every batch, so all of them have the same time.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def stamped(batch: Batch, spec: OperatorSpec, processing_time: int) -> Batch:
-    """Return a batch whose rows have a timestamp, and are combined where the function combines.
+    """Return a batch whose rows have a timestamp, and are combined if the function combines.
 
     Args:
-        batch: Rows without timestamps that were not combined on their way.
+        batch: Rows without timestamps that were not combined yet.
         spec: The operator.
         processing_time: The timestamp.
     """

@@ -1,4 +1,4 @@
-"""Initial state: entries from elsewhere that a key group writes before its first row, through its states.
+"""Initial state: external entries that a key group writes before its first row, through its states.
 
 They are written as a function would write them, so they are checked against the declared types, get their times to
 live, and are part of the group's first commit and so of its changelog.
@@ -29,24 +29,24 @@ from keyed.errors import KeyedError, RowError
 from keyed.shown import shown
 from keyed.ttl import TimeDomain
 
-#: What stands for the name of a state in rows that are timers.
+#: Names in place of a state's name in rows that are timers.
 TIMERS = {f"timer:{domain.value}": domain for domain in TimeDomain}
 
 
 def write_initial(
     entries: Iterable[InitialEntry], registry: Registry, scope: Scope, timers: TimerService | None, key_type_: str
 ) -> None:
-    """Write entries into the states of a key group, which are active.
+    """Write entries to the states of a key group, which are active.
 
     Args:
-        entries: The entries, those of a list in its order where they have no place.
+        entries: The entries; elements of a list are in its order if they have no place.
         registry: The states.
         scope: The scope, whose key is changed.
         timers: The timers; ``None`` if the function has none.
         key_type_: Type of the keys of the stream, empty while none is known.
 
     Raises:
-        RowError: A row does not fit; names it.
+        RowError: A row does not fit; the message names it.
     """
     writing = _Writing(registry, scope, timers, key_type_)
     for entry in entries:
@@ -74,15 +74,15 @@ class _Writing:
         key = normalised(entry.key)
         kind = key_type(key)
         if self._key_type and kind != self._key_type:
-            raise RowError(f"the key is of type {kind}, those of the stream of type {self._key_type}; convert it")
+            raise RowError(f"the key is of type {kind}, not {self._key_type} like the keys of the stream; convert it")
         self._key_type = kind
         encoded = encode_key(key)
         self._scope.key = key
         state = None if entry.state in TIMERS else self._registry.bound.get(entry.state)
         if state is None and entry.state not in TIMERS:
             raise RowError(
-                f"there is no state {entry.state!r}; there are {', '.join(sorted(self._registry.bound)) or 'none'}, "
-                f"and for timers {' and '.join(map(repr, TIMERS))}"
+                f"there is no state {entry.state!r}; the states are "
+                f"{', '.join(sorted(self._registry.bound)) or 'none'}, and for timers {' and '.join(map(repr, TIMERS))}"
             )
         if isinstance(state, BoundBroadcastState):
             raise RowError(
@@ -98,7 +98,7 @@ class _Writing:
         if entry.value is None and not isinstance(state, BoundMapState):
             raise RowError("the value is null; leave the row out")
         if isinstance(state, BoundListState):
-            # Its place among the others is known when all are there.
+            # Its place among the others is known when all were read.
             as_declared(entry.value, state.declaration.type)
             self._lists.setdefault((entry.state, encoded, encode_key(entry.namespace)), []).append(entry)
             return
@@ -112,7 +112,7 @@ class _Writing:
             self._put(state, entry)
 
     def _put(self, state: Any, entry: InitialEntry) -> None:
-        """Write an entry of a state other than a list or table."""
+        """Write an entry of a state that is neither a list nor a table."""
         declaration, name = state.declaration, entry.entry
         single = isinstance(state, BoundValueState | BoundReducingState | BoundAggregatingState)
         if single == (name is not None):
@@ -133,7 +133,7 @@ class _Writing:
         self._reset_time()
 
     def _set_time(self, state: Any, entry: InitialEntry) -> None:
-        """Let what is written now expire when the row says."""
+        """Set the clock so that the written entry expires at the row's time."""
         ttl, scope = state.declaration.ttl, self._scope
         if ttl is None or state.kind == "versioned":
             return
@@ -201,7 +201,7 @@ class _Writing:
             raise RowError(f"initial_state, rows of table state {state.name!r}: {error}") from error
 
 
-#: What pyarrow raises for a value that is not of a column's type; its own errors are among them.
+#: Exceptions of pyarrow for a value that does not fit a column's type, including its own classes.
 _UNFIT = (TypeError, ValueError, OverflowError)
 
 
@@ -213,7 +213,7 @@ def _table(state: BoundTableState, names: list[str], rows: list[dict[str, Any]])
 
 
 def _milliseconds(time: Any) -> int:
-    """Return a time that was given as a timestamp or as milliseconds.
+    """Return a time, given as a timestamp or as milliseconds, in milliseconds.
 
     Raises:
         RowError: It is neither.
@@ -221,5 +221,5 @@ def _milliseconds(time: Any) -> int:
     if isinstance(time, datetime):
         return instant_ms(time.replace(tzinfo=UTC) if time.tzinfo is None else time)
     if type(time) is not int:
-        raise RowError(f"{shown(time)} is no time; give a timestamp, or int milliseconds since the epoch")
+        raise RowError(f"{shown(time)} is not a time; give a timestamp, or int milliseconds since the epoch")
     return time

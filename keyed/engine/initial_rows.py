@@ -1,4 +1,4 @@
-"""The rows of an initial state: Arrow tables with the columns that state tables and Spark's state reader have."""
+"""The rows of an initial state: Arrow tables with the columns of state tables and of Spark's state reader."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from keyed.shown import shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What `StateDataset` and Spark's reader call columns that have a name here.
+#: Names of columns in `StateDataset` and Spark's reader, with the names here.
 _ALIASES = {"valid_from": "entry", "user_map_key": "entry", "user_map_value": "value", "list_element": "value"}
-#: Columns of theirs that say nothing about an entry.
+#: Columns of these that are not part of an entry.
 _NOT_READ = {"valid_to", "partition_id"}
 _NAMED = ("state", "namespace", "entry", "value", "expires")
 
 
 @attrs.frozen
 class InitialEntry:
-    """An entry that a key group starts with.
+    """An initial entry of a key group.
 
     Attributes:
         key: Its key.
         state: Name of its state, or ``timer:`` and the domain of a timer.
         entry: Key of a map entry, place in a list, time from which a version is valid, name of a timer.
-        value: Its value, or the time of a timer; a dictionary where its fields have columns of their own.
-        expires: When it expires, in milliseconds, if that was given.
+        value: Its value, or the time of a timer; a dictionary if its fields have their own columns.
+        expires: Its expiry time in milliseconds, if it was given.
         namespace: The namespace of the state, ``None`` for the state itself.
-        row: The row that it was read from, for messages.
+        row: The source row, for messages.
     """
 
     key: Any
@@ -48,7 +48,7 @@ class InitialEntry:
 
 
 def key_columns(names: Sequence[str], keys: Sequence[str], operator: str) -> list[str]:
-    """Return the columns that hold the key: those of ``key_by``, or ``key``, or ``key_1``, ``key_2`` and so on.
+    """Return the columns of the key: those of ``key_by``, or ``key``, or ``key_1``, ``key_2`` and so on.
 
     Raises:
         DefinitionError: There are none.
@@ -67,7 +67,7 @@ def key_columns(names: Sequence[str], keys: Sequence[str], operator: str) -> lis
 
 
 def flattened(table: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return a table whose ``key`` is no struct, as Spark's state reader has it, but the columns of the key."""
+    """Return a table with the columns of the key in place of a struct ``key``, as in Spark's state reader."""
     import pyarrow as pa
 
     if "key" not in table.column_names or not pa.types.is_struct(table.schema.field("key").type):
@@ -80,11 +80,12 @@ def flattened(table: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def entries_of(table: pa.Table, state: str | None, keys: Sequence[str], operator: str) -> Iterator[InitialEntry]:
-    """Yield the entries in a table.
+    """Yield the entries of a table.
 
     Args:
         table: The rows.
-        state: Name of the state, if all rows are of one; otherwise there is a column ``state``, or one for each state.
+        state: Name of the state, if all rows belong to one; otherwise there is a column ``state``, or one for each
+            state.
         keys: The key columns of the stream.
         operator: Name of the operator, for messages.
 
@@ -120,10 +121,10 @@ def _milliseconds(time: Any) -> int | None:
 
 
 def _namespace(row: dict[str, Any]) -> Any:
-    """Return the namespace of a row: a text is JSON, as state tables have it, anything else is the namespace.
+    """Return the namespace of a row: a text is JSON, as in state tables; any other value is the namespace.
 
     Raises:
-        RowError: A text is no JSON.
+        RowError: A text is not JSON.
     """
     namespace = row.get("namespace")
     if isinstance(namespace, str):
@@ -131,7 +132,7 @@ def _namespace(row: dict[str, Any]) -> Any:
             namespace = json.loads(namespace)
         except ValueError:
             raise RowError(
-                f"initial_state, row {shown(row)}: a text in the column namespace is JSON, as state tables have it: "
+                f"initial_state, row {shown(row)}: a text in the column namespace has to be JSON, as in state tables: "
                 f"{json.dumps(namespace)!r} for {namespace!r}"
             ) from None
     return _with_tuples(_plain(namespace))
@@ -142,7 +143,7 @@ def _with_tuples(namespace: Any) -> Any:
 
 
 def _plain(entry: Any) -> Any:
-    """Return what stands for an entry: of a struct its field, or the tuple of its fields."""
+    """Return the value of an entry: for a struct, its field or the tuple of its fields."""
     if not isinstance(entry, dict):
         return entry
     parts = tuple(entry.values())

@@ -1,9 +1,9 @@
 """The form of values in the overlay, so that a function and its state never share mutable objects.
 
-What `take` gets from a function is stored as it is then, and what `give` gives is the function's own. Values that
-cannot change are held as they come back from their bytes; of others the bytes are held, so that each call has the
-effect that it would have if the batch ended there. Accumulators belong to the engine alone, so they are held as objects
-that are changed in place.
+`take` stores a function's value at that moment, and `give` returns the function's own copy. Immutable values are held
+as they would be decoded from their bytes. Of mutable values the bytes are held, so that each call has the same effect
+as if the batch ended there. Accumulators belong only to the engine, so they are held as objects that are changed in
+place.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Isolation:
     """The form in which values are held.
 
     Attributes:
-        take: What is held of a value that a function gives.
-        give: The value that a function gets of what is held.
-        encode: What is held as bytes.
-        decode: What is held of bytes.
-        unchanged: Whether all of what is held is seen to be what `decode` makes of its bytes.
-        plain: Classes whose values `take` gives back as they are, so that the call can be spared; it may add to them.
-        gives_held: Whether `give` does nothing.
-        in_place: Whether what is held may be changed where it is, and so counts as written once it was read.
+        take: Converts a function's value to its held form.
+        give: Converts a held value to the function's value.
+        encode: Converts a held value to bytes.
+        decode: Converts bytes to a held value.
+        unchanged: Returns true if all held values are known to equal `decode` of their bytes.
+        plain: Classes whose values `take` returns unchanged, so that the call can be skipped; it may add classes.
+        gives_held: True if `give` does nothing.
+        in_place: True if held values may be changed in place, and therefore count as written once they were read.
     """
 
     take: Callable[[Any], Any]
@@ -48,17 +48,17 @@ class Isolation:
 
 
 class _Encoded(bytes):
-    """The bytes of a value, where values that cannot change are held beside them."""
+    """The bytes of a value, in a form that also holds immutable values as they are."""
 
     __slots__ = ()
 
 
 def isolation_of(codec: ValueCodec, *, in_place: bool = False) -> Isolation:
-    """Return how the values of a declared type are held.
+    """Return the form in which the values of a declared type are held.
 
     Args:
         codec: The codec of the type.
-        in_place: Whether the function may change them where they are.
+        in_place: True if the function may change them in place.
     """
     if codec.immutable:
         return _unchanging(codec)
@@ -75,7 +75,7 @@ def isolation_of(codec: ValueCodec, *, in_place: bool = False) -> Isolation:
 
 
 def owned(codec: ValueCodec) -> Isolation:
-    """Return how accumulators are held, into which a copy of each value goes, and of which copies come out."""
+    """Return the form in which accumulators are held: values are copied into them, and out of them."""
     if codec.immutable:
         return isolation_of(codec)
     round_tripped = _round_tripped(codec, snapshot)
@@ -83,14 +83,14 @@ def owned(codec: ValueCodec) -> Isolation:
 
 
 def _unchanging(codec: ValueCodec) -> Isolation:
-    """Return how values that cannot change are held."""
+    """Return the form in which immutable values are held."""
     encode, decode, plain = codec.encode, codec.decode, set(codec.classes)
     if codec.exact is not None:
         stored = _round_tripped(codec, _itself)
         return Isolation(stored, _itself, encode, decode, codec.unchanged, plain, gives_held=True)
 
     def take(value: Any) -> Any:
-        # Of each class one value is checked now, the others when they are written.
+        # One value of each class is checked now, the others when they are written.
         encode(value)
         plain.add(value.__class__)
         return value
@@ -99,7 +99,7 @@ def _unchanging(codec: ValueCodec) -> Isolation:
 
 
 def _round_tripped(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a function that gives a value as it comes back from its bytes; ``taken`` of it where that is the same."""
+    """Return a function that decodes a value from its bytes, or returns ``taken`` of it if that is equal."""
     exact: Callable[[Any], bool] = _is_exact if codec.by_value else codec.exact or (lambda _: True)
 
     def round_tripped(value: Any) -> Any:
@@ -107,7 +107,7 @@ def _round_tripped(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[
             if exact(value):
                 return taken(value)
         except (AttributeError, TypeError, IndexError):
-            # It is not of the type, which encoding says.
+            # It does not have the declared type, and encoding raises the error.
             pass
         return codec.decode(codec.encode(value))
 
@@ -115,7 +115,7 @@ def _round_tripped(codec: ValueCodec, taken: Callable[[Any], Any]) -> Callable[[
 
 
 def _by_value(codec: ValueCodec) -> Isolation:
-    """Return how values without a declared type are held: as they are, or their bytes."""
+    """Return the form in which values without a declared type are held: unchanged, or their bytes."""
 
     def take(value: Any) -> Any:
         return value if _comes_back_as_it_is(value) else _Encoded(codec.encode(value))
@@ -136,14 +136,14 @@ def _by_value(codec: ValueCodec) -> Isolation:
     return Isolation(take, give, encode, decode, unchanged, _PLAIN)
 
 
-#: Datetimes are not among them, because they come back in UTC.
+#: Datetimes are not included, because they are decoded in UTC.
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes, dt.date, dt.timedelta, Decimal, UUID})
 _COLLECTIONS = frozenset({list, tuple, set, frozenset})
 _all_plain = _PLAIN.issuperset
 
 
 def _comes_back_as_it_is(value: Any) -> bool:
-    """Return whether a value is immutable and not changed by being stored. For most the class decides."""
+    """Return true if a value is immutable and storing does not change it. For most values the class decides."""
     cls = value.__class__
     if cls in _PLAIN:
         return True
@@ -151,7 +151,7 @@ def _comes_back_as_it_is(value: Any) -> bool:
 
 
 def _is_exact(value: Any) -> bool:
-    """Return whether a value without a declared type comes back as it was."""
+    """Return true if a value without a declared type is decoded unchanged."""
     cls = value.__class__
     if cls in _PLAIN:
         return True

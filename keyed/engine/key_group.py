@@ -54,8 +54,8 @@ def check_group(meta: GroupMeta, spec: OperatorSpec, index: int) -> None:
     """Check that a log belongs to a key group of an operator.
 
     Raises:
-        OperatorChanged: It is another operator's.
-        ParallelismChanged: It is of another number of key groups, or of another one of them.
+        OperatorChanged: It belongs to another operator.
+        ParallelismChanged: It belongs to another number of key groups, or to another group.
     """
     if meta.operator != spec.name:
         raise OperatorChanged(
@@ -77,7 +77,7 @@ def check_group(meta: GroupMeta, spec: OperatorSpec, index: int) -> None:
 
 
 class KeyGroup:
-    """Runs batches of one key group. What a batch does to the log becomes durable with the batch, or not at all.
+    """Runs batches of one key group. The changes of a batch to the log become durable atomically with the batch.
 
     Args:
         spec: The operator.
@@ -86,7 +86,7 @@ class KeyGroup:
         replica: The group's local store.
         writer: Writer of the group's changelog, if there is one.
         log_id: Identity of the group's log, if it has none yet.
-        stages: Whether somebody publishes a batch that is staged.
+        stages: True if staged batches are published.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class KeyGroup:
         self._registry: Registry | None = None
         self._work: Work | None = None
         self._loaded = False
-        #: When a channel becomes idle, after the first batch of this object.
+        #: Time at which a channel becomes idle, after the first batch of this object.
         self._idle_at: int | None = None
 
     def run(self, batch: Batch, clock: Callable[[], int] = lambda: 0) -> BatchResult:
@@ -126,12 +126,12 @@ class KeyGroup:
         Raises:
             CheckpointError: The log belongs to another operator, parallelism, key or state schema, or is finished.
             CorruptionError: The log is damaged.
-            KeyedError: What the function or its use of the API raised. Nothing is committed then.
+            KeyedError: The function failed, or used the API wrongly. Nothing is committed then.
         """
         try:
             return self._run(batch, clock)
         except LocalStoreError:
-            # The store is a cache: once more, from the log.
+            # The store is a cache: run again, with a store rebuilt from the log.
             self.close()
             self._replica.store.reset()
             if batch.consumer is not None:
@@ -139,7 +139,7 @@ class KeyGroup:
             return self._run(batch, clock)
 
     def committed(self) -> tuple[GroupMeta | None, LocalStore]:
-        """Return the meta record and the local store, level with what is committed.
+        """Return the meta record and the local store, up to date with the committed log.
 
         Raises:
             CorruptionError: The log is damaged.
@@ -149,7 +149,7 @@ class KeyGroup:
         return meta, self._replica.store
 
     def is_due(self, processing_time: int) -> bool:
-        """Return whether a timer, in processing or ingestion time, or the idleness of a source is due without rows.
+        """Return true if a timer, in processing or ingestion time, or the idleness of a source is due without rows.
 
         Raises:
             CorruptionError: The log is damaged.
@@ -165,12 +165,12 @@ class KeyGroup:
         return reached is not None and next(store.due(TIMER_EVENT, reached), None) is not None
 
     def counters(self) -> dict[str, int]:
-        """Return the counters as they are committed; none before the first commit."""
+        """Return the committed counters; none before the first commit."""
         meta = self._log.meta(self._where)
         return {} if meta is None else meta.counters
 
     def key_type(self) -> str:
-        """Return the type of the keys as it is committed; empty while none is known."""
+        """Return the committed type of the keys; empty while none is known."""
         meta = self._log.meta(self._where)
         return "" if meta is None else meta.key_type
 
@@ -180,10 +180,10 @@ class KeyGroup:
         return {name: state.declaration for name, state in bound.items()}
 
     def flush(self) -> None:
-        """Export the last commit, which nothing will undo any more, to the changelog.
+        """Export the last commit, which can no longer be undone, to the changelog.
 
         Raises:
-            ChangelogError: It cannot be written, or holds something else.
+            ChangelogError: It cannot be written, or has another history.
             CorruptionError: The log is damaged.
         """
         meta, _ = self.committed()
@@ -191,10 +191,11 @@ class KeyGroup:
         self._export(meta)
 
     def loader(self, commit: int, states: dict[str, Any]) -> Loader:
-        """Return what loads the group with entries from elsewhere. It has no state yet.
+        """Return a loader for the group, which has no state yet.
 
         Args:
-            commit: Number of its first commit. List elements are ordered by commit, so it is at least that of theirs.
+            commit: Number of its first commit. List elements are ordered by commit, so it is not below the commits of
+                the loaded elements.
             states: Descriptions of the states, with the ids that the entries have.
 
         Raises:
@@ -202,7 +203,7 @@ class KeyGroup:
             StateSchemaChanged: The function's states do not fit them.
         """
         spec = self._spec
-        # The ids of the states may be others than those of a try before.
+        # The ids of the states may differ from those of an earlier attempt.
         self.close()
         self._export(None)
         meta = GroupMeta(self._log_id, spec.name, self.index, spec.parallelism, commit, random_id(), states=states)
@@ -223,12 +224,12 @@ class KeyGroup:
         if old is not None:
             check_group(old, self._spec, self.index)
         replayed, rebuilt = self._replica.catch_up(log, old, self._where)
-        # What was loaded just now is committed with this batch, or not at all.
+        # Entries that were just loaded are committed with this batch, or not at all.
         exported = self._export(None if self._loaded else old)
         meta = self._next_meta(old, batch)
         if old is not None and old.ended:
             return self._finished(batch, old)
-        self._settle_keys(meta, batch)
+        self._check_keys(meta, batch)
         work, registry = self._open(meta)
         scope = self._scope
         before = MIN_TIMESTAMP if old is None else old.processing_time
@@ -269,21 +270,21 @@ class KeyGroup:
         return BatchResult(done.main, done.side, scope.watermark, counters, meta.commit, changed, due, staged, idle)
 
     def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> str:
-        """Append the segment, clean the oldest rows and write the meta record. Gives the attempt if it is staged."""
+        """Append the segment, clean the oldest rows and write the meta record. Returns the attempt if it is staged."""
         log = self._log
-        # The last look at the local store but for that of the cleaning: if it fails, the log is still as it was.
+        # The last read of the local store except for the cleaning: if it fails, the log is unchanged.
         meta.hash = self._hash(meta.hash, changes)
         rows_before, before = meta.last_row, meta.head
         blocks: list[Any] = []
         rows: list[bytes] = []
         if not log.keeps:
-            # Without content it is there for the local store alone.
+            # A segment without content only advances the local store.
             rows = [b""] if changes.delta != Delta() else []
         else:
             blocks = list(changes.delta.log_blocks())
             size = sum(size for size, _ in blocks)
             reappended = clean(log, meta, self._replica.store, changes.delta, size, self._where)
-            # A batch that changed nothing leaves no row, only its clocks and counters.
+            # A batch without changes writes no row, only its clocks and counters.
             if blocks or reappended.records:
                 rows = encode_rows(meta.commit, reappended.log_blocks(), blocks, meta.attempt, before)
         if rows:
@@ -316,7 +317,7 @@ class KeyGroup:
         return hash_text(live.value)
 
     def _export(self, meta: GroupMeta | None) -> int:
-        """Give the changelog, if there is one, the last commit. Returns how many records that has."""
+        """Export the last commit to the changelog, if there is one. Returns the number of its records."""
         writer, replica = self._writer, self._replica
         if writer is None:
             return 0
@@ -324,22 +325,22 @@ class KeyGroup:
             check_new(writer, self._where)
             return 0
         if not meta.hash:
-            # The batches before had no changelog.
+            # The earlier batches had no changelog.
             meta.hash = hash_text(contents_hash(replica.store, meta.states).value)
         blocks = replica.take_committed(meta)
         export(self._log, meta, writer, lambda: replica.store, self._where, blocks)
         last = writer.last()
-        # Also if an attempt before this one has exported it.
+        # Also if an earlier attempt has exported it.
         return last.records if last is not None else 0
 
     def _next_meta(self, old: GroupMeta | None, batch: Batch) -> GroupMeta:
-        """Return the meta record that this batch will leave, as far as it is known before it runs."""
+        """Return the next meta record, as far as it is known before the batch runs."""
         spec = self._spec
         if old is None:
             meta = GroupMeta(self._log_id, spec.name, self.index, spec.parallelism)
         else:
             meta = attrs.evolve(old, counters=dict(old.counters))
-        # A batch that reached no key group has an id all the same.
+        # A batch that reached no key group also has an id.
         number = meta.commit + 1 if batch.id is None else max(meta.commit + 1, sequence_of(batch.id))
         meta.skipped, meta.commit = number - meta.commit - 1, number
         meta.previous, meta.attempt = meta.attempt, random_id()
@@ -347,11 +348,11 @@ class KeyGroup:
         return meta
 
     def _batch_watermark(self, meta: GroupMeta, before: int, batch: Batch) -> tuple[int, int | None, bool]:
-        """Return the watermark after a batch, the processing time at which silence moves it, and whether all is silent.
+        """Return the watermark after a batch, when idleness advances it, and whether all inputs are idle.
 
         Args:
-            meta: The record that the batch will leave: it gets the channels.
-            before: Processing time of the batch before.
+            meta: The next meta record, which gets the channels.
+            before: Processing time of the previous batch.
             batch: The batch.
         """
         watermark, strategies = meta.watermark, self._spec.strategies
@@ -387,7 +388,7 @@ class KeyGroup:
         return self._work, self._registry
 
     def _finished(self, batch: Batch, meta: GroupMeta) -> BatchResult:
-        """Return a batch after the end of input: nothing may come any more."""
+        """Return the result of a batch after the end of input, which may have no rows."""
         rows = sum(len(keys) for keys, *_ in (*batch.chunks(), *batch.broadcast()))
         rows += sum(table.num_rows for table in (batch.table(), batch.table2()) if table is not None)
         if rows:
@@ -398,10 +399,10 @@ class KeyGroup:
         main = EmittedTables() if isinstance(self._spec.function, VectorizedFunction) else Emitted()
         return BatchResult(main, {}, meta.watermark, meta.counters, meta.commit)
 
-    def _settle_keys(self, meta: GroupMeta, batch: Batch) -> None:
+    def _check_keys(self, meta: GroupMeta, batch: Batch) -> None:
         """Check the keys of a batch against those of the commits before, and record them.
 
-        A checkpoint or changelog of a version that did not record them takes on those of the query, if the state fits.
+        A checkpoint or changelog of a version that did not record them gets those of the query, if the state fits.
         """
         spec, columns = self._spec, list(self._spec.keys)
         where = f"operator {spec.name!r}"
@@ -416,7 +417,8 @@ class KeyGroup:
         if meta.key_columns is None and meta.previous and meta.states:
             if self.index == 0:
                 _log.warning(
-                    "%s: an earlier version wrote the state, and did not record that it is keyed by %s; it is now",
+                    "%s: an earlier version wrote the state, and did not record that it is keyed by %s; this is "
+                    "recorded now",
                     where,
                     ", ".join(columns) or "a function",
                 )
@@ -428,7 +430,7 @@ class KeyGroup:
         if batch.key_type and meta.key_type != batch.key_type:
             raise KeysChanged(
                 f"{where}: the keys of the state are of type {meta.key_type}, those of the rows of type "
-                f"{batch.key_type}, so they are other keys; convert them to {meta.key_type}, or start from a new "
+                f"{batch.key_type}, so they are different keys; convert them to {meta.key_type}, or start from a new "
                 "checkpoint"
             )
 

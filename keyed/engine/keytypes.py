@@ -1,9 +1,9 @@
-"""Refused keys: those of another type than the others, and those that an earlier version stored as several keys.
+"""Refused keys: keys of another type than the others, and keys that an earlier version stored as several keys.
 
-Python takes 1, 1.0 and True for the same key, so keys are of one type, and normalised where they enter. An earlier
-version kept keys apart within a batch although their bytes are equal: NaN, repeated hours. Each of them wrote the same
-entry, so a commit has its address more than once, and the last one won. What its value should be is lost, and the hash
-of the live entries in the commit's marker is wrong.
+1, 1.0 and True are equal in Python, so keys have one type, and are normalised on entry. An earlier version kept keys
+separate within a batch although their bytes are equal: NaN, repeated hours. Each of them wrote the same entry, so a
+commit has its address more than once, and the last one won. The correct value is lost, and the hash of the live entries
+in the commit's marker is wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from keyed.shown import shown
 
 
 class KeyTypes:
-    """Checks and normalises keys from sources whose columns have no types of their own."""
+    """Checks and normalises keys from sources without column types."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
@@ -30,12 +30,12 @@ class KeyTypes:
         self.name = ""
 
     def check(self, key: Any, element: Any) -> Any:
-        """Return the key as it is stored (`keyed.codec.keys.normalised`), if it is of the type of those before it.
+        """Return the key in its stored form (`keyed.codec.keys.normalised`), if it has the type of the earlier keys.
 
         Raises:
-            NullKeyError: It is ``None``, or has a part that is.
+            NullKeyError: It is ``None``, or has a part that is ``None``.
             KeyTypeError: Its type, or a part's, differs from the first key's.
-            EncodingError: It is of a type, or a value, that cannot be a key.
+            EncodingError: Its type or value cannot be a key.
         """
         try:
             kind = self.kind(key)
@@ -44,7 +44,7 @@ class KeyTypes:
         if kind is self._seen or kind == self._seen:
             return key if kind in STORED_AS_THEY_ARE else self._stored(key, element)
         if is_null(key):
-            # Those of a source were looked for before.
+            # Keys of a source were checked before.
             raise null_key(self._operator, key, element, of_source=False)
         if self._seen is not None:
             raise KeyTypeError(
@@ -56,16 +56,16 @@ class KeyTypes:
         return key
 
     def misfit(self, key: Any, committed: str) -> str | None:
-        """Return why a key, which can be stored, is not of the type of those before it; ``None`` if it is.
+        """Return the reason why a storable key does not have the type of the earlier keys; ``None`` if it has.
 
         Args:
-            key: The key. The first one decides, if nothing is committed yet.
+            key: The key. The first key determines the type, if none is committed yet.
             committed: Type of the keys of the state; empty while it has none.
         """
         name = key_type(normalised(key))
         expected = self.name or committed
         if expected and name != expected:
-            return f"key: it is of type {name}, those before it of type {expected}"
+            return f"key: it is of type {name}, the keys before it are of type {expected}"
         if not expected:
             self.check(key, None)
         return None
@@ -96,21 +96,21 @@ def check_not_merged(operator: str, commits: Iterable[Iterable[Delta]]) -> None:
         commits: The changes of each commit.
 
     Raises:
-        KeysChanged: One does; names the key.
+        KeysChanged: One does; the message names the key.
     """
     for changes in commits:
         seen = set()
         for prefix, sub, _ in (entry for delta in changes for entry in delta.entries):
             if (prefix, sub) in seen:
                 raise KeysChanged(
-                    f"operator {operator!r}: key {key_of(prefix)!r} was several keys to the version that wrote its "
-                    "state, and is one now; the state that it should have is lost: start from a new checkpoint, "
-                    "without restore_from="
+                    f"operator {operator!r}: key {key_of(prefix)!r} was several keys in the version that wrote its "
+                    "state, and is one key now; its correct state is lost: start from a new checkpoint, without "
+                    "restore_from="
                 )
             seen.add((prefix, sub))
 
 
 def deltas_by_commit(rows: Iterable[LogRow], where: str) -> Iterator[Iterator[Delta]]:
-    """Yield the changes in log rows, for each commit by itself."""
+    """Yield the changes in log rows, separately for each commit."""
     for _, commit in groupby(rows, lambda row: row.commit):
         yield deltas((block for row in commit for block in row.changed), {}, where)

@@ -1,4 +1,4 @@
-"""Gives a key group that has no state yet the entries of others: of a changelog, or of another number of groups."""
+"""Loading of a key group without state from a changelog, or from another number of groups."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from keyed.engine.segment import encode_rows
 
 
 class Loader:
-    """Loads one key group: first its local store, in which later changes of an entry win, and from it the log.
+    """Loads one key group: first its local store, in which later changes of an entry win, and then the log from it.
 
     Args:
         log: The group's log, without a meta record.
         store: The group's local store.
-        meta: The meta record that the group is to have. What depends on the entries is filled in.
+        meta: The meta record of the group. The fields that depend on the entries are filled in.
 
     Attributes:
         broadcast: The number and hash of the entries of broadcast states, once the log is written.
@@ -37,14 +37,14 @@ class Loader:
         self._applying = Applying(store, meta.log_id, 0)
 
     def add(self, delta: Delta) -> None:
-        """Write entries and rows, and remove those that are ``None``: about a megabyte at most."""
+        """Write entries and rows, and remove entries that are ``None``: at most about a megabyte per call."""
         self._applying.add(delta)
 
     def write_log(self, written: Callable[[], object] = lambda: None) -> GroupMeta:
-        """Write the log. It counts for nothing before `write_meta`.
+        """Write the log, which has no effect before `write_meta`.
 
         Args:
-            written: Called after each part of the log, which may be committed by itself.
+            written: Called after each part of the log, which may be committed separately.
 
         Returns:
             The meta record.
@@ -78,5 +78,5 @@ class Loader:
         return meta
 
     def write_meta(self) -> None:
-        """Write the meta record, with which the group has its state. To be committed with those of all groups."""
+        """Write the meta record, which makes the state effective. Commit it together with those of all groups."""
         self._log.write_meta(encode_meta(self.meta))

@@ -10,16 +10,16 @@ from typing import Any
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Chunk
 
-#: Chunks of one input, and the side that it is on; ``None`` where the function has one side.
+#: Chunks of one input, and its side; ``None`` if the function has one side.
 Part = tuple[Iterable[Chunk], int | None]
 
 
 def merged_chunks(parts: Sequence[Part], *, by_time: bool) -> Iterator[Chunk]:
-    """Yield the rows of several inputs: by time, those of equal times in the order of the inputs.
+    """Yield the rows of several inputs by time; rows of equal times in the order of the inputs.
 
     Args:
-        parts: The inputs. Each is in the order in which it runs by itself.
-        by_time: Whether rows run by time, which all of them have then; otherwise one input runs after the other.
+        parts: The inputs, each in the order in which it would run alone.
+        by_time: True if rows run by time; all of them need a time then. Otherwise one input runs after the other.
     """
     if not by_time:
         for chunks, side in parts:
@@ -27,7 +27,7 @@ def merged_chunks(parts: Sequence[Part], *, by_time: bool) -> Iterator[Chunk]:
         return
     heads = [head for head in (_Head(iter(chunks), side) for chunks, side in parts) if head.fill()]
     while len(heads) > 1:
-        # Nothing that is still to come of any input is before the end of the chunk that ends first.
+        # No later row of any input is before the end of the chunk that ends first.
         first = min(heads, key=lambda head: head.last)
         until, is_after = first.last, False
         taken = []
@@ -47,7 +47,7 @@ def _of_side(chunk: Chunk, side: int | None) -> Chunk:
 
 
 class _Head:
-    """The chunk of an input that is being merged, and where its rest begins."""
+    """The current chunk of an input, and the index of its first unread row."""
 
     def __init__(self, chunks: Iterator[Chunk], side: int | None) -> None:
         self.chunks, self.side = chunks, side
@@ -58,7 +58,7 @@ class _Head:
         self._start = 0
 
     def fill(self) -> bool:
-        """Take the next chunk if the last one is used up. Whether there are rows."""
+        """Read the next chunk if the current one is used up. Returns true if there are rows."""
         while self._start == len(self._keys):
             chunk = next(self.chunks, None)
             if chunk is None:
@@ -75,7 +75,7 @@ class _Head:
         return self._order[-1]
 
     def take(self, until: int | None, *, inclusive: bool = True) -> Chunk:
-        """Take the rows up to a time, or before it; all where there is none."""
+        """Remove and return the rows up to a time, or before it; all rows without a time."""
         start, end = self._start, len(self._keys)
         if until is not None:
             end = (bisect_right if inclusive else bisect_left)(self._order, until, start)
@@ -85,7 +85,7 @@ class _Head:
 
 
 def _order_of(times: Sequence[Any]) -> Sequence[int]:
-    """Return times as what they are sorted by: rows of processing-time timers, which have none, come first."""
+    """Return the sort keys of times: rows of processing-time timers, which have none, come first."""
     return [MIN_TIMESTAMP if time is None else time for time in times] if None in times else times
 
 

@@ -1,4 +1,4 @@
-"""The meta record of a key group: where its log stands, its clocks and its counters.
+"""The meta record of a key group: the position of its log, its clocks and its counters.
 
 A frame (`keyed.codec.frames`) of kind ``KMET``, version 1, whose payload is msgpack of the fields of `GroupMeta` as a
 map. Fields added later need a default.
@@ -20,28 +20,28 @@ class GroupMeta:
     """The meta record of a commit, beside its log rows.
 
     Attributes:
-        log_id: Identity of the log, made with its first commit.
+        log_id: Identity of the log, created with its first commit.
         operator: Name of the operator.
         group: Index of the key group.
         parallelism: Number of key groups.
         commit: Number of the last commit; 0 before the first.
         attempt: Identity of the attempt that made the last commit.
-        first_row: First log row that is still there.
+        first_row: First existing log row.
         last_row: Last log row.
         head: Identity of the attempt that wrote the last row; empty while there is none.
-        log_bytes: Bytes of the rows that are there.
+        log_bytes: Bytes of the existing rows.
         watermark: Milliseconds.
         processing_time: Milliseconds.
-        ended: Whether the input has ended (drain).
+        ended: True if the input has ended (drain).
         states: Descriptions of the states by name, with their ids.
-        counters: Cumulative counters and present values by name, see `keyed.engine.counters`.
-        previous: Identity of the attempt that made the commit before the last one.
-        commit_rows: Log rows that the last commit appended: what a changelog is given of it.
-        hash: Hash of the live entries as text (`keyed.content.entry_hash`) while there is a changelog; else empty.
-        key_columns: Columns of the key, none where it is a function of the element; ``None`` if they were not recorded.
+        counters: Cumulative counters and current values by name, see `keyed.engine.counters`.
+        previous: Identity of the attempt of the commit before the last one.
+        commit_rows: Number of log rows that the last commit appended, for the export to a changelog.
+        hash: Hash of the live entries as text (`keyed.content.entry_hash`) with a changelog; otherwise empty.
+        key_columns: Columns of the key, none if it is a function of the element; ``None`` if they were not recorded.
         key_type: Type of the keys (`keyed.codec.keys.key_type`); empty before the first key, or if it was not recorded.
-        channels: The sources and partitions that the operator reads, where there are several.
-        skipped: How many numbers the last commit left out: those of batches that reached no key group.
+        channels: The sources and partitions that the operator reads, if there are several.
+        skipped: Number of sequence numbers that the last commit left out, of batches that reached no key group.
     """
 
     log_id: str
@@ -68,7 +68,7 @@ class GroupMeta:
     skipped: int = 0
 
     def follows(self, sequence: int, attempt: str) -> bool:
-        """Return whether the last commit follows a commit directly, or after an empty one in place of a skipped one."""
+        """Return true if the last commit follows a commit directly, or after an empty one in place of a skipped one."""
         return attempt == self.previous and self.commit - 1 - self.skipped <= sequence < self.commit
 
     @property

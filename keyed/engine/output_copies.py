@@ -1,4 +1,4 @@
-"""Takes outputs as they are when a function gives them, so that nothing that it does afterwards changes them."""
+"""Copies of outputs at the moment of the emission, so that later changes by the function have no effect."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from keyed.shown import mistaken
 
 
 class OutputCopies:
-    """Takes the values of one output.
+    """Copies the values of one output.
 
     Args:
-        schema: Its columns, where they are declared.
+        schema: Its columns, if they are declared.
 
     Attributes:
-        as_they_are: Classes whose values are taken as they are, so that a call can be spared.
+        as_they_are: Classes whose values need no copy, so that a call can be skipped.
     """
 
     def __init__(self, schema: Schema | None) -> None:
         self.as_they_are: set[type] = set(UNCHANGING)
-        #: Whether nothing that a column takes can change: then a row cannot, if it is a tuple.
+        #: True if all columns have immutable types, so that rows that are tuples are immutable.
         self._is_flat = schema is not None and not any("<" in type_ or type_ == "binary" for _, type_ in schema.columns)
         if self._is_flat:
             self.as_they_are.add(tuple)
 
     def take(self, value: Any) -> Any:
-        """Return ``value`` as it is now.
+        """Return ``value``, or a copy of it if it is mutable.
 
         Raises:
-            EncodingError: It can change, and cannot be copied.
+            EncodingError: It is mutable, and cannot be copied.
         """
         if value.__class__ in self.as_they_are or (self._is_flat and isinstance(value, tuple)):
             return value
@@ -40,5 +40,5 @@ class OutputCopies:
         except EncodingError:
             wrong = mistaken(value)
             if wrong:
-                raise EncodingError(f"an output cannot be taken: {wrong}") from None
+                raise EncodingError(f"an output cannot be copied: {wrong}") from None
             raise

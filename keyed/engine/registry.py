@@ -1,4 +1,4 @@
-"""The states of one operator: which there are, under which ids, and whether they fit what a checkpoint holds."""
+"""The states of one operator: their names and ids, and their check against a checkpoint."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BOUND: dict[str, Any] = {
 
 
 class Registry:
-    """Binds states to a batch, and is the `keyed.context.OpenContext` that ``open`` gets.
+    """Binds states to a batch, and implements the `keyed.context.OpenContext` of ``open``.
 
     Args:
         spec: The operator.
@@ -48,7 +48,7 @@ class Registry:
         self._stored = stored
         self._ids = {name: int(state["id"]) for name, state in stored.items()}
         self.bound: dict[str, Any] = {}
-        #: Those of them that belong to keys, and those that do not.
+        #: The states that belong to keys, and those that do not.
         self.keyed: dict[str, Any] = {}
         self.broadcast: dict[str, BoundBroadcastState] = {}
         self._schemas: dict[str, StateSchema] = {}
@@ -59,9 +59,9 @@ class Registry:
         return f"OpenContext(operator {self._spec.name!r}, key group {self._group} of {self._spec.parallelism})"
 
     def bind_declared(self, function: Function) -> None:
-        """Bind the broadcast states, and the declared ones to the attributes of ``function``, a copy of the operator's.
+        """Bind the broadcast states and the declared states, the latter to attributes of ``function``.
 
-        An attribute that is the descriptor of a broadcast state stays as it is.
+        ``function`` is a copy of the operator's. An attribute that is a broadcast state's descriptor stays.
         """
         for descriptor in self._spec.broadcast:
             self.broadcast[descriptor.name] = self._bind(descriptor, BoundBroadcastState)
@@ -70,11 +70,11 @@ class Registry:
                 function.__dict__[attribute] = self._bind(state)
 
     def check(self) -> None:
-        """Check the states, now all known, against the checkpoint's.
+        """Check all states against those of the checkpoint.
 
         Raises:
-            StateDefinitionError: What names the namespaces of one is no value state.
-            StateSchemaChanged: One changed in a way that its stored values do not survive.
+            StateDefinitionError: The ``named_by`` of a state is not a value state.
+            StateSchemaChanged: One changed incompatibly with its stored values.
         """
         for schema in self._schemas.values():
             names = None if schema.named_by is None else self._schemas.get(schema.named_by)
@@ -88,17 +88,17 @@ class Registry:
         self._checked = True
 
     def watch(self, function: Function) -> None:
-        """Remember the states that are attributes of the opened function, for `check_attributes`."""
+        """Record the states that are attributes of the opened function, for `check_attributes`."""
         self._attributes = {name: state for name, state in vars(function).items() if isinstance(state, State)}
 
     def check_attributes(self, function: Function) -> None:
         """Check that a call has not replaced a state by a value.
 
-        Declarations on the class refuse that when it happens. This finds it for states that the function got in
-        ``open``, or declares on the object, before anything of the batch is committed.
+        Declarations on the class refuse such an assignment at once. This check finds it for states that the function
+        got in ``open``, or declares on the object, before the batch is committed.
 
         Raises:
-            StateAccessError: It has.
+            StateAccessError: A state was replaced.
         """
         attributes = vars(function)
         for name, state in self._attributes.items():
@@ -119,7 +119,7 @@ class Registry:
             state.deactivate()
 
     def flush(self, changes: Changes) -> None:
-        """Give what the batch changed."""
+        """Write the changes of the batch."""
         try:
             for state in self.bound.values():
                 state.flush(changes)
@@ -127,14 +127,14 @@ class Registry:
             raise EncodingError(f"operator {self._spec.name!r}, key group {self._group}: {error}") from error
 
     def described(self) -> dict[str, Any]:
-        """Return descriptions with ids, as they are stored."""
+        """Return descriptions with ids, in their stored form."""
         return {name: {"id": self._ids[name], "schema": schema.to_json()} for name, schema in self._schemas.items()}
 
     def _bind(self, declaration: State, kind: Any = None) -> Any:
         name = declaration.name
         if self._checked:
             raise StateAccessError(
-                f"{declaration.kind} state {name!r} of operator {self._spec.name!r} was asked for after open, when the "
+                f"{declaration.kind} state {name!r} of operator {self._spec.name!r} was requested after open, when the "
                 "states were checked against the checkpoint; declare it on the class, or get it in open and keep it"
             )
         if name in self.bound:
@@ -149,7 +149,7 @@ class Registry:
         self._schemas[name] = describe(bound, len(self._spec.keys))
         return bound
 
-    # What open() gets -------------------------------------------------------------------------------------------
+    # The methods for open() -------------------------------------------------------------------------------------------
 
     def get_task_name(self) -> str:
         return self._spec.name
@@ -180,7 +180,7 @@ class Registry:
 
 
 def describe(bound: Any, stream_keys: int) -> StateSchema:
-    """Return the description of a bound state's declaration, as it is stored and compared.
+    """Return the description of a bound state's declaration, which is stored and compared.
 
     Args:
         bound: The state.

@@ -1,4 +1,4 @@
-"""A key group's local store, kept level with what its log has committed."""
+"""A key group's local store, which follows the committed log."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from keyed.errors import CorruptionError, LocalStoreError
 
 
 def position_of(log_id: str, head: str) -> str:
-    """Return what a local store remembers beside a row number: its log, and the attempt that wrote the row."""
+    """Return a local store's position besides the row number: its log, and the attempt that wrote the row."""
     return f"{log_id}/{head}"
 
 
 @attrs.frozen
 class Pending:
-    """Log rows that this process appended and that may not be committed.
+    """Log rows that this process appended, and that may be uncommitted.
 
     Attributes:
-        attempt: Identity of the attempt, which no other one shares.
-        before: Where the store stood, as `position_of` has it.
+        attempt: Identity of the attempt.
+        before: The previous position of the store, in the form of `position_of`.
         rows_before: Last log row before.
         delta: The changes of the batch.
-        blocks: The same, as they are in the log.
+        blocks: The same, in the form of the log.
     """
 
     attempt: str
@@ -44,13 +44,13 @@ class Pending:
 class Replica:
     """A local store that only ever applies committed segments.
 
-    The changes of the last batch stay in memory: if the next batch's meta record shows that just this attempt was
-    committed they are applied as they are; otherwise what is missing is read from the log. A store that processes share
-    has the log rows of the last batch, so that no other process needs the log for them.
+    The changes of the last batch are kept in memory: if the next batch's meta record shows that exactly this attempt
+    was committed, they are applied directly; otherwise the missing rows are read from the log. A store that processes
+    share has the log rows of the last batch, so that no other process needs the log for them.
 
     Attributes:
-        entries_replayed: Changes that the last `catch_up` read from the log and applied.
-        stores_opened: How many stores were opened for it and not counted yet.
+        entries_replayed: Number of changes that the last `catch_up` read from the log and applied.
+        stores_opened: Number of opened stores that are not counted yet.
     """
 
     def __init__(self, store: LocalStore) -> None:
@@ -61,7 +61,7 @@ class Replica:
         self.stores_opened = 1
 
     def expect(self, pending: Pending, rows: dict[int, bytes]) -> None:
-        """Remember what was appended, for the next `catch_up`.
+        """Record the appended rows for the next `catch_up`.
 
         Args:
             pending: The changes.
@@ -69,22 +69,22 @@ class Replica:
         """
         self._pending = pending
         if rows and isinstance(self.store, SharedStore):
-            # Without them the next process reads the log.
+            # Without them, the next process reads the log.
             with suppress(LocalStoreError):
                 self.store.keep_rows(pending.attempt, rows)
 
     def catch_up(self, log: GroupLog, meta: GroupMeta | None, where: str) -> tuple[int, bool]:
-        """Bring the store level with the log.
+        """Bring the store up to date with the log.
 
         Returns:
-            How many rows were read from the log, and whether the store was rebuilt from nothing.
+            The number of rows that were read from the log, and true if the store was rebuilt.
 
         Raises:
             CorruptionError: A log row is missing or fails its checks.
         """
         pending, self._pending = self._pending, None
         if pending is not None:
-            # Kept until it is taken: the store may be brought level more than once between two batches.
+            # Kept until it is used: the store may be brought up to date more than once between two batches.
             self._committed = pending
         self.entries_replayed = 0
         store = self.store
@@ -101,8 +101,8 @@ class Replica:
             if meta.last_row != pending.rows_before:
                 store.apply(head, meta.last_row, pending.delta.entries, pending.delta.tables)
             return 0, False
-        # The store can go on if the log goes on from just where it stands. It cannot if rows after its own were
-        # cleaned away, because their tombstones went with them, or if the checkpoint was set back since.
+        # The store can continue if the log has the rows directly after its position. It cannot if such rows were
+        # cleaned, because their tombstones were removed with them, or if the checkpoint was set back.
         if stands[1] >= meta.first_row - 1:
             if self._take_kept(meta, stands, where):
                 return 0, False
@@ -118,14 +118,14 @@ class Replica:
         return count, count > 0
 
     def take_committed(self, meta: GroupMeta) -> list[Block] | None:
-        """Return the changes of the last commit, if this process made it and they were not taken yet."""
+        """Return the changes of the last commit, if this process made it and they were not used yet."""
         committed, self._committed = self._committed, None
         if committed is None or committed.attempt != meta.attempt:
             return None
         return list(map(exported, committed.blocks))
 
     def _take_kept(self, meta: GroupMeta, stands: tuple[str, int], where: str) -> bool:
-        """Apply the log rows that the store has itself, if they are all that it lacks."""
+        """Apply the log rows that the store itself keeps, if these are all missing rows."""
         store = self.store
         kept = store.kept_rows(meta.head) if isinstance(store, SharedStore) else None
         if kept is None or kept.keys() != set(range(stands[1] + 1, meta.last_row + 1)):
@@ -133,11 +133,11 @@ class Replica:
         try:
             rows = [decode_row(kept[number], f"{where}, kept row {number}") for number in sorted(kept)]
         except CorruptionError:
-            # The log has them too.
+            # The log has these rows too.
             return False
         if not rows or position_of(meta.log_id, rows[0].before) != stands[0]:
             return False
-        # Reappended content is in the store. The rest is applied at once: a killed process leaves all of it or nothing.
+        # Reappended content is in the store already. The rest is applied atomically, in case the process is killed.
         blocks = (block for row in rows for block in row.changed)
         delta = Delta()
         for part in deltas(blocks, {}, f"{where}, kept rows"):
@@ -166,13 +166,12 @@ class Replica:
             place = f"{where}, log row {number}"
             row = decode_row(record, place)
             if number != expected or (number > first and row.before != attempt):
-                raise CorruptionError(f"row {expected} is missing or belongs to another course of the log", where=place)
+                raise CorruptionError(f"row {expected} is missing or belongs to another branch of the log", where=place)
             yield row
             expected, attempt = number + 1, row.attempt
         if expected <= meta.last_row or (first <= meta.last_row and attempt != meta.head):
             raise CorruptionError(
-                f"row {expected} of {meta.last_row} is missing, or the last row is not the one that the meta record "
-                "names",
+                f"row {expected} of {meta.last_row} is missing, or the last row is not the one in the meta record",
                 where=f"{where}, log",
             )
 

@@ -1,4 +1,4 @@
-"""Checks of a function's result: outputs, not one output that would be iterated over."""
+"""Checks that a function's result consists of outputs, and is not one output that would be iterated over."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.errors import OutputDefinitionError
 from keyed.shown import shown
 
-#: What can be iterated but is one output, returned where it should have been yielded.
+#: Iterable classes whose values are one output, which should have been yielded.
 _NO_OUTPUTS = frozenset({str, bytes, dict})
-#: What is part of an output, and not one, where it stands in a tuple that is returned.
+#: Classes whose values in a returned tuple are parts of one output, and not outputs.
 _PLAIN = STORED_AS_THEY_ARE | {float, datetime, Decimal}
 
 
@@ -23,7 +23,7 @@ def check_return_value(result: Any) -> None:
         OutputDefinitionError: It is a tuple, row, text or dictionary.
     """
     cls = result.__class__
-    # A tuple of rows is outputs; one with plain values in it is a row.
+    # A tuple of rows is a sequence of outputs; a tuple with plain values is one row.
     if cls in _NO_OUTPUTS or (isinstance(result, tuple) and not _PLAIN.isdisjoint(map(type, result))):
         raise OutputDefinitionError(
             f"{shown(result)} of type {type(result).__name__} was returned, which would count as several outputs; "

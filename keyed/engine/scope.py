@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class Scope:
-    """Shared by everything that a key group's function touches; one object serves all batches of a task.
+    """State that all parts of a key group's function share; one object serves all batches of a task.
 
     Attributes:
         key: The current key.
-        timestamp: Timestamp of the element or timer that is processed, or ``None``.
+        timestamp: Timestamp of the current element or timer, or ``None``.
         watermark: Current event time, milliseconds.
         batch_watermark: Watermark at the start of the batch.
         processing_time: Current processing time, milliseconds.
-        batch_processing_time: Processing time of the batch before.
-        commit: Number of the commit that this batch becomes.
-        timer_clock: While event-time timers fire, the time that has come for them: it lies between the watermark
-            before and the one that makes them fire, so that what they see does not depend on the size of that step.
-        in_processing_time: Whether a processing-time timer fires; ``timestamp`` is no event time then.
+        batch_processing_time: Processing time of the previous batch.
+        commit: Number of the commit of this batch.
+        timer_clock: While event-time timers fire, their current time: it lies between the old and the new watermark, so
+            that results do not depend on the size of the step.
+        in_processing_time: True while a processing-time timer fires; ``timestamp`` is not an event time then.
         store: Committed entries.
-        stays: Whether nothing reads what a batch changed, so that states and timers keep it as it is.
+        retains: True if nothing reads the changes of a batch, so that states and timers are retained in memory.
         key_bytes: Encoded keys seen in this batch, by key.
     """
 
@@ -53,7 +53,7 @@ class Scope:
         self.begin(0, MIN_TIMESTAMP, 0)
 
     def begin(self, commit: int, watermark: int, processing_time: int, before: int = MIN_TIMESTAMP) -> None:
-        """Start a batch; ``before`` is the processing time of the one before."""
+        """Start a batch; ``before`` is the processing time of the previous one."""
         self.batch_processing_time = before
         self.key: Any = None
         self.timestamp: int | None = None
@@ -66,14 +66,14 @@ class Scope:
         self.key_bytes: dict[Any, bytes] = {}
 
     def encoded(self, key: Any) -> bytes:
-        """Return ``key`` encoded; once per key and batch."""
+        """Return the encoded key, which is computed once per key and batch."""
         data = self.key_bytes.get(key)
         if data is None:
             data = self.key_bytes[key] = encode_key(key)
         return data
 
     def clock(self, kind: int) -> int:
-        """Return the current time of a kind of entries with a time to live; what is due at `MAX_TIMESTAMP` never is."""
+        """Return the current time of a kind of expiring entries; entries due at `MAX_TIMESTAMP` never expire."""
         if kind == TTL_PROCESSING:
             return self.processing_time
         return min(self.watermark if self.timer_clock is None else self.timer_clock, MAX_TIMESTAMP - 1)
@@ -87,9 +87,9 @@ class Scope:
 
 
 class Outside:
-    """Placeholder for an object that is only valid during a call of the user's function. Its use raises an error.
+    """Placeholder for an object that is valid only during a call of the user's function. Its use raises an error.
 
-    So a kept state or context needs no check while a call runs.
+    A kept state or context therefore needs no check during calls.
     """
 
     __slots__ = ("_refuse",)

@@ -1,6 +1,6 @@
-"""Segments: what one commit of a key group appends to its log.
+"""Segments: the log rows that one commit of a key group appends.
 
-A segment is one or more log rows of about a megabyte at most. A row is a frame (`keyed.codec.frames`) of kind ``KSEG``,
+A segment is one or more log rows of at most about a megabyte. A row is a frame (`keyed.codec.frames`) of kind ``KSEG``,
 version 1, whose payload is msgpack::
 
     [commit: int, last: bool, attempt: str, before: str, blocks: [[kind: int, body], ...]]
@@ -23,7 +23,7 @@ import msgspec
 from keyed.codec.frames import RecordFormat
 from keyed.content.blocks import BLOCK_BYTES, LogBlock, decode_log_block, encode_log_block
 
-# A body is decoded by its kind, so that a later kind may look otherwise.
+# A body is decoded by its kind, so that a later kind may have another form.
 _RECORD: RecordFormat[Any] = RecordFormat(b"KSEG", 1, tuple[int, bool, str, str, list[tuple[int, msgspec.Raw]]])
 
 
@@ -33,7 +33,7 @@ class LogRow:
 
     Attributes:
         commit: Number of the commit that it belongs to.
-        last: Whether it is the last row of its segment.
+        last: True if it is the last row of its segment.
         attempt: Identity of the attempt that wrote it.
         before: Identity of the attempt that wrote the row before it.
         reappended: Live content of cleaned rows, which applies before the changes.
@@ -59,10 +59,10 @@ def encode_rows(
 
     Args:
         commit: Number of the commit.
-        reappended: Live content of cleaned rows, as `Delta.log_blocks` gives it.
-        changed: The batch's changes, too.
+        reappended: Live content of cleaned rows, from `Delta.log_blocks`.
+        changed: The batch's changes, in the same form.
         attempt: Identity of the attempt that writes them.
-        before: Identity of the attempt that wrote the last row that is there.
+        before: Identity of the attempt that wrote the last existing row.
     """
     rows: list[list[object]] = [[]]
     room = BLOCK_BYTES

@@ -1,4 +1,4 @@
-"""Versions of global tables in a key group: each takes the place of the one before."""
+"""Versions of global tables in a key group, each of which replaces the previous one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from keyed.shown import shown
 
 
 class TableVersions:
-    """Takes versions of global tables (`keyed.global_tables`) into broadcast states.
+    """Writes versions of global tables (`keyed.global_tables`) to broadcast states.
 
     Args:
         keys: The key columns of each table, by name.
@@ -29,7 +29,7 @@ class TableVersions:
         self._states = states
 
     def replace(self, version: Any, context: Any) -> None:
-        """Let a state hold the rows of a version, and nothing else. What is the same is not written again.
+        """Replace the content of a state by the rows of a version. Unchanged rows are not written again.
 
         Raises:
             RowError: A row does not fit the types of the state.

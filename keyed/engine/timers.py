@@ -1,13 +1,14 @@
-"""Pending timers of a key group in one time domain: what is stored and due, over it what the batch set and deleted.
+"""Pending timers of a key group in one time domain: stored due timers, with the changes of the batch over them.
 
-Timers wait in buckets by timestamp, and a heap holds the timestamps: setting one costs a dictionary look-up, and an
-advance costs in proportion to the timers that fire. Only stored timers that the batch's clock reaches are read.
+Timers wait in buckets by timestamp, and a heap holds the timestamps: setting a timer costs a dictionary look-up, and
+the cost of an advance is proportional to the timers that fire. Only stored timers that the batch's clock reaches are
+read.
 
-A named timer that is moved to a later time stays in its bucket: when that is taken out, it is put where it stands by
-then. So moving one at each row, as an idle time-out does, costs no bucket.
+A named timer that is moved to a later time stays in its bucket; when the bucket is due, the timer is moved to the
+bucket of its current time. Moving a timer at each row, as an idle time-out does, therefore costs no bucket.
 
-Where nothing reads what a batch changed (`keyed.engine.scope.Scope.retains`), timers stay here from batch to batch, and
-nothing is stored.
+If nothing reads the changes of a batch (`keyed.engine.scope.Scope.retains`), timers are retained here from batch to
+batch, and nothing is stored.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from keyed.errors import DefinitionError
 
 _UNNAMED = 0
 _NAMED = 1
-#: Stored timers that are passed over to find the earliest that is left. A store gives the first ones one by one, and
-#: they are gone from it at the next batch.
+#: Maximal number of stored timers that are skipped to find the earliest one left. A store returns the first ones one by
+#: one, and they are removed from it at the next batch.
 _PASSED = 32
-#: So much may be left behind by timers that are gone before it is cleared away.
+#: Number of leftovers of removed timers that are tolerated before they are cleared.
 _SLACK = 64
 #: Classes of keys that sort as their encodings do.
 _SORTED = frozenset({str, int})
@@ -37,13 +38,13 @@ _key_and_name = attrgetter("key", "name")
 
 
 class _Named:
-    """A named timer that the batch touched; or an unnamed one, with an empty name, where both are in one list.
+    """A named timer that the batch touched; or an unnamed one, with an empty name, if both are in one list.
 
     Attributes:
         key: Its key.
         name: Its name, encoded.
-        at: Where it stands; ``None`` if it is not set.
-        waits: The bucket that it waits in, at or before where it stands. In other buckets it does not count.
+        at: Its time; ``None`` if it is not set.
+        waits: The bucket that it waits in, at or before its time. In other buckets it does not count.
     """
 
     __slots__ = ("at", "key", "name", "waits")
@@ -71,29 +72,29 @@ class TimerQueue:
         self._named: dict[int, list[_Named]] = {}
         # Each named timer that the batch touched, by key and encoded name.
         self._touched: dict[tuple[Any, bytes], _Named] = {}
-        # Names that are text, encoded and back: mostly a timer has the same name for all keys.
+        # Text names by encoding and back: mostly a timer has the same name for all keys.
         self._texts: dict[str, bytes] = {}
         self._texts_of: dict[bytes, str] = {}
-        # Unnamed timers taken out of their bucket that have not fired yet, by timestamp.
+        # Unnamed timers that were removed from their bucket and have not fired yet, by timestamp.
         self._firing: dict[int, set[Any]] = {}
         self._loaded: list[tuple[int, Any, bytes, bytes]] = []
         self._loaded_up_to = MIN_TIMESTAMP - 1
-        # Deleted unnamed timers, and whether the first deletion of each was counted.
+        # Deleted unnamed timers; true if the first deletion was counted.
         self._deleted: dict[tuple[int, Any], bool] = {}
-        # Where to look for the timers of one key, once `index` was called: timestamps that it may have, and its names.
+        # Index of the timers of one key, once `index` was called: possible timestamps, and names.
         self._times: dict[Any, set[int]] | None = None
         self._names: dict[Any, set[bytes]] = {}
-        # Named timers that fired or were cancelled, and how many more are in buckets in which they do not wait.
+        # Named timers that fired or were cancelled, and the number of timers in buckets in which they no longer wait.
         self._gone: list[_Named] = []
         self._left = 0
         self.closed = False
-        #: Gives the timestamp of a timer that is set, if it can be one.
+        #: Checks and returns the timestamp of a timer that is set.
         self.check: Callable[[int], int] = check_timestamp
 
     def start(self) -> None:
         """Start a batch."""
         self.fired = self.deleted = 0
-        #: Timers that were set and not just moved; exact only where they stay.
+        #: Number of timers that were set and not just moved; exact only for retained timers.
         self.added = 0
 
     def load(self, up_to: int) -> None:
@@ -110,7 +111,7 @@ class TimerQueue:
             self._loaded.append((time, key, prefix, sub))
             if sub[0] == _NAMED:
                 timer = self._touched.get((key, sub[1:]))
-                # One that the batch has moved or cancelled stands where it put it.
+                # A timer that the batch has moved or cancelled keeps the time that the batch set.
                 if timer is None:
                     timer = self._touch(key, sub[1:], time)
                 if timer.at == time:
@@ -139,7 +140,7 @@ class TimerQueue:
                 self.added += 1
 
     def register_indexed(self, timestamp: int) -> None:
-        """Do what `register` does, once there is an index."""
+        """Set a timer as `register` does, with an index."""
         self.register(timestamp)
         assert self._times is not None
         self._times.setdefault(self._scope.key, set()).add(timestamp)
@@ -161,7 +162,7 @@ class TimerQueue:
         self._deleted.setdefault((check_timestamp(timestamp), key), found)
 
     def set_named(self, name: Any, timestamp: int) -> None:
-        """Set the named timer of the current key, replacing where it stood."""
+        """Set the named timer of the current key, replacing its earlier time."""
         timestamp = self.check(timestamp)
         key, encoded = self._scope.key, self._encoded(name)
         if self.closed:
@@ -194,7 +195,7 @@ class TimerQueue:
         return self._times is not None
 
     def index(self) -> None:
-        """Make it cheap to find the timers of one key. From now on they are set by `register_indexed`."""
+        """Build the index of timers by key. From now on timers are set by `register_indexed`."""
         times: dict[Any, set[int]] = {}
         for buckets in (self._unnamed, self._firing):
             for time, waiting in buckets.items():
@@ -205,7 +206,7 @@ class TimerQueue:
             self._names.setdefault(key, set()).add(name)
 
     def pending(self, key: Any) -> list[tuple[int, Any]]:
-        """Return the (timestamp, name or None) of the pending timers of ``key`` as they fire, after `index`."""
+        """Return the (timestamp, name or None) of the pending timers of ``key`` in firing order, after `index`."""
         assert self._times is not None
         unnamed, firing = self._unnamed, self._firing
         found = {t for t in self._times.get(key, ()) if key in unnamed.get(t, ()) or key in firing.get(t, ())}
@@ -224,7 +225,7 @@ class TimerQueue:
     # Firing -----------------------------------------------------------------------------------------------------
 
     def advance(self, up_to: int, fire: Callable[[int, Any, Any], None]) -> None:
-        """Fire all timers up to ``up_to`` by timestamp, key and name, and those that this makes due.
+        """Fire all timers up to ``up_to`` by timestamp, key and name, including timers that become due by it.
 
         Args:
             up_to: The clock's new time.
@@ -232,7 +233,7 @@ class TimerQueue:
         """
         heap, named, unnamed, scope = self.heap, self._named, self._unnamed, self._scope
         while heap and heap[0] <= up_to:
-            # Mostly a named timer is alone at its time: then there is nothing to put in order.
+            # Mostly a named timer is alone at its time, so nothing has to be sorted.
             time = heap[0]
             found = named.get(time, ())
             if len(found) > 1 or time in unnamed:
@@ -253,12 +254,12 @@ class TimerQueue:
                         self._wait(timer, timer.at)
 
     def _advance(self, up_to: int, fire: Callable[[int, Any, Any], None]) -> None:
-        """Do what `advance` does, in general."""
+        """Fire timers as `advance` does, in the general case."""
         heap = self.heap
         scope = self._scope
         stack: list[tuple[int, list[Any], set[Any], bool]] = []
         while True:
-            # What a handler sets at or before the timestamp that is firing comes before the rest of that timestamp.
+            # Timers that a handler sets at or before the firing timestamp come before the rest of that timestamp.
             while heap and heap[0] <= (stack[-1][0] if stack else up_to):
                 taken = self._take(heappop(heap))
                 if not taken[1]:
@@ -297,11 +298,11 @@ class TimerQueue:
                     self._firing.pop(time, None)
 
     def _take(self, time: int) -> tuple[int, list[Any], set[Any], bool]:
-        """Take the bucket of a timestamp out.
+        """Remove the bucket of a timestamp.
 
         Returns:
-            The timestamp, its timers with the last to fire first, the set of the unnamed ones that wait, and whether
-            there are named ones: then the timers are objects, and otherwise keys.
+            The timestamp, its timers with the last to fire first, the set of the waiting unnamed ones, and true if
+            there are named ones: the timers are then objects, and otherwise keys.
         """
         waiting = self._unnamed.pop(time, None) or set()
         due = self._take_named(time)
@@ -327,7 +328,7 @@ class TimerQueue:
         return time, items, waiting, bool(due)
 
     def _take_named(self, time: int) -> list[_Named]:
-        """Take out the named timers of a timestamp. Those that have moved on are put where they stand."""
+        """Remove the named timers of a timestamp. Timers that have moved are put into the bucket of their time."""
         due = []
         for timer in self._named.pop(time, ()):
             if timer.waits == time:
@@ -339,9 +340,9 @@ class TimerQueue:
         return due
 
     def _merged(self, firing: Any, new: Any) -> tuple[int, list[Any], set[Any], bool]:
-        """Put timers that a handler has set at the timestamp that is firing among those that wait there, last first.
+        """Insert timers that a handler has set at the firing timestamp among those that wait there, last first.
 
-        They are of the key that fires, the least that waits, so their places are near the end.
+        They belong to the firing key, the least waiting one, so their places are near the end.
         """
         time, items, waiting, named = firing
         _, added, added_waiting, added_named = new
@@ -359,7 +360,7 @@ class TimerQueue:
         return time, items, waiting or added_waiting, named
 
     def _order(self, timer: _Named) -> tuple[bytes, bytes]:
-        """Return what orders timers of one timestamp."""
+        """Return the sort key of timers of one timestamp."""
         return self._scope.encoded(timer.key), timer.name
 
     def earliest(self) -> int | None:
@@ -371,7 +372,7 @@ class TimerQueue:
                 break
             heappop(heap)
             self._unnamed.pop(time, None)
-            # None of them stands there: they are put where they do.
+            # None of them has this time: they are put into the buckets of their times.
             self._take_named(time)
         earliest = heap[0] if heap else None
         up_to = MAX_TIMESTAMP if earliest is None else earliest
@@ -381,7 +382,7 @@ class TimerQueue:
         return earliest
 
     def _is_gone(self, time: int, prefix: bytes, sub: bytes) -> bool:
-        """Return whether the batch has fired, moved or deleted a stored timer."""
+        """Return true if the batch has fired, moved or deleted a stored timer."""
         if time <= self._loaded_up_to:
             return True
         key = decode_key(prefix[1:])
@@ -393,7 +394,7 @@ class TimerQueue:
     # At the end of the batch ------------------------------------------------------------------------------------
 
     def flush(self, changes: Changes) -> None:
-        """Write which timers were set, moved and removed; where they stay, only count them."""
+        """Write the timers that were set, moved and removed; retained timers are only counted."""
         if self._scope.retains:
             changes.timers += self.added - self.fired - self.deleted
             self._compact()
@@ -418,7 +419,7 @@ class TimerQueue:
             write(timer_prefix(kind, encoded(timer.key)), named_timer_sub(timer.name), at)
 
     def _compact(self) -> None:
-        """Clear away what timers have left behind that are gone; the cost is in proportion to what they were."""
+        """Clear the leftovers of removed timers; the cost is proportional to their number."""
         touched, heap = self._touched, self.heap
         # Many of them are set again.
         if len(self._gone) > len(touched) // 2 + _SLACK:
@@ -441,7 +442,7 @@ class TimerQueue:
             heapify(heap)
 
     def _forget(self, time: int, key: Any) -> None:
-        """Take an unnamed timer that is gone out of the index."""
+        """Remove an unnamed timer from the index."""
         if self._times is not None:
             _discard(self._times, key, time)
 
@@ -473,7 +474,7 @@ class TimerQueue:
             bucket.append(timer)
 
     def _stored(self, key: Any, name: bytes) -> int | None:
-        """Return where a named timer stood before the batch."""
+        """Return the time of a named timer before the batch."""
         value = self._scope.store.get(timer_prefix(self._kind, self._scope.encoded(key)), named_timer_sub(name))
         return None if value is None else decode_time(value)
 
@@ -494,7 +495,7 @@ class TimerQueue:
 
 
 def _discard(sets: dict[Any, set[Any]], key: Any, item: Any) -> None:
-    """Take an item out of the set of a key, and the set when it is empty."""
+    """Remove an item from the set of a key, and the set if it is empty."""
     found = sets.get(key)
     if found is not None:
         found.discard(item)

@@ -14,7 +14,7 @@ from keyed.engine.driver import raise_at
 from keyed.engine.initial import write_initial
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Outside, Scope
-from keyed.engine.work import Done
+from keyed.engine.work import WorkResult
 from keyed.errors import OutputDefinitionError
 from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag, Schema
@@ -29,8 +29,8 @@ class EngineBatchContext:
     """The `keyed.vectorized.BatchContext` of one batch.
 
     Attributes:
-        dropped: Rows that the function counted as dropped.
-        goes_by_clock: Whether the function has asked for the processing time.
+        dropped: Number of rows that the function counted as dropped.
+        reads_clock: True if the function has read the processing time.
     """
 
     def __init__(self, spec: OperatorSpec, scope: Scope, where: str) -> None:
@@ -39,7 +39,7 @@ class EngineBatchContext:
         self._where = where
         self._late: pa.BooleanArray | None = None
         self.dropped = 0
-        self.goes_by_clock = False
+        self.reads_clock = False
         self.main = EmittedTables()
         self.side: dict[str, EmittedTables] = {}
 
@@ -61,7 +61,7 @@ class EngineBatchContext:
         return self._scope.watermark
 
     def current_processing_time(self) -> int:
-        self.goes_by_clock = True
+        self.reads_clock = True
         return self._scope.processing_time
 
     def previous_watermark(self) -> int:
@@ -91,7 +91,7 @@ class EngineBatchContext:
             emitted.tables.append(table)
 
     def begin(self, tables: list[pa.Table]) -> int:
-        """Find the late rows of the batch. How many they are."""
+        """Find the late rows of the batch, and return their number."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -129,7 +129,7 @@ class VectorizedWork:
     _scope: Scope
     _where: str
 
-    def run(self, batch: Batch, watermark: int, changes: Changes) -> Done:
+    def run(self, batch: Batch, watermark: int, changes: Changes) -> WorkResult:
         """See `keyed.engine.work.Work.run`."""
         scope, function, registry = self._scope, self._function, self._registry
         context = EngineBatchContext(self._spec, scope, self._where)
@@ -163,13 +163,13 @@ class VectorizedWork:
             "rows_side_output": sum(emitted.num_rows for emitted in side.values()),
             "rows_dropped": context.dropped,
         }
-        # Such a function has no timers: one that goes by the clock has to look at it again and again.
-        by_clock = context.goes_by_clock or self._spec.ingestion_delay_ms is not None
+        # Such a function has no timers, so one that reads the clock has to run repeatedly.
+        by_clock = context.reads_clock or self._spec.ingestion_delay_ms is not None
         due = scope.processing_time if by_clock else None
-        return Done(main, side, counters, due)
+        return WorkResult(main, side, counters, due)
 
     def _normalised(self, table: pa.Table | None, keys: tuple[str, ...]) -> pa.Table | None:
-        """Return the rows of a side with their keys as they are stored; ``None`` if there is none."""
+        """Return the rows of a side with keys in their stored form; ``None`` if there are none."""
         from keyed.table_state.batches import normalised_keys
 
         return None if table is None or not table.num_rows else normalised_keys(table, keys)
@@ -181,8 +181,7 @@ class VectorizedWork:
         except Exception as error:  # noqa: BLE001 - whatever user code raises is named and raised again
             raise_at(f"{self._where}, {call}", error)
         if returned is not None:
-            # A method with yield in it has not even run.
+            # A method that contains yield has not even run.
             raise OutputDefinitionError(
-                f"{self._where}, {call} returned a {type(returned).__name__}, and nothing is made of that; give tables "
-                "to ctx.emit"
+                f"{self._where}, {call} returned a {type(returned).__name__}, which is ignored; pass tables to ctx.emit"
             )

@@ -1,6 +1,6 @@
 """The work of a key group on a batch, for both kinds of functions: over rows and over whole columns.
 
-`RowWork` is here, `keyed.engine.vectorized_work.VectorizedWork` is the other one.
+`RowWork` is in this module, `keyed.engine.vectorized_work.VectorizedWork` is the other implementation.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from keyed.operators import OperatorSpec
 
 
 @attrs.frozen(eq=False)
-class Done:
+class WorkResult:
     """Result of a batch.
 
     Attributes:
         main: The main output.
         side: Side outputs by tag name.
-        counters: What to add to the counters (`keyed.engine.counters`).
+        counters: Increments of the counters (`keyed.engine.counters`).
         due: Processing time of the next work without rows, ``None`` if there is none.
     """
 
@@ -44,15 +44,15 @@ class Done:
 
 
 class Work(Protocol):
-    """Runs the batches of an opened function; one object a task."""
+    """Runs the batches of an opened function; one object per task."""
 
-    def run(self, batch: Batch, watermark: int, changes: Changes) -> Done:
+    def run(self, batch: Batch, watermark: int, changes: Changes) -> WorkResult:
         """Run a batch.
 
         Args:
             batch: Rows and marks.
-            watermark: The watermark after it. The scope is at the one before, and is left at this one.
-            changes: Takes what it changes.
+            watermark: The watermark after it. The scope has the previous one before the call, and this one after it.
+            changes: Receives the changes.
         """
 
 
@@ -75,19 +75,19 @@ class RowWork:
         self._queues: tuple[TimerQueue, TimerQueue] | None = None
 
     def is_due(self, processing_time: int) -> bool:
-        """Return whether a timer that stays is due without rows."""
+        """Return true if a retained timer is due without rows."""
         due = None if self._queues is None else self._due(*self._queues)
         return due is not None and due <= processing_time
 
     def _due(self, event: TimerQueue, processing: TimerQueue) -> int | None:
-        """Return the processing time at which the first timer fires though no row comes."""
+        """Return the processing time at which the first timer fires without rows."""
         due = processing.earliest()
         delay = self._spec.ingestion_delay_ms
         if delay is not None and (first := event.earliest()) is not None and first < MAX_TIMESTAMP - delay:
             due = first + delay + 1 if due is None else min(due, first + delay + 1)
         return due
 
-    def run(self, batch: Batch, watermark: int, changes: Changes) -> Done:
+    def run(self, batch: Batch, watermark: int, changes: Changes) -> WorkResult:
         """See `Work.run`."""
         scope, registry = self._scope, self._registry
         event, processing = self._queues or (TimerQueue(scope, TIMER_EVENT), TimerQueue(scope, TIMER_PROCESSING))
@@ -122,7 +122,7 @@ class RowWork:
             context.end()
         fired = event.fired + processing.fired
         deleted = event.deleted + processing.deleted
-        # Every key group has the broadcast elements, and one of them counts them.
+        # Every key group has the broadcast elements, and one group counts them.
         counted = broadcast if registry.get_index_of_this_subtask() == 0 else None
         counters = {
             "rows_in": driver.rows + (counted.rows if counted else 0),
@@ -133,4 +133,4 @@ class RowWork:
             "timers_registered": changes.timers + fired + deleted,
             "timers_fired": fired,
         }
-        return Done(main, side, counters, self._due(event, processing))
+        return WorkResult(main, side, counters, self._due(event, processing))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from keyed.changelog.model import Changelog, ChangelogReader, ChangelogWriter, batch_id
 from keyed.content.local_store import ReadStore
-from keyed.engine.export import check_course, export
+from keyed.engine.export import check_branch, export
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
@@ -90,7 +90,7 @@ def check_changelog(group: ChangelogReader | ChangelogWriter, meta: GroupMeta, w
     last = group.last()
     # One that has the last commit already, or of a running query the next one, is looked at when it is written.
     if last is not None and (last.source_log != meta.log_id or last.sequence < meta.commit):
-        check_course(last, meta, where)
+        check_branch(last, meta, where)
 
 
 def flush_checkpoint(checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]) -> dict[str, int]:

@@ -229,7 +229,7 @@ def test_a_field_that_a_row_does_not_have_gets_those_that_it_has():
             lambda: ValueState(int, ttl=TEXT),
             r"ttl='5' is a str; give a keyed\.StateTtl or a timedelta",
         ),
-        (lambda: ValueState(0), r"0 is a value and no type of a state; .*ValueState\(int, default=0\)"),
+        (lambda: ValueState(0), r"0 is a value, not a type; .*ValueState\(int, default=0\)"),
     ],
 )
 def test_a_mistake_in_a_definition_is_typed_and_has_a_remedy(use, said):

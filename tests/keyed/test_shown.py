@@ -140,9 +140,21 @@ def test_windows_are_shown():
 @pytest.mark.parametrize(
     ("call", "options", "said"),
     [
-        (keyed.ValueState, {"tttl": 5}, "ValueState: 'tttl' is no option (did you mean 'ttl'?); there are type,"),
-        (keyed.MapState, {"nam": "a"}, "MapState: 'nam' is no option (did you mean 'name'?); there are key, value, na"),
-        (keyed.VersionedState, {"history": 5, "ttl": 5}, "VersionedState: 'ttl' is no option; there are type, history"),
+        (
+            keyed.ValueState,
+            {"tttl": 5},
+            "ValueState: 'tttl' is not an option (did you mean 'ttl'?); the options are type,",
+        ),
+        (
+            keyed.MapState,
+            {"nam": "a"},
+            "MapState: 'nam' is not an option (did you mean 'name'?); the options are key, va",
+        ),
+        (
+            keyed.VersionedState,
+            {"history": 5, "ttl": 5},
+            "VersionedState: 'ttl' is not an option; the options are type, history",
+        ),
         (KEYED.window(TumblingEventTimeWindows.of(5)).process, {"outputs": 5}, "WindowedStream.process: 'outputs' is "),
     ],
 )

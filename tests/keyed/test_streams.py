@@ -63,8 +63,8 @@ def test_every_option_is_a_keyword(call):
 
 def test_what_is_no_option_is_refused():
     with pytest.raises(
-        TypeError, match=r"Output.run: 'check_point' .*did you mean 'checkpoint'.*; there are sink, check"
+        TypeError, match=r"Output.run: 'check_point' .*did you mean 'checkpoint'.*; the options are sink, check"
     ):
         count().run(check_point="x")
-    with pytest.raises(TypeError, match="'trigger' is no option"):
+    with pytest.raises(TypeError, match="'trigger' is not an option"):
         count().run(trigger="1 second")

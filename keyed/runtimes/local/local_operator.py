@@ -16,7 +16,7 @@ from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables
 from keyed.engine.channels import Upstream
-from keyed.engine.forwarded import foreign_key, refused
+from keyed.engine.forwarded import key_of_other_group, refused
 from keyed.engine.group_log import UnreadLog
 from keyed.engine.initial_rows import InitialEntry
 from keyed.engine.key_group import KeyGroup, check_group
@@ -313,7 +313,7 @@ class LocalOperator:
         else:
             keys = list(map(check, keys, values))
         if spec.parallelism > 1:
-            foreign = foreign_key(dict.fromkeys(keys), spec.parallelism, group)
+            foreign = key_of_other_group(dict.fromkeys(keys), spec.parallelism, group)
             if foreign is not None:
                 raise refused(foreign, values[list(keys).index(foreign)], spec, before, group)
         if timestamps is None or spec.order != "event_time":

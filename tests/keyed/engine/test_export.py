@@ -235,7 +235,7 @@ class TestAnotherCourse:
             subject.set("b", b"%d" % number)
         subject.commits.restore(before)
         subject.start()
-        self.refused(subject, "goes on to batch 3, the checkpoint ends with 2")
+        self.refused(subject, "continues to batch 3, the checkpoint ends with 2")
 
     def test_a_checkpoint_that_was_set_back_and_has_gone_on(self, subject):
         before = subject.commits.snapshot()
@@ -245,7 +245,7 @@ class TestAnotherCourse:
         subject.start(exports=False)
         subject.set("b", b"2")
         subject.start()
-        self.refused(subject, "goes on to batch 3, the checkpoint ends with 3")
+        self.refused(subject, "continues to batch 3, the checkpoint ends with 3")
         subject.start(exports=False)
         subject.set("b", b"3")
         subject.start()

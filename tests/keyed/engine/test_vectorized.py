@@ -263,7 +263,7 @@ def test_tables_that_are_returned_or_yielded_are_refused(method: str, kind: str)
     function = type("Wrong", (VectorizedFunction,), methods)()
     with (
         KeyedTestHarness(function, key="k") as tests,
-        pytest.raises(OutputDefinitionError, match=rf"{method}.* returned a {kind}, .*; give tables to ctx.emit"),
+        pytest.raises(OutputDefinitionError, match=rf"{method}.* returned a {kind}, .*; pass tables to ctx.emit"),
     ):
         tests.process_batch(pa.table({"k": ["a"]}))
 

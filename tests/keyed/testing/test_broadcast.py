@@ -110,7 +110,7 @@ def test_elements_with_a_key_only_read(act):
     [
         (lambda self, ctx: self.count.update(1), "where there is no key"),
         (lambda self, ctx: self.count.namespace("n").clear(), "where there is no key"),
-        (lambda self, ctx: ctx.get_broadcast_state(LISTS), "with this descriptor; there are those named 'rules'"),
+        (lambda self, ctx: ctx.get_broadcast_state(LISTS), "with this descriptor; the broadcast states are: 'rules'"),
         (lambda self, ctx: ctx.get_broadcast_state(RULES).namespace("n"), "has no namespaces"),
         (lambda self, ctx: ctx.apply_to_keyed_state(RULES, print), "no such keyed state; it has 'count'"),
         (

@@ -269,7 +269,7 @@ ODD = [
     ({"k": "b"}, "timestamp: it cannot be read (DefinitionError), in "),
     (None, "key: it cannot be read (DefinitionError), in "),
     (7, "key: it cannot be read (DefinitionError), in "),
-    ({"k": 5, "t": 2}, "key: it is of type int, those before it of type str"),
+    ({"k": 5, "t": 2}, "key: it is of type int, the keys before it are of type str"),
     ({"k": ["b"], "t": 2}, "key: "),
     (circular(), "value: "),
 ]

@@ -135,8 +135,8 @@ def test_it_is_not_looked_at_again_before_its_time():
     ("source", "said"),
     [
         (pa.table({"rate": [1.0]}), "has no column 'currency'"),
-        (pa.table({"currency": ["EUR", "EUR"], "rate": [1.0, 2.0]}), "is null or there twice"),
-        (pa.table({"currency": [None], "rate": [1.0]}), "is null or there twice"),
+        (pa.table({"currency": ["EUR", "EUR"], "rate": [1.0, 2.0]}), "is null or occurs twice"),
+        (pa.table({"currency": [None], "rate": [1.0]}), "is null or occurs twice"),
         ("/nowhere/at/all", "cannot be read"),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_table_that_was_never_read_fails_the_query(source, said):
 
 def test_what_does_not_fit_is_refused():
     nothing: Any = 3
-    with pytest.raises(DefinitionError, match="int is no table"):
+    with pytest.raises(DefinitionError, match="int is not a table"):
         converted(PAYMENTS, table_of(nothing)).run()
     with pytest.raises(RowError, match=r"global table 'rates', row .*: Expected `float`, got `str`"):
         converted(PAYMENTS, table_of(pa.table({"currency": ["EUR"], "rate": ["x"]}))).run()

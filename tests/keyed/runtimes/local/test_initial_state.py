@@ -261,14 +261,14 @@ def test_rows_of_a_table_state(parallelism):
         ("count", [(None, None, 1)], "the key None is null"),
         ("count", [("a", None, 1), ("a", None, 2)], "there is a row for this key, state and entry already"),
         ("count", [("a", "x", 1)], "value state 'count' has one value for each key: leave entry out"),
-        ("cuont", [("a", None, 1)], "there is no state 'cuont'; there are address, count, hot"),
+        ("cuont", [("a", None, 1)], "there is no state 'cuont'; the states are address, count, hot"),
         ("items", [("a", None, 1)], "Expected `str`, got `int`"),
         ("items", [("a", 1, "x"), ("a", 1, "y")], "give each element another place, or none of them"),
         ("prices", [("a", 1, 1.0)], "Expected `str`, got `int`"),
         ("prices", [("a", None, 1.0)], "map state 'prices' needs entry"),
-        ("address", [("a", "x", "y")], "'x' is no time"),
+        ("address", [("a", "x", "y")], "'x' is not a time"),
         ("hot", [("a", "x", 1)], "lives in event time: give the column expires"),
-        ("timer:event_time", [("a", None, "noon")], "'noon' is no time"),
+        ("timer:event_time", [("a", None, "noon")], "'noon' is not a time"),
     ],
 )
 def test_a_row_that_does_not_fit_is_named_before_the_first_row(state, rows, message):
@@ -293,7 +293,7 @@ def test_columns_are_not_taken_for_the_elements_of_a_list():
 
 
 def test_keys_of_another_type_than_those_of_the_stream_are_refused():
-    with pytest.raises(RowError, match="the key is of type int, those of the stream of type str"):
+    with pytest.raises(RowError, match="the key is of type int, not str like the keys"):
         chain("a", {"count": pa.table({"key": [1], "value": [1]})}).run()
 
 
@@ -376,7 +376,7 @@ def test_a_namespace_that_is_none_is_refused():
     def load(**columns):
         stream.process(InNamespaces(), initial_state=pa.table({"k": ["a"], **columns})).run()
 
-    with pytest.raises(RowError, match="""namespace is JSON, as state tables have it: '"x"' for 'x'"""):
+    with pytest.raises(RowError, match="""namespace has to be JSON, as in state tables: '"x"' for 'x'"""):
         load(state=["total"], namespace=["x"], value=[1])
     with pytest.raises(RowError, match="timers and table states have no namespaces"):
         load(state=["timer:event_time"], namespace=[1], value=[1])

@@ -340,7 +340,7 @@ def test_an_unknown_option_and_an_unusable_source_are_refused():
     with pytest.raises(DefinitionError, match="elements of the source are of type RecordBatch; give a list of them"):
         chain(pa.RecordBatch.from_pylist(rows(value)) for value in (1, 2)).run()
     for source in ("text", 5, b"bytes"):
-        with pytest.raises(DefinitionError, match="no stream"):
+        with pytest.raises(DefinitionError, match="is not a stream"):
             chain(source).run()
     with pytest.raises(DefinitionError, match="'k'"):
         chain(pd.DataFrame({"ts": [1]})).run()

@@ -278,7 +278,7 @@ def test_what_cannot_be_connected_is_refused_before_the_first_row():
         stream.connect(stream).key_by("k").process(Count())
     with pytest.raises(DefinitionError, match="different keys"):
         stream.connect(stream).key_by(("k", "v"), "k")
-    with pytest.raises(DefinitionError, match="has timestamps and another one has not"):
+    with pytest.raises(DefinitionError, match="has timestamps and another has none"):
         stream.connect(keyed.stream([]))
     with pytest.raises(DefinitionError, match=r"key both streams"):
         stream.key_by("k").connect(stream)  # type: ignore[arg-type]

@@ -146,5 +146,5 @@ def test_a_batch_does_not_wait_for_ever_for_a_start_that_failed(folder, changelo
     export = exports.Exports(cast("Any", session), "checkpoint", folder, changelogs, ticks=True)
     commit(folder, 0, offsets(0), TICK)
     # The batch runs while the start has not ended.
-    with pytest.raises(CheckpointError, match=r"its start has not ended in 0.01 s; start it again"):
+    with pytest.raises(CheckpointError, match=r"its start has not completed in 0.01 s; start it again"):
         export.start(Begin(), 1, [["a"]], lambda: cast("Any", export.export(before=1)))
