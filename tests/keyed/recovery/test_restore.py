@@ -358,7 +358,7 @@ class TestRefusals:
     def test_a_new_query_with_the_changelog_of_an_old_one(self):
         log = MemoryChangelog()
         run_count(range(10), log)
-        with pytest.raises(ChangelogDiverged, match="restore_from= this one to take its state over"):
+        with pytest.raises(ChangelogDiverged, match="restore_from= this one to take over its state"):
             run_count(range(10), log)
 
     @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ class TestRefusals:
         with pytest.raises(DefinitionError, match="are the same"):
             run_count(range(10), log, log)
         first = keyed.stream([]).key_by("a").process(Count(), changelog=log)
-        with pytest.raises(DefinitionError, match="that of another operator"):
+        with pytest.raises(DefinitionError, match="is used by another operator"):
             first.key_by("a").process(Count(), name="second", changelog=log)
 
     @pytest.mark.parametrize("until", [-1, -2, True, 1.5, datetime(2026, 1, 1)])
