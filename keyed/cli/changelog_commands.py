@@ -36,12 +36,12 @@ def _add_compact(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--history-bytes",
         type=int,
-        help="if the commits of a key group have more bytes, keep only the newest half as many",
+        help="if the commits of a key group exceed this size, keep only the newest half of it",
     )
 
 
 def _compact(arguments: argparse.Namespace) -> int:
-    """Compact, and print what there is of each key group."""
+    """Compact, and print the sizes of each key group."""
     allowed = frozenset({Place.CHANGELOG, Place.OBJECTS})
     place = check_place(arguments.path, allowed, "PATH", "the folder of a changelog, or its prefix in an object store")
     kind = ObjectStoreChangelog if place is Place.OBJECTS else DirectoryChangelog
@@ -61,7 +61,7 @@ def _compact(arguments: argparse.Namespace) -> int:
 def _add_flush(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "checkpoint",
-        help="folder of the checkpoint; a run of the local runtime must not be using it, a query of Spark may",
+        help="folder of the checkpoint; it must not be in use by the local runtime; a Spark query may be using it",
     )
     parser.add_argument(
         "changelogs",
@@ -92,7 +92,7 @@ def _add_restore(parser: argparse.ArgumentParser) -> None:
         "changelogs",
         nargs="+",
         metavar="CHANGELOG",
-        help=f"the changelog of each operator, in their order: {CHANGELOG}",
+        help=f"the changelog of each operator, in order:  {CHANGELOG}",
     )
     parser.add_argument("--parallelism", type=int, help="number of key groups of each operator; by default unchanged")
     parser.add_argument("--as-of", help="restore the state after this batch, or at this time (ISO 8601, with a zone)")
@@ -125,7 +125,7 @@ def _add_standby(parser: argparse.ArgumentParser) -> None:
 
 
 def _standby(arguments: argparse.Namespace) -> int:
-    """Follow, and print each new batch and how far the copy is behind. An error that cannot pass ends the command."""
+    """Follow, and print each new batch and the lag of the copy. A permanent error ends the command."""
     check_tables_folder(arguments.path, "PATH")
     end = None if arguments.seconds is None else time.monotonic() + arguments.seconds
     wait = threading.Event()
@@ -137,7 +137,7 @@ def _standby(arguments: argparse.Namespace) -> int:
             while True:
                 tables.check()
                 batch = tables.batch
-                # A changelog that cannot be read is reported by the thread that follows it.
+                # The thread that follows the changelog reports that it cannot be read.
                 with suppress(ChangelogError):
                     if batch != shown:
                         lag = tables.lag()
@@ -162,7 +162,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    """Verify, and print what was found of each key group. The status is 1 if anything is wrong."""
+    """Verify, and print the result of each key group. The exit status is 1 if there is a problem."""
     groups = _verified(arguments)
     operators = list(dict.fromkeys(found.operator for found in groups))
     for operator in operators:
@@ -189,7 +189,7 @@ def _verified(arguments: argparse.Namespace) -> list[Verified]:
         return verify(arguments.checkpoint, changelog)
     wanted = f"a changelog ({CHANGELOG}) or a checkpoint"
     place = check_place(arguments.source, CHANGELOGS | CHECKPOINTS, "SOURCE", wanted)
-    # A checkpoint of Spark may be in an object store too.
+    # A checkpoint of Spark may also be in an object store.
     if place in CHANGELOGS and (place is not Place.OBJECTS or changelog_of(arguments.source, arguments).header()):
         return verify(changelog_of(arguments.source, arguments))
     return verify(arguments.source)

@@ -1,4 +1,4 @@
-"""Commands of the command line, and what they share: the places that their arguments name.
+"""Commands of the command line, and functions that they share: for changelogs, checkpoints and folders.
 
 A changelog is named by the path of a folder, ``kafka://HOST:PORT/TOPIC``, or ``s3://BUCKET/PREFIX`` (``gs://``, ``az://``).
 """
@@ -17,7 +17,7 @@ from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog, Objec
 from keyed.cli.places import CHANGELOGS, CHECKPOINTS, FREE, KAFKA, Place, check_place, place_of
 from keyed.errors import DefinitionError
 
-#: How a changelog is named, for the help of arguments.
+#: The forms of a changelog's address, for the help of arguments.
 CHANGELOG = "a folder, kafka://HOST:PORT/TOPIC, or s3://, gs:// or az:// with BUCKET/PREFIX"
 #: Numbers of key groups in one range; Spark has no use for as many partitions.
 _MOST_GROUPS = 1_000_000
@@ -29,9 +29,9 @@ class Command:
 
     Attributes:
         name: Its name.
-        help: What it does, in a sentence.
+        help: A sentence of description.
         add_arguments: Adds its arguments to a parser.
-        run: Runs it, and gives the exit status.
+        run: Runs it, and returns the exit status.
         examples: Command lines to show in its help.
     """
 
@@ -93,8 +93,8 @@ def check_tables_folder(text: str, parameter: str) -> None:
 def session_for(checkpoint: str) -> Any:
     """Return a Spark session to read a checkpoint of Spark with, ``None`` for one of the local runtime.
 
-    Other file systems than this machine's are Spark's. The session is local, unless ``MASTER`` or ``spark-submit`` say
-    otherwise.
+    Spark reads all file systems other than the local one. The session is local, unless ``MASTER`` or ``spark-submit``
+    set another master.
     """
     if place_of(checkpoint) in (Place.SPARK_CHECKPOINT, Place.REMOTE, Place.OBJECTS):
         return keyed.spark_session("keyed")
@@ -110,17 +110,17 @@ def changelog_of(
         text: The argument.
         arguments: All arguments, with the settings of the client.
         parameter: Name of the argument.
-        may_be_new: Whether the command makes it, if it is not there.
+        may_be_new: True if the command creates a missing one.
 
     Raises:
-        DefinitionError: It, or a setting, is malformed; or it is something else than a changelog.
+        DefinitionError: It or a setting is malformed, or it is not a changelog.
     """
     wanted = f"the changelog of an operator ({CHANGELOG})"
     place = check_place(text, CHANGELOGS | FREE if may_be_new else CHANGELOGS, parameter, wanted)
     if place is Place.OBJECTS:
         return ObjectStoreChangelog(text, auto_compact=False)
     if not text.startswith(KAFKA):
-        # A command that is over in a moment leaves compaction to the job.
+        # A short command leaves compaction to the job.
         return DirectoryChangelog(text, auto_compact=False)
     bootstrap, slash, topic = text.removeprefix(KAFKA).partition("/")
     if not bootstrap or not slash or not topic:

@@ -1,4 +1,4 @@
-"""The command ``inspect``: what a checkpoint holds, of either runtime, without the job and without a changelog."""
+"""The command ``inspect``: prints the content of a checkpoint of either runtime, without the job or a changelog."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class Inspected:
         batch: Id of the last batch.
         watermark: The least watermark.
         processing_time: The greatest processing time.
-        ended: Whether the input has ended.
-        counters: The counters, summed over the key groups; ``commit`` is in place of ``batches``.
-        states: By name kind, types, number of entries and bytes; the timers under their own name.
-        entries: What there is of the key that was asked for, by state.
+        ended: True if the input has ended.
+        counters: The counters, summed over the key groups; ``commit`` replaces ``batches``.
+        states: Kind, types, number of entries and bytes of each state, by name; timers have a name of their own.
+        entries: Entries of the requested key, by state.
     """
 
     operator: str
@@ -61,16 +61,16 @@ class Inspected:
 
 
 def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Inspected:
-    """Look at one key group.
+    """Inspect one key group.
 
     Args:
         meta: Its meta record.
         log: Its log.
-        key: A key whose entries are wanted: text, or JSON where keys are not text.
+        key: A key whose entries are requested: text, or JSON if keys are not text.
 
     Raises:
         CorruptionError: The log is damaged.
-        DefinitionError: The text is no key.
+        DefinitionError: The text is not a key.
     """
     where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
     readers = {int(state["id"]): EntryReader(state) for state in meta.states.values()}
@@ -95,7 +95,7 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
             state_id = state_id_of(prefix)
             reader = None if state_id is None else readers[state_id]
             name = _TIMERS if reader is None else names_of.get(reader.schema.name, meta.operator)
-            # What is beside a table belongs to it.
+            # Entries beside a table belong to it.
             states[name]["entries"] += reader is None or reader.schema.name in names_of
             states[name]["bytes"] += len(prefix) + len(sub) + len(value)
             here = key_of(prefix)
@@ -140,7 +140,7 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
         watermark=meta.watermark,
         processing_time=meta.processing_time,
         ended=meta.ended,
-        # Each key group counts its batches: their sum is no number of the operator, and commit is.
+        # Each key group counts its batches, so their sum means nothing for the operator; the commit does.
         counters={name: count for name, count in meta.counters.items() if name != "batches"},
         states=states,
         entries=found,
@@ -163,7 +163,7 @@ def _merged(parts: Iterable[Inspected]) -> dict[str, Inspected]:
         for name, state in part.states.items():
             there = whole.states.setdefault(name, {**state, "entries": 0, "bytes": 0})
             if state["kind"] == "broadcast":
-                # Every key group has the same.
+                # All key groups have the same content.
                 continue
             there["entries"] += state["entries"]
             there["bytes"] += state["bytes"]
@@ -171,10 +171,10 @@ def _merged(parts: Iterable[Inspected]) -> dict[str, Inspected]:
 
 
 def inspect_local(path: str, operator: str | None = None, key: str | None = None) -> dict[str, Inspected]:
-    """Look at the operators in a checkpoint of the local runtime, by name.
+    """Inspect the operators in a checkpoint of the local runtime, by name.
 
     Raises:
-        CheckpointError: There is none, or a run is using it.
+        CheckpointError: There is no checkpoint, or a run is using it.
         OperatorChanged: There is no such operator.
         CorruptionError: It is damaged.
     """
@@ -187,10 +187,10 @@ def inspect_local(path: str, operator: str | None = None, key: str | None = None
 
 
 def inspect_spark(session: Any, path: str, operator: str | None = None, key: str | None = None) -> dict[str, Inspected]:
-    """Look at the operators in a checkpoint of Spark, by name.
+    """Inspect the operators in a checkpoint of Spark, by name.
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: There is no checkpoint.
         OperatorChanged: There is no such operator.
         CorruptionError: It is damaged.
     """
@@ -222,7 +222,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Look, and print what there is. The status is 1 if nothing is there of the key."""
+    """Inspect, and print the result. The exit status is 1 if the key has no entries."""
     check_checkpoint(arguments.checkpoint)
     session = session_for(arguments.checkpoint)
     look = inspect_local if session is None else lambda *rest: inspect_spark(session, *rest)

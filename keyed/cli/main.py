@@ -45,9 +45,9 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
 def _check_names(
     root: argparse.ArgumentParser, commands: dict[str, argparse.ArgumentParser], arguments: Sequence[str]
 ) -> None:
-    """Check the names of the command and of its options, and end with the names that are like a misspelt one.
+    """Check the names of the command and of its options; exit with a suggestion for a misspelt one.
 
-    argparse would report first what is missing because of the misspelt name.
+    argparse would first report the arguments that are missing because of the misspelt name.
     """
     name = next((text for text in arguments if not text.startswith("-")), None)
     before = list(takewhile(lambda text: text != name, arguments))
@@ -56,19 +56,19 @@ def _check_names(
     if name is None:
         return
     if name not in commands:
-        root.error(f"{name!r} is no command{_like(name, commands)}: choose from {', '.join(commands)}")
+        root.error(f"{name!r} is not a command{_like(name, commands)}: choose from {', '.join(commands)}")
     for option in takewhile(lambda text: text != "--", arguments[len(before) + 1 :]):
         _check_option(commands[name], option)
 
 
 def _check_option(parser: argparse.ArgumentParser, text: str) -> None:
-    # What has a space is a value for argparse too, such as a query that begins with a comment.
+    # Like argparse, treat text with a space as a value, such as a query that begins with a comment.
     name = text.partition("=")[0]
     if not name.startswith("--") or name == "--" or " " in text:
         return
     options = [option for action in parser._actions for option in action.option_strings]  # noqa: SLF001 - no other way
     if not any(option.startswith(name) for option in options):
-        parser.error(f"{name!r} is no option of {parser.prog}{_like(name, options)}")
+        parser.error(f"{name!r} is not an option of {parser.prog}{_like(name, options)}")
 
 
 def _like(name: str, names: Sequence[str] | dict[str, argparse.ArgumentParser]) -> str:
@@ -100,10 +100,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def console() -> None:
-    """Run the console script ``keyed``, or give the shell that asks the completions of a command line.
+    """Run the console script ``keyed``, or print the completions of a command line for the shell.
 
-    Where the reader of its output goes away, as in ``keyed scan ... | head``, it ends without a message and with the
-    status of a program that SIGPIPE has ended, 141; after Ctrl-C with 130.
+    If the reader of its output exits, as in ``keyed scan ... | head``, it exits without a message and with the status
+    of a program ended by SIGPIPE, 141; after Ctrl-C with 130.
     """
     if "_ARGCOMPLETE" in os.environ:
         from argcomplete import autocomplete
@@ -113,7 +113,7 @@ def console() -> None:
         try:
             status = main(sys.argv[1:])
         finally:
-            # Also what argparse has printed before it ends the program.
+            # Also for output of argparse before it exits.
             sys.stdout.flush()
     except BrokenPipeError:
         discard_stdout()

@@ -1,4 +1,4 @@
-"""Recognition of the folders that commands are given: a command that is given the wrong one names what it is.
+"""Recognizes the kinds of folders, so that a command that is given the wrong one can name its kind.
 
 A folder is recognized by the files that its writer leaves: the header of a changelog, the commits of a checkpoint, the
 stores of state tables, the mark of a sink. Topics, and the paths of other file systems, are recognized by their names.
@@ -18,7 +18,7 @@ from keyed.runtimes.sink_folder import MARK
 from keyed.stores.commit_store import COMMITS_FOLDER
 
 KAFKA = "kafka://"
-#: Folders that are looked at for one that fits, below one that does not.
+#: Maximal number of subfolders searched for a suitable one.
 _BELOW = 200
 
 
@@ -44,7 +44,7 @@ CHANGELOGS = frozenset({Place.CHANGELOG, Place.TOPIC, Place.OBJECTS})
 CHECKPOINTS = frozenset({Place.CHECKPOINT, Place.SPARK_CHECKPOINT, Place.REMOTE, Place.OBJECTS})
 #: Places for something new.
 FREE = frozenset({Place.EMPTY, Place.MISSING})
-#: The commands for what was given to another one.
+#: The commands for each kind of place, for messages.
 _COMMANDS = {
     Place.CHANGELOG: "verify, tables, get, sql, restore, standby, replay",
     Place.TOPIC: "verify, tables, get, sql, restore, standby, replay",
@@ -78,7 +78,7 @@ def place_of(text: str) -> Place:
         return Place.TABLES
     if (path / MARK).is_file():
         return Place.RECORD if _is_record(path) else Place.SINK
-    # Folders that a program made before it was killed are no reason to refuse.
+    # Empty folders that a killed program left behind are accepted.
     return Place.FOREIGN if any(not each.is_dir() for each in path.rglob("*")) else Place.EMPTY
 
 
@@ -89,7 +89,7 @@ def check_place(text: str, allowed: frozenset[Place], parameter: str, wanted: st
         text: The argument.
         allowed: The kinds that the command takes.
         parameter: Name of the argument.
-        wanted: What the command takes, for the message.
+        wanted: Description of a valid argument, for the message.
 
     Raises:
         DefinitionError: It is of another kind.
@@ -117,7 +117,7 @@ def _is_record(path: Path) -> bool:
 
 
 def _below(text: str) -> Iterator[Path]:
-    """Yield the folders in a folder that is none of keyed's, and those in them."""
+    """Yield the subfolders of a folder that was not written by keyed, two levels deep."""
     if place_of(text) is not Place.FOREIGN:
         return iter(())
     path = Path(text)

@@ -1,4 +1,4 @@
-"""The command ``replay``: what a changed function would have done differently over the batches of a job."""
+"""The command ``replay``: prints the differences that a changed function makes over the batches of a job."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def _add_replay(parser: argparse.ArgumentParser) -> None:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    """Replay, and print what differs."""
+    """Replay, and print the differences."""
     from keyed.testing import replay
 
-    # As `python -m` does: functions are found from where the command is given.
+    # Like `python -m`: functions are imported from the current directory.
     sys.path.insert(0, "")
     changelog = changelog_of(arguments.changelog, arguments)
     rows = _rows(arguments.rows)
@@ -101,7 +101,7 @@ def _descriptor(name: str) -> MapState[Any, Any]:
 
 
 def _named(name: str, what: str, form: str) -> Any:
-    """Return what an argument names.
+    """Return the object that an argument names.
 
     Raises:
         DefinitionError: There is none.
@@ -109,14 +109,14 @@ def _named(name: str, what: str, form: str) -> Any:
     try:
         return resolve_name(name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise DefinitionError(f"{name!r} is no {what}: {error}; give {form}") from error
+        raise DefinitionError(f"{name!r} is not a {what}: {error}; give {form}") from error
 
 
 def _rows(text: str) -> Recording | SeekableSource | list[dict[str, Any]]:
-    """Return what was recorded in a folder, the rows of a file, or a source.
+    """Return the recording in a folder, the rows of a file, or a source.
 
     Raises:
-        DefinitionError: It is not there.
+        DefinitionError: It does not exist.
     """
     import pyarrow as pa
     import pyarrow.json

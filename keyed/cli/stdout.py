@@ -1,4 +1,4 @@
-"""Standard output whose reader may go away, as in ``keyed scan ... | head``."""
+"""Standard output whose reader may exit, as in ``keyed scan ... | head``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 
 #: The status that a shell reports for programs that end by SIGPIPE, as ``cat`` and ``grep`` do.
 BROKEN_PIPE_STATUS = 128 + signal.SIGPIPE
-#: The status of a program that Ctrl-C has ended.
+#: The status of a program ended by Ctrl-C.
 INTERRUPTED_STATUS = 128 + signal.SIGINT
 
 
 def check_reader() -> None:
-    """Check that standard output is no pipe or socket whose reader is gone.
+    """Check that standard output is not a pipe or socket without a reader.
 
-    Commands that wait for changes do so: without a change they would never write, and never find out.
+    Commands that wait for changes call it: without a change they would never write, and never notice.
 
     Raises:
         BrokenPipeError: The reader is gone.
@@ -32,7 +32,7 @@ def check_reader() -> None:
 
 
 def discard_stdout() -> None:
-    """Give what is still buffered for standard output and standard error to nobody, so that the exit is quiet."""
+    """Discard the buffers of standard output and standard error, so that the exit prints nothing."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         if stream is None:

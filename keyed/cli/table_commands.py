@@ -1,4 +1,4 @@
-"""The commands that ask state tables: ``tables``, ``get``, ``scan``, ``history``, ``sql``, ``tail`` and ``serve``."""
+"""The commands that query state tables: ``tables``, ``get``, ``scan``, ``history``, ``sql``, ``tail`` and ``serve``."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ from keyed.tables.state_table import NOT_GIVEN, Version
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    """Add what all these commands have in common."""
+    """Add the arguments that all these commands share."""
     parser.add_argument(
         "source",
         metavar="SOURCE",
         help=f"a changelog ({CHANGELOG}), or the folder of tables that another program writes",
     )
-    parser.add_argument("--tables", help="folder for the tables of a changelog, used again next time (a temporary one)")
+    parser.add_argument(
+        "--tables", help="folder for the tables of a changelog, reused by the next command (default: a temporary one)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
     add_settings(parser)
 
@@ -60,7 +62,7 @@ def _opened(
 
     Args:
         arguments: The command line.
-        poll: Whether to apply what the changelog has.
+        poll: True to apply the commits of the changelog first.
         groups: The key groups to follow; all if ``None``.
     """
     wanted = f"a changelog ({CHANGELOG}) or a folder of tables"
@@ -97,7 +99,7 @@ def _place(table: StateTable, arguments: argparse.Namespace) -> tuple[Any, Any, 
     entry: Any = NOT_GIVEN
     if arguments.entry is not None:
         entry = entry_of(arguments.entry, first and first.entry, table.schema, "--entry")
-    # Beside the state itself, whose namespace is none, there may be others of this key.
+    # This key may have namespaces besides the state itself, whose namespace is none.
     named = arguments.namespace is not None
     example = (
         next((found.namespace for found in table.scan(key=key) if found.namespace is not None), None) if named else None
@@ -106,7 +108,7 @@ def _place(table: StateTable, arguments: argparse.Namespace) -> tuple[Any, Any, 
 
 
 def _print(arguments: argparse.Namespace, rows: Iterable[dict[str, Any]]) -> None:
-    """Print rows as JSON, an object a line, or as a table with aligned columns."""
+    """Print rows as JSON, one object per line, or as a table with aligned columns."""
     if not arguments.json:
         print_rows(rows)
         return
@@ -147,7 +149,7 @@ def _get(arguments: argparse.Namespace) -> int:
             return int(not rows)
         answer = table.query(key, entry, namespace=namespace, as_of=as_of)
         _print(arguments, [{"key": key, "value": answer.value, "batch": answer.position.batch}])
-    # As grep does: nothing found is not success.
+    # Like grep: no result is not a success.
     return int(not answer.found)
 
 
@@ -162,7 +164,7 @@ def _scan(arguments: argparse.Namespace) -> int:
 
 
 def _row_maker(table: StateTable, *, is_json: bool) -> Callable[[Entry], dict[str, Any]]:
-    """Return a function that makes a row of an entry: a window has columns of its own, and people read times."""
+    """Return a function that converts an entry to a row: a window has its own columns, and times are readable."""
     schema, names = table.schema, table.key_columns
 
     def row(entry: Entry) -> dict[str, Any]:
@@ -185,7 +187,7 @@ def _history(arguments: argparse.Namespace) -> int:
 
 
 def _version(version: Version, is_json: bool) -> dict[str, Any]:
-    """Return a version as a row; for people its clocks are texts."""
+    """Return a version as a row; its clocks are text unless the output is JSON."""
     row = attrs.asdict(version, recurse=False)
     if not is_json:
         row |= {name: clock_text(row[name]) for name in ("processing_time", "watermark")}
@@ -195,7 +197,7 @@ def _version(version: Version, is_json: bool) -> dict[str, Any]:
 def _sql(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as tables, tables.snapshot(batch_or_time(arguments.as_of, "--as-of")) as snapshot:
         found = snapshot.sql(arguments.query)
-        # Of a join two columns may have one name.
+        # Two columns of a join may have the same name.
         names: list[str] = []
         for name in found.column_names:
             free = (name, *(f"{name}_{number}" for number in range(1, found.num_columns)))
@@ -205,7 +207,7 @@ def _sql(arguments: argparse.Namespace) -> int:
 
 
 def _tail(arguments: argparse.Namespace) -> int:
-    """Print changes until interrupted, or until there were as many as asked for."""
+    """Print changes until interrupted, or up to the limit."""
     arguments.json = True
     with _opened(arguments) as tables:
         subscription = tables[arguments.table].subscribe(prefix=arguments.prefix, after=arguments.after)
@@ -227,7 +229,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     tokens = {} if arguments.token_file is None else _tokens(Path(arguments.token_file))
     hosts = (*Access().hosts, *arguments.host_name)
     with _opened(arguments, poll=False, groups=arguments.groups) as tables:
-        # It answers /health while the first look applies what the changelog has.
+        # It answers /health while the first poll applies the commits of the changelog.
         tables.start(every=arguments.every, wait=False)
         serve(
             tables,
@@ -241,7 +243,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _tokens(path: Path) -> dict[str, list[str]]:
-    """Read tokens out of a file: a line each, the token and then the tables that it is for, or ``*``."""
+    """Read tokens from a file with one per line: the token, and then its tables or ``*``."""
     try:
         mode = path.stat().st_mode
         if mode & (S_IROTH | S_IWOTH | S_IWGRP):
@@ -274,7 +276,7 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", help="only this key")
     parser.add_argument("--windows", help="windows that start from ... to before ...: FROM/TO, milliseconds or times")
     parser.add_argument("--prefix", help="prefix of the keys")
-    parser.add_argument("--from", help="the least key")
+    parser.add_argument("--from", help="the first key")
     parser.add_argument("--to", help="the key before which the range ends")
     parser.add_argument("--limit", type=int, default=100, help="maximal number of entries (100)")
     _add_as_of(parser)
@@ -289,7 +291,7 @@ def _add_tail(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("table", metavar="TABLE", help="name of the table")
     parser.add_argument("--prefix", help="only keys that begin with this")
     parser.add_argument("--after", help="now, beginning, or the token of a change: resume after it")
-    parser.add_argument("--limit", type=int, help="end after so many changes")
+    parser.add_argument("--limit", type=int, help="end after this many changes")
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,7 @@ def write_stream(table: pa.Table) -> bytes:
 
 
 def read_stream(data: bytes, where: str) -> pa.Table:
-    """Read what `write_stream` wrote.
+    """Read a table from the bytes of `write_stream`.
 
     Raises:
         CorruptionError: It is damaged.
@@ -33,7 +33,7 @@ def read_stream(data: bytes, where: str) -> pa.Table:
     try:
         with pa.ipc.open_stream(pa.py_buffer(data), options=pa.ipc.IpcReadOptions(use_threads=False)) as reader:
             table = reader.read_all()
-        # Arrow believes offsets and lengths: without a look at all of them it reads anywhere in memory.
+        # Arrow trusts offsets and lengths: without full validation it would read anywhere in memory.
         table.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptionError(f"rows of a table cannot be read: {error}", where=where) from error

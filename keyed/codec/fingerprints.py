@@ -1,7 +1,7 @@
 """Fingerprints: declared types as JSON, to be stored beside the values and compared when a query restarts.
 
-A fingerprint says what the encoding of a type depends on, and nothing else: the names and modules of classes are in it
-for messages, but renaming or moving a class changes nothing. One per kind of type::
+A fingerprint contains everything that the encoding of a type depends on. It also has the names of classes, for messages
+only: renaming or moving a class changes nothing. One form per kind of type::
 
     "int", "str", "datetime", ..., "object"                                   a leaf; "object" is any plain data
     {"kind": "list" | "set" | "frozenset" | "variadic", "items": X}           variadic is tuple[X, ...]
@@ -36,7 +36,7 @@ from keyed.rows import Row
 R = TypeVar("R")
 
 CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern", "tz")
-"""What `msgspec.Meta` can demand of a value."""
+"""The constraints of `msgspec.Meta`."""
 
 _LEAVES: dict[type[inspect.Type], str] = {
     inspect.AnyType: "object",
@@ -82,14 +82,14 @@ def inspect_type(type_: Any) -> inspect.Type:
     """Return the structure of a type, as msgspec sees it; `object` and `Row` count as any plain data.
 
     Raises:
-        EncodingError: The type is no type, or has parts that cannot be encoded.
+        EncodingError: The argument is not a type, or has parts that cannot be encoded.
     """
     if type_ is object or (isinstance(type_, type) and issubclass(type_, Row)):
         return inspect.AnyType()
     try:
         return inspect.type_info(type_)
     except Exception as error:
-        # msgspec raises TypeError for what it does not take, and lets NameError (an undefined name in an annotation),
+        # msgspec raises TypeError for unsupported types, and lets NameError (an undefined name in an annotation),
         # KeyError (an attrs field without one) and others through.
         raise EncodingError(
             f"the type {type_name(type_)} cannot be encoded: {type(error).__name__}: {error}. Annotate all fields with "
@@ -208,7 +208,7 @@ def why_incompatible(old: Any, new: Any, *, as_key: bool = False) -> str | None:
     Args:
         old: Fingerprint of the type that the values were written with.
         new: Fingerprint of the type that they are to be read with.
-        as_key: They are map keys, which must not only be readable but have the same bytes again.
+        as_key: True for map keys, which must be readable and also encode to the same bytes.
 
     Returns:
         The first reason, or None if they can be read. They can if the types are the same, and if in ``new`` a union,

@@ -1,4 +1,4 @@
-"""Frames: every persisted record says what it is, which version of the layout it has, how long it is, and its checksum.
+"""Frames: the kind, layout version, length and checksum of every persisted record.
 
 Byte layout, big-endian::
 
@@ -35,9 +35,9 @@ class RecordFormat(Generic[T]):
     """A kind of record whose payload is msgpack of values of one type: encodes and decodes it.
 
     Args:
-        kind: Four bytes that tell this kind of record from all others.
+        kind: Four bytes that identify this kind of record.
         version: Version of the payload's layout.
-        type: Type of the values. Fields that a version adds need a default; readers pass over those they do not know.
+        type: Type of the values. Fields that a version adds need a default; readers skip unknown fields.
         oldest: The oldest version that is still read, in the same way.
     """
 
@@ -72,7 +72,7 @@ def frame(kind: bytes, version: int, payload: bytes) -> bytes:
     """Frame a payload.
 
     Args:
-        kind: Four bytes that tell this kind of record from all others.
+        kind: Four bytes that identify this kind of record.
         version: Version of the payload's layout, 1 to 65535.
         payload: The record.
     """
@@ -83,7 +83,7 @@ def frame(kind: bytes, version: int, payload: bytes) -> bytes:
 
 
 def frame_length(head: bytes) -> int:
-    """Return the length of the payload that the first bytes of a frame state, before anything is checked.
+    """Return the length of the payload from the first bytes of a frame, unchecked.
 
     Args:
         head: At least `FRAME_OVERHEAD` bytes.
@@ -98,8 +98,8 @@ def unframe(kind: bytes, data: bytes, *, where: str, offset: int | None = None, 
     Args:
         kind: The kind that is expected.
         data: The bytes.
-        where: The file, table or record that they come from, for the error.
-        offset: Where in it they start, if they are a part of it.
+        where: The file, table or record of the bytes, for the error.
+        offset: Offset of the bytes in it, if they are a part of it.
         newest: The newest version that the caller can read.
 
     Returns:

@@ -1,4 +1,4 @@
-"""The hash that sends a key to its key group: the same number in Spark's plan and in Python.
+"""The hash that assigns a key to its key group, with the same value in Spark's plan and in Python.
 
 Spark packs rows by an expression in its plan (`spark_hash_expression`); the local runtime, restoring and looking up a
 key compute `key_hash`. Both are XXH64 (as ``xxhash64`` in Spark) with seed 42 over the normalised columns. The hash of
@@ -17,12 +17,12 @@ a column is the seed of the next one, so a tuple is the chain of its elements, a
     decimal(p,s)                     format_number(c, '0.###') with s times '#'   Decimal: plain digits, no trailing
                                                                                   zeros, in UTF-8: 1.50 is "1.5"
 
-``format_number`` writes decimals exactly, in the locale US and whatever ``spark.sql.ansi.enabled`` is, where a cast to
-string would not. The cast to binary makes strings of any collation hash by their bytes, as Python compares them.
-Equal values of different types (``1``, ``1.0``, ``True``) hash differently. Values that no Spark column has are hashed
-in Python only: an int beyond 64 bits by its digits, a longer timedelta by its microseconds in digits, a decimal of more
-than 38 digits before or after the point as its encoded key, a UUID by its 16 bytes, a tuple in a tuple as a part of the
-chain.
+Unlike a cast to string, ``format_number`` writes decimals exactly, in the locale US, with any
+``spark.sql.ansi.enabled``. The cast to binary makes strings of any collation hash by their bytes, as Python compares
+them. Equal values of different types (``1``, ``1.0``, ``True``) hash differently. Values that no Spark column can hold
+are hashed in Python only: an int beyond 64 bits by its digits, a longer timedelta by its microseconds in digits, a
+decimal of more than 38 digits before or after the point as its encoded key, a UUID by its 16 bytes, a tuple in a tuple
+as a part of the chain.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from keyed.errors import EncodingError
 _SEED = 42
 _MASK_64 = (1 << 64) - 1
 _FLIP_64 = 1 << 63
-#: How encoded strings and bytes begin. In what follows there is no 00, and 01 stands for something else.
+#: Type bytes of encoded strings and bytes. Their content has no byte 00, and 01 is an escape byte.
 _TEXTS = (b"\x40", b"\x41")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -80,21 +80,21 @@ def key_hash(key: Any) -> int:
         A signed 64-bit integer, the value of `spark_hash_expression` for the same columns.
 
     Raises:
-        EncodingError: The key is no value for `encode_key`.
+        EncodingError: `encode_key` refuses the key.
     """
     hashed = _chain(key, _SEED)
     return hashed - (1 << 64) if hashed >= _FLIP_64 else hashed
 
 
 def encoded_key_hash(data: bytes, offset: int = 0) -> int:
-    """Hash a key that `encode_key` has encoded; of a text without making a value of it.
+    """Hash a key that `encode_key` has encoded; a text is hashed without decoding it.
 
     Args:
         data: Bytes that hold the encoded key.
-        offset: Where it begins.
+        offset: Its offset.
 
     Returns:
-        What `key_hash` returns for the key.
+        The `key_hash` of the key.
 
     Raises:
         CorruptionError: There is no encoded key.
@@ -111,7 +111,7 @@ def encoded_key_hash(data: bytes, offset: int = 0) -> int:
 def group_of(hashed: int, parallelism: int) -> int:
     """Return the key group, 0 to ``parallelism - 1``, of a key with this hash.
 
-    In Spark: ``CAST(shiftrightunsigned(h, 33) % parallelism AS INT)``. The upper bits are taken, so that the group does
+    In Spark: ``CAST(shiftrightunsigned(h, 33) % parallelism AS INT)``. It uses the upper bits, so that the group does
     not depend on the same bits as a partitioning by the hash itself.
     """
     return ((hashed & _MASK_64) >> 33) % parallelism
@@ -132,7 +132,7 @@ def spark_hash_expression(columns: list[tuple[str, str]]) -> str:
 
 
 def spark_key_type(types: list[str]) -> str:
-    """Return what `keyed.codec.keys.key_type` gives for keys out of columns of these types.
+    """Return the `keyed.codec.keys.key_type` of keys with columns of these types.
 
     Args:
         types: The simple type strings of the key columns, which `spark_hash_expression` takes.
@@ -170,7 +170,7 @@ def _normalised(name: str, type_: str) -> str:
     if _CONTAINER.match(type_):
         remedy = "name its fields as key columns, for example key_by('a.b'), or key by a column computed from it"
     elif type_ == "timestamp_ntz":
-        remedy = f"a time without a zone is no instant; use CAST({column} AS TIMESTAMP)"
+        remedy = f"a time without a zone is not an instant; use CAST({column} AS TIMESTAMP)"
     else:
         remedy = f"cast it, for example CAST({column} AS STRING)"
     raise EncodingError(f"the column {name!r} of type {type_} cannot be a key; {remedy}")
@@ -192,7 +192,7 @@ def _chain(value: Any, seed: int, depth: int = 0) -> int:
 
 
 def _refused(value: Any) -> EncodingError:
-    """Return the error of `encode_key`, which says what can be a key."""
+    """Return the error of `encode_key`, which lists the types of keys."""
     try:
         encode_key(value)
     except EncodingError as error:

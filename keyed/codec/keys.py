@@ -2,15 +2,15 @@
 
 `encode_key` turns a key, a namespace, a map key or a timer's name into bytes such that
 
-- the bytes of two values of one type compare as the values do (``b"..." < b"..."`` where ``x < y``);
+- the bytes of two values of one type compare like the values (``b"..." < b"..."`` where ``x < y``);
 - no encoding is a prefix of another one, so encodings can be written one after the other and split again;
 - equal bytes mean equal values, and equal values of one type give equal bytes (one zero, one NaN, ``1.0`` and
   ``1.00`` as the same decimal, the same instant in any time zone).
 
-`decode_key` accepts exactly the bytes that `encode_key` writes. It gives back the same value, except that decimals come
-without trailing zeros, times in UTC, zero and NaN as one object each, and rows and named tuples as plain tuples.
-`normalised` gives the same without the bytes: two keys are one key where their bytes are, so that is what dictionaries
-hold. Python alone takes each NaN for another key, and compares times of a repeated hour by the clock on the wall.
+`decode_key` accepts exactly the bytes that `encode_key` writes. It returns the same value, except that decimals lose
+trailing zeros, times are in UTC, zero and NaN are one object each, and rows and named tuples become plain tuples.
+`normalised` returns the same without encoding: two keys are equal if their bytes are, so dictionaries hold normalised
+keys. Without it Python would treat each NaN as another key, and compare times of a repeated hour by their local time.
 
 Byte layout, version 1. One byte tells the type; numbers are big-endian; "flipped" is with the sign bit inverted, so
 that negative numbers come first::
@@ -53,10 +53,10 @@ from keyed.shown import shown
 V = TypeVar("V")
 
 MAX_KEY_DEPTH = 32
-"""How deep tuples may be nested in a key."""
+"""Maximal nesting of tuples in a key."""
 
 STORED_AS_THEY_ARE = frozenset({type(None), bool, int, str, bytes, dt.date, dt.timedelta, UUID})
-"""Types whose values `normalised` gives back as they are."""
+"""Types whose values `normalised` returns unchanged."""
 
 _END = b"\x00"
 _FLIP_32 = 1 << 31
@@ -67,7 +67,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 _FIRST_INSTANT = (dt.datetime.min.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
 _LAST_INSTANT = (dt.datetime.max.replace(tzinfo=dt.UTC) - _EPOCH) // _MICROSECOND
 _NAN_BITS = 0x7FF8000000000000
-#: A dictionary finds a NaN by its identity only, so there is one.
+#: A dictionary finds a NaN only by its identity, so there is only one.
 _NAN = float("nan")
 # Largest power of ten that a decimal key is padded to with zeros: Decimal("100"), not Decimal("1E+2").
 _PLAIN_DIGITS = 38
@@ -96,9 +96,9 @@ def encode_key(value: Any) -> bytes:
 
 
 def normalised(key: Any) -> Any:
-    """Return the key as `decode_key` gives it back: keys of one type are equal in Python where their bytes are.
+    """Return the key as `decode_key` would: keys of one type are equal in Python if their bytes are.
 
-    What cannot be a key is given back as it is, for `encode_key` to refuse.
+    A value that cannot be a key is returned unchanged; `encode_key` refuses it.
 
     Raises:
         EncodingError: A decimal is NaN.
@@ -110,7 +110,7 @@ def normalised(key: Any) -> Any:
 
 
 def is_null(key: Any) -> bool:
-    """Return whether a key is ``None`` or has a part that is: a row with it is bad."""
+    """Return true if a key is ``None`` or has a part that is: a row with such a key is bad."""
     return key is None or (isinstance(key, tuple) and None in key)
 
 
@@ -121,14 +121,14 @@ def null_key(operator: str, key: Any, row: Any, *, of_source: bool) -> NullKeyEr
         operator: Name of the operator.
         key: The key.
         row: The row.
-        of_source: Whether the row comes from the source, and not from an operator before.
+        of_source: True if the row comes from the source, false if an earlier operator emitted it.
     """
     remedy = BAD_ROW_REMEDY if of_source else "filter such rows in the operator that emits them"
     return NullKeyError(f"operator {operator!r}: key {shown(key)} of {shown(row)} is null; {remedy}")
 
 
 def key_type(key: Any) -> str:
-    """Return the name of a key's type, for a tuple those of its parts: ``(str, int)``."""
+    """Return the name of a key's type; for a tuple, the names of the types of its parts: ``(str, int)``."""
     if isinstance(key, tuple):
         return f"({', '.join(map(key_type, key))})"
     return type(key).__name__
@@ -138,7 +138,7 @@ def decode_key(data: bytes) -> Any:
     """Decode a key that fills ``data``.
 
     Raises:
-        CorruptionError: The bytes are not what `encode_key` writes.
+        CorruptionError: The bytes were not written by `encode_key`.
     """
     value, end = decode_key_at(data, 0)
     if end != len(data):
@@ -150,10 +150,10 @@ def decode_key_at(data: bytes, offset: int) -> tuple[Any, int]:
     """Decode the key that starts at ``offset``.
 
     Returns:
-        The key, and the offset behind it.
+        The key, and the offset after it.
 
     Raises:
-        CorruptionError: The bytes are not what `encode_key` writes.
+        CorruptionError: The bytes were not written by `encode_key`.
     """
     try:
         return _DECODERS[data[offset]](data, offset + 1)
@@ -164,7 +164,7 @@ def decode_key_at(data: bytes, offset: int) -> tuple[Any, int]:
 
 
 class _Encoders(dict[type, Callable[[Any], bytes]]):
-    """Encoders by exact class. Classes of named tuples and rows are added when they are first met."""
+    """Encoders by exact class. Classes of named tuples and rows are added at their first value."""
 
     def __missing__(self, cls: type) -> Callable[[Any], bytes]:
         if issubclass(cls, tuple) and hasattr(cls, "_fields"):
@@ -214,8 +214,8 @@ def _escape(raw: bytes) -> bytes:
 def _encode_datetime(value: dt.datetime) -> bytes:
     if value.utcoffset() is None:
         raise EncodingError(
-            f"the naive datetime {value!r} cannot be a key, because it is no instant; give it a time zone, for example "
-            "value.replace(tzinfo=datetime.timezone.utc)"
+            f"the naive datetime {value!r} cannot be a key, because it is not an instant; give it a time zone, for "
+            "example value.replace(tzinfo=datetime.timezone.utc)"
         )
     micros = (value - _EPOCH) // _MICROSECOND
     if not _FIRST_INSTANT <= micros <= _LAST_INSTANT:
@@ -281,7 +281,7 @@ _ENCODERS = _Encoders(
         tuple: _encode_tuple,
     }
 )
-# Only nested tuples count how deep they are, so that a flat one, the usual composite key, does not pay for it.
+# Only nested tuples count their depth, so that a flat one, the usual composite key, has no overhead.
 _ELEMENT_ENCODERS = _Encoders(_ENCODERS | {tuple: _encode_inner_tuple})
 
 
@@ -425,9 +425,9 @@ def _decode_tuple(data: bytes, offset: int, depth: int = 1) -> tuple[tuple[Any, 
 
 
 def _checked(value: V, canonical: bytes, data: bytes, start: int, end: int) -> V:
-    """Return ``value``, if its one encoding is what stands in ``data``."""
+    """Return ``value``, if ``data`` has its canonical encoding."""
     if canonical != data[start:end]:
-        raise ValueError("it is not in the one form that is written")
+        raise ValueError("it is not in canonical form")
     return value
 
 

@@ -1,7 +1,7 @@
 """Keys of map states as bytes, by their declared type.
 
-They are written by `keyed.codec.keys`, so that a map iterates in the order of its keys: enums as their values, frozen
-classes and named tuples as the tuple of their fields. `map_key_codec` makes them again when a key is read.
+`keyed.codec.keys` encodes them, so that a map iterates in the order of its keys: enums as their values, frozen classes
+and named tuples as the tuple of their fields. Decoding a key creates them again.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def map_key_codec(type_: Any = object) -> KeyCodec:
     """Return the codec of a map key's type.
 
     Args:
-        type_: What `encode_key` takes (`object` for any of it), an enum, a frozen attrs class, frozen dataclass, named
-            tuple or frozen msgspec Struct of these, or a tuple, union or literal of these.
+        type_: A type that `encode_key` supports (`object` for all of them), an enum, a frozen attrs class, frozen
+            dataclass, named tuple or frozen msgspec Struct of these, or a tuple, union or literal of these.
 
     Raises:
         EncodingError: The type cannot be a map key.
@@ -103,8 +103,8 @@ def _make_codec(type_: Any) -> KeyCodec:
                 return key
         except Exception as error:
             # Constructors of the user's classes run here.
-            raise CorruptionError(f"an encoded map key is no {shape.name} ({error})") from error
-        raise CorruptionError(f"an encoded map key is no {shape.name}: {key!r:.200}")
+            raise CorruptionError(f"an encoded map key is not a {shape.name} ({error})") from error
+        raise CorruptionError(f"an encoded map key is not a {shape.name}: {key!r:.200}")
 
     return KeyCodec(encode if plain is None else encode_plain, decode, fingerprint)
 
@@ -113,7 +113,7 @@ def _form(node: inspect.Type) -> _Form:
     if isinstance(node, _PLAIN):
         return _Form()
     if isinstance(node, inspect.FloatType):
-        # An int that stands for a float is the same key as the float.
+        # An int in place of a float is the same key as the float.
         return _Form(float, _refuse_int)
     if isinstance(node, inspect.EnumType):
         return _enum(node.cls)
@@ -130,8 +130,8 @@ def _form(node: inspect.Type) -> _Form:
         return _Form()
     kind = getattr(node, "cls", None) or type(node).__name__.removesuffix("Type").lower()
     raise EncodingError(
-        f"the type {kind if isinstance(kind, str) else type_name(kind)} cannot be a map key: keys are what can be "
-        "ordered and hashed; use a tuple, text or a number"
+        f"the type {kind if isinstance(kind, str) else type_name(kind)} cannot be a map key: keys have to be ordered "
+        "and hashable; use a tuple, text or a number"
     )
 
 
@@ -140,7 +140,7 @@ def _enum(cls: type[enum.Enum]) -> _Form:
         member = cls(key)
         # True equals 1, but is another key.
         if member.value.__class__ is not key.__class__:
-            raise ValueError(f"{key!r} is no value of {cls.__qualname__}")
+            raise ValueError(f"{key!r} is not a value of {cls.__qualname__}")
         return member
 
     return _Form(lambda key: key.value, restore)
@@ -204,13 +204,13 @@ def _class(node: ClassNode) -> _Form:
     if not all(field.init for field in fields):
         raise EncodingError(
             f"the class {type_name(cls)} cannot be a map key, because it has fields with init=False, which cannot be "
-            "made again from the key; make them properties"
+            "restored from the key; make them properties"
         )
     names = [field.name for field in node.fields]
     forms = [_form(field.type) for field in node.fields]
     if issubclass(cls, tuple):
         return _fields(forms, cls._make)
-    # attrs takes `_name` as `name`.
+    # attrs calls the parameter of `_name` `name`.
     aliases = {field.name: field.alias for field in getattr(cls, "__attrs_attrs__", ())}
     arguments = [aliases.get(name, name) for name in names]
     form = _fields(forms, lambda values: cls(**dict(zip(arguments, values, strict=True))))
@@ -220,7 +220,7 @@ def _class(node: ClassNode) -> _Form:
 
 def _tuple(key: Any) -> Any:
     if key.__class__ is not tuple:
-        raise TypeError(f"{key!r:.200} is no tuple of fields")
+        raise TypeError(f"{key!r:.200} is not a tuple of fields")
     return key
 
 

@@ -1,7 +1,7 @@
-"""Stored values given the fields that their class has got since.
+"""Adds new fields of a class to its stored values.
 
 A class that is stored by name is a map, one that is stored by position an array (`keyed.codec.values`); a field is
-added to either without the class that the values were written with, which need not exist any more.
+added to either without the original class, which need not exist any more.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _unpack = Decoder().decode
 
 
 def with_fields(fingerprint: Any, fields: Mapping[str, Any]) -> tuple[Any, Callable[[bytes], bytes]]:
-    """Return a type that has got fields, and what makes its values of those that lack them.
+    """Return a type with added fields, and a function that adds them to a value.
 
     Args:
         fingerprint: Type of the stored values (`keyed.codec.fingerprints`).
         fields: Value by the name of each new field: None, or a bool, int, float, str, bytes, datetime, date, time,
-            timedelta, Decimal or UUID. Where the class is stored by position they follow the fields it has.
+            timedelta, Decimal or UUID. If the class is stored by position, they follow its existing fields.
 
     Returns:
         The fingerprint with the fields, and a function from encoded value to encoded value, which raises
-        `CorruptionError` if it is given anything else.
+        `CorruptionError` for other values.
 
     Raises:
-        StateSchemaChanged: The stored values are no class, or the class has the field.
+        StateSchemaChanged: The stored values are not of a class, or the class has the field.
         EncodingError: A value cannot be encoded.
     """
     kind = fingerprint["kind"] if isinstance(fingerprint, dict) else fingerprint
@@ -43,7 +43,7 @@ def with_fields(fingerprint: Any, fields: Mapping[str, Any]) -> tuple[Any, Calla
         raise StateSchemaChanged(f"fields can be added to values of a class, and these are {format_type(fingerprint)}")
     present = fingerprint["fields"] if kind == "fields" else [name for name, _, _ in fingerprint["fields"]]
     if known := [name for name in fields if name in present]:
-        raise StateSchemaChanged(f"the field {known[0]} is there already: {format_type(fingerprint)}")
+        raise StateSchemaChanged(f"the field {known[0]} exists already: {format_type(fingerprint)}")
     types = {name: describe_type(type(value)) for name, value in fields.items()}
     for name, type_ in types.items():
         if type_ not in _PLAIN:
@@ -63,7 +63,7 @@ def _converter(fields: Mapping[str, Any], *, tagged: bool) -> Callable[[bytes], 
             return {**value, **fields}
         if isinstance(value, list | tuple):
             return [*value, *fields.values()]
-        raise CorruptionError(f"an encoded value is of no class: {value!r:.200}")
+        raise CorruptionError(f"an encoded value is not an instance of a class: {value!r:.200}")
 
     def convert(data: bytes) -> bytes:
         if tagged:

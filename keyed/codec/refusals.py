@@ -1,8 +1,8 @@
 """Messages for values that the codecs refuse, with the type, the rule and the remedy.
 
-Codecs take data, not objects: what is written must be readable years later without the code that wrote it, and
-reading must never run code from the bytes. Subclasses of the basic types (``numpy.float64``, ``pandas.Timestamp``,
-``OrderedDict``) are refused rather than silently turned into their base.
+Codecs take data, not objects: stored values must be readable years later without the code that wrote them, and reading
+must never run code from the bytes. Subclasses of the basic types (``numpy.float64``, ``pandas.Timestamp``,
+``OrderedDict``) are refused, because they would silently become their base class.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import enum
 from typing import Any
 
-#: What to do about rows that a stream refuses.
+#: The remedy for rows that a stream refuses.
 BAD_ROW_REMEDY = "filter such rows, or give keyed.stream(..., on_bad_row=OutputTag(...))"
 _BASES = (int, float, str, bytes, tuple, list, dict, set, frozenset)
 
@@ -26,11 +26,11 @@ def type_name(type_: Any) -> str:
 
 
 def remedy(cls: type, *, role: str) -> str:
-    """Return what to do about a value of a class that no codec takes.
+    """Return the remedy for a value of a class that no codec supports.
 
     Args:
         cls: The value's class.
-        role: ``"key"`` or ``"value"``: classes with fields can be values, if declared.
+        role: ``"key"`` or ``"value"``; declared classes with fields can be values.
 
     Returns:
         The end of a message, without a full stop.

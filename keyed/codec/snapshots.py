@@ -1,7 +1,7 @@
-"""Snapshots: values as they are at a moment, which nothing that happens later can change.
+"""Snapshots: copies of values, which later changes do not affect.
 
-A value that cannot change is its own snapshot; others are copied, all the way down. Which is which is decided by the
-class, once for each: only plain containers and rows are looked into.
+An immutable value is its own snapshot; other values are copied deeply. The class decides which, once per class; only
+plain containers and rows are checked item by item.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNCHANGING: set[type] = {
     *(type(None), bool, int, float, complex, str, bytes),
     *(dt.date, dt.datetime, dt.time, dt.timedelta, Decimal, UUID),
 }
-"""Classes whose instances cannot change, whatever they hold. Others are added when they are first met."""
+"""Classes whose instances cannot change, whatever they contain. More are added at their first value."""
 
 _all_come_back = frozenset(UNCHANGING - {dt.datetime}).issuperset
 _COLLECTIONS = frozenset({list, tuple, set, frozenset})
@@ -37,12 +37,12 @@ _all_unchanging = UNCHANGING.issuperset
 
 
 def snapshot(value: Any) -> Any:
-    """Give ``value`` as it is now: a value that cannot change as it is, anything else as a copy.
+    """Return a snapshot of ``value``: an immutable value itself, any other value as a copy.
 
     Numbers, text, bytes, times, decimals, UUIDs, enums, and tuples, rows and frozen classes of them cannot change.
 
     Raises:
-        EncodingError: It cannot be copied: it holds a lock or an open file, say, or contains itself.
+        EncodingError: It cannot be copied: for example it contains a lock, an open file or itself.
     """
     try:
         return _taken(value)
@@ -60,10 +60,10 @@ def _taken(value: Any) -> Any:
 
 
 def as_stored(value: Any) -> Any:
-    """Give ``value`` as a state without a declared type gives it back: a snapshot of it, with datetimes in UTC.
+    """Return ``value`` as a state without a declared type returns it: a snapshot, with datetimes in UTC.
 
-    An aggregate that keeps values of elements takes them so: then it holds the same within a batch and after it, and
-    compares times of a repeated hour by the instant.
+    Aggregates keep elements in this form: the values are the same within a batch and after it, and times of a repeated
+    hour compare by the instant.
 
     Raises:
         EncodingError: It cannot be copied.
@@ -95,7 +95,7 @@ def _list(value: Any) -> Any:
 
 
 def _dict(value: Any) -> Any:
-    # Keys are hashed by what they are, so they do not change.
+    # Keys are hashed by their content, so they do not change.
     if _all_unchanging(map(type, value.values())):
         return value.copy()
     return {key: _taken(item) for key, item in value.items()}
@@ -117,7 +117,7 @@ def _itself(value: Any) -> Any:
     return value
 
 
-# Members of a set are hashed by what they are, so they do not change.
+# Members of a set are hashed by their content, so they do not change.
 _COPIES: dict[type, Callable[[Any], Any]] = {
     tuple: _tuple,
     list: _list,
@@ -129,7 +129,7 @@ _COPIES: dict[type, Callable[[Any], Any]] = {
 
 
 def _copy_of(cls: type) -> Callable[[Any], Any]:
-    """Return what makes snapshots of a class that is met for the first time, or of rows, whose classes are many."""
+    """Return the snapshot function of a new class, or of rows, which have many classes."""
     if issubclass(cls, tuple):
         return _tuple if hasattr(cls, "_fields") else _anything
     if issubclass(cls, enum.Enum | numbers.Number | str | bytes | dt.date | dt.timedelta) or _is_unchanging(cls):
@@ -140,7 +140,7 @@ def _copy_of(cls: type) -> Callable[[Any], Any]:
 
 
 def _is_unchanging(cls: type) -> bool:
-    """Return whether a class is frozen, and its fields are declared as types that cannot change."""
+    """Return true if a class is frozen, and its fields are declared as immutable types."""
     try:
         return is_frozen(cls) and shape_of(inspect_type(cls)).immutable
     except EncodingError:
@@ -148,7 +148,7 @@ def _is_unchanging(cls: type) -> bool:
 
 
 def _has_only_fields(cls: Any) -> bool:
-    """Return whether copying the attributes copies an instance: a dataclass or attrs class without ways of its own."""
+    """Return true if copying the attributes copies an instance: a plain dataclass or attrs class."""
     if not (hasattr(cls, "__dataclass_fields__") or hasattr(cls, "__attrs_attrs__")):
         return False
     ways = {"__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__"}

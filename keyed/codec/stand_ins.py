@@ -1,7 +1,7 @@
-"""Types that stand in for those that values were written with, where only their fingerprint is at hand.
+"""Stand-ins for the types of stored values, built from their fingerprints alone.
 
-Plain data comes back as it was written. For a class stands a frozen `msgspec.Struct` with its name and fields, whose
-fields with a default are ``None`` if they were not stored; for an enum the values of its members.
+Plain data comes back as it was written. A class is replaced by a frozen `msgspec.Struct` with its name and fields;
+fields with a default are ``None`` if they were not stored. An enum is replaced by the values of its members.
 """
 
 from __future__ import annotations
@@ -43,21 +43,22 @@ _unpack = Decoder().decode
 
 
 class _NoStandIn(Exception):
-    """A class that contains itself, which a type made here cannot."""
+    """Marker for a class that contains itself, which a stand-in cannot."""
 
 
 def value_reader(fingerprint: Any) -> Callable[[bytes], Any]:
     """Return a function that decodes the values of a type.
 
     Args:
-        fingerprint: The type, see `keyed.codec.fingerprints`. Of one that contains itself values come back as plain
-            data: classes as dicts or lists, and what MessagePack lacks as it is stored, for example decimals as text.
+        fingerprint: The type, see `keyed.codec.fingerprints`. Values of a type that contains itself come back as plain
+            data: classes as dicts or lists, and types that MessagePack lacks in stored form, for example decimals as
+            text.
 
     Returns:
-        ``(bytes) -> value``, which raises `CorruptionError` if the bytes are no such value.
+        ``(bytes) -> value``, which raises `CorruptionError` if the bytes are not such a value.
 
     Raises:
-        CorruptionError: It is no fingerprint.
+        CorruptionError: It is not a fingerprint.
     """
     try:
         return value_codec(_stand_in(fingerprint)).decode

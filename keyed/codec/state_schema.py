@@ -11,7 +11,7 @@ from keyed.codec.fingerprints import describe_type, format_type, why_incompatibl
 from keyed.errors import CorruptionError, StateSchemaChanged
 
 KINDS = ("value", "list", "map", "reducing", "aggregating", "table", "versioned", "broadcast")
-#: Those whose entries have keys of their own.
+#: The kinds whose entries have keys of their own.
 MAPS = ("map", "broadcast")
 
 
@@ -22,17 +22,17 @@ class StateSchema:
     Attributes:
         name: Name of the state.
         kind: One of `KINDS`.
-        key: Fingerprint of the type of the keys of a map or broadcast state; the key columns of a table; None of
+        key: Fingerprint of the type of the keys of a map or broadcast state; the key columns of a table; None for
             others.
-        value: Fingerprint of the type of values, elements, map values or accumulators; of a table one of its columns,
-            as of a class whose fields have defaults.
+        value: Fingerprint of the type of values, elements, map values or accumulators; for a table, a fingerprint of
+            its columns as of a class whose fields have defaults.
         ttl: None, or a dict with ``time_domain`` (``"processing_time"`` or ``"event_time"``), ``milliseconds`` and
-            whatever else is worth printing.
-        rows: Of a value that is a list with rows one after the other the [name, fingerprint] of each column, of which
-            the first says which row; None of others.
-        named_by: Name of the state that says by which names namespaces of this one go; None where they have none.
-        shown_as: How the state is shown as the one table of its operator: data for the class that ``view`` names, which
-            is empty where the state is no table. None where it is a table of its own.
+            further settings to print.
+        rows: For a value that is a flat list of rows, the [name, fingerprint] of each column, of which the first
+            identifies the row; None for others.
+        named_by: Name of the state that maps namespaces of this one to their names; None if they have no names.
+        shown_as: Data with which the class named by ``view`` shows the state as the one table of its operator; ``view``
+            is empty if the state is not a table. None if the state is a table of its own.
     """
 
     name: str
@@ -62,12 +62,12 @@ class StateSchema:
         Args:
             name: Name of the state.
             kind: One of `KINDS`.
-            key: The type of the keys of a map or broadcast state; ignored of others.
+            key: The type of the keys of a map or broadcast state; ignored for others.
             value: The type of the values.
             ttl: None or a `keyed.state.StateTtl`.
-            rows: The columns of rows, if it has them (`keyed.extending.inner_state`).
-            named_by: The state that names its namespaces, if there is one.
-            shown_as: How it is shown, if not as it is.
+            rows: The columns of rows, if it has rows (`keyed.extending.inner_state`).
+            named_by: The state with the names of its namespaces, if there is one.
+            shown_as: The view in which it is shown, if it has one.
 
         Raises:
             EncodingError: A type cannot be encoded.
@@ -92,10 +92,10 @@ class StateSchema:
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
-        """Read what `to_json` gave.
+        """Create the description from the JSON of `to_json`.
 
         Raises:
-            CorruptionError: It is something else.
+            CorruptionError: The JSON is malformed.
         """
         try:
             extra = data.get("rows"), data.get("named_by"), data.get("shown_as")
@@ -111,7 +111,7 @@ class StateSchema:
 
     @property
     def subject(self) -> str:
-        """The state as messages name it: without a name where it is part of an operator of a library."""
+        """The state as messages name it: without a name if it is part of a library's operator."""
         return f"the state {self.name!r}" if self.shown_as is None else "the state of the operator"
 
     def __str__(self) -> str:
@@ -150,7 +150,7 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
 
     Compatible are: the same states; new states; unions, enums and literals with more members; attrs classes,
     dataclasses and Structs with more fields that have defaults, in any order; named tuples with such fields at the end;
-    other names of classes; another length of the time to live.
+    renamed classes; another length of the time to live.
 
     Args:
         old: The states that are stored.
@@ -165,7 +165,7 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
         reason = "it is no longer declared, and its values would be lost" if schema is None else _why(stored, schema)
         if reason is not None:
             if schema is None and stored.shown_as is not None:
-                # Another layout has another state.
+                # Another layout has a different state.
                 schema = next((each for each in declared.values() if (each.shown_as or {}).get("view")), None)
             raise StateSchemaChanged(
                 f"{stored.subject} does not fit what is stored: {reason}.\n"
@@ -178,12 +178,12 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
 
 
 def _other_kind_of_function(stored: StateSchema, declared: Mapping[str, StateSchema]) -> str:
-    """Return what to do where a function over rows took the place of one over whole columns, or the other way round."""
+    """Return the remedy if a function over rows replaced a vectorized one, or the other way round."""
     is_table = stored.kind == "table"
     if not declared or any((schema.kind == "table") is is_table for schema in declared.values()):
         return ""
     kind, path = ("whole columns", "vectorized") if is_table else ("rows", "row")
-    given = f'windows go on with .path("{path}"), joins with path="{path}"'
+    given = f'windows continue with .path("{path}"), joins with path="{path}"'
     return f"It was kept by a function over {kind}, and this one is not: {given}. "
 
 

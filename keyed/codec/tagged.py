@@ -1,9 +1,9 @@
-"""Values without a declared type as bytes: every value says itself what it is.
+"""Values without a declared type as bytes: every value is tagged with its type.
 
 MessagePack has no tuples, sets or decimals, so these are written as its extension types; a value comes back equal and
-of the same type, all the way down (aware datetimes in UTC; the ``fold`` of naive ones, which no comparison sees, is
-not kept). Only data is written: an instance of a class is refused, because its bytes would
-have to name the class to be read again. Declare the class as the type of the state instead.
+of the same type in all its parts (aware datetimes in UTC; the ``fold`` of naive ones, which does not affect
+comparisons, is not kept). Only plain data is written: an instance of a class is refused, because its bytes would have
+to name the class. Declare the class as the type of the state instead.
 
 Byte layout, version 1: MessagePack, with these extension types (numbers big-endian; "array" is a MessagePack array)::
 
@@ -40,7 +40,7 @@ from keyed.rows import Row, row_class
 from keyed.shown import shown
 
 MAX_VALUE_DEPTH = 64
-"""How deep containers may be nested in a value without a declared type."""
+"""Maximal nesting of containers in a value without a declared type."""
 
 _NAIVE_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001  # the origin of naive datetimes is naive
 _MICROSECOND = dt.timedelta(microseconds=1)
@@ -68,7 +68,7 @@ def encode_tagged(value: Any) -> bytes:
         try:
             return _pack(_prepare(value, _NATIVE, 0))
         except OverflowError:
-            # An int beyond 64 bits. They are rare, so only now each int is looked at.
+            # An int beyond 64 bits. They are rare, so ints are checked only now.
             return _pack(_prepare(value, _NATIVE_BUT_INT, 0))
     except OverflowError as error:
         raise EncodingError(f"{shown(value)} cannot be encoded: in UTC a datetime in it is out of range") from error
@@ -79,7 +79,7 @@ def encode_tagged(value: Any) -> bytes:
 
 
 def decode_tagged(data: bytes) -> Any:
-    """Decode what `encode_tagged` wrote.
+    """Decode the bytes of `encode_tagged`.
 
     Raises:
         CorruptionError: The bytes are malformed.
@@ -94,7 +94,7 @@ def decode_tagged(data: bytes) -> Any:
 
 
 def offset_is_whole_minutes(value: dt.time) -> bool:
-    """Return whether ISO 8601 can write the time zone of a time: none, or a fixed number of minutes."""
+    """Return true if ISO 8601 can express the time zone of a time: none, or a fixed number of minutes."""
     if value.tzinfo is None:
         return True
     offset = value.utcoffset()
@@ -102,7 +102,7 @@ def offset_is_whole_minutes(value: dt.time) -> bool:
 
 
 def _prepare(value: Any, native: frozenset[type], depth: int) -> Any:
-    """Return ``value`` as msgspec's encoder writes it, with extension types for what MessagePack lacks."""
+    """Return ``value`` in a form for msgspec's encoder, with extension types for types that MessagePack lacks."""
     cls = value.__class__
     if cls in native:
         return value
@@ -162,7 +162,7 @@ def _prepare_datetime(value: dt.datetime) -> Any:
 def _prepare_time(value: dt.time) -> Any:
     if not offset_is_whole_minutes(value):
         raise EncodingError(
-            f"{value!r} cannot be encoded: its time zone is no fixed number of minutes; use UTC or none"
+            f"{value!r} cannot be encoded: its time zone is not a fixed number of minutes; use UTC or none"
         )
     return Ext(10, value.isoformat().encode())
 

@@ -1,14 +1,14 @@
 """Values of states as bytes, by their declared type.
 
-`value_codec` makes the codec of a type once; its ``encode`` and ``decode`` are plain functions for hot loops. What is
-decoded equals what was encoded and has the same types in all its parts, except that aware datetimes come back in UTC,
-and ints as floats where floats are declared.
+`value_codec` creates the codec of a type once; its ``encode`` and ``decode`` are plain functions for hot loops. A
+decoded value equals the encoded one and has the same types in all its parts, except that aware datetimes come back in
+UTC, and ints as floats if floats are declared.
 
 Byte layout, version 1, determined by the type alone (its fingerprint):
 
-- A type all of whose parts are typed is written as msgspec writes it: MessagePack; decimals, dates, times, durations
-  and naive datetimes as text; UUIDs as 16 bytes; aware datetimes as MessagePack timestamps; enums by value; classes as
-  maps by field name, named tuples and array-like Structs as arrays.
+- A type all of whose parts are typed is written by msgspec: MessagePack; decimals, dates, times, durations and naive
+  datetimes as text; UUIDs as 16 bytes; aware datetimes as MessagePack timestamps; enums by value; classes as maps by
+  field name, named tuples and array-like Structs as arrays.
 - A value of such a type with an int beyond 64 bits is written as the MessagePack extension type 20, which contains the
   value (classes as maps by field name, enums by value) as `keyed.codec.tagged` writes it.
 - A type without or with untyped parts (``object``, ``Any``, bare ``list``) is written by `keyed.codec.tagged`.
@@ -24,9 +24,9 @@ import msgspec
 from msgspec.msgpack import Decoder, Encoder, Ext
 
 from keyed.codec.fingerprints import cached_by_type, describe_type, inspect_type
-from keyed.codec.glance import Glance, glance_of
 from keyed.codec.shapes import Shape, shape_of
 from keyed.codec.tagged import decode_tagged, encode_tagged
+from keyed.codec.unchanged_check import UnchangedCheck, unchanged_check_of
 from keyed.errors import CorruptionError, EncodingError
 from keyed.rows import Row
 from keyed.shown import shown
@@ -45,12 +45,12 @@ class ValueCodec:
         encode: ``(value) -> bytes``. Raises `EncodingError` if the value is not of the type.
         decode: ``(bytes) -> value``. Raises `CorruptionError`, and only that, if the bytes are malformed.
         fingerprint: The type as JSON, see `keyed.codec.fingerprints`.
-        immutable: Whether a value never changes once it is made, so that it may be shared.
-        by_value: Whether that is for each value to say, because parts of the type have no type.
-        exact: Whether a value of the type comes back as it was and not only equal; None where all do. Untyped parts are
-            not looked at.
-        classes: Exact classes whose instances are all of the type, where that can be said.
-        unchanged: Whether values, many at once, are seen to be such that decoding gives them back as they are.
+        immutable: True if a value never changes, so that it may be shared.
+        by_value: True if that depends on the value, because parts of the type have no type.
+        exact: Returns true if a value of the type comes back identical, not only equal; None if all do. It does not
+            check untyped parts.
+        classes: Exact classes whose instances are all of the type, as far as they are known.
+        unchanged: Returns true if a fast check of many values shows that decoding gives the same values back.
     """
 
     encode: Callable[[Any], bytes]
@@ -60,7 +60,7 @@ class ValueCodec:
     by_value: bool
     exact: Callable[[Any], bool] | None
     classes: frozenset[type]
-    unchanged: Glance
+    unchanged: UnchangedCheck
 
 
 def value_codec(type_: Any = object) -> ValueCodec:
@@ -68,8 +68,8 @@ def value_codec(type_: Any = object) -> ValueCodec:
 
     Args:
         type_: None, bool, int, float, str, bytes, datetime, date, time, timedelta, Decimal, UUID, an enum, an attrs
-            class, dataclass, named tuple, TypedDict or msgspec Struct, or a list, dict, tuple, set, frozenset, union
-            or literal of these. `object` takes any plain data, see `keyed.codec.tagged`, and `Row` any row.
+            class, dataclass, named tuple, TypedDict or msgspec Struct, or a list, dict, tuple, set, frozenset, union or
+            literal of these. `object` accepts any plain data, see `keyed.codec.tagged`, and `Row` any row.
 
     Raises:
         EncodingError: The type cannot be encoded.
@@ -92,7 +92,7 @@ def _make_codec(type_: Any) -> ValueCodec:
         encode, decode = _tagged_functions(type_, shape)
     classes = shape.classes or frozenset()
     return ValueCodec(
-        encode, decode, fingerprint, shape.immutable, not shape.typed, shape.exact, classes, glance_of(type_)
+        encode, decode, fingerprint, shape.immutable, not shape.typed, shape.exact, classes, unchanged_check_of(type_)
     )
 
 
@@ -144,9 +144,9 @@ def _typed_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], 
 
 
 def _forget_caches(node: Any, seen: set[Any]) -> None:
-    """Take off classes what msgspec has left on them: it cannot be pickled, and so the classes of a program could not.
+    """Remove msgspec's caches from classes: they cannot be pickled, so the classes of a program could not.
 
-    Decoders that were made keep what they need.
+    Existing decoders keep their own references.
     """
     if isinstance(node, list | tuple):
         for each in node:
@@ -164,14 +164,14 @@ def _forget_caches(node: Any, seen: set[Any]) -> None:
 
 
 def _decode_wide(data: bytes, type_: Any, shape: Shape, error: Exception) -> Any:
-    """Decode what the typed decoder refused: a value with an int beyond 64 bits, or malformed bytes."""
+    """Decode bytes that the typed decoder refused: a value with an int beyond 64 bits, or malformed bytes."""
     try:
         extension = _unpack_any(data)
         if isinstance(extension, Ext) and extension.code == WIDE:
             return msgspec.convert(decode_tagged(bytes(extension.data)), type_)
     except Exception as wide_error:  # noqa: BLE001
         error = wide_error
-    raise CorruptionError(f"an encoded value is no {shape.name} ({error})") from error
+    raise CorruptionError(f"an encoded value is not a {shape.name} ({error})") from error
 
 
 def _tagged_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
@@ -193,14 +193,14 @@ def _tagged_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes],
             if check(value):
                 return value
         except Exception as error:
-            raise CorruptionError(f"an encoded value is no {shape.name} ({error})") from error
-        raise CorruptionError(f"an encoded value is no {shape.name}")
+            raise CorruptionError(f"an encoded value is not a {shape.name} ({error})") from error
+        raise CorruptionError(f"an encoded value is not a {shape.name}")
 
     return (_verified(encode, decode, shape) if shape.verify else encode), decode
 
 
 def _verified(encode: Callable[[Any], bytes], decode: Callable[[bytes], Any], shape: Shape) -> Callable[[Any], bytes]:
-    """Return ``encode`` for types whose constraints, validators and ``__post_init__`` run when a value is decoded."""
+    """Return ``encode`` with a check for types whose constraints, validators and ``__post_init__`` run in decoding."""
 
     def encode_verified(value: Any) -> bytes:
         data = encode(value)

@@ -37,7 +37,7 @@ from keyed.stores.version_store import VersionReader
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Addresses whose new group is remembered: a changelog has the same ones again and again.
+#: Maximal number of addresses whose new group is cached: a changelog repeats addresses.
 _REMEMBERED = 500_000
 #: Records between two reports of progress.
 _TELL = 100_000
@@ -85,7 +85,8 @@ def load(
         The loaders, for writing the meta records.
 
     Raises:
-        StateSchemaChanged: The function's states do not fit those of the changelog. Raised before entries are read.
+        StateSchemaChanged: The function's states are not compatible with those of the changelog. Raised before entries
+            are read.
         HistoryCompacted: The changelog was compacted beyond the cut.
         CorruptionError: The changelog is damaged, or the entries do not match the hash of its commits.
     """
@@ -113,11 +114,11 @@ def load(
         meta.watermark = min(marker.watermark for marker in markers)
         meta.processing_time = max(marker.processing_time for marker in markers)
         meta.ended = any(marker.ended for marker in markers)
-        # All groups hear the same of the sources.
+        # All groups get the same watermarks of the sources.
         meta.channels = markers[0].channels
         meta.key_columns = markers[0].key_columns
         meta.key_type = next((marker.key_type for marker in markers if marker.key_type), "")
-        # The operator's counters are the sums over its groups, so one of them goes on from the old sums.
+        # The operator's counters are the sums over its groups, so one of them continues from the old sums.
         counted = markers if meta.group == 0 else ()
         meta.counters = {name: sum(marker.counters.get(name, 0) for marker in counted) for name in COUNTERS}
     loaders[groups[0].index].meta.counters["records_restored"] += records
@@ -246,7 +247,7 @@ def _check(
         KeysChanged: They do not, because an earlier version stored one key under several encodings.
     """
     where = f"changelog {restoration.header.log_id} of operator {restoration.header.operator!r}"
-    # As many copies of the entries of broadcast states were there before as there were groups.
+    # Each old group had a copy of the entries of broadcast states.
     more, copy = len(markers) - len(loaded), broadcast[0]
     before = sum(hash_of_text(marker.hash, where) for marker in markers) - more * copy.value
     after = sum(hash_of_text(meta.hash, where) for meta in loaded)

@@ -39,10 +39,10 @@ class Checkpoint:
         """Open an existing checkpoint.
 
         Raises:
-            CheckpointError: There is none, or a run is using it.
+            CheckpointError: There is no checkpoint, or a run is using it.
         """
         folder = os.fspath(path)
-        # That of Spark is refused by `CommitStore`.
+        # `CommitStore` refuses a checkpoint of Spark.
         if not any(Path(folder, name).is_dir() for name in (COMMITS_FOLDER, "offsets")):
             raise CheckpointError(f"there is no checkpoint in {folder}")
         commits = CommitStore(folder)
@@ -88,7 +88,7 @@ def check_changelog(group: ChangelogReader | ChangelogWriter, meta: GroupMeta, w
         ChangelogDiverged: It belongs to another one.
     """
     last = group.last()
-    # One that has the last commit already, or of a running query the next one, is looked at when it is written.
+    # A changelog that has the last commit, or the next one of a running query, is checked when it is written.
     if last is not None and (last.source_log != meta.log_id or last.sequence < meta.commit):
         check_branch(last, meta, where)
 

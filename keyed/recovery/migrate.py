@@ -25,7 +25,7 @@ class Migration:
         states: The descriptions afterwards.
 
     Raises:
-        StateSchemaChanged: It does not fit the stored states.
+        StateSchemaChanged: It is not compatible with the stored states.
     """
 
     def __init__(self, migrate: StateMigration, stored: dict[str, Any]) -> None:

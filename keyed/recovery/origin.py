@@ -23,7 +23,7 @@ def keep_origin(changelog: Changelog, restoration: Restoration) -> None:
     header = header_of(changelog)
     if any(changelog.reader(group).last() is not None for group in range(header.parallelism)):
         return
-    # A try before this one may have begun with another batch.
+    # An earlier attempt may have begun with another batch.
     changelog.forget([_NAME, _ANCESTORS])
     log_id = restoration.header.log_id
     ancestors = [log_id, *ancestors_of(restoration.point.changelog)][:_GENERATIONS]

@@ -74,7 +74,7 @@ def read_changelog(
     Raises:
         ChangelogError: There is no such changelog or state.
         HistoryCompacted: ``from_`` or ``until`` was compacted away.
-        StateSchemaChanged: A type does not fit what is stored.
+        StateSchemaChanged: A type is not compatible with the stored values.
         CorruptionError: The changelog is damaged.
     """
     if state is None and (value_type is not None or map_key_type is not None):
@@ -100,7 +100,7 @@ def _changes(commits: Iterator[tuple[Commit, Blocks]], decoders: _Decoders) -> I
                 try:
                     change = decoders.entry(commit, *entry)
                 except (IndexError, StructError) as error:
-                    raise CorruptionError(f"{entry!r:.200} is no entry", where=where) from error
+                    raise CorruptionError(f"{entry!r:.200} is not an entry", where=where) from error
                 if change is not None:
                     yield change
             for table in delta.tables:

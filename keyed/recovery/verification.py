@@ -58,7 +58,7 @@ def verify_changelog(changelog: Changelog) -> list[Verified]:
     """
     header = header_of(changelog)
     try:
-        # Before the commits: a running job goes on meanwhile.
+        # Before the commits, because a running job continues to write.
         before = [batch_id(sequence) for sequence, _ in changelog.positions()]
         groups = range(header.parallelism)
         found = [_replayed(changelog.reader(group), header.operator, group)[0] for group in groups]
@@ -145,7 +145,7 @@ class Replay:
             self._clear()
         where = f"commit {commit.sequence} of key group {commit.group}"
         for delta in deltas(blocks, commit.states, where):
-            # Versions that took one key for several wrote an address twice.
+            # Earlier versions that treated one key as several wrote an address twice.
             newest = {(prefix, sub): (prefix, sub, value) for prefix, sub, value in delta.entries}
             once = Delta(list(newest.values()), delta.tables)
             self.found.add(once)
@@ -165,7 +165,7 @@ def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verif
                 if problem:
                     return attrs.evolve(found, problem=f"batch {commit.batch}: {problem}"), replay
         except HistoryCompacted:
-            # Compaction beside a running job took what was not read yet.
+            # Compaction by a running job removed commits that were not read yet.
             continue
         except CorruptionError as error:
             return attrs.evolve(found, problem=str(error)), replay

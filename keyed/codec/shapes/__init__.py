@@ -1,8 +1,8 @@
-"""Shapes: what declared types demand of values, checked before a value is encoded.
+"""Shapes: checks of values against their declared types, before a value is encoded.
 
-msgspec checks when it decodes. A value of another type would be encoded as it is, come back changed (a list declared
-as a tuple) or, worse, could not be decoded any more (a bool declared as an int). A `Shape` finds it before a byte is
-written, by exact classes: a subclass (``numpy.float64``, ``IntEnum``, ``OrderedDict``) would come back as its base.
+msgspec checks when it decodes. Without the check, a value of another type would come back changed (a list declared as a
+tuple) or could not be decoded (a bool declared as an int). A `Shape` checks exact classes: a subclass
+(``numpy.float64``, ``IntEnum``, ``OrderedDict``) would come back as its base.
 """
 
 from keyed.codec.shapes.classes import ClassNode, class_of, is_frozen, values_getter

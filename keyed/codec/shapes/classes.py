@@ -23,12 +23,12 @@ ClassNode = inspect.DataclassType | inspect.NamedTupleType | inspect.StructType
 
 
 def class_of(node: ClassNode) -> Any:
-    """Return the class that a node stands for, without its type arguments."""
+    """Return the class of a node, without its type arguments."""
     return get_origin(node.cls) or node.cls
 
 
 def is_frozen(cls: Any) -> bool:
-    """Return whether the fields of the instances of a class cannot be set."""
+    """Return true if the fields of instances of a class cannot be set."""
     if issubclass(cls, tuple):
         return True
     if hasattr(cls, "__attrs_props__"):
@@ -83,13 +83,13 @@ def class_shape(node: ClassNode, build: Build) -> Shape:
         verify=_has_hooks(cls),
         exact=lambda value: exact(values_of(value)),
     )
-    # References to the class from inside look here.
+    # References to the class from its own fields use this entry.
     unfinished.check, unfinished.tree, unfinished.parts, unfinished.exact = check, tree, parts, shape.exact
     return shape
 
 
 def values_getter(cls: Any, names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what gets the values of all fields of an instance, as a tuple."""
+    """Return a function that returns the values of all fields of an instance, as a tuple."""
     if issubclass(cls, tuple):
         return tuple
     if len(names) < 2:
@@ -98,10 +98,10 @@ def values_getter(cls: Any, names: list[str]) -> Callable[[Any], tuple[Any, ...]
 
 
 def _is_direct(cls: Any, names: list[str]) -> bool:
-    """Return whether msgspec writes exactly the fields.
+    """Return true if msgspec writes exactly the fields.
 
-    Of an attrs class it writes whatever is in the slots and the instance's dict, cached properties too, but nothing
-    whose name starts with an underscore.
+    For an attrs class it writes the content of the slots and the instance's dict, including cached properties, but
+    omits names that start with an underscore.
     """
     if not hasattr(cls, "__attrs_attrs__"):
         return True

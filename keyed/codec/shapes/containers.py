@@ -40,7 +40,7 @@ def collection_shape(node: _Collection, build: Build) -> Shape:
         return value.__class__ is cls and items_match(value)
 
     def tree(value: Any) -> Any:
-        # Sets may hold trees that cannot be hashed; msgspec makes any collection of any other.
+        # Trees of a set's items may not be hashable; msgspec converts between all kinds of collections.
         return (tuple if cls is tuple else list)(map(item_tree, value) if item_tree else value)
 
     def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
@@ -104,7 +104,7 @@ def dict_shape(node: inspect.DictType, build: Build) -> Shape:
 
 
 def typed_dict_shape(node: inspect.TypedDictType, build: Build) -> Shape:
-    """Build the shape of a dict with the keys of a `TypedDict`, and no other ones: those would not be read back."""
+    """Build the shape of a dict with exactly the keys of a `TypedDict`: others would not be read back."""
     name = str(getattr(node.cls, "__qualname__", node.cls))
     unfinished = Shape(name, anything, as_it_is)
     build = build.inside(node, unfinished)

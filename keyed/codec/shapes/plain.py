@@ -22,7 +22,7 @@ _value_of = operator.attrgetter("value")
 
 
 def _leaf(cls: type, name: str = "", *, immutable: bool = True, tree: Tree | None = None) -> Shape:
-    """Return the shape of a class whose values come back as they were."""
+    """Return the shape of a class whose values come back unchanged."""
 
     def check(value: Any) -> bool:
         return value.__class__ is cls
@@ -31,7 +31,7 @@ def _leaf(cls: type, name: str = "", *, immutable: bool = True, tree: Tree | Non
 
 
 def _is_float(value: Any) -> bool:
-    # An int is as good as a float, if it comes back equal.
+    # An int is accepted as a float if it comes back equal.
     if value.__class__ is not int:
         return value.__class__ is float
     try:
@@ -83,7 +83,7 @@ def literal_shape(node: inspect.LiteralType, _: Build) -> Shape:
 
 
 def union_shape(node: inspect.UnionType, build: Build) -> Shape:
-    """Build the shape of a union: untyped where one of its members is, strict about floats where ints are allowed."""
+    """Build the shape of a union: untyped if one of its members is, and strict about floats if ints are allowed."""
     shapes = [build(member) for member in node.types]
     untyped = next((shape for shape in shapes if shape.check is anything), None)
     if untyped is not None:

@@ -1,4 +1,4 @@
-"""`Shape`: what a declared type demands of a value, and the parts that shapes are built from.
+"""`Shape`: the checks and conversions of a declared type's values, and the parts that shapes are built from.
 
 The checks of flat containers, the usual states, run in C: ``{int, str}.issuperset(map(type, values))``.
 """
@@ -30,23 +30,23 @@ _PLAIN_CLASSES = frozenset(
 
 @attrs.define(eq=False)
 class Shape:
-    """Properties of a type that its encoding needs.
+    """The properties of a type that its encoding needs.
 
     Attributes:
         name: The type as a user writes it, for messages.
-        check: Whether a value is of the type, in all its parts.
-        tree: Turns a value into plain data from which ``msgspec.convert`` makes it again: classes into dicts, enums
-            into their values. None where the value is plain data already.
-        classes: Exact classes whose instances are all of the type, so that looking at parts can be left out.
-        typed: Whether all parts have a type. If not, the value is written with tags.
-        direct: Whether msgspec's encoder writes every value faithfully. If not, its tree is written instead.
-        immutable: Whether a value never changes.
-        verify: Whether values can fail to decode in spite of ``check``, by a constraint, a validator or a
+        check: Returns true if a value is of the type, in all its parts.
+        tree: Converts a value to plain data that ``msgspec.convert`` can convert back: classes to dicts, enums to their
+            values. None if the value is plain data already.
+        classes: Exact classes whose instances are all of the type, so that their parts need no check.
+        typed: True if all parts have a type. If not, the value is written with tags.
+        direct: True if msgspec's encoder writes every value correctly. If not, its tree is written instead.
+        immutable: True if a value never changes.
+        verify: True if values can fail to decode in spite of ``check``, by a constraint, a validator or a
             ``__post_init__``.
-        parts: The parts of a value with their places and shapes, to find the one that does not match.
-        exact: Whether a value of the type comes back as it was and not only equal: an int where floats are declared
-            comes back as a float, a datetime of another zone in UTC. It may say no where it is not sure. None where all
-            values do.
+        parts: Returns the parts of a value with their places and shapes, to find the one that does not match.
+        exact: Returns true if a value of the type comes back identical, not only equal: an int declared as float comes
+            back as a float, a datetime of another zone in UTC. It may return false when unsure. None if all values come
+            back identical.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Build(Protocol):
         """Build the shape of a part."""
 
     def inside(self, node: inspect.Type, unfinished: Shape) -> Build:
-        """Return the same inside of a class, to whose shape, still unfinished, references to the class lead."""
+        """Return the same for the fields of a class; references to the class use its unfinished shape."""
 
 
 def compound(
@@ -100,7 +100,7 @@ def compound(
     verify: bool = False,
     exact: Check | None = None,
 ) -> Shape:
-    """Return a shape with the properties of its parts. ``exact`` counts where some of them have it."""
+    """Return a shape with the properties of its parts. ``exact`` is used if some of them have one."""
     return Shape(
         name,
         check,
@@ -116,7 +116,7 @@ def compound(
 
 
 def all_items(item: Shape) -> Callable[[Iterable[Any]], bool]:
-    """Return whether all values of a collection are of a shape."""
+    """Return a check that all values of a collection are of a shape."""
     check, classes = item.check, item.classes
     if check is anything:
         return anything
@@ -126,7 +126,7 @@ def all_items(item: Shape) -> Callable[[Iterable[Any]], bool]:
 
 
 def all_fields(shapes: list[Shape]) -> Callable[[tuple[Any, ...]], bool]:
-    """Return whether the values of a tuple are of the shapes at the same positions."""
+    """Return a check that the values of a tuple are of the shapes at the same positions."""
     checks = [shape.check for shape in shapes]
     exact = [tuple(shape.classes or ()) for shape in shapes]
     expected = tuple(cls for classes in exact for cls in classes)
@@ -141,19 +141,19 @@ def all_fields(shapes: list[Shape]) -> Callable[[tuple[Any, ...]], bool]:
 
 
 def exact_items(item: Shape) -> Check:
-    """Return whether all values of a collection come back as they were."""
+    """Return a check that all values of a collection come back identical."""
     exact = item.exact or anything
     return lambda values: all(map(exact, values))
 
 
 def exact_fields(shapes: list[Shape]) -> Check:
-    """Return whether all values of a tuple come back as they were."""
+    """Return a check that all values of a tuple come back identical."""
     inexact = [(place, shape.exact) for place, shape in enumerate(shapes) if shape.exact is not None]
     return lambda values: all(exact(values[place]) for place, exact in inexact)
 
 
 def fields_tree(shapes: list[Shape]) -> Callable[[Iterable[Any]], tuple[Any, ...]] | None:
-    """Return what turns the values of fields into their trees; None where they are plain data already."""
+    """Return a function that converts the values of fields to their trees; None if they are plain data already."""
     if not any(shape.tree for shape in shapes):
         return None
     trees = [shape.tree or as_it_is for shape in shapes]

@@ -1,4 +1,4 @@
-"""From a type to its shape."""
+"""Builds the shape of a type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shape_of(node: inspect.Type) -> Shape:
     """Return the shape of a type.
 
     Args:
-        node: The type, as `keyed.codec.fingerprints.inspect_type` sees it.
+        node: The type, as `keyed.codec.fingerprints.inspect_type` returns it.
 
     Raises:
         EncodingError: A part of it cannot be encoded.

@@ -65,14 +65,14 @@ def test_errors_are_told(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("verfy log", "'verfy' is no command (did you mean 'verify'?): choose from compact, flush"),
-        ("x", "'x' is no command: choose from compact, flush"),
-        ("--verson", "'--verson' is no option of keyed (did you mean '--version'?)"),
-        ("scan log t --limt 5", "'--limt' is no option of keyed scan (did you mean '--limit'?)"),
-        ("scan log t --limt=5", "'--limt' is no option of keyed scan (did you mean '--limit'?)"),
+        ("verfy log", "'verfy' is not a command (did you mean 'verify'?): choose from compact, flush"),
+        ("x", "'x' is not a command: choose from compact, flush"),
+        ("--verson", "'--verson' is not an option of keyed (did you mean '--version'?)"),
+        ("scan log t --limt 5", "'--limt' is not an option of keyed scan (did you mean '--limit'?)"),
+        ("scan log t --limt=5", "'--limt' is not an option of keyed scan (did you mean '--limit'?)"),
         # Not that --key is missing.
-        ("replay log a:b a:c rows --keys shop", "'--keys' is no option of keyed replay (did you mean '--key'?)"),
-        ("inspect checkpoint --zzzzzz", "'--zzzzzz' is no option of keyed inspect\n"),
+        ("replay log a:b a:c rows --keys shop", "'--keys' is not an option of keyed replay (did you mean '--key'?)"),
+        ("inspect checkpoint --zzzzzz", "'--zzzzzz' is not an option of keyed inspect\n"),
     ],
 )
 def test_misspelt_names_are_answered_with_near_ones(capsys, line, message):

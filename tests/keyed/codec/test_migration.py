@@ -97,7 +97,7 @@ def test_only_classes_have_fields(stored):
 
 
 def test_a_field_that_is_there_is_refused():
-    with pytest.raises(StateSchemaChanged, match="the field b is there already: Old"):
+    with pytest.raises(StateSchemaChanged, match="the field b exists already: Old"):
         with_fields(value_codec(Old).fingerprint, {"c": 1, "b": "x"})
 
 

@@ -157,7 +157,7 @@ def test_without_the_migration_it_is_refused_and_both_are_printed(log):
     [
         (StateMigration(renamed={"lost": "latest"}), "there is no state 'lost'"),
         (StateMigration(renamed={"last": "orders"}), "two states would be named 'orders'"),
-        (StateMigration(added={"last": {"amount": 1}}), "the field amount is there already"),
+        (StateMigration(added={"last": {"amount": 1}}), "the field amount exists already"),
         (StateMigration(added={"latest": {"x": 1}}), "there is no state 'latest'"),
         (StateMigration(added={"by_amount": {"x": 1}}), "values of a class"),
         (StateMigration(added={"last": {"x": object()}}), "the field x cannot be given <object"),

@@ -301,7 +301,7 @@ def test_another_path_is_refused_on_a_checkpoint(tmp_path, before, after):
         keyed.errors.StateSchemaChanged, match="the state of the operator does not fit what is stored"
     ) as refused:
         run(after, 2)
-    assert f'windows go on with .path("{before}")' in str(refused.value)
+    assert f'windows continue with .path("{before}")' in str(refused.value)
     # The same path goes on.
     assert run(before, 2) == []
 

@@ -1,8 +1,8 @@
-"""Tells of many values at once, at the speed of C, that storing them would not change them.
+"""A fast check, in C over many values, that decoding gives the same values back.
 
 A value that is stored and read back equals what it was, but it may be of another class (an ``IntEnum`` for an ``int``,
-an ``int`` for a ``float``), and some cannot be stored at all. Where a look at the classes of plain values shows that
-none of this is so, they need not be encoded to be sure.
+an ``int`` for a ``float``), and some cannot be stored at all. If the classes of plain values rule this out, the values
+need not be encoded to check it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, get_args, get_origin
 
-Glance = Callable[[Collection[Any]], bool]
+UnchangedCheck = Callable[[Collection[Any]], bool]
 
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes})
 
 
-def glance_of(type_: Any) -> Glance:
-    """Return what tells of values of a declared type that they come back from storage as they are.
+def unchanged_check_of(type_: Any) -> UnchangedCheck:
+    """Return the check that values of a declared type come back from storage unchanged.
 
-    It says no of those that have to be looked at one by one.
+    It returns false for values that have to be checked one by one.
     """
     if type_ is object:
         return lambda values: _are(values, _PLAIN)
@@ -39,15 +39,15 @@ def _is_plain(type_: Any) -> bool:
     return isinstance(type_, type) and type_ in _PLAIN
 
 
-def _tuples(parts: tuple[Any, ...]) -> Glance:
+def _tuples(parts: tuple[Any, ...]) -> UnchangedCheck:
     fields = [(itemgetter(i), {part}) for i, part in enumerate(parts)]
 
-    def glance(values: Collection[Any]) -> bool:
+    def check(values: Collection[Any]) -> bool:
         if not ({tuple}.issuperset(map(type, values)) and {len(parts)}.issuperset(map(len, values))):
             return False
         return all(_are(list(map(field, values)), classes) for field, classes in fields)
 
-    return glance
+    return check
 
 
 def _are(values: Collection[Any], classes: Collection[type]) -> bool:
