@@ -92,7 +92,7 @@ def _add_restore(parser: argparse.ArgumentParser) -> None:
         "changelogs",
         nargs="+",
         metavar="CHANGELOG",
-        help=f"the changelog of each operator, in order:  {CHANGELOG}",
+        help=f"the changelog of each operator, in order: {CHANGELOG}",
     )
     parser.add_argument("--parallelism", type=int, help="number of key groups of each operator; by default unchanged")
     parser.add_argument("--as-of", help="restore the state after this batch, or at this time (ISO 8601, with a zone)")

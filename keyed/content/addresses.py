@@ -12,7 +12,7 @@ All state is *entries*: an address, which is a pair (prefix, sub), with a value 
              named timer                               01 | encoded name
     time     8 bytes: signed 64-bit milliseconds, big endian, sign bit flipped, so that byte order is time order
 
-A broadcast state is a map whose key is null, which no row's is. Each key group has it, with the same entries.
+A broadcast state is a map whose key is null; no row has a null key. Each key group has the same entries of it.
 
 Keys, namespaces, map keys and names are encoded by `keyed.codec.keys`, which is prefix-free; so no prefix is a proper
 prefix of another one, and byte order of (prefix, sub) is byte order of prefix + sub.
@@ -31,7 +31,7 @@ from keyed.codec.keys import decode_key, decode_key_at, encode_key
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import CorruptionError
 
-#: The encoded value of a map entry that is null, and of a version that is a deletion, whatever the type.
+#: The encoded value of a null map entry, and of a version that is a deletion, for every type.
 NULL = b"\xc0"
 #: State without a time to live.
 PLAIN = 1
@@ -61,13 +61,13 @@ def encode_time(timestamp: int) -> bytes:
 
 
 def decode_time(data: bytes, offset: int = 0) -> int:
-    """Decode the timestamp that `encode_time` wrote at ``offset`` of ``data``."""
+    """Decode the timestamp of `encode_time` at ``offset`` of ``data``."""
     timestamp: int = _unpack_time(data, offset)[0]
     return timestamp - _SIGN
 
 
 def expiry(data: bytes) -> int | None:
-    """Tell when an entry expires that is due at the encoded time ``data`` begins with; ``None`` if it never does."""
+    """Return the expiry of an entry whose encoded due time starts ``data``; ``None`` if it never expires."""
     time = decode_time(data)
     return None if time == MAX_TIMESTAMP else time
 
@@ -78,7 +78,7 @@ def state_prefix(kind: int, state_id: int, key: bytes, namespace: bytes) -> byte
 
 
 def broadcast_prefixes(states: dict[str, Any]) -> tuple[bytes, ...]:
-    """Return the prefix of the entries of each broadcast state among described ones (`GroupMeta.states`)."""
+    """Return the prefix of the entries of each broadcast state in `GroupMeta.states`."""
     ids = [int(state["id"]) for state in states.values() if state["schema"]["kind"] == "broadcast"]
     return tuple(state_prefix(PLAIN, state_id, _NO_KEY, _NO_KEY) for state_id in ids)
 
@@ -89,7 +89,7 @@ def timer_prefix(kind: int, key: bytes) -> bytes:
 
 
 def timer_sub(timestamp: int) -> bytes:
-    """Build the sub of an unnamed timer, which is one per time."""
+    """Build the sub of an unnamed timer; there is one per time."""
     return b"\x00" + _pack_time(timestamp + _SIGN)
 
 
@@ -112,7 +112,7 @@ def decode_place(sub: bytes) -> tuple[int, int]:
     """Decode the batch, by its id, and the index of a list element.
 
     Raises:
-        CorruptionError: It is no place in a list.
+        CorruptionError: It is not a place in a list.
     """
     commit, index = decode_list_sub(sub)
     return commit - 1, index
@@ -122,10 +122,10 @@ def decode_list_sub(sub: bytes) -> tuple[int, int]:
     """Decode the commit and the index of a list element.
 
     Raises:
-        CorruptionError: It is no place in a list.
+        CorruptionError: It is not a place in a list.
     """
     if len(sub) != _LIST_SUB.size:
-        raise CorruptionError(f"{sub!r:.50} is no place in a list")
+        raise CorruptionError(f"{sub!r:.50} is not a place in a list")
     commit, index = _LIST_SUB.unpack(sub)
     return commit, index
 
@@ -139,10 +139,10 @@ def decode_version_sub(sub: bytes) -> int:
     """Decode the timestamp of a version.
 
     Raises:
-        CorruptionError: It is no version.
+        CorruptionError: It is not a version.
     """
     if len(sub) != _TIME.size:
-        raise CorruptionError(f"{sub!r:.50} is no version of a value")
+        raise CorruptionError(f"{sub!r:.50} is not a version of a value")
     return ~decode_time(sub)
 
 
@@ -153,15 +153,15 @@ def split_value(prefix: bytes, value: bytes) -> tuple[bytes, bytes]:
 
 
 def state_id_of(prefix: bytes) -> int | None:
-    """Return the id of the state that a prefix is of, ``None`` if it is that of timers.
+    """Return the id of the state of a prefix; ``None`` for the prefix of timers.
 
     Raises:
-        CorruptionError: It is no prefix.
+        CorruptionError: It is not a prefix.
     """
     if prefix[:1] >= bytes((TIMER_PROCESSING,)):
         return None
     if len(prefix) < _STATE_HEAD.size:
-        raise CorruptionError(f"{prefix!r} is no prefix of an entry")
+        raise CorruptionError(f"{prefix!r} is not a prefix of an entry")
     state_id: int = _STATE_HEAD.unpack_from(prefix)[1]
     return state_id
 
@@ -170,7 +170,7 @@ def namespace_of(prefix: bytes) -> Any:
     """Return the user's namespace in the prefix of a state.
 
     Raises:
-        CorruptionError: It holds none.
+        CorruptionError: It has no namespace.
     """
     _, offset = decode_key_at(prefix, _STATE_HEAD.size)
     return decode_key_at(prefix, offset)[0]
@@ -194,7 +194,7 @@ def describe_entry(prefix: bytes, sub: bytes, states: dict[str, Any]) -> str:
         states: Descriptions of the states with their ids, by name.
 
     Raises:
-        CorruptionError: It is no address.
+        CorruptionError: It is not an address.
     """
     key = key_of(prefix)
     number = state_id_of(prefix)

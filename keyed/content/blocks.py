@@ -13,10 +13,10 @@ body], as msgpack:
                                                                    that are in one of the ranges, then the removed
                                                                    ones, then the others are written
 
-What is reappended is live and was in rows of the log that are cleaned away. It stands before the changes of its
-segment, changes nothing that a reader of the whole log has, and is never exported.
+Reappended entries are live ones from rows of the log that are removed by cleaning. They precede the changes of their
+segment, change nothing for a reader of the whole log, and are never exported.
 
-Readers skip no block: an unknown kind is corruption, or a newer version, and stops them.
+Readers never skip a block: an unknown kind means corruption or a newer version, and raises an error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK_BYTES = 1 << 20
-"""A block of changes is closed when it has so many bytes."""
+"""A block of changes is closed at this size in bytes."""
 
 _CHANGES, _TABLE_ROWS = 1, 2
 _CHANGED_TABLE, _REAPPENDED = 3, 1
@@ -82,8 +82,8 @@ class TableBlock:
     Attributes:
         state_id: Id of the state in the operator.
         rows: Number of rows, removed and written.
-        removed: Keys of the rows that are gone: an Arrow IPC stream with the table's key columns.
-        written: Rows as they now are: an Arrow IPC stream with all columns. They apply after what is removed.
+        removed: Keys of the removed rows: an Arrow IPC stream with the table's key columns.
+        written: The written rows: an Arrow IPC stream with all columns. They apply after the removals.
     """
 
     state_id: int
@@ -98,7 +98,7 @@ class TableChange:
 
     Attributes:
         keys: Columns of the table's key.
-        ranges: Removed ranges, before what is in ``block``: rows for which all comparisons of one of them hold.
+        ranges: Removed ranges, applied before ``block``: rows for which all comparisons of one of them hold.
         block: The rows.
     """
 
@@ -124,7 +124,7 @@ def records_of(block: Block) -> int:
 
 
 def entries_in(block: Block) -> list[Change]:
-    """Return the entries that a block has as such."""
+    """Return the entries of a block, without its rows of tables."""
     return [] if isinstance(block, TableBlock) else block
 
 
@@ -144,7 +144,7 @@ def encode_block(block: Block) -> Iterator[tuple[int, int, object]]:
     """Encode a block for a changelog.
 
     Yields:
-        Kind, number of records and body of the blocks that it is cut into.
+        Kind, number of records and body of each resulting block.
     """
     if isinstance(block, TableBlock):
         yield _TABLE_ROWS, block.rows, attrs.astuple(block)
@@ -154,7 +154,7 @@ def encode_block(block: Block) -> Iterator[tuple[int, int, object]]:
 
 
 def decode_block(kind: int, body: bytes | msgspec.Raw, where: str) -> Block:
-    """Decode a block of a changelog. What Arrow streams hold is not looked at.
+    """Decode a block of a changelog. The content of Arrow streams is not checked.
 
     Raises:
         CorruptionError: The kind is unknown, or the body malformed.
@@ -174,7 +174,7 @@ def encode_log_block(block: LogBlock, *, reappended: bool) -> tuple[int, object]
 
 
 def decode_log_block(kind: int, body: bytes | msgspec.Raw, where: str) -> tuple[LogBlock, bool]:
-    """Decode a block of a key group's log, and whether it is reappended. What Arrow streams hold is not looked at.
+    """Decode a block of a key group's log and its reappended flag. The content of Arrow streams is not checked.
 
     Raises:
         CorruptionError: The kind is unknown, or the body malformed.

@@ -1,4 +1,4 @@
-"""All that a key group holds, entries and rows of tables alike."""
+"""The whole content of a key group: entries and rows of tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keyed.content.table_entries import entries_of, tables_of
 
 
 def contents(store: ReadStore, states: dict[str, Any]) -> Iterator[Delta]:
-    """Yield everything that a store holds, in parts of about `BLOCK_BYTES`.
+    """Yield the whole content of a store, in parts of about `BLOCK_BYTES`.
 
     Args:
         store: The store.
@@ -43,7 +43,7 @@ def content_blocks(store: ReadStore, states: dict[str, Any]) -> Iterator[Block]:
 
 
 def contents_hash(store: ReadStore, states: dict[str, Any]) -> LiveHash:
-    """Return the number and hash of everything that a store holds."""
+    """Return the number and hash of the whole content of a store."""
     live = LiveHash()
     for delta in contents(store, states):
         live.add(delta)
@@ -51,7 +51,7 @@ def contents_hash(store: ReadStore, states: dict[str, Any]) -> LiveHash:
 
 
 def stored_key(store: ReadStore, states: dict[str, Any]) -> Any:
-    """Return one of the keys that a store holds, ``None`` if it holds none; those of broadcast states are null."""
+    """Return one of the keys in a store; ``None`` if there is none. Keys of broadcast states are null."""
     where = "a local store"
     tables = tables_of(states, where)
     for block in content_blocks(store, states):
@@ -62,11 +62,11 @@ def stored_key(store: ReadStore, states: dict[str, Any]) -> Any:
 
 
 class StillLive:
-    """Collects what stands in blocks of a key group's log and is there still, as it stands.
+    """Collects the entries and rows of log blocks that are still live and unchanged.
 
     Args:
-        store: What is there.
-        changed: What is changed now, and so does not stay as it stands.
+        store: The live entries and rows.
+        changed: The current changes: entries and rows that do not stay unchanged.
     """
 
     def __init__(self, store: ReadStore, changed: Delta) -> None:
@@ -77,7 +77,7 @@ class StillLive:
         self._rows: dict[int, list[Any]] = {}
 
     def add(self, block: LogBlock, where: str) -> int:
-        """Take what a block wrote and is there still. About how many bytes of the log it is.
+        """Add the live entries and rows of a block. Returns their approximate bytes in the log.
 
         Raises:
             CorruptionError: The rows of a table cannot be read.
@@ -100,7 +100,7 @@ class StillLive:
         return size
 
     def delta(self) -> Delta:
-        """Return what was found, each row once."""
+        """Return the collected entries and rows, each row once."""
         tables = []
         for state_id, found in self._rows.items():
             import numpy as np

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 OVERHEAD = 8
-"""What an entry counts beside its bytes."""
-#: So many entries and rows, or so many deltas of them, are given to a store at a time.
+"""The overhead of an entry, in bytes."""
+#: Maximal number of entries and rows, and of deltas, that are applied to a store at a time.
 _RECORDS, _DELTAS = 20_000, 16
 
 
@@ -47,7 +47,7 @@ class Delta:
 
     @property
     def size(self) -> int:
-        """The bytes that the entries and the written rows count for as live ones."""
+        """The size of the entries and the written rows in the counter of live bytes."""
         size = sum(len(prefix) + len(sub) + len(value or b"") + OVERHEAD for prefix, sub, value in self.entries)
         for table in self.tables:
             from keyed.content.row_hash import row_bytes
@@ -84,8 +84,8 @@ class Delta:
 
         Args:
             groups: Indices of the groups.
-            of_prefix: Gives the groups of an entry by its prefix: one, or several of a broadcast state.
-            of_rows: Gives the group of each row, as an array of numpy.
+            of_prefix: Returns the groups of an entry by its prefix: one, or several for a broadcast state.
+            of_rows: Returns the group of each row, as a numpy array.
         """
         parts = {group: Delta() for group in groups}
         for change in self.entries:
@@ -114,7 +114,7 @@ def _parts(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def exported(block: LogBlock) -> Block:
-    """Return the block of a changelog that says what one of a key group's log says, which removes no ranges."""
+    """Return the changelog form of a block of a key group's log, which removes no ranges."""
     return block.block if isinstance(block, TableChange) else block
 
 
@@ -141,7 +141,7 @@ def table_keys(states: dict[str, Any], where: str = "") -> dict[int, tuple[str, 
 
 
 def deltas(blocks: Iterable[Block | LogBlock], states: dict[str, Any], where: str) -> Iterator[Delta]:
-    """Yield the changes that blocks hold, a delta for each.
+    """Yield the changes of blocks, one delta for each.
 
     Args:
         blocks: The blocks.
@@ -149,13 +149,13 @@ def deltas(blocks: Iterable[Block | LogBlock], states: dict[str, Any], where: st
         where: For messages.
 
     Raises:
-        CorruptionError: The rows of a table cannot be read, or belong to a state that is no table.
+        CorruptionError: The rows of a table cannot be read, or belong to a state that is not a table.
     """
     keys = table_keys(states, where)
     for block in blocks:
         if isinstance(block, TableBlock):
             if block.state_id not in keys:
-                raise CorruptionError(f"there are rows of state {block.state_id}, which is no table", where=where)
+                raise CorruptionError(f"there are rows of state {block.state_id}, which is not a table", where=where)
             yield Delta(tables=[_table_delta(TableChange(keys[block.state_id], (), block), where)])
         elif isinstance(block, TableChange):
             yield Delta(tables=[_table_delta(block, where)])
@@ -172,25 +172,25 @@ def _table_delta(change: TableChange, where: str) -> TableDelta:
 class Applying:
     """Applies deltas to a store, many at a time.
 
-    Until `finish` the store has a position that no log has, so that a part of the deltas counts as no state.
+    Until `finish` the store has a position that no log has, so that it is not used with only a part of the deltas.
 
     Args:
         store: The store.
         log_id: Identity of the log.
-        row: The position in it that the store has after the last delta.
+        row: The position of the store in it after the last delta.
     """
 
     def __init__(self, store: Applies, log_id: str, row: int) -> None:
         self._store = store
         self._log_id = log_id
         self._row = row
-        # No other process that applies the same log can go on from a part of this one.
+        # Another process that applies the same log cannot continue from a part of this one.
         self._part = f"part {random_id()} of {log_id}"
         self._waiting = Delta()
         self._records = self._deltas = 0
 
     def add(self, delta: Delta) -> None:
-        """Take the next delta, of about a megabyte at most."""
+        """Add the next delta, of about a megabyte at most."""
         if self._records >= _RECORDS or self._deltas >= _DELTAS:
             self.flush()
         self._waiting.entries.extend(delta.entries)
@@ -200,11 +200,11 @@ class Applying:
         self._deltas += records > 0
 
     def flush(self) -> None:
-        """Apply what was added."""
+        """Apply the added deltas."""
         self._apply(self._part)
 
     def finish(self) -> None:
-        """Apply what was added last, with the position."""
+        """Apply the last added deltas, with the position."""
         self._apply(self._log_id)
 
     def _apply(self, log_id: str) -> None:
@@ -215,7 +215,7 @@ class Applying:
 def apply_blocks(
     store: Applies, log_id: str, row: int, blocks: Iterable[Block | LogBlock], states: dict[str, Any], where: str
 ) -> None:
-    """Apply blocks to a store, as `Applying` does it.
+    """Apply blocks to a store, with `Applying`.
 
     Args:
         store: The store.

@@ -1,4 +1,4 @@
-"""Changes of a key group folded, so that of each address and row the newest one is left."""
+"""Folds changes of a key group to the newest change of each address and row."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from keyed.errors import CorruptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Entries in a delta of what was folded.
+#: Entries in a delta of folded changes.
 _ENTRIES = 8192
 _ORDER, _LIVE = "__keyed_order", "__keyed_live"
 _Overlay = dict[tuple[bytes, bytes], bytes | None]
 
 
 class DeltaFold:
-    """Changes folded: of each address and row the newest one. Changes are applied to it as to a store."""
+    """The newest change of each address and row. Changes are applied to it as to a store."""
 
     def __init__(self) -> None:
         self._entries: _Overlay = {}
@@ -32,14 +32,14 @@ class DeltaFold:
         self._tables += tables
 
     def onto(self, base: Iterable[Delta], where: str) -> Iterator[Delta]:
-        """Yield the state that the changes make of another one. All rows of tables are in memory meanwhile.
+        """Yield the state after the changes are applied to another one. Holds all rows of tables in memory.
 
         Args:
             base: A whole state, its entries in the order of their addresses.
             where: For messages.
 
         Raises:
-            CorruptionError: The rows of a table do not fit together.
+            CorruptionError: The columns of a table's rows have conflicting types.
         """
         addresses, position = sorted(self._entries), 0
         entries: list[Change] = []
@@ -74,7 +74,7 @@ def _live_entries(entries: _Overlay, addresses: Iterable[tuple[bytes, bytes]]) -
 
 
 def _live_rows(changes: Sequence[TableDelta], keys: list[str], where: str) -> pa.Table:
-    """Return the rows of a table that changes leave, beginning with none."""
+    """Return the rows of an empty table after changes."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc

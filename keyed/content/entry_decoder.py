@@ -20,7 +20,7 @@ from keyed.content.table_entries import value_converters
 from keyed.errors import CorruptionError, StateSchemaChanged
 
 _HEAD = Struct(">BH")
-#: How the subs of states with several entries a key are encoded and decoded.
+#: Encoders and decoders for the subs of states with several entries per key.
 _SUBS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "list": (lambda place: place_sub(*place), decode_place),
     "map": (encode_key, decode_key),
@@ -38,11 +38,11 @@ class EntryDecoder:
     `use_value_type` and `use_key_type` set others.
 
     Args:
-        described: The state's description with its id, as commits have it (`GroupMeta.states`).
+        described: The state's description with its id, from a commit (`GroupMeta.states`).
 
     Attributes:
         schema: The state's name, kind and types.
-        has_entries: Whether a key and namespace may have several entries, which their subs distinguish.
+        has_entries: True if a key and namespace may have several entries, distinguished by their subs.
 
     Raises:
         CorruptionError: The description is malformed.
@@ -66,14 +66,14 @@ class EntryDecoder:
             given: The parameter and its value, for the message.
 
         Raises:
-            StateSchemaChanged: It does not fit the stored entries.
+            StateSchemaChanged: It is not compatible with the stored entries.
         """
         stored = None if self.schema.kind == "table" else self.schema.value
         self._check(stored, type_, given, as_key=False)
         self._decode = value_codec(type_).decode
 
     def use_key_type(self, type_: Any, given: str) -> None:
-        """Decode the keys of a map as a type. As `use_value_type`."""
+        """Decode the keys of a map as a type. See `use_value_type`."""
         stored = self.schema.key if self.schema.kind in MAPS else None
         self._check(stored, type_, given, as_key=True)
         codec = map_key_codec(type_)
@@ -88,7 +88,7 @@ class EntryDecoder:
             raise StateSchemaChanged(f"{given} does not fit the {self.schema}: {reason}")
 
     def _row_decoder(self) -> Callable[[bytes], Any]:
-        """Return the decoder of the columns of a table that are not its key; sets that of the other key columns."""
+        """Return the decoder of the value columns of a table, and set the decoder of its other key columns."""
         import pyarrow as pa
 
         value = self.schema.value
@@ -114,16 +114,16 @@ class EntryDecoder:
         """Decode the key and the namespace in a prefix.
 
         Raises:
-            CorruptionError: It is no prefix of a state.
+            CorruptionError: It is not a prefix of a state.
         """
         key, offset = decode_key_at(prefix, _HEAD.size)
         return key, decode_key_at(prefix, offset)[0]
 
     def decode_sub(self, sub: bytes) -> Any:
-        """Decode which entry of the state a sub is; ``None`` if there is only one.
+        """Decode the sub of an entry; ``None`` if the state has only one entry.
 
         Raises:
-            CorruptionError: It is no sub of this state.
+            CorruptionError: It is not a sub of this state.
         """
         if self.has_entries:
             return self._decode_sub(sub)
@@ -135,6 +135,6 @@ class EntryDecoder:
         """Decode a stored value without its due time.
 
         Raises:
-            CorruptionError: It is no value of this state.
+            CorruptionError: It is not a value of this state.
         """
         return None if value == NULL else self._decode(value)

@@ -1,15 +1,15 @@
 """The order-independent hash of a set of entries, which verifies copies of a key group's state.
 
-Each live entry is hashed by itself, and the hashes are added modulo 2^128: a commit takes away what it replaced and
-adds what it wrote, without a look at the rest, and any two programs that hold the same entries get the same sum
-(the incremental multiset hash of Clarke et al., 2003, with addition).
+Each live entry is hashed by itself, and the hashes are added modulo 2^128. A commit subtracts replaced entries and adds
+written ones, without reading the others, and any two programs with the same entries get the same sum (the incremental
+multiset hash of Clarke et al., 2003, with addition).
 
     hash of an entry   XXH3 (128 bits, seed 0) over  length of prefix (u32 BE) | prefix | sub | value
     of no entries      0
     as text            32 hexadecimal digits
 
-The length of sub is not hashed: under one prefix all subs are prefix-free encodings, which say where they end. Rows of
-tables are hashed by `keyed.content.row_hash`, and their hashes are added as those of entries are.
+The length of sub is not hashed: under one prefix all subs are prefix-free encodings. Rows of tables are hashed by
+`keyed.content.row_hash`, and their hashes are added like those of entries.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _DIGITS = 32
 
 @cache
 def _hasher() -> Callable[[bytes], int]:
-    """Return the hash function; its package is loaded where a changelog is used and nowhere else."""
+    """Return the hash function; its package is loaded only if a changelog is used."""
     from xxhash import xxh3_128_intdigest
 
     return xxh3_128_intdigest
 
 
 def hash_sum(entries: Iterable[tuple[bytes, bytes, bytes | None]], start: int = 0) -> int:
-    """Return ``start`` plus the hashes of entries, modulo 2^128. What is ``None`` is no entry and adds nothing."""
+    """Return ``start`` plus the hashes of entries, modulo 2^128. A value of ``None`` adds nothing."""
     digest = _hasher()
     total = start
     for prefix, sub, value in entries:
@@ -49,15 +49,15 @@ def hash_sum(entries: Iterable[tuple[bytes, bytes, bytes | None]], start: int = 
 
 
 class LiveHash:
-    """The hash and the number of what is live, kept level with changes.
+    """The hash and the number of live entries and rows, updated with each change.
 
     Args:
-        store: What is live before each change; nothing by default.
+        store: The live entries and rows before each change; empty by default.
         value: Its hash.
 
     Attributes:
         value: The hash, modulo 2^128.
-        live: How many more entries and rows there are than at first.
+        live: Number of entries and rows, relative to the start.
     """
 
     def __init__(self, store: ReadStore | None = None, value: int = 0) -> None:
@@ -66,11 +66,11 @@ class LiveHash:
         self.live = 0
 
     def add(self, delta: Delta, replaced: Mapping[int, pa.Table] | None = None) -> None:
-        """Take in a change that the store does not have yet.
+        """Add a change that the store does not have yet.
 
         Args:
-            delta: The change, in which each address stands once.
-            replaced: The rows that it removes or writes over, by state id, where they are at hand.
+            delta: The change, with each address once.
+            replaced: The rows that it removes or overwrites, by state id, if they are known.
         """
         digest, store = _hasher(), self._store
         total, live = self.value, self.live
@@ -95,22 +95,22 @@ class LiveHash:
 
 
 def _stored(store: ReadStore | None, table: TableDelta) -> pa.Table | None:
-    """Return the rows that a change removes or writes over."""
+    """Return the rows that a change removes or overwrites."""
     stored, keys = None if store is None else store.table(table.state_id), table.changed_keys
     return None if stored is None or keys is None else stored.rows_of(keys)
 
 
 def hash_text(value: int) -> str:
-    """Return a hash as it is stored and shown."""
+    """Return the text form of a hash, for storage and display."""
     return f"{value:0{_DIGITS}x}"
 
 
 def hash_of_text(text: str, where: str) -> int:
-    """Read what `hash_text` gave.
+    """Return the hash of a text from `hash_text`.
 
     Raises:
-        CorruptionError: It is no hash.
+        CorruptionError: It is not a hash.
     """
     if len(text) != _DIGITS or not all(digit in "0123456789abcdef" for digit in text):
-        raise CorruptionError(f"{text!r} is no hash of {_DIGITS} hexadecimal digits", where=where)
+        raise CorruptionError(f"{text!r} is not a hash of {_DIGITS} hexadecimal digits", where=where)
     return int(text, 16)

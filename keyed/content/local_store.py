@@ -1,20 +1,20 @@
 """The protocols of local stores, from which a key group's state is read.
 
 A *local store* is a disposable cache of the committed entries of one key group of one operator; the group's log is the
-truth. A store only ever applies what is committed, together with its position in the log, so it can be behind the log
-but never ahead of it, and losing it loses nothing.
+truth. A store applies only committed changes, together with their position in the log, so it can be behind the log but
+never ahead of it, and its loss loses no data.
 
-Entries and addresses are laid out in `keyed.content.addresses`. Beyond the signatures every store keeps these rules,
-and `keyed.testing.store_conformance` holds the tests for them:
+Entries and addresses are laid out in `keyed.content.addresses`. Every store follows these rules, which
+`keyed.testing.store_conformance` tests:
 
-- ``apply`` applies all changes and moves the position, or neither. A later change of an address wins; removing what is
-  not there is no error. When it raises, the store is as before, or empty.
-- ``scan`` and ``due`` are lazy and cost in proportion to what is taken from them, not to what the store holds. ``due``
-  is ordered by (time, prefix, sub), ``scan`` by sub; ``items`` comes in any order.
-- Iterators are good until the next ``apply``, ``reset`` or ``close``. A store is used by one thread at a time.
+- ``apply`` applies all changes and moves the position, or neither. A later change of an address wins; removing a
+  missing entry is not an error. When it raises, the store is as before, or empty.
+- ``scan`` and ``due`` are lazy: their cost is proportional to the consumed entries, not to the size of the store.
+  ``due`` is ordered by (time, prefix, sub), ``scan`` by sub; ``items`` comes in any order.
+- Iterators are valid until the next ``apply``, ``reset`` or ``close``. A store is used by one thread at a time.
 - ``reset`` drops everything, and ``position`` is ``None`` after it. ``close`` may be called again.
-- What cannot be read or written raises `LocalStoreError`, never gives a wrong value. The engine then resets the store,
-  or opens another one, and rebuilds it from the log.
+- A failed read or write raises `LocalStoreError` and never returns a wrong value. The engine then resets the store, or
+  opens another one, and rebuilds it from the log.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class StoredTable(Protocol):
-    """The committed rows of a table state. A position is a row's number, good until the next ``apply``."""
+    """The committed rows of a table state. A position is a row's number, valid until the next ``apply``."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -50,13 +50,13 @@ class StoredTable(Protocol):
         """Return the rows at positions, in that order; ``None`` if there are no positions."""
 
     def find(self, wanted: Any) -> Any:
-        """Return the position of each key, -1 where there is none. Keys come as the store's tables hold them."""
+        """Return the position of each key, -1 if there is none. Keys have the types of the store's tables."""
 
     def rows_of(self, keys: pa.Table) -> pa.Table | None:
-        """Return the rows that are there of some keys, each once; ``None`` if none is."""
+        """Return the existing rows of some keys, each once; ``None`` if there are none."""
 
     def live(self, rows: pa.Table) -> Any:
-        """Return the positions of those of some rows that are there just as they are given."""
+        """Return the positions of those rows that exist unchanged."""
 
 
 class ReadStore(Protocol):
@@ -95,25 +95,25 @@ class LocalStore(ReadStore, Applies, Protocol):
         """Drop everything."""
 
     def close(self) -> None:
-        """Release what the store holds."""
+        """Release the resources of the store."""
 
 
 @runtime_checkable
 class SharedStore(LocalStore, Protocol):
-    """A local store that several processes of a machine have open, of which one at a time serves the key group.
+    """A local store shared by several processes of a machine, of which one at a time serves the key group.
 
-    It also has the log rows of the batch that ran last, committed or not: the next process takes them from here and not
-    from the log.
+    It also has the log rows of the last batch, committed or not: the next process reads them from it instead of the
+    log.
     """
 
     def refresh(self) -> None:
-        """Show what other processes have applied since. Called at the start of a batch."""
+        """Show the changes that other processes applied since. Called at the start of a batch."""
 
     def release(self) -> None:
         """Stop reading until the next `refresh`."""
 
     def keep_rows(self, attempt: str, rows: dict[int, bytes]) -> None:
-        """Keep the log rows of an attempt, by number, instead of those of the one before."""
+        """Keep the log rows of an attempt, by number, in place of those of the previous one."""
 
     def kept_rows(self, attempt: str) -> dict[int, bytes] | None:
         """Return the log rows of an attempt; ``None`` if others are kept, or none."""

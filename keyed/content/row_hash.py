@@ -1,6 +1,6 @@
-"""Hashes of rows, by whole columns: they say where a row of a table is kept and whether a table is what it was.
+"""Hashes of rows, by whole columns, which locate rows of tables and verify tables.
 
-Beside them stands what rows count for in bytes.
+The module also computes the size of rows in bytes.
 
 The hash of a row is a 64-bit number, all arithmetic modulo 2^64::
 
@@ -37,7 +37,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 HASH_VERSION = 1
-"""Version of the numbers. A test holds them to it."""
+"""Version of the numbers, which a test checks."""
 
 _K = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -54,7 +54,7 @@ def row_hashes(table: pa.Table, columns: Sequence[str] | None = None, seed: int 
 
     Args:
         table: The rows.
-        columns: The columns that count; all by default.
+        columns: The hashed columns; all by default.
         seed: Another seed gives independent hashes.
     """
     names = table.column_names if columns is None else list(columns)
@@ -99,7 +99,7 @@ def _mix(words: Words) -> Words:
 
 
 def _mixed(array: Any, tag: np.uint64) -> Words:
-    """Return what a column adds to the hashes: zero where it is null."""
+    """Return a column's terms of the hashes: zero for nulls."""
     words = _mix(_words(array) ^ tag)
     if array.null_count:
         words[array.is_null().to_numpy(zero_copy_only=False)] = 0
@@ -107,7 +107,7 @@ def _mixed(array: Any, tag: np.uint64) -> Words:
 
 
 def _words(array: Any) -> Words:
-    """Return the word of each value; anything where it is null."""
+    """Return the word of each value; undefined for nulls."""
     type_ = array.type
     types = pa.types
     if types.is_dictionary(type_):
@@ -179,7 +179,7 @@ def _polynomial(items: Any, starts: Any, lengths: Any) -> Words:
         words += (items.reshape(-1, longest).astype("uint64") * powers).sum(axis=1, dtype="uint64")
         return words
     places = np.arange(len(items)) - np.repeat(starts, lengths)
-    # Of rows without items reduceat gives the item at their start, so they are left out.
+    # For rows without items reduceat returns the item at their start, so they are excluded.
     filled = lengths > 0
     words[filled] += np.add.reduceat(items.astype("uint64") * powers[places], starts[filled])
     return words
@@ -201,7 +201,7 @@ def _decimal_words(array: Any) -> Words:
 
 
 def row_bytes(table: pa.Table) -> int:
-    """Return what rows count for in the counter of live bytes: the bytes of their values, without any overhead."""
+    """Return the size of rows in the counter of live bytes: the bytes of their values, without overhead."""
     return sum(_array_bytes(chunk) for column in table.columns for chunk in column.chunks)
 
 

@@ -1,4 +1,4 @@
-"""Rows of tables as entries, for changelogs that keep a record an entry, and back.
+"""Converts rows of tables to entries and back, for changelogs with one record per entry.
 
 A row of a table state is the entry
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _DUE_BYTES = 8
 _DUE_COLUMN = "__keyed_due"
 _NO_NAMESPACE = encode_key(None)
-#: Entries in a block that is made of them.
+#: Maximal number of entries in a block.
 _BLOCK_ENTRIES = 10_000
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(dict[str, Any]).decode
@@ -50,11 +50,11 @@ class TableEntries:
     """Converts the rows of one table state.
 
     Args:
-        state: Its description with its id, as commits of a changelog have it (`keyed.codec.state_schema.StateSchema`).
+        state: Its description with its id, from a commit of a changelog (`keyed.codec.state_schema.StateSchema`).
         where: For messages.
 
     Raises:
-        CorruptionError: It describes no table.
+        CorruptionError: It does not describe a table.
     """
 
     def __init__(self, state: dict[str, Any], where: str) -> None:
@@ -96,13 +96,13 @@ class TableEntries:
         return changes
 
     def block(self, changes: Sequence[Change]) -> TableBlock:
-        """Return the block of rows that entries are.
+        """Return the block of rows for entries.
 
         Args:
             changes: Entries of this table, each address once.
 
         Raises:
-            CorruptionError: One of them is no entry of this table.
+            CorruptionError: One of them is not an entry of this table.
         """
         removed = [change for change in changes if change[2] is None]
         written = [change for change in changes if change[2] is not None]
@@ -128,7 +128,7 @@ class TableEntries:
         return list(zip(prefixes, subs, strict=True))
 
     def _plain(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
-        """Return columns in types whose Python values msgpack and the codec of keys have."""
+        """Return columns in types whose Python values msgpack and the codec of keys support."""
         import pyarrow as pa
 
         fields = [pa.field(name, _plain_type(self._schema.field(name).type)) for name in names]
@@ -169,7 +169,7 @@ class TableEntries:
 
 
 def tables_of(states: dict[str, Any], where: str) -> dict[int, TableEntries]:
-    """Return what converts the rows of the tables among described states, by state id.
+    """Return the converters for the tables among described states, by state id.
 
     Raises:
         CorruptionError: A description is malformed.
@@ -178,29 +178,29 @@ def tables_of(states: dict[str, Any], where: str) -> dict[int, TableEntries]:
 
 
 def entries_of(block: Block, tables: Mapping[int, TableEntries], where: str) -> list[Change]:
-    """Return the changes in a block, those of rows as entries.
+    """Return the changes in a block, with rows as entries.
 
     Args:
         block: The block.
-        tables: What converts the rows of tables.
+        tables: The converters for tables.
         where: For messages.
 
     Raises:
-        CorruptionError: It holds rows of a state that is no table, or they cannot be read.
+        CorruptionError: It holds rows of a state that is not a table, or they cannot be read.
     """
     if not isinstance(block, TableBlock):
         return block
     if block.state_id not in tables:
-        raise CorruptionError(f"there are rows of state {block.state_id}, which is no table", where=where)
+        raise CorruptionError(f"there are rows of state {block.state_id}, which is not a table", where=where)
     return tables[block.state_id].changes(block)
 
 
 def blocks_of(changes: Iterable[Change], tables: Mapping[int, TableEntries]) -> Iterator[Block]:
-    """Yield the blocks that hold changes, those of the entries that rows are as rows.
+    """Yield blocks with the changes; entries of tables become rows.
 
     Args:
         changes: The changes.
-        tables: What converts the rows of tables.
+        tables: The converters for tables.
 
     Raises:
         CorruptionError: An entry is malformed.
@@ -229,11 +229,11 @@ def blocks_of(changes: Iterable[Change], tables: Mapping[int, TableEntries]) -> 
 
 
 def value_converters(schema: pa.Schema, *, back: bool = False) -> dict[str, Callable[[Any], Any]]:
-    """Return what makes the values that entries have for columns into those of the columns' types, where they differ.
+    """Return the converters from values in entries to values of the columns' types, for columns that need one.
 
     Args:
         schema: The columns.
-        back: Whether it is the other way round: from values of the columns' types into those that entries have.
+        back: True for the opposite direction: from values of the columns' types to values in entries.
     """
     import pyarrow as pa
 
@@ -246,7 +246,7 @@ def value_converters(schema: pa.Schema, *, back: bool = False) -> dict[str, Call
 
 
 def _plain_type(type_: Any) -> Any:
-    """Return the type with the same information whose Python values msgpack has."""
+    """Return a type with the same information whose Python values msgpack supports."""
     import pyarrow as pa
 
     types = pa.types

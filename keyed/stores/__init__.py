@@ -1,10 +1,9 @@
 """Stores of state: local stores, from which the engine reads, and commit stores, for runs without Spark.
 
 A local store is a cache that follows a key group's log: `MemoryStore` in dictionaries, `open_rocks_store` on disk for
-state larger than memory, `open_lmdb_store` on disk for several processes of a machine. A commit store is the log
-itself, and what else a local run must not lose: `CommitStore` on disk, `MemoryCommitStore` for tests and runs that keep
-nothing.
-Importing this package loads neither rocksdict nor lmdb.
+state larger than memory, `open_lmdb_store` on disk for several processes of a machine. A commit store holds the logs
+and the other records of a local run: `CommitStore` on disk, `MemoryCommitStore` for tests and runs without a
+checkpoint. Importing this package loads neither rocksdict nor lmdb.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ __all__ = [
 
 
 def open_store(kind: str, path: str | os.PathLike[str]) -> MemoryStore | RocksStore:
-    """Open the local store of a kind in a folder, whatever the condition of that; ``"memory"`` needs none.
+    """Open the local store of a kind in a folder, in any condition; ``"memory"`` needs no folder.
 
     Raises:
         LocalStoreError: No store can be created there.

@@ -1,8 +1,8 @@
-"""The truth of a job that runs in-process: the logs of its key groups and its own records, committed together.
+"""The committed state of a job that runs in-process: the logs of its key groups and its own records.
 
-What Spark's state store and checkpoint are to a query on Spark, a commit store is to a local run: all key groups of all
-operators write their log rows and meta records to it, the runner writes the source's position and the batch id, and
-`commit` makes all of it durable at once. What is written is buffered: reads see it, and `rollback` or a crash drops it.
+A commit store does for a local run what Spark's state store and checkpoint do for a query on Spark: all key groups of
+all operators write their log rows and meta records to it, the runner writes the source's position and the batch id, and
+`commit` makes all of it durable atomically. Writes are buffered: reads see them, and `rollback` or a crash drops them.
 
 `CommitStore` is on disk, in the subfolder ``keyed-commits-1`` of its folder: one RocksDB with a write-ahead log that is
 synced at each commit. Its keys, where "group" is the operator's name | "/" | group (u32 BE):
@@ -13,8 +13,7 @@ synced at each commit. Its keys, where "group" is the operator's name | "/" | gr
     R | group | row (u64)   log row
 
 `MemoryCommitStore` is in dictionaries; its snapshot is a frame of kind KCMS, version 1, whose payload is the msgpack of
-[{key: record} for J and M as above, {group: {row: record}}]. Records are stored as they are given: who writes them
-frames them.
+[{key: record} for J and M as above, {group: {row: record}}]. Records are stored unchanged; their writers frame them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from keyed.stores.database import Database, is_locked
 from keyed.stores.lease import Lease
 
 COMMITS_FOLDER = "keyed-commits-1"
-"""The folder in a checkpoint that makes it one of the local runtime."""
+"""The folder by which a checkpoint of the local runtime is recognized."""
 
 _FORMAT = b"F"
 _FRAME, _VERSION = b"KCMT", 1
@@ -61,7 +60,7 @@ class BufferedCommits(ABC):
         self.rollback()
 
     def rollback(self) -> None:
-        """Drop what was written since the last commit."""
+        """Drop the writes since the last commit."""
         self.records: dict[bytes, bytes | None] = {}
         self.rows: dict[bytes, dict[int, bytes | None]] = {}
 
@@ -79,10 +78,10 @@ class BufferedCommits(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release what the store holds open and drop what is not committed. Closing again does nothing."""
+        """Release the resources of the store and drop uncommitted writes. Closing again does nothing."""
 
     def commit(self) -> None:
-        """Make everything durable that was written since the last commit, all of it or, if it raises, nothing."""
+        """Make all writes since the last commit durable, or none of them if it raises."""
         if self.records or self.rows:
             self.make_durable()
             self.rollback()
@@ -100,7 +99,7 @@ class BufferedCommits(ABC):
         return _BufferedLog(self, _checked(operator, "operator") + b"/" + _GROUP.pack(group))
 
     def read(self, name: str) -> bytes | None:
-        """Read a job record as it was last written, or ``None``. Names are as those of operators."""
+        """Read the last written value of a job record, or ``None``. Its name has the form of an operator's."""
         return self.get(b"J" + _checked(name, "name"))
 
     def write(self, name: str, value: bytes) -> None:
@@ -154,17 +153,17 @@ class _BufferedLog(GroupLog):
 class CommitStore(BufferedCommits):
     """Commits on disk.
 
-    After a crash the store is as the last `commit` left it that returned, or as the one that was running would have.
-    A store is open in one process at a time.
+    After a crash the store has the state of the last `commit` that returned, or of the one that was running. A store is
+    open in one process at a time.
 
     Args:
         path: Folder of the store; created if missing, with its parents.
-        group_access: Whether the group may read the folders that are created.
+        group_access: True if the group may read the folders that are created.
 
     Raises:
-        CheckpointError: The folder is in use or a checkpoint of Spark, cannot be created, or was written in a format
-            that is not known.
-        CorruptionError: What is in the folder is damaged. Reads and commits raise it too.
+        CheckpointError: The folder is in use or a checkpoint of Spark, cannot be created, or was written in an unknown
+            format.
+        CorruptionError: The content of the folder is damaged. Reads and commits raise it too.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, group_access: bool = False) -> None:
@@ -173,7 +172,7 @@ class CommitStore(BufferedCommits):
         folder = self.path / COMMITS_FOLDER
         if (self.path / "offsets").is_dir() and not folder.is_dir():
             raise CheckpointError(
-                f"the checkpoint {self.path} was written by Spark, and the local runtime cannot go on from it; give "
+                f"the checkpoint {self.path} was written by Spark, and the local runtime cannot continue from it; give "
                 "checkpoint= a new folder, and restore_from= the changelog of the query on Spark to take over its state"
             )
         with ExitStack() as stack:
@@ -189,14 +188,14 @@ class CommitStore(BufferedCommits):
             self._closing = stack.pop_all()
 
     def _lease(self, folder: Path, stack: ExitStack, *, group_access: bool) -> None:
-        """Keep others out before anything is looked at: RocksDB takes its lock after it has renamed files."""
+        """Lock the folder before it is read: RocksDB acquires its own lock only after it has renamed files."""
         try:
             make_private(folder, group=group_access)
             stack.enter_context(Lease(folder))
         except BlockingIOError as error:
             raise self._in_use() from error
         except OSError:
-            # The folder cannot be made, which the database reports; or its file system has no locks on folders.
+            # The folder cannot be created, which the database reports; or its file system has no locks on folders.
             return
 
     def _in_use(self) -> CheckpointError:
@@ -278,11 +277,11 @@ class MemoryCommitStore(BufferedCommits):
         self.rollback()
 
     def snapshot(self) -> bytes:
-        """Return everything that is committed, as one record."""
+        """Return the whole committed content as one record."""
         return _SNAPSHOT.encode((self._records, self._rows))
 
     def restore(self, snapshot: bytes) -> None:
-        """Replace everything, also what is not committed, by a snapshot.
+        """Replace the whole content, including uncommitted writes, by a snapshot.
 
         Raises:
             CorruptionError: The snapshot is damaged or of an unknown version.

@@ -1,21 +1,21 @@
-"""RocksDB through rocksdict's raw mode, without its traps.
+"""RocksDB through rocksdict's raw mode, with workarounds for its defects.
 
-What was found with rocksdict 0.3.29 and is dealt with here, once:
+Defects found with rocksdict 0.3.29, with their workarounds:
 
 - Opening an existing database uses the given options only if they are passed for the column family ``default`` as
   well; otherwise bloom filters and the shared block cache are silently switched off.
-- ``Rdict.items()`` stops at a damaged block as if it were the end. `Database.range` walks a raw iterator and asks it
-  for its status at the end.
+- ``Rdict.items()`` stops at a damaged block as if it were the end. `Database.range` uses a raw iterator and checks its
+  status at the end.
 - An iterator keeps the database open, and its lock held, after ``close()``. `Database.close` ends them first.
 - ``ReadOptions.set_iterate_lower_bound`` sets the upper bound: `Database.range` stops by itself at the lower one.
-- ``WriteOptions.disable_wal`` and ``sync`` are properties, whatever the type stubs say.
-- A database that a forked process closes or drops, at its exit too, crashes it or waits for ever for threads that only
-  the parent has. `Database.leave` ends its use there without an end of the native objects.
-- RocksDB 9.8 spins for ever on a manifest or write-ahead log that ends in a record of a type which only recycled files
+- ``WriteOptions.disable_wal`` and ``sync`` are properties; the type stubs are wrong.
+- A forked process that closes or drops a database, even at its exit, crashes or waits forever for threads that only the
+  parent has. `Database.leave` ends its use there without destroying the native objects.
+- RocksDB 9.8 loops forever on a manifest or write-ahead log that ends in a record of a type which only recycled files
   have. `Database` never recycles files and refuses such a file before RocksDB reads it.
 
-Memory is bounded for the whole process, whatever the number of databases: one block cache, which index and filter
-blocks share, and one budget for write buffers.
+Memory is bounded for the whole process, for any number of databases: one block cache, which index and filter blocks
+share, and one budget for write buffers.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _RECORD = Struct("<4xHB")
 _RECORD_TYPES = range(5)
 
 
-#: There has to be so much room before a database is opened again after a refused write.
+#: Free space required before a database is opened again after a refused write.
 _ROOM = 4 << 20
 _AGAIN = "Writer has previous error"
 _FULL = "No space left on device"
-#: What is behind an error, and what to do, by what the operating system calls it.
+#: Cause and remedy of an error, by the operating system's message.
 _CAUSES = {
-    _FULL: "the disk is full: free space, what is committed is safe",
-    "Disk quota exceeded": "the disk quota is used up: free space, what is committed is safe",
+    _FULL: "the disk is full: free space, committed data is safe",
+    "Disk quota exceeded": "the disk quota is used up: free space, committed data is safe",
     "Read-only file system": "the file system is read-only: mount it writable, or choose another folder",
-    "Not a directory": "a file stands where a folder is needed: choose another folder",
-    "File exists": "a file stands where a folder is needed: choose another folder",
+    "Not a directory": "a file is in place of the folder: choose another folder",
+    "File exists": "a file is in place of the folder: choose another folder",
     "Permission denied": "this process may not write there: give it access, or choose another folder",
 }
 
@@ -73,7 +73,7 @@ _CAUSES = {
 def _shared() -> tuple[Cache, WriteBufferManager]:
     from rocksdict import Cache, WriteBufferManager
 
-    # An LRU cache would have shards of 1 MiB, and a filter that is larger than its shard is read again at each look-up.
+    # An LRU cache would have shards of 1 MiB; a filter larger than its shard would be read again at each look-up.
     return Cache.new_hyper_clock_cache(CACHE_BYTES, 0), WriteBufferManager(WRITE_BUFFERS_BYTES, False)
 
 
@@ -98,19 +98,19 @@ def _options(*, blobs: bool) -> Options:
     options.set_block_based_table_factory(table)
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
     options.set_write_buffer_manager(write_buffers)
-    # Each close leaves a small file. Universal compaction merges files of like size, so a small batch does not rewrite
-    # a large state, and a merge is over before the batch that runs beside it.
+    # Each close leaves a small file. Universal compaction merges files of similar size, so a small batch does not
+    # rewrite a large state, and a merge ends before the concurrent batch.
     universal = UniversalCompactOptions()
     universal.size_ratio = 10
     options.set_compaction_style(DBCompactionStyle.universal())
     options.set_universal_compaction_options(universal)
     options.set_level_zero_file_num_compaction_trigger(6)
-    # New files are read soon and rewritten soon; what sinks to the last level is most of the data and stays.
+    # New files are soon read and rewritten; most of the data is in the last level and stays there.
     options.set_compression_type(DBCompressionType.none())
     options.set_bottommost_compression_type(DBCompressionType.lz4())
-    # A record cut off at the end of the log was never acknowledged; anything else that is wrong with it is damage.
+    # A record cut off at the end of the log was never acknowledged; any other defect is corruption.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    # Opening and closing are frequent: nothing that only serves statistics, one small manifest, one log file.
+    # Opening and closing are frequent: no statistics, one small manifest, one log file.
     options.set_max_open_files(OPEN_FILES)
     options.set_max_file_opening_threads(1)
     options.set_skip_stats_update_on_db_open(True)
@@ -119,7 +119,7 @@ def _options(*, blobs: bool) -> Options:
     options.set_keep_log_file_num(1)
     options.set_manifest_preallocation_size(4096)
     if blobs:
-        # Large values are written once and not again with each compaction of their keys.
+        # Large values are written once, and not rewritten by each compaction of their keys.
         options.set_enable_blob_files(True)
         options.set_min_blob_size(16 << 10)
         options.set_enable_blob_gc(True)
@@ -127,7 +127,7 @@ def _options(*, blobs: bool) -> Options:
 
 
 def _check_records(path: Path) -> None:
-    """Raise `ValueError` if a manifest or write-ahead log has a record of a type that is not written here."""
+    """Raise `ValueError` if a manifest or write-ahead log has a record of a type that keyed never writes."""
     size = path.stat().st_size
     with path.open("rb") as file:
         at = 0
@@ -149,27 +149,27 @@ class _Interrupted(Exception):
 
 
 def is_interrupted(error: BaseException) -> bool:
-    """Return whether `Database` raised ``error`` because it was closed or opened again, which damages nothing."""
+    """Return true if `Database` raised ``error`` because it was closed or reopened; no data is damaged."""
     return isinstance(error.__cause__, _Interrupted)
 
 
 def is_refused(error: BaseException) -> bool:
-    """Tell whether `Database` raised ``error`` because the file system takes no writes, so that nothing is damaged."""
+    """Return true if `Database` raised ``error`` because the file system refuses writes; no data is damaged."""
     return any(text in str(error.__cause__) for text in _CAUSES)
 
 
 def explained(said: str) -> str:
-    """Return a message of the file system with its cause and remedy, where they are known."""
+    """Return a message of the file system with its cause and remedy, if they are known."""
     return next((f"{cause} ({said})" for text, cause in _CAUSES.items() if text in said), said)
 
 
 def is_locked(error: BaseException) -> bool:
-    """Return whether `Database` raised ``error`` because the database is open elsewhere, in this process or another."""
+    """Return true if `Database` raised ``error`` because the database is open elsewhere, in this process or another."""
     return "/LOCK: " in str(error.__cause__)
 
 
 def successor(prefix: bytes) -> bytes:
-    """Return the first key after all keys that start with ``prefix``, which holds a byte below FF."""
+    """Return the first key after all keys that start with ``prefix``, which has a byte below FF."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes((kept[-1] + 1,))
 
@@ -179,21 +179,21 @@ class Database:
 
     Args:
         path: Its folder; created if missing, with its parents.
-        failure: Makes the exception to raise, from a message that names the path.
-        wal: Whether writes go to a write-ahead log. Without it they are in files when `close` returns, and a process
-            that dies before loses writes from the end, never from the middle.
-        sync: Whether a write is on disk when `write` returns.
-        blobs: Whether large values are kept in files of their own.
-        group: Whether the group may read it, if it is created.
-        reader: A folder of its own, which makes this a reader of a database that another program has open: it shows
-            what was in files and in the write-ahead log when it was opened or last refreshed.
+        failure: Creates the exception to raise, from a message that names the path.
+        wal: True if writes go to a write-ahead log. Without it they are in files when `close` returns, and a process
+            that is killed before loses writes from the end, never from the middle.
+        sync: True if a write is on disk when `write` returns.
+        blobs: True if large values are kept in separate files.
+        group: True if the group may read it, if it is created.
+        reader: A separate folder, which makes this a reader of a database that another program has open: it shows the
+            files and the write-ahead log as of its opening or last refresh.
 
     Attributes:
         get: ``get(key) -> bytes | None``, or for a list of keys a list of those. Raises vendor errors: pass them to
             `failed`.
 
     Raises:
-        KeyedError: What ``failure`` makes; `is_locked` tells whether the folder is in use.
+        KeyedError: The result of ``failure``; `is_locked` is true if the folder is in use.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class Database:
         from rocksdict import AccessType, Rdict
 
         self._said = ""
-        #: Whether RocksDB takes no writes any more, because one failed.
+        #: True if RocksDB refuses all writes, because one failed.
         self.refuses = False
         try:
             options = _options(blobs=self._blobs)
@@ -241,7 +241,7 @@ class Database:
                 self._rocks = Rdict(given, options, column_families=families)
                 self._identity = self._lock_file()
             else:
-                # All files are opened at once and stay so: the writer may delete them.
+                # All files are opened at once and stay open: the writer may delete them.
                 options.set_max_open_files(-1)
                 secondary = AccessType.secondary(str(self._reader))
                 self._rocks = Rdict(given, options, column_families=families, access_type=secondary)
@@ -253,12 +253,13 @@ class Database:
         _open.add(self)
 
     def reopen(self) -> None:
-        """Open it again once the file system takes writes again: RocksDB takes none after one that failed.
+        """Reopen it when the file system accepts writes again: RocksDB refuses all writes after a failed one.
 
-        Look-ups wait meanwhile; ranges that are being read end with an error (see `is_interrupted`).
+        Look-ups wait until then; ranges that are being read end with an error (see `is_interrupted`).
 
         Raises:
-            KeyedError: It takes none yet. The database can be read as before, unless opening it failed.
+            KeyedError: The file system still refuses writes. The database can be read as before, unless opening it
+                failed.
         """
         try:
             with tempfile.TemporaryFile(dir=self.path.parent) as file:
@@ -280,11 +281,11 @@ class Database:
             return self.get(*keys)
 
     def is_there(self) -> bool:
-        """Return whether the folder of a writable database is still the one that was opened."""
+        """Return true if the folder of a writable database is still the one that was opened."""
         return self._lock_file() == self._identity
 
     def _lock_file(self) -> tuple[int, int, int] | None:
-        # RocksDB makes it when it opens a database, and leaves it alone.
+        # RocksDB creates it when it opens a database, and does not change it later.
         try:
             found = (self.path / "LOCK").stat()
         except FileNotFoundError:
@@ -295,13 +296,13 @@ class Database:
         """Return the exception for a vendor error; raise it from ``error``."""
         said = str(error)
         if _AGAIN in said:
-            # After a failed write RocksDB says no more than that there was one.
+            # After a failed write RocksDB's errors only say that a write failed.
             said = self._said or (_FULL if not os.statvfs(self.path).f_bavail else said)
         self._said = self._said or said
         return self._failure(f"{self.path} {what}: {explained(said)}")
 
     def look_up(self, key: Any) -> Any:
-        """Return what `get` does; vendor errors are passed to `failed` already."""
+        """Return the result of `get`, with vendor errors converted by `failed`."""
         opening = self._opening
         try:
             return self.get(key)
@@ -331,7 +332,7 @@ class Database:
         raise self._failure(f"{self.path} is closed") from _Interrupted
 
     def refresh(self) -> None:
-        """Take in what the program that writes the database has written since (of a reader)."""
+        """Show the writer's changes since the last refresh (for a reader)."""
         try:
             self._rocks.try_catch_up_with_primary()
         except Exception as error:
@@ -343,7 +344,7 @@ class Database:
         Args:
             first: The least key.
             end: The key before which the range ends.
-            reverse: Whether the greatest key comes first.
+            reverse: True if the greatest key comes first.
         """
         with self._lock:
             opening = self._opening
@@ -384,7 +385,7 @@ class Database:
             raise self.failed("cannot be read", error) from error
 
     def close(self) -> None:
-        """Write what is buffered to files and let go of the folder. Closing again does nothing."""
+        """Flush buffered writes to files and release the folder. Closing again does nothing."""
         with self._lock:
             self._close()
 
@@ -393,13 +394,13 @@ class Database:
             return
         self._closed = True
         for cursor in list(self._cursors):
-            # One that a thread is at ends with the next step of that.
+            # An iterator in use by another thread ends at that thread's next step.
             with suppress(ValueError):
                 cursor.close()
         try:
             self._rocks.close()
         except Exception as error:
-            # A refused write was raised then, and the others are in the write-ahead log; or the folder was deleted.
+            # The refused write raised an error, and the others are in the write-ahead log; or the folder was deleted.
             if not self._wal or not (self.refuses or (self._reader is None and not self.is_there())):
                 raise self.failed("cannot be closed", error) from error
         finally:
@@ -409,7 +410,7 @@ class Database:
                 self.get = self._refuse
 
     def leave(self) -> None:
-        """Leave it to the process that this one was forked from: it is closed here, and its native objects stay."""
+        """Close it in a forked process without destroying the native objects, which belong to the parent."""
         self._lock = threading.Lock()
         if not self._closed:
             self._closed = True
@@ -422,7 +423,7 @@ _open: WeakSet[Database] = WeakSet()
 
 
 def keep_for_ever(native: object) -> None:
-    """Keep an object beyond the end of the interpreter, which drops what modules hold."""
+    """Keep an object beyond the end of the interpreter, which drops the objects of modules."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(native))
 
 

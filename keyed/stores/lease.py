@@ -1,6 +1,6 @@
-"""`Lease`: a lock on a file or folder, which a process holds as long as it lives.
+"""`Lease`: a lock on a file or folder, which a process holds until it ends.
 
-The lock ends with the process, however that ends. A forked child has no share in it: it would keep the lock after its
+The lock ends with the process, even if it is killed. A forked child does not share it: it would keep the lock after its
 parent was killed.
 """
 
@@ -19,14 +19,14 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.EBADF)
 
 
 class Lease:
-    """An exclusive lock on a file that is there, or a folder. It excludes others in this process too.
+    """An exclusive lock on an existing file or folder. It also excludes others in this process.
 
     Args:
         path: The file or folder.
-        waits: Whether to wait for another holder.
+        waits: True to wait for another holder.
 
     Raises:
-        BlockingIOError: Another one holds it.
+        BlockingIOError: Another process, or another lease of this one, holds it.
         FileNotFoundError: There is no such file.
         OSError: It cannot be opened, or its file system has no locks.
     """

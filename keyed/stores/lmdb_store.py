@@ -1,7 +1,7 @@
 """A local store on disk that several processes of a machine share: LMDB, one environment per key group.
 
-Every process that serves a key group keeps the group's store open. All of them read it through the page cache, so what
-one of them has applied is there for the next one: nothing is opened or replayed when a group moves between processes.
+Every process that serves a key group keeps the group's store open. All of them read it through the page cache, so each
+sees what the others applied: nothing is opened or replayed when a group moves between processes.
 
 The environment is in the subfolder ``keyed-store-lmdb-1-<machine>`` of the store's folder. The number is the version of
 the format, the machine is named by its last start and its namespace of processes. Its keys and values are those of
@@ -51,7 +51,7 @@ _VERSION = 1
 _ROWS = b"A"
 _Rows = tuple[str, dict[int, bytes]]
 _ROWS_RECORD: RecordFormat[_Rows] = RecordFormat(b"KROW", 1, _Rows)
-#: The size of the map, which is addresses and no memory; it doubles when it is full.
+#: The size of the map, which is address space, not memory; it doubles when it is full.
 MAP_BYTES = 4 << 30
 #: Processes that may have a snapshot at a time, and the size of the file with their table.
 _READERS = 510
@@ -65,7 +65,7 @@ _HASH = 32
 
 @lru_cache(maxsize=1)
 def _machine() -> str:
-    """Return a name of this start of the machine, and of the namespace of this process."""
+    """Return a name of this boot of the machine, and of the PID namespace of this process."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
         namespace = str(Path("/proc/self/ns/pid").readlink())
@@ -80,7 +80,7 @@ def _subfolder() -> str:
 
 
 def _started_at() -> float:
-    """Return when the machine was started, in seconds since the epoch; 0 if it is not known."""
+    """Return the boot time of the machine, in seconds since the epoch; 0 if it is not known."""
     with suppress(OSError, ValueError), Path("/proc/stat").open() as file:
         for line in file:
             if line.startswith("btime "):
@@ -89,7 +89,7 @@ def _started_at() -> float:
 
 
 class _Batch(dict[bytes, Any]):
-    """Writes that are to be made together; ``None`` deletes."""
+    """Writes of one batch; ``None`` deletes."""
 
     def delete(self, key: bytes) -> None:
         self[key] = None
@@ -116,7 +116,7 @@ class LmdbDatabase:
     def _open(self) -> None:
         import lmdb
 
-        # Of transactions without `buffers`, which give bytes.
+        # Transactions without `buffers` return bytes.
         self._reading: Any = None
         self._writing: Any = None
         self._left = False
@@ -157,7 +157,7 @@ class LmdbDatabase:
         return found.st_dev, found.st_ino
 
     def is_there(self) -> bool:
-        """Return whether the environment is open, and its file is still the one that was opened."""
+        """Return true if the environment is open, and its file is still the one that was opened."""
         return not self._closed and not self._left and self._file() == self._identity
 
     def failed(self, what: str, error: BaseException) -> KeyedError:
@@ -208,7 +208,7 @@ class LmdbDatabase:
         return None if stored is None else self._whole(stored)[1]
 
     def look_up(self, key: Any) -> Any:
-        """Return the value of a key, or for a list of keys those of each."""
+        """Return the value of a key, or the values of a list of keys."""
         return self.get(key) if isinstance(key, bytes) else [self.get(each) for each in key]
 
     def _whole(self, stored: bytes) -> tuple[bytes, bytes]:
@@ -227,7 +227,7 @@ class LmdbDatabase:
             raise self.failed("cannot be read", error) from error
 
     def _range(self, cursor: Any, first: bytes, end: bytes) -> Generator[tuple[bytes, bytes]]:
-        # Long keys with the same beginning stand together, in the order of their hashes.
+        # Long keys with the same beginning are adjacent, in the order of their hashes.
         together: list[tuple[bytes, bytes]] = []
         beginning = b""
         for key, value in cursor:
@@ -251,7 +251,7 @@ class LmdbDatabase:
         return _Batch()
 
     def write(self, batch: _Batch) -> None:
-        """Add a batch to the transaction that is open."""
+        """Add a batch to the open transaction."""
         transaction = self._writing
         assert transaction is not None
         puts = []
@@ -305,7 +305,7 @@ class LmdbDatabase:
             raise self.failed("cannot be made larger", error) from error
 
     def clear(self) -> None:
-        """Delete everything, in the transaction that is open."""
+        """Delete everything, in the open transaction."""
         assert self._writing is not None
         self._writing.drop(self._environment.open_db(None, self._writing), delete=False)
 
@@ -317,7 +317,7 @@ class LmdbDatabase:
             self._environment.reader_check()
 
     def close(self) -> None:
-        """Close it here. Closing again does nothing."""
+        """Close it in this process. Closing again does nothing."""
         if self._closed or self._left:
             return
         self.release()
@@ -326,7 +326,7 @@ class LmdbDatabase:
         self._environment.close()
 
     def leave(self) -> None:
-        """Leave it to the process that this one was forked from: its native objects stay as they are."""
+        """Close it in a forked process without destroying the native objects, which belong to the parent."""
         self._left = True
         for native in (self._environment, self._reading, self._writing):
             keep_for_ever(native)
@@ -367,7 +367,7 @@ def _reserve(path: Path) -> None:
 
 
 class LmdbStore(RocksStore):
-    """A `SharedStore` in an LMDB environment. `open_lmdb_store` opens one whatever the condition of its folder.
+    """A `SharedStore` in an LMDB environment. `open_lmdb_store` opens one in any condition of its folder.
 
     Args:
         path: Folder of the store; created if missing, with its parents.
@@ -434,7 +434,7 @@ class LmdbStore(RocksStore):
         super().apply(log_id, row, changes, tables)
 
     def _transact(self, work: Callable[[], None]) -> None:
-        """Do work in a transaction; again if the map was full."""
+        """Do work in a transaction, and repeat it if the map was full."""
         position, floors = self._position, self._floors
         while True:
             try:
@@ -482,9 +482,9 @@ class LmdbStore(RocksStore):
 
 
 def open_lmdb_store(path: str | os.PathLike[str]) -> LmdbStore:
-    """Open the store in a folder that processes of this machine share, whatever its condition.
+    """Open the store in a folder that processes of this machine share, in any condition.
 
-    A damaged store is deleted and starts empty, and so does one from before the machine was started.
+    A damaged store is deleted and starts empty, and so does a store from an earlier boot of the machine.
 
     Args:
         path: Folder of the store; created if missing, with its parents.
@@ -504,7 +504,7 @@ def open_lmdb_store(path: str | os.PathLike[str]) -> LmdbStore:
 
 
 def _delete_older(path: Path) -> None:
-    """Delete what earlier starts of this machine have left, and nothing of another machine."""
+    """Delete the stores of earlier boots of this machine, and none of another machine."""
     before = _started_at()
     for folder in path.glob(f"{_SUBFOLDER}*"):
         with suppress(OSError):

@@ -1,11 +1,11 @@
 """A local store in plain dictionaries.
 
 Value entries (empty sub) are one dictionary from prefix to value, so the hot call `get` is one look-up. Other entries
-hang below their prefix: most keys have a single timer or list element, and a pair costs a quarter of a dictionary's
-memory, so a lone entry is held as (sub, value) and only the second one makes a dictionary of it.
+are grouped by prefix: most keys have a single timer or list element, and a pair needs a quarter of a dictionary's
+memory, so a single entry is held as (sub, value), and a dictionary is created with the second one.
 
-Entries that are indexed by time are found through a `_TimeIndex` per kind: a heap of the distinct times with a bucket
-of addresses for each. Nothing is sorted before it is asked for, and then only within one time.
+A `_TimeIndex` per kind finds entries by time: a heap of the distinct times with a bucket of addresses for each.
+Addresses are sorted when they are read, and only within one time.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _Address = tuple[bytes, bytes]
 _prefix = itemgetter(0)
 _sub = itemgetter(1)
-#: A heap shorter than this is not worth compacting.
+#: Shorter heaps are not compacted.
 _SMALL_HEAP = 64
-#: How many due times are looked up singly before the rest of them is sorted.
+#: Number of due times that are looked up singly before the others are sorted.
 _ONE_BY_ONE = 256
 
 
@@ -36,8 +36,8 @@ class _TimeIndex:
 
     Attributes:
         buckets: Per time, its only address or the set of its addresses; never an empty set.
-        heap: A heap that holds every time in ``buckets``, and times that have left it. A time that comes back is pushed
-            once more, so a time may be there twice.
+        heap: A heap that holds every time in ``buckets``, and times that have left it. A time that is added again is
+            pushed again, so a time may occur twice.
     """
 
     __slots__ = ("buckets", "heap")
@@ -67,7 +67,7 @@ class _TimeIndex:
             del self.buckets[time]
 
     def prune(self) -> None:
-        """Take times that no entry has any more out of the heap; the cost is in proportion to what was removed."""
+        """Remove times without entries from the heap; the cost is proportional to the number removed."""
         heap, buckets = self.heap, self.buckets
         if len(heap) > 2 * len(buckets) + _SMALL_HEAP:
             self.heap = list(buckets)
@@ -77,11 +77,11 @@ class _TimeIndex:
             heappop(heap)
 
     def due(self, limit: bytes) -> Iterator[tuple[int, bytes, bytes]]:
-        """Iterate over (time in milliseconds, prefix, sub) up to a time, in order; nothing is taken out."""
+        """Iterate over (time in milliseconds, prefix, sub) up to a time, in order, without removing them."""
         buckets = self.buckets
         last = b""
         for time in self._times(limit):
-            # A time that comes twice is in the heap twice; one without a bucket has lost its entries.
+            # A time may be in the heap twice; one without a bucket has no entries any more.
             bucket = buckets.get(time) if time != last else None
             last = time
             if bucket is None:
@@ -90,7 +90,7 @@ class _TimeIndex:
             if isinstance(bucket, tuple):
                 yield timestamp, bucket[0], bucket[1]
                 continue
-            # Two stable sorts by bytes take half the time of one by pairs, and mostly all subs are equal.
+            # Two stable sorts by bytes take half the time of one by pairs, and usually all subs are equal.
             addresses = sorted(bucket, key=_sub)
             addresses.sort(key=_prefix)
             for prefix, sub in addresses:
@@ -99,8 +99,8 @@ class _TimeIndex:
     def _times(self, limit: bytes) -> Iterator[bytes]:
         """Walk the heap from its root, in order of time, up to a limit.
 
-        The first times are found one by one, so that a look at what is due next costs little. Who takes more of them
-        mostly takes all, and those are sorted faster at once.
+        The first times are found one by one, so that reading the next due time is cheap. A caller that reads more
+        usually reads all, and sorting those at once is faster.
         """
         heap = self.heap
         size = len(heap)
@@ -128,7 +128,7 @@ class _TimeIndex:
 
 
 class MemoryStore:
-    """A `LocalStore` that lives and dies with the process."""
+    """A `LocalStore` in the memory of the process."""
 
     __slots__ = ("_indexes", "_nested", "_position", "_tables", "_values")
 
@@ -239,7 +239,7 @@ class MemoryStore:
         self._position = (log_id, row)
 
     def _open_table(self, delta: TableDelta) -> ChunkedTable:
-        """Return the table that changes; a new one if it is not there."""
+        """Return the changed table; a new one if it does not exist."""
         from keyed.table_state.chunks import ChunkedTable
 
         table = self._tables.get(delta.state_id)
@@ -248,7 +248,7 @@ class MemoryStore:
         return table
 
     def _nest(self, prefix: bytes, sub: bytes, value: bytes | None) -> bytes | None:
-        """Set or remove an entry with a sub; give the value it had."""
+        """Set or remove an entry with a sub, and return its previous value."""
         nested = self._nested
         held = nested.get(prefix)
         if held is None:

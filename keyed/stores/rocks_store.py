@@ -1,7 +1,7 @@
 """A local store on disk: RocksDB through rocksdict, one database per key group.
 
-The database is in the subfolder ``keyed-store-1`` of the store's folder: the name says whose it is and in which format,
-so a damaged one may be deleted, and nothing else ever is. Its keys and values:
+The database is in the subfolder ``keyed-store-1`` of the store's folder: the name identifies the owner and the format,
+so only a damaged folder of this name is ever deleted. Its keys and values:
 
     M                                       position: a frame of kind KPOS, version 1, with the payload
                                             row (i64 BE) | number of floors (u8) | floors | log id (UTF-8)
@@ -13,13 +13,13 @@ so a damaged one may be deleted, and nothing else ever is. Its keys and values:
 Prefix, sub, time and kind are those of `keyed.content.addresses`. No prefix is a proper prefix of another one, so the
 keys under E sort by (prefix, sub) and those under I by (time, prefix, sub).
 
-A *floor* is a time before which a kind has no entries. What fired or expired leaves tombstones at the low end of its
-kind until a compaction takes them away; reading starts at the floor and so does not wade through them, and a kind that
-has nothing due is not read at all.
+A *floor* is a time before which a kind has no entries. Fired and expired entries leave tombstones at the low end of
+their kind until a compaction removes them; reading starts at the floor and so skips them, and a kind without due
+entries is not read at all.
 
-There is no write-ahead log: what is applied is in files when `close` returns. A process that dies before that loses the
-last calls of `apply`, each as a whole, and `position` tells which, because it is written in the same batch. Memory is
-bounded as said in `keyed.stores.database`; beside that a store remembers up to 32 MiB of values that it has read
+There is no write-ahead log: applied changes are in files when `close` returns. A process that is killed before loses
+the last calls of `apply`, each as a whole; `position` shows which, because it is written in the same batch. Memory is
+bounded as described in `keyed.stores.database`; in addition a store caches up to 32 MiB of values that it has read
 since the last `apply`, and up to 32 MiB of rows of tables.
 """
 
@@ -51,23 +51,23 @@ _POSITION = b"M"
 _FRAME, _VERSION = b"KPOS", 1
 _ROW = Struct(">qB")
 _pack_length = Struct(">I").pack
-#: The packed lengths of the prefixes that are usual.
+#: The packed lengths of usual prefixes.
 _LENGTHS = tuple(_pack_length(size) for size in range(256))
-#: What a store may remember of the values it has read, and what each of them costs beside its bytes.
+#: Size limit of the cache of values, and the overhead of each value in it.
 _MEMORY, _OVERHEAD = 32 << 20, 200
-#: How many entries are looked up in one call.
+#: Number of entries that are looked up in one call.
 _LOOK_UPS = 1024
 _UNKNOWN = b"?"
 
 
 class RocksStore:
-    """A `LocalStore` in a RocksDB of its own, for state larger than memory.
+    """A `LocalStore` in its own RocksDB, for state larger than memory.
 
-    `open_rocks_store` opens one whatever the condition of its folder.
+    `open_rocks_store` opens one in any condition of its folder.
 
     Args:
         path: Folder of the store; created if missing, with its parents.
-        temporary: Whether `close` deletes the folder.
+        temporary: True if `close` deletes the folder.
 
     Raises:
         LocalStoreError: The folder is damaged, in use or cannot be created. The message names it.
@@ -116,7 +116,7 @@ class RocksStore:
         return self._position
 
     def get(self, prefix: bytes, sub: bytes) -> bytes | None:
-        """See `LocalStore.get`. Values that were read since the last `apply` are remembered."""
+        """See `LocalStore.get`. Values that were read since the last `apply` are cached."""
         key = b"E" + prefix + sub
         value = self._read.get(key, _UNKNOWN)
         if value is not _UNKNOWN:
@@ -192,7 +192,7 @@ class RocksStore:
             self._change_tables(batch, tables)
             self._write(batch, log_id, row, floors)
         except BaseException:
-            # What is on disk is as before; what was read of tables may not be.
+            # The content on disk is as before; the cached tables may not be.
             self._tables.clear()
             raise
         self._position = (log_id, row)
@@ -213,7 +213,7 @@ class RocksStore:
                     size = len(prefix)
                     batch[key] = (_LENGTHS[size] if size < 256 else _pack_length(size)) + value
             elif kind >= TIMER_PROCESSING and sub[0] == 0:
-                # An unnamed timer has its time in its address, so where it was in the index needs no look-up.
+                # An unnamed timer has its time in its address, so its place in the index needs no look-up.
                 index = b"I%c%b%b%b" % (kind, sub[1:9], prefix, sub)
                 if value is None:
                     batch.delete(key)
@@ -246,7 +246,7 @@ class RocksStore:
         self._database.write(batch)
 
     def _open_table(self, delta: TableDelta) -> RocksTable:
-        """Return the table that changes; a new one if it is not there."""
+        """Return the changed table; a new one if it does not exist."""
         from keyed.stores.rocks_tables import ChunkCache, RocksTable
 
         table: Any = self.table(delta.state_id)
@@ -292,7 +292,7 @@ class RocksStore:
         self._open()
 
     def close(self) -> None:
-        """See `LocalStore.close`. It does not fail: what could not be written is behind the log when opened again."""
+        """See `LocalStore.close`. Never fails: an unwritten store is behind the log when reopened."""
         self._close()
         if self._temporary:
             shutil.rmtree(self.path, ignore_errors=True)
@@ -307,11 +307,11 @@ class RocksStore:
 
 
 def open_rocks_store(path: str | os.PathLike[str]) -> RocksStore:
-    """Open the local store in a folder, whatever its condition.
+    """Open the local store in a folder, in any condition.
 
-    A damaged store is deleted and starts empty. One that is open elsewhere, say by another attempt of the same task, is
-    left alone: the result is an empty store in a folder beside it, named ``<folder>-<process id>-<number>``, which is
-    deleted when it is closed.
+    A damaged store is deleted and starts empty. A store that is open elsewhere, for example in another attempt of the
+    same task, is not touched: the result is an empty store in a folder beside it, named ``<folder>-<process
+    id>-<number>``, which is deleted when it is closed.
 
     Args:
         path: Folder of the store; created if missing, with its parents.
@@ -350,7 +350,7 @@ def _open_beside(path: Path) -> RocksStore:
 
 
 def _sweep(path: Path) -> None:
-    """Delete the folders that `_open_beside` made in processes which died before they closed them."""
+    """Delete the folders that `_open_beside` created in processes that ended before they closed them."""
     import fcntl
 
     name = re.compile(re.escape(path.name) + r"-(\d+)-\d+")

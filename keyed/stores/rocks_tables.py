@@ -1,4 +1,4 @@
-"""Table states of a store on disk: their chunks in the store's RocksDB, read when they are needed.
+"""Table states of a store on disk: their chunks in the store's RocksDB, read on demand.
 
 Keys and values, beside those of `keyed.stores.rocks_store`:
 
@@ -9,8 +9,8 @@ Keys and values, beside those of `keyed.stores.rocks_store`:
     U | state id (u16 BE) | number (u32 BE)   rows: an Arrow IPC stream, the hash of each row's key before its columns
     V | state id (u16 BE) | number (u32 BE)   which rows are dead, a bit each; there if any is
 
-A chunk's rows are written once, before anything refers to them; what a commit changes takes effect with the directory,
-in the write batch of the store's position. Numbers from the next one on stand for nothing, whatever is stored there.
+A chunk's rows are written once, before anything refers to them; the changes of a commit take effect with the directory,
+in the write batch of the store's position. Chunks from the next number on are ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from keyed.table_state.ranges import Mask
 _STATE = Struct(">cH")
 _NUMBER = Struct(">cHI")
 _HASH = "__keyed_hash"
-#: What a store may keep of the rows that it has read, in bytes.
+#: Size limit of the cache of rows, in bytes.
 _MEMORY = 32 << 20
 
 _Chunk = tuple[int, int, int, int, dict[str, tuple[int, int]], int]
@@ -40,14 +40,14 @@ _DIRECTORY: RecordFormat[_Directory] = RecordFormat(b"KTBL", HASH_VERSION, _Dire
 
 
 class ChunkCache:
-    """The rows of chunks that were used last."""
+    """Cache of the rows of recently used chunks."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[int, int], Sorted] = {}
         self._bytes = 0
 
     def get(self, state_id: int, number: int, load: Callable[[], Sorted]) -> Sorted:
-        """Return the rows of a chunk; ``load`` gives them if they are not at hand."""
+        """Return the rows of a chunk; ``load`` reads them if they are not cached."""
         content = self._held.pop((state_id, number), None)
         if content is None:
             content = load()
@@ -58,7 +58,7 @@ class ChunkCache:
         return content
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Empty the cache."""
         self._held.clear()
         self._bytes = 0
 
@@ -94,7 +94,7 @@ class _RocksChunk(Chunk):
         self.changed = True
 
     def entry(self) -> _Chunk:
-        """Return the chunk as the directory has it."""
+        """Return the chunk's entry for the directory."""
         return self.number, self.rows, int(self.low), int(self.high), self.bounds, self._alive
 
 
@@ -103,7 +103,7 @@ class RocksTable(ChunkedTable):
 
     Args:
         database: The store's database.
-        cache: Keeps rows that were read.
+        cache: Cache of rows that were read.
         state_id: Id of the state.
         keys: Columns of its key.
     """
@@ -118,7 +118,7 @@ class RocksTable(ChunkedTable):
 
     @classmethod
     def open(cls, database: Any, cache: ChunkCache, state_id: int) -> RocksTable | None:
-        """Return the table as it is stored, ``None`` if it is not.
+        """Return the stored table; ``None`` if there is none.
 
         Raises:
             LocalStoreError: Its directory is damaged.
@@ -141,12 +141,12 @@ class RocksTable(ChunkedTable):
         return self._cache.get(self._state_id, number, lambda: self._load(number))
 
     def dead(self, number: int, rows: int) -> Mask:
-        """Return which rows of a chunk are dead."""
+        """Return a mask of the dead rows of a chunk."""
         bits = self._read(b"V", number)
         return np.unpackbits(np.frombuffer(bits, "uint8"), count=rows).astype("bool")
 
     def write(self, batch: Any) -> None:
-        """Add what `apply` has changed to a write batch."""
+        """Add the changes of `apply` to a write batch."""
         chunks: dict[int, Any] = {chunk.number: chunk for _, chunk in self.chunks}  # type: ignore[attr-defined]
         for number in self._stored - set(chunks):
             batch.delete(_NUMBER.pack(b"U", self._state_id, number))
@@ -169,8 +169,8 @@ class RocksTable(ChunkedTable):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, rows.schema) as writer:
             writer.write_table(rows.combine_chunks())
-        # In a batch of its own, so that merging large runs does not hold all of their rows in memory. What a write that
-        # failed left under this number counts for nothing.
+        # In a separate batch, so that merging large runs does not hold all of their rows in memory. Rows that a failed
+        # write left under this number are ignored.
         batch = self._database.batch()
         batch[_NUMBER.pack(b"U", self._state_id, number)] = sink.getvalue().to_pybytes()
         batch.delete(_NUMBER.pack(b"V", self._state_id, number))

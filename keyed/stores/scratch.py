@@ -16,19 +16,19 @@ from typing import Self
 
 from keyed.stores.lease import Lease
 
-#: A folder without a lock is of a version that had none, or is being made.
+#: A folder without a lock is of a version without locks, or is being created.
 _OLD_SECONDS = 24 * 60 * 60.0
-#: What folders are made for; it is in their names.
+#: Purposes of folders; they are part of the names.
 _KINDS = ("local", "harness", "flush", "reader", "tables", "spark", "simulation")
 _PREFIXES = tuple(f"keyed-{kind}-" for kind in _KINDS)
 
 
 class ScratchFolder:
-    """An empty folder of the caller's own.
+    """An empty folder for the caller.
 
     Args:
-        kind: What it is for.
-        parent: Where it is made; the folder for temporary files by default.
+        kind: Its purpose.
+        parent: Its parent; the folder for temporary files by default.
 
     Attributes:
         path: The folder.
@@ -46,10 +46,10 @@ class ScratchFolder:
                 if (self.path / "lock").exists():
                     return
                 self._lease.close()
-            # Another program has swept it just before it was locked.
+            # Another program removed it just before it was locked.
 
     def close(self) -> None:
-        """Remove it. Closing again does nothing, and so does closing it in a forked process."""
+        """Remove it. Closing again, or in a forked process, does nothing."""
         if self._lease.is_held:
             shutil.rmtree(self.path, ignore_errors=True)
             self._lease.close()
@@ -62,7 +62,7 @@ class ScratchFolder:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what programs of this user that were killed have left."""
+    """Remove the folders of killed programs of this user."""
     with suppress(OSError), os.scandir(parent) as found:
         for folder in [each for each in found if each.name.startswith(_PREFIXES)]:
             with suppress(OSError):
@@ -71,10 +71,10 @@ def _sweep(parent: Path) -> None:
 
 
 def _remove_if_left(folder: Path) -> None:
-    """Remove a folder whose program is gone. The lock is held until it is removed: a program may be making the folder.
+    """Remove a folder whose program has ended. The lock is held until then: a program may be creating the folder.
 
     Raises:
-        OSError: The program lives, or the folder cannot be removed.
+        OSError: The program is running, or the folder cannot be removed.
     """
     try:
         lease = Lease(folder / "lock")

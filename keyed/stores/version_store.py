@@ -19,20 +19,21 @@ wrote it. The database's keys and values, numbers big-endian:
     V | bucket (u16) | prefix | sub | ~commit
                                    each version, the newest first: length of the prefix (u32) | value, or nothing
 
-``~commit`` is the commit's number with all bits inverted. Commits are of one batch in all key groups, so a number says
-what the whole operator's state is; what is above the position is no state yet and is not looked at.
+``~commit`` is the commit's number with all bits inverted. Commits are of one batch in all key groups, so a number
+identifies the state of the whole operator; records above the position are not committed and are ignored.
 
-An entry that did not change since the commit that is asked for is found under L by one look-up, another one under V.
-Versions that no commit from the oldest one on can see are removed by a sweep, a part with each write, once there are
-as many of them as there are entries: so the database holds at most what is live, twice, and what changed since.
+An entry that did not change since the requested commit is found under L by one look-up, any other one under V. A sweep
+removes versions that no commit from the oldest one on can see, some with each write, once there are as many of them as
+entries. So the database holds at most twice the live entries, plus the later changes.
 
-Several commits may be written and shown at once: RocksDB takes many keys in their order four times as fast as few.
+Several commits may be written and published at once: RocksDB writes many sorted keys four times as fast as few.
 
-*Buckets* are the key groups of the first changelog: those who restore a job read its groups one by one, out of V. They
-stay when a job is restored with another number of key groups.
+*Buckets* are the key groups of the first changelog: a restore reads the groups one by one, from V. Buckets do not
+change when a job is restored with another number of key groups.
 
 Writes go to RocksDB's write-ahead log: other processes see them, through an instance of their own that follows it
-(RocksDB's secondary instance). The log is not synced; what a machine lost is read from the changelog again.
+(RocksDB's secondary instance). The log is not synced; writes that a crash of the machine lost are read from the
+changelog again.
 """
 
 from __future__ import annotations
@@ -71,10 +72,10 @@ _BUCKET = Struct(">cH")
 _pack = _NUMBER.pack
 _pack_length = _LENGTH.pack
 _LAST = 2**64 - 1
-#: How many entries a sweep looks at with each commit, beside twice those that the commit wrote; and how many versions
-#: there have to be before one begins.
+#: Number of entries that a sweep checks with each commit, in addition to twice the entries that the commit wrote; and
+#: the minimal number of versions for a sweep.
 _SWEEP_STEP, _SWEEP_LEAST = 2_000, 50_000
-#: How many addresses are looked up in one call.
+#: Number of addresses that are looked up in one call.
 _AT_A_TIME = 4_096
 _encode = msgspec.msgpack.Encoder().encode
 _first = itemgetter(0)
@@ -88,12 +89,12 @@ class VersionedBatch:
         commit: Number of the commit.
         batch: Number of the commit in the changelog, from 1, whose batch has one less as its id.
         log_id: Identity of the changelog.
-        follows: Whether the commit has what this batch changed, and nothing of batches before that were missed.
+        follows: True if the commit has only the changes of this batch, without those of missed earlier batches.
         watermark: The least watermark of the key groups after it, milliseconds.
         processing_time: The greatest processing time of the key groups after it, milliseconds since the epoch.
         hashes: Hashes of the key groups' live entries after it, as text (`keyed.content.entry_hash`), in their order.
         entries: Number of live entries of these key groups after it.
-        ended: Whether the input has ended.
+        ended: True if the input has ended.
         states: Descriptions of the states, by name (`GroupMeta.states`).
         key_columns: Columns of the key (`GroupMeta.key_columns`); ``None`` if they were not recorded.
         groups: Key groups that the store has, in order; ``None`` if it has all. Of a part the buckets are the groups.
@@ -121,12 +122,12 @@ _decode_addresses = msgspec.msgpack.Decoder(list[bytes]).decode
 
 @attrs.frozen
 class Era:
-    """From which commit on a changelog was followed.
+    """A range of commits that follows one changelog.
 
     Attributes:
         log_id: Identity of the changelog.
         commit: The first commit.
-        batch: Number of its batch; those that follow count on with the commits.
+        batch: Number of its batch; later batches are numbered on with the commits.
     """
 
     log_id: str
@@ -139,9 +140,9 @@ class Extent:
     """Range of batches in a store.
 
     Attributes:
-        eras: The changelogs that its commits are of, in order.
+        eras: The changelogs of its commits, in order.
         buckets: Number of buckets.
-        oldest: The oldest commit whose state can be asked for.
+        oldest: The oldest commit whose state can be read.
         newest: The newest one.
     """
 
@@ -152,7 +153,7 @@ class Extent:
 
     @property
     def log_id(self) -> str:
-        """Identity of the changelog that is followed."""
+        """Identity of the followed changelog."""
         return self.eras[-1].log_id
 
     @property
@@ -166,11 +167,11 @@ class Extent:
         return era.batch + commit - era.commit
 
     def commit_of(self, batch: int, log_id: str | None = None) -> int | None:
-        """Return the commit that is a batch, the newest one if there are several; ``None`` if there is none.
+        """Return the commit of a batch, the newest one if there are several; ``None`` if there is none.
 
         Args:
             batch: Number of the batch.
-            log_id: Identity of its changelog, if it is to be of this one.
+            log_id: Identity of its changelog; by default any.
         """
         last = self.newest
         for era in reversed(self.eras):
@@ -190,15 +191,15 @@ Part = tuple[int | None, list[Change]]
 class VersionStore:
     """The versions of the entries of one operator.
 
-    One program writes it; any number of others on the machine may read it meanwhile.
+    One program writes it; any number of others on the machine may read it at the same time.
 
     Args:
         path: Folder of the store; created if missing, with its parents.
         number: Number of its database; by default the newest, or one after it if that is damaged, and all others go.
 
     Attributes:
-        damage: What was wrong with the store that was here, which was replaced by an empty one; empty if nothing was.
-        extent: The batches that can be asked for; ``None`` before the first one.
+        damage: Damage of the earlier store, which was replaced by an empty one; empty if there was none.
+        extent: The batches that can be read; ``None`` before the first one.
         buckets: The number of buckets, to be set before the first commit is written.
 
     Raises:
@@ -221,7 +222,7 @@ class VersionStore:
             self._open(number + 1)
         for folder in self.path.glob("keyed-*"):
             if folder != self._database.path:
-                # Of earlier formats, or what a crash left.
+                # Of earlier formats, or left by a crash.
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _open(self, number: int) -> None:
@@ -236,7 +237,7 @@ class VersionStore:
     def _use(self, database: Database) -> None:
         self._database = database
         self._batches: dict[int, VersionedBatch] = {}
-        #: How many parts of a commit that is not shown yet were written.
+        #: Number of written parts of a commit that is not published yet.
         self._parts = 0
         self._sweep_at: bytes | None = None
         try:
@@ -252,7 +253,7 @@ class VersionStore:
         """Release the folder. Closing again does nothing.
 
         Args:
-            delete: Whether the store is not needed any more.
+            delete: True to delete the store.
         """
         try:
             self._database.close()
@@ -262,14 +263,14 @@ class VersionStore:
 
     @property
     def refuses(self) -> bool:
-        """True if a write failed: until `reopen` all others do."""
+        """True if a write failed: all others fail until `reopen`."""
         return self._database.refuses
 
     def reopen(self) -> None:
-        """Go on after a failed write, with what was written before it. Snapshots stay.
+        """Continue after a failed write, with the content before it. Snapshots stay.
 
         Raises:
-            LocalStoreError: The file system takes no writes yet.
+            LocalStoreError: The file system still refuses writes.
         """
         self._database.reopen()
         self._parts, self._sweep_at = 0, None
@@ -278,13 +279,13 @@ class VersionStore:
         self.undo()
 
     def is_there(self) -> bool:
-        """Return whether the folder is still the one that was opened."""
+        """Return true if the folder is still the one that was opened."""
         return self._database.is_there()
 
     # Reading ----------------------------------------------------------------------------------------------------
 
     def batch(self, commit: int) -> VersionedBatch:
-        """Return what is known of a batch from the oldest to the newest.
+        """Return the record of a batch between the oldest and the newest.
 
         Raises:
             LocalStoreError: The store is damaged.
@@ -294,7 +295,7 @@ class VersionStore:
             record = self._database.look_up(b"C" + _pack(commit))
             where = f"{self._database.path}, commit {commit}"
             if record is None:
-                raise LocalStoreError(f"{where}: there is no record of it")
+                raise LocalStoreError(f"{where}: its record is missing")
             found = _decoded(record, where)
             if len(self._batches) >= 64:
                 self._batches.clear()
@@ -302,14 +303,14 @@ class VersionStore:
         return found
 
     def get(self, address: bytes, commit: int) -> bytes | None:
-        """Return the value at an address (prefix and sub) as a commit left it."""
+        """Return the value at an address (prefix and sub) as of a commit."""
         return self._value(address, self._database.look_up(b"L" + address), commit)
 
     def get_many(self, addresses: Sequence[bytes], commit: int) -> list[bytes | None]:
         """Return the values at addresses, in their order."""
         found: dict[bytes, bytes | None] = {}
         number_of, size = _NUMBER.unpack_from, _HEAD.size
-        # Neighbours are in one block, which is then looked for and read once.
+        # Neighbours are in one block, which is then read only once.
         wanted = sorted(set(addresses))
         for start in range(0, len(wanted), _AT_A_TIME):
             part = wanted[start : start + _AT_A_TIME]
@@ -324,7 +325,7 @@ class VersionStore:
     def scan(
         self, first: bytes, end: bytes, commit: int, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield (prefix, sub, value) from address ``first`` to before ``end``, in order, as a commit left them."""
+        """Yield (prefix, sub, value) from address ``first`` to before ``end``, in order, as of a commit."""
         unpack, size = _HEAD.unpack_from, _HEAD.size
         for key, record in self._database.range(b"L" + first, b"L" + end, reverse=reverse):
             if len(record) >= size:
@@ -361,7 +362,7 @@ class VersionStore:
         return _bucket(address, self.buckets)
 
     def group(self, index: int, parallelism: int, commit: int) -> Iterator[Change]:
-        """Yield the entries of one of so many key groups, as a commit left them."""
+        """Yield the entries of one of ``parallelism`` key groups, as of a commit."""
         extent = self.extent
         assert extent is not None
         common, least = math.gcd(extent.buckets, parallelism), _LAST - commit
@@ -380,7 +381,7 @@ class VersionStore:
     def history(self, address: bytes) -> Iterator[tuple[int, bytes | None]]:
         """Yield the (commit, value) of an entry's versions, the newest first: ``None`` if it was removed.
 
-        The last of them is at or before the oldest commit, if the entry was there then.
+        The last of them is at or before the oldest commit, if the entry existed then.
         """
         extent = self.extent
         if extent is None:
@@ -400,12 +401,12 @@ class VersionStore:
         return sorted(found)
 
     def _value(self, address: bytes, latest: bytes | None, commit: int) -> bytes | None:
-        """Return the value at an address as a commit left it, where ``latest`` is the record of its latest version."""
+        """Return the value at an address as of a commit; ``latest`` is the record of its latest version."""
         record = self._record(address, latest, commit)
         return None if record is None else record[_LENGTH.size :]
 
     def _record(self, address: bytes, latest: bytes | None, commit: int) -> bytes | None:
-        """Return the record of the version that a commit left, as it is under V; ``None`` if there was no entry."""
+        """Return the record of the version as of a commit, in the form under V; ``None`` if there was no entry."""
         if latest is None:
             return None
         if _NUMBER.unpack_from(latest)[0] <= commit:
@@ -413,16 +414,16 @@ class VersionStore:
         return self._version(address, commit) or None
 
     def _version(self, address: bytes, commit: int) -> bytes | None:
-        """Return the record of the newest version that is not younger than a commit."""
+        """Return the record of the newest version that is not newer than a commit."""
         return next((record for _, record in self._versions_of(address, commit)), None)
 
     def _versions_of(self, address: bytes, commit: int) -> Iterator[tuple[bytes, bytes]]:
-        """Return the keys and records of the versions that are not younger than a commit, the newest first."""
+        """Return the keys and records of the versions that are not newer than a commit, the newest first."""
         head = self._head(address)
         return self._database.range(head + _pack(_LAST - commit), successor(head))
 
     def _head(self, address: bytes) -> bytes:
-        """Return what the keys of an entry's versions begin with."""
+        """Return the prefix of the keys of an entry's versions."""
         return _BUCKET.pack(b"V", _bucket(address, self.buckets)) + address
 
     def _read_extent(self) -> None:
@@ -436,24 +437,24 @@ class VersionStore:
             eras, self.buckets, oldest, newest, self._passed = _POSITION_RECORD.decode(record, where)
         except CorruptionError as error:
             raise LocalStoreError(f"{where}: damaged position record: {error}") from error
-        # At once: other threads read it.
+        # In one assignment, because other threads read it.
         self.extent = Extent(tuple(Era(*era) for era in eras), self.buckets, oldest, newest)
 
     # Writing ----------------------------------------------------------------------------------------------------
 
     def write(self, commit: int, parts: Iterable[Part]) -> None:
-        """Write changes of the next commit, which is not to be seen yet."""
+        """Write changes of the next commit without publishing them."""
         written = _new_batch()
         self._versions([(commit, parts)], written)
         self._database.write(written)
 
     def apply(self, commits: Sequence[tuple[VersionedBatch, Sequence[Part]]], oldest: int) -> None:
-        """Write the last changes of a commit, and commits after it, and show them: all of them, or none.
+        """Write the last changes of a commit, and commits after it, and publish them atomically.
 
         Args:
             commits: The batches, one after the other, each with its changes in order; a later one of an address wins.
-                Of the first, `write` may have been given changes before.
-            oldest: The oldest commit that can be asked for from now on; it never moves back.
+                Earlier changes of the first may have been passed to `write`.
+            oldest: The oldest commit that can be read from now on; it never moves back.
         """
         written, before = _new_batch(), self.extent
         eras = before.eras if before is not None else ()
@@ -466,7 +467,7 @@ class VersionStore:
             eras = eras[1:]
         newest = commits[-1][0]
         extent = Extent(eras, self.buckets, oldest, newest.commit)
-        # First, so that what is written now stays: a sweep looks at what was written before.
+        # First, so that the sweep sees only earlier writes and does not remove the new ones.
         size = sum(len(changes) for _, parts in commits for _, changes in parts)
         self._sweep(written, extent, max(newest.entries, _SWEEP_LEAST), 2 * size + _SWEEP_STEP)
         self._versions([(batch.commit, parts) for batch, parts in commits], written)
@@ -485,15 +486,15 @@ class VersionStore:
         self.extent, self._parts = extent, 0
 
     def undo(self) -> None:
-        """Remove what was written of a commit that is not shown: what comes next may be another one.
+        """Remove the changes of a commit that is not published: the next commit may be different.
 
         Raises:
-            LocalStoreError: Nothing is shown, and something was written.
+            LocalStoreError: No commit is published, and changes were written.
         """
         extent = self.extent
         if extent is None:
             if next(self._database.range(b"", b"\xff"), None) is not None:
-                raise LocalStoreError(f"{self._database.path}: it was not finished")
+                raise LocalStoreError(f"{self._database.path}: its first commit was not finished")
             return
         inverted = _pack(_LAST - extent.newest - 1)
         for key, record in self._database.range(b"D" + _pack(extent.newest + 1), b"E"):
@@ -511,11 +512,11 @@ class VersionStore:
         self._parts = 0
 
     def successor(self) -> VersionStore:
-        """Return a new, empty store in the same folder, in place of this one, which is to be closed and deleted."""
+        """Return a new, empty store in the same folder; close and delete this one afterwards."""
         return VersionStore(self.path, self._number + 1)
 
     def _versions(self, commits: Iterable[tuple[int, Iterable[Part]]], batch: WriteBatch) -> None:
-        """Add the versions of commits to a batch of writes, in the order of keys, which is what RocksDB is fast at."""
+        """Add the versions of commits to a batch of writes, in the order of keys, which is fastest."""
         rows: list[tuple[bytes, bytes, bytes, bytes]] = []
         for commit, parts in commits:
             number, inverted = _pack(commit), _pack(_LAST - commit)
@@ -538,19 +539,19 @@ class VersionStore:
         newest: dict[bytes, bytes] = {}
         for key, number, address, record in rows:
             batch[key] = record
-            # In a bucket the newest commit comes first, and of that the change that counts last.
+            # In a bucket the newest commit comes first, and within a commit its last change.
             if number >= newest.get(address, b""):
                 batch[b"L" + address] = number + record
                 newest[address] = number
 
     def _sweep(self, batch: WriteBatch, extent: Extent, least: int, rest: int) -> None:
-        """Remove versions that nobody can see: a part of the addresses, in their order, with each commit.
+        """Remove versions that no readable commit sees: a part of the addresses, in order, with each commit.
 
         Args:
-            batch: Gets what is to be removed.
-            extent: The extent that comes into force with it.
-            least: How many versions have to go out of the history from the beginning of one sweep to that of the next.
-            rest: How many versions to look at, and those that the last address has beyond that.
+            batch: Receives the removals.
+            extent: The extent after the batch.
+            least: Minimal number of versions that leave the history between the starts of two sweeps.
+            rest: Number of versions to check; all versions of the last address are checked.
         """
         if self._sweep_at is None:
             if self._passed < least:
@@ -562,7 +563,7 @@ class VersionStore:
                 if gone:
                     batch.delete(b"L" + head[3:])
                 if rest <= 0:
-                    # Not the key itself: by then there may be newer versions, which come before it.
+                    # Not the key itself: newer versions, which come before it, may be added until then.
                     self._sweep_at = key[:-8]
                     return
                 head, hidden, gone = key[:-8], False, True
@@ -573,7 +574,7 @@ class VersionStore:
             if _LAST - _NUMBER.unpack_from(key, len(key) - 8)[0] > extent.oldest:
                 gone = False
                 continue
-            # The newest version that the oldest commit sees; those that follow are older.
+            # The newest version that the oldest commit sees; the next ones are older.
             hidden = True
             if record:
                 gone = False
@@ -585,7 +586,7 @@ class VersionStore:
 
 
 class VersionReader(VersionStore):
-    """The versions that another program writes, as they were when this was opened or last refreshed.
+    """The versions that another program writes, as of the opening or the last refresh.
 
     Args:
         path: Folder of the store.
@@ -598,11 +599,11 @@ class VersionReader(VersionStore):
         self.path = Path(path)
         numbers = _numbers(self.path)
         if not numbers:
-            raise LocalStoreError(f"{self.path} holds no state tables; give the folder that open_tables was given")
+            raise LocalStoreError(f"{self.path} has no state tables; give the folder= of open_tables")
         self._number = numbers[-1]
         #: For what RocksDB writes for a reader.
         self._own = ScratchFolder("reader")
-        # Also one that is dropped, or is there when the program ends.
+        # Also for a reader that is garbage-collected, or open when the program ends.
         weakref.finalize(self, self._own.close)
         try:
             self._use(Database(self._folder(self._number), LocalStoreError, wal=True, reader=self._own.path))
@@ -611,7 +612,7 @@ class VersionReader(VersionStore):
             raise
 
     def refresh(self) -> bool:
-        """Take in what was written since. Gives whether that is possible: not if the writer has begun a new store."""
+        """Show the writes since the last refresh. Returns false if the writer has begun a new store."""
         if _numbers(self.path)[-1:] != [self._number]:
             return False
         self._database.refresh()
@@ -637,7 +638,7 @@ def _new_batch() -> WriteBatch:
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:
-    """Return whether a folder holds a store."""
+    """Return true if a folder holds a store."""
     return bool(_numbers(Path(path)))
 
 

@@ -644,7 +644,7 @@ def _read(root: Path, types_of: Callable[[str], Mapping[str, Any]], types: Types
             stack.callback(source.close)
             operators[folder.name] = Operator(folder.name, source, types_of(folder.name))
         if not operators:
-            raise LocalStoreError(f"{root} holds no state tables; give the folder that open_tables was given")
+            raise LocalStoreError(f"{root} has no state tables; give the folder= of open_tables")
         tables = StateTables(root, operators, stack.pop_all(), _named_types(types))
         stack.callback(tables.close)
         # The first poll checks the names in ``types``.

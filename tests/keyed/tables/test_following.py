@@ -389,7 +389,7 @@ def test_a_reader_of_a_folder_that_is_deleted_notices(log, tmp_path):
         assert contents(reading) == EXPECTED
         shutil.rmtree(tmp_path / "tables")
         until(lambda: reading.status is Status.FAILED)
-        with pytest.raises(LocalStoreError, match="holds no state tables"):
+        with pytest.raises(LocalStoreError, match="has no state tables"):
             reading["count"]
 
 

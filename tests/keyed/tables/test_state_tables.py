@@ -408,7 +408,7 @@ def test_waiting_for_what_does_not_come_ends(job):
 
 
 def test_folders_that_hold_no_tables_are_refused(tmp_path):
-    with pytest.raises(keyed.errors.LocalStoreError, match="holds no state tables"):
+    with pytest.raises(keyed.errors.LocalStoreError, match="has no state tables"):
         read_tables(tmp_path)
     for path in ("", "s3://bucket/tables", "a\0b"):
         with pytest.raises(keyed.errors.DefinitionError, match="not the path of a folder"):
