@@ -33,7 +33,10 @@ def bind_state(context: OpenContext, descriptor: Any, name: str, *, is_shown: bo
     renamed.name = name
     if not is_shown:
         inner_state(renamed, is_shown=False)
-    return getattr(context, _GETTERS[descriptor.kind])(renamed)
+    bound = getattr(context, _GETTERS[descriptor.kind])(renamed)
+    # The schema has the stored name. Messages have the name that the user declared.
+    bound.name = descriptor.name or name
+    return bound
 
 
 class _Context:

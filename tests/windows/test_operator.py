@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keyed import MAX_TIMESTAMP, ListState, OutputTag, ReducingState, ValueState, VersionedState, windows
-from keyed.errors import DefinitionError, OutputDefinitionError, UserFunctionError
+from keyed.errors import DefinitionError, EncodingError, OutputDefinitionError, UserFunctionError
 from keyed.testing import KeyedTestHarness
 from keyed.windows import (
     CollectList,
@@ -451,6 +451,27 @@ def test_per_window_and_global_state():
         assert [value for value, _ in h.take_output()] == [("k", 0, 1, 1), ("k", 0, 2, 2), ("k", 10, 1, 3)]
         assert h.state_entries() == 1  # the global one
         assert h.pending_timers() == []
+
+
+class Wrong(ProcessWindowFunction):
+    total = ValueState(int)
+
+    def process(self, key, context, elements):
+        context.global_state(self.total).update("one")
+
+
+class WrongPerWindow(Wrong):
+    def process(self, key, context, elements):
+        context.window_state(self.total).update("one")
+
+
+@pytest.mark.parametrize("function", [Wrong(), WrongPerWindow()])
+def test_errors_have_the_names_of_states_as_users_declared_them(function):
+    op = WindowOperator(assigner=TumblingEventTimeWindows.of(10), process=function)
+    with harness_of(op) as h:
+        h.process(("k", 1), 1)
+        with pytest.raises(EncodingError, match=r"^value state 'total': 'one' of type str"):
+            h.advance_watermark(9)
 
 
 class Compared(ProcessWindowFunction):
