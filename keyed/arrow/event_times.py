@@ -1,4 +1,4 @@
-"""Event time: columns of it as milliseconds, and the order that it gives to rows. Loads pyarrow and numpy."""
+"""Event time: columns of it as milliseconds, and the order of rows by it. Loads pyarrow and numpy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def highest_by_partition(partitions: Any, times: Any) -> dict[str, int]:
 
     Args:
         partitions: The partition of each row.
-        times: The time of each row in milliseconds; rows without one count for nothing.
+        times: The time of each row in milliseconds; rows without one are ignored.
     """
     grouped = pa.table({"name": partitions, "time": times}).group_by("name").aggregate([("time", "max")])
     found = zip(grouped.column("name").to_pylist(), grouped.column("time_max").to_pylist(), strict=True)

@@ -1,4 +1,4 @@
-"""Arrow columns as Python values, once per column: what functions see of rows.
+"""Converts Arrow columns to the Python values of rows, column by column.
 
 Structs become `keyed.rows.Row`, lists lists, maps dictionaries, timestamps aware UTC datetimes (those without a zone
 naive ones); dates, decimals, binary
@@ -42,7 +42,7 @@ def table_chunks(
     names, columns = table.column_names, [column.chunk(0) for column in table.columns]
     found, codes = _dictionary(table, keys)
     distinct = _objects([normalised(key) for key in found])
-    # What functions see of a row is what came.
+    # Functions get the rows of the source unchanged.
     came = len(keys) == 1 and all(map(operator.is_, found, distinct))
     single = names.index(keys[0]) if came else -1
     cls: type[Row] = row_class(tuple(names))
@@ -86,7 +86,7 @@ def _dictionary(table: Any, keys: Sequence[str]) -> tuple[list[Any], Any]:
         if codes is None:
             codes = indices
             continue
-        # The codes so far are counted anew, so that the product stays far below 2^63.
+        # The codes so far are renumbered, so that the product stays far below 2^63.
         codes = pa.array(codes * len(encoded.dictionary) + indices).dictionary_encode().indices.to_numpy()
         codes = codes.astype("int64")
     if len(keys) == 1:
@@ -150,7 +150,7 @@ def _entries(flat: Any) -> list[tuple[Any, Any]]:
 
 
 def _nested(column: Any, convert: Any) -> list[Any]:
-    """Return lists out of a list or map column: its flat values cut at the offsets."""
+    """Return the lists of a list or map column: its flat values cut at the offsets."""
     import pyarrow as pa
 
     if pa.types.is_map(column.type):
@@ -185,7 +185,7 @@ def plain_values(column: Any) -> list[Any]:
 
 
 def _with_dictionaries(type_: Any) -> Callable[[Any], Any] | None:
-    """Return what makes dictionaries of the maps in a value; ``None`` if its type has none."""
+    """Return a function that converts the maps in a value to dictionaries; ``None`` if its type has none."""
     import pyarrow as pa
 
     def same(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Values of Arrow columns that Python has none for: text that is no UTF-8, and times before year 1 or after year 9999.
+"""Values of Arrow columns that Python cannot represent: invalid UTF-8, and times before year 1 or after year 9999.
 
 Spark and files can hold them. Whether a column has one is found without looking at each value; which rows have it is
 found by halves, because few have.
@@ -73,7 +73,7 @@ def _reads(column: Any) -> bool:
     if types.is_struct(type_):
         return all(map(_reads, column.flatten()))
     if types.is_map(type_) or types.is_list(type_) or types.is_large_list(type_):
-        # Entries of null lists are passed over.
+        # Entries of null lists are skipped.
         return _reads(_entries(column))
     return not types.is_fixed_size_list(type_) or _reads(column.flatten())
 

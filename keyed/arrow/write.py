@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NULL = type(None)
-#: Up to so many tuples are split by one call.
+#: Maximal number of tuples that one call splits.
 _FEW = 16_384
 _DECIMAL = re.compile(r"decimal(?:\((\d+)(?:,\s*(-?\d+))?\))?")
 _TEXT = re.compile(r"(?:string|(?:char|varchar)\(\d+\))(?: collate \S+)?")
@@ -56,7 +56,7 @@ _INTERVAL = re.compile(r"interval (?:day|hour|minute|second)(?: to (?:hour|minut
 
 
 class _MisfitError(Exception):
-    """A value that does not fit its column; where it stands inside the column's values is in ``path``."""
+    """A value that does not fit its column; ``path`` is its place inside the column's value."""
 
     def __init__(self, value: Any, reason: str, path: str = "") -> None:
         super().__init__(reason)
@@ -158,7 +158,7 @@ def table_of(values: Sequence[Any], schema: Schema | None, where: str = "output"
 
 
 def table_of_values(values: Sequence[Any], schema: Schema | None) -> pa.Table:
-    """Return collected values as an Arrow table, whatever they are.
+    """Return collected values of any kind as an Arrow table.
 
     Raises:
         OutputDefinitionError: They have no common columns or types.
@@ -191,7 +191,7 @@ def _fields(value: Any) -> tuple[str, ...]:
 
 
 def raw_table_of(rows: Sequence[Any], schema: Schema | None) -> pa.Table:
-    """Write rows as they came, which no column refuses: what does not fit is its text, or null where text does not fit.
+    """Write rows without refusing any: a value that does not fit is written as text, or as null if text does not fit.
 
     Args:
         rows: The rows.
@@ -242,12 +242,12 @@ def arrays_of(values: Sequence[Any], schema: pa.Schema, where: str) -> list[Any]
 
 
 def check_values(values: Sequence[Any], schema: pa.Schema, where: str) -> None:
-    """Check that values fit their columns as `arrays_of` does, which makes arrays of them."""
+    """Check that values fit their columns, like `arrays_of`, without creating arrays."""
     _by_column(values, schema, where, _check)
 
 
 def _by_column(values: Sequence[Any], schema: pa.Schema, where: str, use: Callable[[list[Any], Any], Any]) -> list[Any]:
-    """Return what ``use`` makes of each column's values and type."""
+    """Return the result of ``use`` for each column's values and type."""
     names = schema.names
     try:
         columns = _split(values, names, bare=len(names) == 1)
@@ -340,7 +340,7 @@ def _split_tuples(values: Sequence[tuple[Any, ...]], width: int) -> list[list[An
 
 
 def _array(column: list[Any], type_: Any) -> Any:
-    """Return one array out of a column's values."""
+    """Return an array of a column's values."""
     import pyarrow as pa
 
     types = pa.types

@@ -1,4 +1,4 @@
-"""Rows on their way to vectorized functions and from them: timestamps, combining, key groups, output columns."""
+"""Input and output rows of vectorized functions: timestamps, combining, key groups, output columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def with_times(table: pa.Table, name: str | None) -> pa.Table:
         DefinitionError: It is no table, the column is missing, or holds no times.
     """
     if not isinstance(table, pa.Table):
-        raise DefinitionError(f"{type(table).__name__} is no pyarrow.Table")
+        raise DefinitionError(f"{type(table).__name__} is not a pyarrow.Table")
     if name is None or name == TIMESTAMP_COLUMN:
         return table
     if name not in table.column_names:
@@ -87,11 +87,11 @@ def in_time_order(table: pa.Table) -> pa.Table:
 
 
 def combined(function: VectorizedFunction, table: pa.Table, keys: Sequence[str], operator: str) -> pa.Table:
-    """Return what ``combine`` makes of rows.
+    """Return the rows combined by ``combine``.
 
     Raises:
         UserFunctionError: It raised.
-        OutputDefinitionError: It gave no table, or one without the key columns or with null in them.
+        OutputDefinitionError: It did not return a table, or returned one with missing or null key columns.
     """
     where = f"operator {operator!r}, combine of {table.num_rows} rows"
     try:
@@ -128,7 +128,7 @@ def key_hashes(table: pa.Table, keys: Sequence[str]) -> Any:
 
 
 def _for_each_key(table: pa.Table, keys: Sequence[str], of: Callable[[Any], int]) -> Any:
-    """Return for each row what a function gives for its key, which is called once for each distinct key."""
+    """Return the result of a function of each row's key; the function is called once for each distinct key."""
     columns = [_decoded(table.column(key)) for key in keys]
     numbered = pa.table(columns, names=list(keys)).append_column("__keyed_row", pa.array(np.arange(table.num_rows)))
     groups: Any = numbered.group_by(list(keys), use_threads=False).aggregate([("__keyed_row", "list")])
@@ -147,10 +147,10 @@ def _decoded(column: Any) -> Any:
 
 
 def shaped(table: Any, schema: Schema | None, where: str) -> pa.Table:
-    """Return what a function emitted in the declared columns, with its `TIMESTAMP_COLUMN`, if it has one, as int64.
+    """Return an emitted table in the declared columns, with its `TIMESTAMP_COLUMN`, if it has one, as int64.
 
     Raises:
-        OutputDefinitionError: It is no table, or a column is missing or does not fit.
+        OutputDefinitionError: It is not a table, or a column is missing or does not fit.
     """
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])

@@ -1,11 +1,11 @@
 """A stored table: chunks of rows in the order of the hashes of their keys, each row in one place only.
 
-Writing appends: the rows that a commit writes become a *run* of chunks of their own, and the rows that they replace are
-marked dead where they are. So a row is found by a binary search in each run, nothing shadows anything, and scanning is
-filtering. Runs are merged as they grow alike, in the manner of a log-structured merge tree (O'Neil et al., 1996): a row
-is rewritten a number of times that grows with the logarithm of the table.
+Writing appends: the rows that a commit writes become a new *run* of chunks, and the rows that they replace are marked
+dead in place. So a binary search in each run finds a row, no row shadows another, and a scan only filters. Runs of
+similar size are merged, as in a log-structured merge tree (O'Neil et al., 1996): a row is rewritten a number of times
+that grows with the logarithm of the table.
 
-A chunk knows the least and greatest hash and the bounds of its integer columns, so that reading can leave it out.
+A chunk has the least and greatest hash and the bounds of its integer columns, so that reads can skip it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from keyed.content.blocks import Range, TableDelta
 from keyed.content.row_hash import Words, row_hashes
 from keyed.table_state.ranges import Mask, bounds_of, mask_of, meets
 
-#: Rows of a chunk at most.
+#: Maximal number of rows of a chunk.
 CHUNK_ROWS = 1 << 15
 #: Numbers of rows.
 Positions = np.ndarray[Any, np.dtype[np.int64]]
@@ -54,7 +54,7 @@ class Sorted:
         same = _same_rows(mine, keys.take(hits) if len(hits) < len(hashes) else keys)
         found[hits[same]] = places[hits[same]]
         for hit in hits[~same].tolist():
-            # Another key has this hash; the one that is looked for may stand after it.
+            # Another key has this hash; the requested one may follow it.
             key = keys.slice(hit, 1)
             end = int(np.searchsorted(self.hashes, hashes[hit], side="right"))
             for place in range(int(places[hit]) + 1, end):
@@ -212,12 +212,12 @@ class ChunkedTable:
         return mask
 
     def rows_of(self, keys: pa.Table) -> pa.Table | None:
-        """Return the rows that are there of some keys, each once; ``None`` if none is."""
+        """Return the existing rows of some keys, each once; ``None`` if there are none."""
         found = self.find(in_hash_order(keys, self.keys))
         return self.at(np.unique(found[found >= 0]))
 
     def live(self, rows: pa.Table) -> Positions:
-        """Return the positions of those of some rows that are there just as they are given."""
+        """Return the positions of those rows that exist unchanged."""
         wanted = in_hash_order(rows, self.keys)
         found = self.find(wanted)
         hits = np.flatnonzero(found >= 0)
@@ -231,7 +231,7 @@ class ChunkedTable:
     # Writing ----------------------------------------------------------------------------------------------------
 
     def apply(self, delta: TableDelta) -> None:
-        """Apply what a commit changed. Call `compact` after the last one."""
+        """Apply the changes of a commit. Call `compact` after the last one."""
         for ranges in delta.ranges:
             for run in self.runs:
                 for chunk in run:
@@ -259,7 +259,7 @@ class ChunkedTable:
         ]
 
     def keep(self, chunk: Chunk) -> Chunk:
-        """Put a new chunk where chunks are kept."""
+        """Store a new chunk."""
         return chunk
 
     def compact(self) -> None:

@@ -1,4 +1,4 @@
-"""Columns in the types that are declared for them: converted where that says the same, refused where it does not."""
+"""Converts columns to their declared types, and refuses conversions that would change values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def converted(column: Any, type_: pa.DataType) -> Any:
     Integers become numbers of other kinds, and timestamps as milliseconds since the epoch, as times are everywhere.
 
     Raises:
-        ValueError: The column says something else, or a value is out of range; tells which.
+        ValueError: The column has an incompatible type, or a value is out of range; the message names it.
     """
     types, source = pa.types, column.type
     if source == type_:
@@ -46,7 +46,7 @@ def fitted(table: pa.Table, schema: pa.Schema, where: str, failure: type[KeyedEr
         index = table.schema.get_field_index(field.name)
         if index < 0:
             raise failure(
-                f"{where}: column {field.name!r} is missing, or there twice, in {', '.join(table.column_names)}"
+                f"{where}: column {field.name!r} is missing, or occurs twice, in {', '.join(table.column_names)}"
             )
         column = table.column(index)
         try:

@@ -65,10 +65,10 @@ class Layout:
         """Return the given columns of a user's table, with the types in which they are stored.
 
         Raises:
-            StateAccessError: It is no table, a column is missing, or a value does not fit its type.
+            StateAccessError: It is not a table, a column is missing, or a value does not fit its type.
         """
         if not isinstance(table, pa.Table):
-            raise StateAccessError(f"table state {self.name!r}: {type(table).__name__} is no pyarrow.Table")
+            raise StateAccessError(f"table state {self.name!r}: {type(table).__name__} is not a pyarrow.Table")
         schema = pa.schema([self.schema.field(name) for name in columns])
         arrays = fitted(table, schema, f"table state {self.name!r}", StateAccessError)
         for index, name in enumerate(columns):

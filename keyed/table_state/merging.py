@@ -21,7 +21,7 @@ def check_how(layout: Layout, how: Mapping[str, str]) -> None:
     """Check the aggregations of a merge.
 
     Raises:
-        StateAccessError: A column is missing, is no value column, or cannot be combined so.
+        StateAccessError: A column is missing, is not a value column, or does not support the aggregation.
     """
     where = f"table state {layout.name!r}"
     values = [name for name in layout.values if name != DUE_COLUMN]
@@ -41,7 +41,7 @@ def check_how(layout: Layout, how: Mapping[str, str]) -> None:
 
 
 def grouped(layout: Layout, rows: pa.Table, how: Mapping[str, str]) -> tuple[pa.Table, Any, Any]:
-    """Return one row per key out of many.
+    """Aggregate rows to one row per key.
 
     Args:
         layout: The table.
@@ -49,8 +49,7 @@ def grouped(layout: Layout, rows: pa.Table, how: Mapping[str, str]) -> tuple[pa.
         how: The aggregation of each value column, checked.
 
     Returns:
-        The rows with the columns of ``rows``, and for each of them the numbers of the first and the last row that it
-        was made of.
+        The rows with the columns of ``rows``, and for each of them the numbers of its first and last input rows.
 
     Raises:
         TableOverflowError: A sum is out of the range of its column.

@@ -23,7 +23,7 @@ from keyed.table_state.ranges import mask_of
 
 #: Status of a stored row: as it was, replaced by a fresh row, removed by itself, removed with a range.
 _AS_IT_WAS, _REPLACED, _REMOVED, _IN_RANGE = range(4)
-#: A table with up to so many times the rows of a delta is merged as a whole; of a larger one the rows are looked up.
+#: A table with up to this many times the rows of a delta is merged as a whole; rows of larger ones are looked up.
 _WHOLE = 2
 
 
@@ -145,7 +145,7 @@ class Overlay:
         return mask_of(predicate if predicate is not None else (), self._fresh)
 
     def _find(self, keys: pa.Table, *, fresh: bool = True) -> tuple[Positions, Positions]:
-        """Tell for each key its stored row and its fresh row, −1 where there is none; at most one of them is there."""
+        """Return for each key its stored row and its fresh row, −1 if there is none; at most one of them exists."""
         names = self._layout.keys
         hashes = row_hashes(keys, names)
         order = np.argsort(hashes, kind="stable")
@@ -174,7 +174,7 @@ class Overlay:
         return self._layout.schema.empty_table() if table is None else self._layout.completed(table)
 
     def _set_status(self, positions: Positions, status: int) -> None:
-        """Say what became of stored rows that were as they were."""
+        """Set the status of unchanged stored rows."""
         self._status[positions] = status
         self._live -= len(positions)
 
@@ -199,7 +199,7 @@ class Overlay:
     # At the end of the batch ------------------------------------------------------------------------------------
 
     def net_change(self, state_id: int, *, spell_out: bool) -> tuple[TableDelta, pa.Table] | None:
-        """Return what the batch has changed, with the stored rows that it removes or writes over.
+        """Return the changes of the batch, with the stored rows that it removes or overwrites.
 
         Args:
             state_id: Id of the state.

@@ -25,7 +25,7 @@ _OPERATORS = {"<": pc.less, "<=": pc.less_equal, "==": pc.equal, ">=": pc.greate
 
 
 def parse(predicate: Any, schema: pa.Schema, where: str) -> list[Range] | pc.Expression:
-    """Return what a user gave as a predicate.
+    """Return a user's predicate in normal form.
 
     Args:
         predicate: A comparison, a list of comparisons, or an expression.
@@ -52,7 +52,9 @@ def parse(predicate: Any, schema: pa.Schema, where: str) -> list[Range] | pc.Exp
         try:
             operator, scalar = _limit(comparison[1], value, type_)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise StateAccessError(f"{where}: predicate {predicate!r}: {value!r} is no {type_}: {error}") from error
+            raise StateAccessError(
+                f"{where}: predicate {predicate!r}: {value!r} is not of type {type_}: {error}"
+            ) from error
         if not scalar.is_valid:
             raise StateAccessError(f"{where}: predicate {predicate!r} compares with null, which never holds")
         term = _OPERATORS[operator](pc.field(column), scalar)
@@ -130,7 +132,7 @@ def _bounds(operator: str, value: int) -> tuple[int, int]:
 
 
 def mask_of(predicate: Sequence[Range] | pc.Expression, table: pa.Table) -> Mask:
-    """Tell for which rows a predicate holds."""
+    """Return a mask of the rows for which a predicate holds."""
     if isinstance(predicate, pc.Expression):
         rows = table.append_column("__keyed_row", pa.array(np.arange(table.num_rows)))
         mask: Mask = np.zeros(table.num_rows, dtype="bool")

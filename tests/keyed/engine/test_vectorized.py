@@ -169,7 +169,7 @@ def test_a_wrong_combine_is_named(combine: Any, error: Any, message: str) -> Non
 @pytest.mark.parametrize(
     ("table", "timestamps", "error", "message"),
     [
-        ({"k": ["a"]}, None, DefinitionError, "dict is no pyarrow.Table"),
+        ({"k": ["a"]}, None, DefinitionError, "dict is not a pyarrow.Table"),
         (pa.table({"x": [1]}), None, DefinitionError, "key column 'k' is not in x"),
         (pa.table({"k": ["a", None]}), None, NullKeyError, r"key None of Row\(k=None\) is null"),
         (pa.table({"k": ["a"]}), "t", DefinitionError, "timestamp column 't' is not in k"),
