@@ -41,7 +41,7 @@ def clicked(impressions: Any, clicks: Any) -> keyed.Output:
 
 
 def main() -> None:
-    """Run the job and print what it gives."""
+    """Run the job and print its results."""
     for row in clicked(IMPRESSIONS, CLICKS).run().values:
         print(row)
 

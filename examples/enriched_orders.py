@@ -44,7 +44,7 @@ def enriched(orders: Any, customers: Any) -> keyed.Output:
 
 
 def main() -> None:
-    """Run the job and print what it gives."""
+    """Run the job and print its results."""
     job, names, unknown = enriched(ORDERS, CUSTOMERS), keyed.collect_sink(), keyed.collect_sink()
     keyed.run(job.to(names), job.side_output(UNKNOWN).to(unknown))
     for row in names.values:

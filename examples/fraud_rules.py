@@ -68,7 +68,7 @@ def in_batches(parts: list[Any]) -> Iterator[Any]:
 
 
 def main() -> None:
-    """Run the job and print what it gives."""
+    """Run the job and print its results."""
     for row in alerts(in_batches(PAYMENTS), in_batches(RULES), parallelism=2).run().values:
         print(row.card, row.rule, row.amount)
 

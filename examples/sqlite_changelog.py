@@ -1,4 +1,4 @@
-"""A changelog in a SQLite database: what a third party writes to keep changelogs in its own backend.
+"""A changelog in a SQLite database: an example of a third-party backend of changelogs.
 
 `python -m examples.sqlite_changelog counts.db` runs a counter whose every change goes there, one row for a commit, and
 goes on from the database alone.
@@ -40,7 +40,7 @@ class SqliteChangelog:
     """A `keyed.Changelog` in one database file. Data only: it is sent to where the key groups run.
 
     Args:
-        path: The file; it is made with the first batch.
+        path: The file; the first batch creates it.
     """
 
     path: str
@@ -114,7 +114,7 @@ class SqliteChangelog:
         yield from found
 
     def _put(self, table: str, column: str, name: int | str, data: bytes) -> None:
-        """Write what is written once: the same again is left as it is."""
+        """Write a value once; writing it again changes nothing."""
         with self.opened() as database:
             database.execute(f"insert or ignore into {table} values (?, ?)", (name, data))  # noqa: S608 - of the two
             there = database.execute(f"select data from {table} where {column} = ?", (name,)).fetchone()  # noqa: S608
@@ -188,7 +188,7 @@ class Count(keyed.KeyedProcessFunction):
 
 
 def main(path: str) -> None:
-    """Count twice, the second time from what the database has."""
+    """Count twice, the second time from the state in the database."""
     words = keyed.stream(["to", "be", "or", "not", "to", "be"]).key_by(str)
     print(words.process(Count(), changelog=SqliteChangelog(path)).run(rows_per_batch=2, drain=False).values)
     more = keyed.stream(["to", "be", "or", "not", "to", "be", "is"]).key_by(str)

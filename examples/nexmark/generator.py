@@ -1,7 +1,7 @@
 """The generator: a reproducible stream of people, auctions and bids as Parquet files.
 
 Of 50 consecutive events the first is a person, the next three are auctions and 46 are bids. Events are drawn in chunks
-of whole columns, and each chunk has a random generator of its own, so the same seed gives the same events in any number
+of whole columns, and each chunk has its own random generator, so the same seed gives the same events in any number
 of files. The distributions are those of Nexmark's ``GeneratorConfig``.
 """
 

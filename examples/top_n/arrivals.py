@@ -46,7 +46,7 @@ class Arrivals:
 
 
 def read_arrivals(folder: Path) -> Arrivals | None:
-    """Return what an earlier run wrote, or ``None``."""
+    """Return the content of an earlier run, or ``None``."""
     summary = folder / _SUMMARY
     if not summary.is_file():
         return None

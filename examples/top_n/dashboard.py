@@ -19,7 +19,7 @@ _PAGE = Path(__file__).with_name("page")
 
 
 class PortTaken(Exception):
-    """Something else listens at the port. The message says what to do."""
+    """Another program listens at the port. The message has the remedy."""
 
 
 class Dashboard:
@@ -58,7 +58,7 @@ class Dashboard:
         self._thread.start()
 
     def show(self, progress: keyed.Progress) -> None:
-        """Show what the job says of itself after a batch."""
+        """Show the job's progress after a batch."""
         self._progress = progress
         self._pace = [*self._pace[-9:], (time.monotonic(), rows_read(progress))]
 

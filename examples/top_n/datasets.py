@@ -26,7 +26,7 @@ _FIRST_SALE = 1_793_577_600_000
 
 
 class DatasetError(Exception):
-    """The data is not there, or is not what the options say. The message says what to do."""
+    """The data is missing or does not match the options. The message has the remedy."""
 
 
 @attrs.frozen
@@ -61,7 +61,7 @@ class Dataset(Protocol):
         ...
 
     def identity(self) -> dict[str, Any]:
-        """Return what tells this data from other data: plain JSON.
+        """Return the identity of the data as plain JSON.
 
         Raises:
             DatasetError: The data cannot be read at all: a missing file or column.
@@ -288,7 +288,7 @@ def utc_times(column: pa.Array[Any]) -> pa.Array[Any]:
         column: Timestamps, dates, ISO 8601 text, or integers in milliseconds since the epoch (also as text).
 
     Raises:
-        pyarrow.ArrowInvalid: A value is no time.
+        pyarrow.ArrowInvalid: A value is not a time.
         pyarrow.ArrowNotImplementedError: The column's type holds no times.
     """
     utc = pa.timestamp("us", tz="UTC")

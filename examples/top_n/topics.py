@@ -52,7 +52,7 @@ class Topic:
         return f"values of {self.item_column}"
 
     def identity(self) -> dict[str, Any]:
-        """Return what tells this data from other data; the brokers may move."""
+        """Return the identity of the data; the brokers may move."""
         return {"topic": self.name, "item_column": self.item_column, "time_column": self.time_column}
 
     def check(self) -> None:
@@ -76,7 +76,7 @@ class Topic:
         return keyed.KafkaChangelog(f"{self.name}-{operator}-changelog", bootstrap=self.bootstrap)
 
     def rows(self, spark: SparkSession) -> DataFrame:
-        """Return the records as rows of ``item`` and ``event_time``; what a record lacks is null."""
+        """Return the records as rows of ``item`` and ``event_time``; missing values are null."""
         from pyspark.sql.functions import coalesce, col, get_json_object, timestamp_millis, try_to_timestamp
 
         raw = (
@@ -122,7 +122,7 @@ def run_over_topic(
     config: Mapping[str, str],
     goes_on: bool,
 ) -> None:
-    """Run the job over what is in the topic, and over what comes.
+    """Run the job over the records of the topic, and over later ones.
 
     Args:
         topic: The topic.

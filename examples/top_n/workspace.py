@@ -26,7 +26,7 @@ import keyed
 
 
 class WorkspaceError(Exception):
-    """A folder does not fit the run. The message says what to do."""
+    """A folder belongs to another run. The message has the remedy."""
 
 
 @attrs.frozen
@@ -134,5 +134,5 @@ class Workspace:
 
 
 def _filled(folder: Path) -> bool:
-    """Tell whether there is anything in a folder but what a killed run left under a temporary name."""
+    """Return true if a folder has files other than temporary ones of a killed run."""
     return folder.is_dir() and any(not path.name.endswith(".tmp") for path in folder.iterdir())

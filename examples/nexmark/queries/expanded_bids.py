@@ -1,4 +1,4 @@
-"""q3, q20, q23: joins whose sides stay for ever, as interval joins without a bound that matters."""
+"""q3, q20, q23: joins whose sides stay forever, as interval joins without a bound that matters."""
 
 from __future__ import annotations
 

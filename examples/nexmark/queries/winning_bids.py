@@ -66,7 +66,7 @@ class WinningBids(VectorizedCoFunction):
         ctx.emit(won)
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
-        """Forget what no later event can change."""
+        """Remove results that no later event can change."""
         self.auctions.take(("until_ms", "<=", watermark))
         self.early.take(("time_ms", "<=", watermark))
 
