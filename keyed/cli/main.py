@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -103,12 +104,16 @@ def console() -> None:
     """Run the console script ``keyed``, or print the completions of a command line for the shell.
 
     If the reader of its output exits, as in ``keyed scan ... | head``, it exits without a message and with the status
-    of a program ended by SIGPIPE, 141; after Ctrl-C with 130.
+    of a program ended by SIGPIPE, 141; after Ctrl-C with 130. If its output goes to a full disk, it exits with an error
+    message and the status 1.
     """
     if "_ARGCOMPLETE" in os.environ:
         from argcomplete import autocomplete
 
         autocomplete(parser())
+    if sys.stdout is None:
+        # The program was started with a closed standard output, as by ``>&-``.
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     try:
         try:
             status = main(sys.argv[1:])
@@ -118,6 +123,13 @@ def console() -> None:
     except BrokenPipeError:
         discard_stdout()
         status = BROKEN_PIPE_STATUS
+    except OSError as error:
+        # Errors of files have their names.
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        sys.stderr.write(f"error: standard output cannot be written: {error.strerror}\n")
+        discard_stdout()
+        status = 1
     except KeyboardInterrupt:
         status = INTERRUPTED_STATUS
     sys.exit(status)

@@ -39,6 +39,6 @@ def discard_stdout() -> None:
             continue
         try:
             stream.flush()
-        except BrokenPipeError:
+        except OSError:
             os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +95,21 @@ def test_ctrl_c_ends_a_command_without_a_traceback(places):
     program.send_signal(signal.SIGINT)
     _, told = program.communicate(timeout=300)
     assert (program.returncode, told) == (128 + signal.SIGINT, "")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full, as on Linux")
+def test_output_to_a_full_disk_is_an_error_without_a_traceback(places):
+    with Path("/dev/full").open("w") as full:
+        program = run(places, "-m", "keyed.cli", "inspect", "checkpoint", stdout=full, stderr=subprocess.PIPE)
+        _, told = program.communicate(timeout=300)
+    assert (program.returncode, told) == (1, "error: standard output cannot be written: No space left on device\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["--version", "scan"])
+def test_a_closed_standard_output_is_no_error(places, command):
+    line = " ".join(["exec", sys.executable, "-m", "keyed.cli", command, *COMMANDS[command], ">&-"])
+    program = run(places, "-c", f"import os; os.execvp('sh', ['sh', '-c', {line!r}])", stderr=subprocess.PIPE)
+    _, told = program.communicate(timeout=300)
+    assert (program.returncode, told) == (0, "")
