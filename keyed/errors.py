@@ -26,7 +26,7 @@
     │   ├── ChangelogDiverged            it has other commits than the state to be exported
     │   ├── ChangelogFenced              another writer of the same key group is ahead
     │   └── HistoryCompacted             the requested state was removed by compaction
-    ├── TableNotFound (LookupError)      there is no such state table, or no batch yet
+    ├── TableNotFound (KeyError)         there is no such state table, or no batch yet
     ├── GroupUnavailable                 state tables that have a share of the key groups lack one of the request
     ├── SourceError                      a source cannot be read
     ├── SinkError                        a sink cannot be written, or its folder is another query's
@@ -233,8 +233,11 @@ class HistoryCompacted(ChangelogError):
     """The requested state or position was removed from the changelog by compaction."""
 
 
-class TableNotFound(KeyedError, LookupError):
+class TableNotFound(KeyedError, KeyError):
     """There is no state table of this name, or no batch was applied yet."""
+
+    # KeyError's is the repr of its argument.
+    __str__ = Exception.__str__
 
 
 class GroupUnavailable(KeyedError):

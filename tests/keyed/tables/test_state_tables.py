@@ -198,6 +198,9 @@ def test_what_is_not_there_says_what_is(job):
     _, tables, _ = job
     with pytest.raises(keyed.errors.TableNotFound, match="average, briefly, by_title"):
         tables["sales"]
+    assert "sales" not in tables
+    assert "last" in tables
+    assert tables.get("sales") is None
     with pytest.raises(keyed.errors.KeyTypeError, match="key 1 has type"):
         tables["last"].get(1)
     with pytest.raises(keyed.errors.HistoryCompacted, match="goes back to batch 0"):
