@@ -465,5 +465,5 @@ def test_the_smallest_example_of_rows_a_minute_apart_is_at_zero_and_a_minute(see
 
 
 def test_a_misspelt_option_is_refused():
-    with pytest.raises(TypeError, match="'exmples' is no option"):
+    with pytest.raises(TypeError, match="'exmples' is not an option"):
         cast("Any", assert_deterministic)(Total(), IN_ORDER, key=USER, exmples=3)
