@@ -326,4 +326,4 @@ def test_the_command_prints_the_difference(tmp_path, capsys):
     assert main(command) == 0
     assert capsys.readouterr().out.splitlines() == [*DIFFERS, "batches 0 to 5, 9 rows: 6 lines differ"]
     assert main([*command[:2], "no.such:Thing", *command[3:]]) == 1
-    assert "'no.such:Thing' is no function" in capsys.readouterr().err
+    assert "'no.such:Thing' is not a function" in capsys.readouterr().err

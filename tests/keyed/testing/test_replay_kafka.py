@@ -99,7 +99,7 @@ def test_the_command_reads_the_topic(kafka, topic, job, tmp_path, capsys, monkey
     assert main(command) == 0
     assert capsys.readouterr().out.splitlines()[:-1] == [*DIFFERS]
     assert main([*command[:4], "sales_source:nothing", *command[5:]]) == 1
-    assert "'sales_source:nothing' is no source, and no file is there" in capsys.readouterr().err
+    assert "'sales_source:nothing' is not a source, and no file is there" in capsys.readouterr().err
 
 
 @pytest.mark.long
