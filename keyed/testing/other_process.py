@@ -47,13 +47,13 @@ import attrs
 from keyed.errors import KeyedError
 from keyed.testing.moved_clocks import move_clocks
 from keyed.testing.process_memory import ProcessMemory
-from keyed.testing.random_draws import draw_next
+from keyed.testing.random_draws import drawing
 from keyed.testing.scripts import Script, Step, text_of
 
 _PROGRAM = "from keyed.testing.other_process import _serve; _serve()"
-#: Number of texts of the rows that are to have another order, and of hash seeds to try for that.
+#: Number of texts of the rows, and of the code, that are to have another order, and of hash seeds to try for that.
 _TEXTS = 5
-_SEEDS = 10
+_SEEDS = 16
 _SHORT = 20
 #: Seconds after which a process that has not answered is killed.
 _PATIENCE = 600.0
@@ -179,22 +179,22 @@ def _packed(request: Any, function: Any, by_value: bool) -> bytes:
 
 
 def _other_hash_seed(texts: Iterable[set[str]], constants: set[str]) -> int:
-    """Return a hash seed that orders most of the frequent texts of a set differently than this process.
+    """Return a hash seed that orders most sets of the frequent texts differently than this process.
 
     Raises:
         ProcessUnavailable: A process that tries a seed does not answer.
     """
     often = Counter(text for each in texts for text in each)
     frequent = sorted(often, key=lambda text: (-often[text], text))[:_TEXTS]
-    # Texts of rows (keys and tags) come before texts of the code; the most frequent one is paired with these.
-    pairs = [[one, other] for one, other in combinations(frequent, 2)]
-    pairs += [[one, other] for one, other in combinations([*frequent[:1], *sorted(constants)[:_TEXTS]], 2)]
-    here = [list(set(pair)) for pair in pairs]
-    program = "import json, sys; print(json.dumps([list(set(pair)) for pair in json.loads(sys.argv[1])]))"
+    # Texts of rows (keys and tags) with each other, and the most frequent ones with texts of the code.
+    known = (frequent, [*frequent[:2], *sorted(constants - {*frequent})[:_TEXTS]])
+    sets = [list(each) for number in (2, 3) for some in known for each in combinations(some, number)]
+    here = [list(set(each)) for each in sets]
+    program = "import json, sys; print(json.dumps([list(set(each)) for each in json.loads(sys.argv[1])]))"
     best = (-1, 1)
     for seed in random.Random(0).sample(range(1, 2**32), _SEEDS):  # noqa: S311 - chance of tests
         environment = os.environ | {"PYTHONHASHSEED": str(seed)}
-        command = [sys.executable, "-S", "-c", program, json.dumps(pairs)]
+        command = [sys.executable, "-S", "-c", program, json.dumps(sets)]
         try:
             asked = subprocess.run(  # noqa: S603 - ours
                 command, env=environment, capture_output=True, check=True, timeout=_PATIENCE
@@ -202,8 +202,10 @@ def _other_hash_seed(texts: Iterable[set[str]], constants: set[str]) -> int:
         except subprocess.TimeoutExpired as error:
             raise ProcessUnavailable(str(error)) from error
         there = json.loads(asked.stdout)
-        best = max(best, (sum(one != other for one, other in zip(here, there, strict=True)), seed))
-        if best[0] == len(pairs):
+        others = [len(one) for one, other in zip(here, there, strict=True) if one != other]
+        # A larger set that keeps its order is worse than two texts that keep theirs: half of all seeds do that.
+        best = max(best, (sum(3 if many > 2 else 1 for many in others), seed))
+        if len(others) == len(sets):
             break
     return best[1]
 
@@ -292,8 +294,7 @@ def _unpacked(request: bytes) -> Any:
 
 
 def _outcome(memory: ProcessMemory, script: Script) -> dict[str, str]:
-    with memory.as_at_first():
-        draw_next("seeded", draw_seed(script.steps))
+    with memory.as_at_first(), drawing("seeded", draw_seed(script.steps)):
         try:
             return text_of(script.run())
         except KeyedError as error:

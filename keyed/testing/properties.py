@@ -31,7 +31,7 @@ from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.other_process import OtherProcess, ProcessUnavailable, draw_seed, texts_in, texts_of
 from keyed.testing.printing import as_test, code_of
 from keyed.testing.process_memory import ProcessMemory
-from keyed.testing.random_draws import draw_next
+from keyed.testing.random_draws import drawing
 from keyed.testing.scripts import (
     Crash,
     End,
@@ -420,8 +420,9 @@ def assert_deterministic(
 
     Each example runs four times:
 
-    - twice in this process, first with the lowest numbers from `random` and then with the highest. It detects random
-      numbers, the machine's clock, and memory that outlives a run, such as a mutable attribute of the class.
+    - twice in this process, first with the lowest numbers from `random` and `secrets` and then with the highest. It
+      detects random numbers, the machine's clock, and memory that outlives a run, such as a mutable attribute of the
+      class.
     - in another process, started once for all examples, with another hash seed, another time and other random numbers.
       It detects the order of a set, ``hash``, a date.
     - with another order of arrival of rows with equal times, and of rows within the delay of the watermark. It detects
@@ -452,10 +453,10 @@ def assert_deterministic(
         done, arrived = drawn
         tally.steps(done)
         script = _script(function, [*done, End()], options)
-        draw_next("low", draw_seed(script.steps))
-        first = _ran(script, tally)
-        draw_next("high", draw_seed(script.steps))
-        second = script.run()
+        with drawing("low", draw_seed(script.steps)):
+            first = _ran(script, tally)
+        with drawing("high", draw_seed(script.steps)):
+            second = script.run()
         if difference(first, second) is not None:
             _not_deterministic(script, first, second, called)
         if arrived != done:
@@ -491,14 +492,14 @@ def _call_again(function: Function, same_order: bool, options: Any) -> str:
 
 
 def _not_deterministic(script: Script, first: Outcome, second: Outcome, called: str) -> None:
-    """Raise the difference of two runs in this process, the first with the lowest numbers of `random`.
+    """Raise the difference of two runs in this process, the first with the lowest random numbers.
 
     Raises:
         _Failure: Always.
     """
     why = f"{type(script.function).__name__} is not deterministic"
-    draw_next("low", draw_seed(script.steps))
-    again = script.run()
+    with drawing("low", draw_seed(script.steps)):
+        again = script.run()
     try:
         _differ(why, script, first, script, second, "in one run")
     except _Failure as failure:
@@ -608,8 +609,8 @@ def _in_other_process(
 
     def check(drawn: Any, tally: Tally) -> None:
         script = _script(function, [*drawn[0], End()], options)
-        draw_next("low", draw_seed(script.steps))
-        here = _ran(script, tally)
+        with drawing("low", draw_seed(script.steps)):
+            here = _ran(script, tally)
         if (failed := failure(script, text_of(here), other.run([script])[0])) is not None:
             raise failed
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import threading
+import uuid
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import attrs
@@ -224,6 +227,46 @@ def test_the_fault_of_each_wrong_function_is_found_in_at_most_five_rows(function
     caught = found(function(), *how, **options)
     assert 1 <= len(caught.rows) <= 5
     assert function.__name__ in str(caught)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rare_chance_of_the_system_is_found_in_one_row(seed):
+    class Rare(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            if secrets.randbelow(1_000) == 0:
+                yield value["user"]
+
+    with pytest.raises(Falsified) as caught:
+        assert_deterministic(Rare(), IN_ORDER, key=USER, seed=seed)
+    assert len(caught.value.rows) == 1
+
+
+def test_identifiers_of_the_system_stay_unique(tmp_path):
+    folder = str(tmp_path)
+
+    class Unique(Total):
+        def process_element(self, value, ctx):
+            Path(folder, str(uuid.uuid4())).mkdir()
+            return super().process_element(value, ctx)
+
+    urandom = os.urandom
+    assert_deterministic(Unique(), IN_ORDER, key=USER, examples=20)
+    assert len([*tmp_path.iterdir()]) > 20
+    assert os.urandom is urandom
+
+
+def test_a_time_to_live_that_ends_a_millisecond_late_is_found_with_any_seed():
+    for seed in (12, 13):
+        with pytest.raises(Falsified):
+            assert_matches(
+                wrong.SeenTooLong(),
+                first_in_a_minute_by_clock,
+                IN_ORDER,
+                key=USER,
+                clocks=60_000,
+                examples=500,
+                seed=seed,
+            )
 
 
 class MinuteCounts(KeyedProcessFunction):
