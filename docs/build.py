@@ -17,6 +17,7 @@ HTML. Nothing is loaded from another host, neither here nor by the pages.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import html
 import json
@@ -436,7 +437,9 @@ def title_of(text: str) -> tuple[str, str]:
 
 def main(arguments: list[str]) -> int:
     """Build the site, and return how many links are wrong."""
-    site = Path(arguments[0]).resolve() if arguments else BUILD / "site"
+    parser = argparse.ArgumentParser(prog="docs/build.py", description="Build the documentation site.")
+    parser.add_argument("site", nargs="?", type=Path, default=BUILD / "site", help="folder for the site (build/site)")
+    site = parser.parse_args(arguments).site.resolve()
     version = site / VERSION
     staged = BUILD / "pages"
     made = BUILD / "html"  # the generator writes below its settings only

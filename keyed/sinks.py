@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 import attrs
 
@@ -110,7 +110,7 @@ def sink_of(sink: Any) -> Sink:
     Raises:
         DefinitionError: Anything else.
     """
-    if isinstance(sink, ParquetSink | FunctionSink | CollectSink):
+    if isinstance(sink, Sink):
         return sink
     if isinstance(sink, str | os.PathLike):
         made = parquet_sink(sink)
@@ -135,23 +135,27 @@ def check_distinct(sinks: Iterable[Sink]) -> None:
     """
     seen = set()
     for sink in sinks:
+        if isinstance(sink, FunctionSink):
+            continue
         place = _place(sink)
         if place in seen:
-            named = f"the folder {sink.path!r}" if isinstance(sink, ParquetSink) else "one collect_sink()"
+            named = "one collect_sink()" if isinstance(sink, CollectSink) else f"the folder {sink.path!r}"
             raise DefinitionError(
                 f"two outputs go to {named}, and the second would replace the first; give each output a sink of its own"
             )
-        if place is not None:
-            seen.add(place)
+        seen.add(place)
 
 
-def failed(sink: Any, batch_id: int, error: Exception) -> QueryFailed:
+def failed(sink: Sink, batch_id: int, error: Exception) -> QueryFailed:
     """Return the error for an exception of a sink; raise it from that exception."""
-    name = repr(sink)
     if isinstance(sink, FunctionSink):
         name = f"the function {getattr(sink.function, '__qualname__', sink.function)!s}"
     elif isinstance(sink, ParquetSink):
         name = f"the Parquet sink {sink.path!r}"
+    elif isinstance(sink, CollectSink):
+        name = repr(sink)
+    else:
+        assert_never(sink)
     return QueryFailed(f"{name} cannot take batch {batch_id}: {type(error).__name__}: {error}")
 
 
@@ -162,12 +166,10 @@ def local_folder(path: str) -> Path | None:
     return None if _SCHEME.match(path) else Path(path).absolute()
 
 
-def _place(sink: Sink) -> Hashable:
-    """Return the identity of a sink's destination; ``None`` for functions."""
+def _place(sink: ParquetSink | CollectSink) -> Hashable:
+    """Return the identity of a sink's destination."""
     if isinstance(sink, CollectSink):
         return id(sink)
-    if isinstance(sink, FunctionSink):
-        return None
     folder = local_folder(sink.path)
     if folder is None:
         scheme, _, rest = sink.path.partition(":")

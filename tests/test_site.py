@@ -33,6 +33,17 @@ def test_blocks_links_and_lists_become_those_of_the_generator(tmp_path):
     )
 
 
+def test_an_option_is_not_a_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for arguments, status in ((["--help"], 0), (["--clean"], 2)):
+        with pytest.raises(SystemExit, match=str(status)):
+            build.main(arguments)
+    said = capsys.readouterr()
+    assert "folder for the site" in said.out
+    assert "unrecognized arguments: --clean" in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_link_to_nothing_fails_the_build():
     page = build.DOCS / "README.md"
     with pytest.raises(FileNotFoundError, match=r"docs/README.md links to gone.md"):

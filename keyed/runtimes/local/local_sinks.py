@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
@@ -66,13 +66,15 @@ def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int, *
             sink.batches[batch_id] = _rows(bound, emitted.values)
         elif isinstance(sink, FunctionSink):
             sink.function(_rows(bound, emitted.values), batch_id)
-        else:
+        elif isinstance(sink, ParquetSink):
             tables = isinstance(emitted, EmittedTables)
             table = _table_of_tables(bound, emitted) if tables else _table_of_values(bound, sink, emitted.values)
             if checks and schema is None and table is not None and not _takes_bad_rows(bound):
                 _check_columns(sink, table.schema)
             _write_parquet(sink, table, schema, batch_id)
             return table is not None
+        else:
+            assert_never(sink)
     except KeyedError:
         raise
     except Exception as error:

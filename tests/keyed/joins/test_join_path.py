@@ -266,7 +266,9 @@ def test_a_data_frame_that_is_no_table_is_refused_at_once():
         (pandas.DataFrame([[1, 2]], columns=["k", "k"]), "Duplicate column names"),
         (pandas.DataFrame({"k": [2**70]}), "too large"),
     ):
-        with pytest.raises(DefinitionError, match=f"the pandas DataFrame has columns that Arrow does not support.*{said}"):
+        with pytest.raises(
+            DefinitionError, match=f"the pandas DataFrame has columns that Arrow does not support.*{said}"
+        ):
             keyed.stream(frame)
 
 

@@ -15,7 +15,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import attrs
 
@@ -163,8 +163,10 @@ class Writer:
                 frame.write.mode("overwrite").parquet(batch_folder(sink.path, batch_id))
         elif isinstance(sink, CollectSink):
             sink.batches[batch_id] = collected(frame)
-        else:
+        elif isinstance(sink, FunctionSink):
             sink.function(frame, batch_id)
+        else:
+            assert_never(sink)
 
 
 @attrs.frozen
@@ -254,7 +256,11 @@ def _named(sink: Sink | FolderSink) -> str:
     """Return the name of a sink for messages."""
     if isinstance(sink, FunctionSink):
         return f"the sink {getattr(sink.function, '__qualname__', None) or repr(sink.function)}"
-    return f"the Parquet sink {sink.path!r}" if isinstance(sink, ParquetSink | FolderSink) else "a collecting sink"
+    if isinstance(sink, CollectSink):
+        return "a collecting sink"
+    if isinstance(sink, ParquetSink | FolderSink):
+        return f"the Parquet sink {sink.path!r}"
+    assert_never(sink)
 
 
 def batch_folder(path: str, batch_id: int) -> str:
