@@ -44,6 +44,7 @@ A traceback of any of them ends with the address of its section in the documenta
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Self
 
@@ -245,7 +246,16 @@ class GroupUnavailable(KeyedError):
 
     On a server no reachable peer has the group either. It says nothing about whether the key exists (Kafka Streams'
     ``InvalidStateStorePartitionException``).
+
+    Attributes:
+        operator: The operator.
+        groups: The key groups that are missing.
     """
+
+    def __init__(self, message: str, *, operator: str = "", groups: Iterable[int] = ()) -> None:
+        super().__init__(message)
+        self.operator = operator
+        self.groups = tuple(groups)
 
 
 class SourceError(KeyedError):

@@ -224,9 +224,15 @@ def _tail(arguments: argparse.Namespace) -> int:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from keyed.tables.server import Access, serve
+    from keyed.tables.server import Access, Peers, serve
 
     tokens = {} if arguments.token_file is None else _tokens(Path(arguments.token_file))
+    peers = None
+    if arguments.peers is not None:
+        path = arguments.peer_token_file
+        peers = Peers(arguments.peers.split(","), token=None if path is None else _peer_token(Path(path)))
+    elif arguments.peer_token_file is not None:
+        raise DefinitionError("--peer-token-file is for the servers of --peers: give them too")
     hosts = (*Access().hosts, *arguments.host_name)
     with _opened(arguments, poll=False, groups=arguments.groups) as tables:
         # It answers /health while the first poll applies the commits of the changelog.
@@ -236,6 +242,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             host=arguments.host,
             port=arguments.port,
             access=Access(tokens, hosts),
+            peers=peers,
             page=Path(arguments.page) if arguments.page else arguments.page is not None,
             ready=lambda address: print(address if arguments.page is not None else f"{address}/tables", flush=True),
         )
@@ -244,16 +251,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _tokens(path: Path) -> dict[str, list[str]]:
     """Read tokens from a file with one per line: the token, and then its tables or ``*``."""
-    try:
-        mode = path.stat().st_mode
-        if mode & (S_IROTH | S_IWOTH | S_IWGRP):
-            raise DefinitionError(
-                f"--token-file {str(path)!r} has mode {filemode(mode)}: others can read or change the tokens; "
-                f"chmod o=,g-w {path}"
-            )
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"--token-file {str(path)!r} cannot be read: {error}") from error
+    lines = _private_lines(path, "--token-file")
     found = {}
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):
@@ -264,6 +262,35 @@ def _tokens(path: Path) -> dict[str, list[str]]:
                 )
             found[token] = tables
     return found
+
+
+def _peer_token(path: Path) -> str:
+    """Read the token of the peers, the first word of the only line of a file."""
+    lines = _private_lines(path, "--peer-token-file")
+    found = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+    if len(found) != 1:
+        raise DefinitionError(
+            f"--peer-token-file {str(path)!r} has {len(found)} tokens; give one, which all peers have"
+        )
+    return found[0]
+
+
+def _private_lines(path: Path, option: str) -> list[str]:
+    """Return the lines of a file with tokens.
+
+    Raises:
+        DefinitionError: Others can read or change it, or it cannot be read.
+    """
+    try:
+        mode = path.stat().st_mode
+        if mode & (S_IROTH | S_IWOTH | S_IWGRP):
+            raise DefinitionError(
+                f"{option} {str(path)!r} has mode {filemode(mode)}: others can read or change the tokens; "
+                f"chmod o=,g-w {path}"
+            )
+        return path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"{option} {str(path)!r} cannot be read: {error}") from error
 
 
 def _add_get(parser: argparse.ArgumentParser) -> None:
@@ -310,6 +337,10 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         help="also serve a page over all tables, or the page in your own folder",
     )
     add_groups(parser)
+    parser.add_argument(
+        "--peers", metavar="URL,URL", help="servers of the other key groups, which are asked for keys of these"
+    )
+    parser.add_argument("--peer-token-file", help="file with a token that the peers accept for all tables (mode 0600)")
     parser.add_argument("--host-name", action="append", default=[], help="a name that clients have for this machine")
 
 

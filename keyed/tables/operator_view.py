@@ -297,7 +297,8 @@ class View:
         is_everywhere = reader is not None and reader.schema.kind == "broadcast"
         if groups is not None and not is_everywhere and self.group_of(prefix) not in groups:
             raise self._unavailable(
-                f"key {key_of(prefix)!r:.200} is in key group {self.group_of(prefix)}, which these tables do not have"
+                f"key {key_of(prefix)!r:.200} is in key group {self.group_of(prefix)}, which these tables do not have",
+                [self.group_of(prefix)],
             )
 
     def group_of(self, prefix: bytes) -> int:
@@ -317,14 +318,17 @@ class View:
         if self.missing and (reader is None or reader.schema.kind != "broadcast"):
             raise self._unavailable(
                 f"{what} needs all key groups; these tables lack {shown_groups(self.missing)}. Use tables.share for "
-                "an answer from their groups alone"
+                "an answer from their groups alone",
+                self.missing,
             )
 
-    def _unavailable(self, what: str) -> GroupUnavailable:
+    def _unavailable(self, what: str, missing: list[int]) -> GroupUnavailable:
         assert self.at.groups is not None
         return GroupUnavailable(
             f"operator {self.operator.name!r}: {what}. They have key groups {shown_groups(self.at.groups)} of "
-            f"{self.extent.buckets} (groups=)"
+            f"{self.extent.buckets} (groups=)",
+            operator=self.operator.name,
+            groups=missing,
         )
 
     def reader(self, table: str, *, as_stored: bool = False) -> EntryReader:

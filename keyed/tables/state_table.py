@@ -87,10 +87,15 @@ class Scan(Iterator[Entry]):
         self.position = position
         self.token: str | None = None
 
+    @property
+    def last(self) -> bytes | None:
+        """Address of the last entry, while the scan is not at its end; its order is that of the entries."""
+        return self._last
+
     def __next__(self) -> Entry:
         if self._left == 0:
             if self._last is not None and next(self._entries, None) is not None:
-                self.token = _encode_token(self.position.log_id, sequence_of(self.position.batch), self._last)
+                self.token = scan_token(self.position.log_id, sequence_of(self.position.batch), self._last)
             self._last = None
             raise StopIteration
         self._last, entry = next(self._entries)
@@ -359,7 +364,7 @@ class StateTable:
                 if number > newest:
                     continue
                 if limit is not None and len(versions) == limit:
-                    versions.token = _encode_token(at.log_id, at.batch, b"")
+                    versions.token = scan_token(at.log_id, at.batch, b"")
                     break
                 # The first kept version may be older than the kept commits.
                 at = view.store.batch(max(number, extent.oldest))
@@ -394,6 +399,18 @@ class StateTable:
         """The key groups that the tables have, in order; ``None`` if they have all."""
         with self._view(None) as view:
             return view.at.groups
+
+    @property
+    def missing(self) -> list[int]:
+        """The key groups that the tables lack, in order."""
+        with self._view(None) as view:
+            return view.missing
+
+    @property
+    def position(self) -> Position:
+        """The newest state from which answers are taken."""
+        with self._view(None) as view:
+            return view.position
 
     def first(self) -> Entry | None:
         """Return the entry with the least key; ``None`` if the table is empty.
@@ -544,13 +561,7 @@ class TimersTable:
         Raises:
             GroupUnavailable: The tables have a share of the key groups, without that of the key.
         """
-        encoded = encode_key(key)
-        with self._view(as_of) as view:
-            found = []
-            for kind in _DOMAINS:
-                prefix = timer_prefix(kind, encoded)
-                view.check_key(None, prefix)
-                found += [timer_of(*entry) for entry in view.store.scan(prefix, successor(prefix), view.at.commit)]
+        found = [timer for _, timer in self.stored(key, as_of=as_of)]
         return sorted(found, key=lambda timer: (timer.domain.value, timer.timestamp))
 
     def scan(self, *, as_of: AsOf = None) -> Iterator[Timer]:
@@ -559,12 +570,21 @@ class TimersTable:
         Raises:
             GroupUnavailable: The tables have a share of the key groups, and are not `StateTables.share`.
         """
+        return (timer for _, timer in self.stored(as_of=as_of))
+
+    def stored(self, key: Any = NOT_GIVEN, *, as_of: AsOf = None) -> Iterator[tuple[bytes, Timer]]:
+        """Yield the (address, timer) of a key or of all keys, by address."""
         with self._view(as_of) as view:
-            if not self._is_share:
+            if key is NOT_GIVEN and not self._is_share:
                 view.check_all(None, "a scan of timers")
             for kind in _DOMAINS:
-                for entry in view.store.scan(bytes((kind,)), bytes((kind + 1,)), view.at.commit):
-                    yield timer_of(*entry)
+                first, end = bytes((kind,)), bytes((kind + 1,))
+                if key is not NOT_GIVEN:
+                    first = timer_prefix(kind, encode_key(key))
+                    end = successor(first)
+                    view.check_key(None, first)
+                for prefix, sub, value in view.store.scan(first, end, view.at.commit):
+                    yield prefix + sub, timer_of(prefix, sub, value)
 
     def __iter__(self) -> Iterator[Timer]:
         return self.scan()
@@ -631,7 +651,8 @@ def _kinds(key: Any) -> Any:
     return tuple(map(_kinds, key)) if isinstance(key, tuple) else type(key)
 
 
-def _encode_token(log_id: str, sequence: int, address: bytes) -> str:
+def scan_token(log_id: str, sequence: int, address: bytes) -> str:
+    """Return the token of a scan that ended with an address."""
     return urlsafe_b64encode(msgspec.msgpack.encode((log_id, sequence, address))).decode()
 
 

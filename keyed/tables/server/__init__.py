@@ -5,6 +5,7 @@ from keyed.extras import extra as _extra
 with _extra("server", "serving state tables"):
     from keyed.tables.server.access import Access
     from keyed.tables.server.app import Limits, make_app
+    from keyed.tables.server.peers import Peers
     from keyed.tables.server.serving import ServeOptions, serve, serving
 
-__all__ = ["Access", "Limits", "ServeOptions", "make_app", "serve", "serving"]
+__all__ = ["Access", "Limits", "Peers", "ServeOptions", "make_app", "serve", "serving"]

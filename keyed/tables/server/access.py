@@ -21,12 +21,21 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 SESSION_SECONDS = 30 * 24 * 3_600
 
 
+def checked_token(token: str) -> str:
+    """Return a token.
+
+    Raises:
+        DefinitionError: It is too short or has invalid characters.
+    """
+    if not _TOKEN.fullmatch(token):
+        raise DefinitionError(
+            "a token must be 16 to 512 visible ASCII characters; create one with `openssl rand -hex 32`"
+        )
+    return token
+
+
 def _tokens(tokens: Mapping[str, Iterable[str]]) -> dict[str, frozenset[str]]:
-    for token in tokens:
-        if not _TOKEN.fullmatch(token):
-            raise DefinitionError(
-                "a token must be 16 to 512 visible ASCII characters; create one with `openssl rand -hex 32`"
-            )
+    for token in map(checked_token, tokens):
         for table in tokens[token]:
             if not _TABLE.fullmatch(table):
                 raise DefinitionError(

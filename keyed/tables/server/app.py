@@ -17,6 +17,9 @@
     DELETE /session                                takes it back
     GET  /, /page/                                 the page, if there is one
 
+Of tables with a share of the key groups, ``share=true`` asks for the answer of the share alone; see
+`keyed.tables.server.peers`.
+
 Keys are text, or JSON if the keys of the table are not text. An answer is a JSON object; ``position`` names its batch.
 An error is ``{"error": {"type": ..., "message": ...}}`` with a status of 4xx or 5xx.
 """
@@ -27,13 +30,16 @@ import asyncio
 import logging
 import math
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
 
 import attrs
 import msgspec
@@ -42,16 +48,20 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from keyed.background import Status
+from keyed.changelog.model import sequence_of
+from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.state_schema import MAPS, StateSchema
+from keyed.context import Timer
 from keyed.errors import (
     ChangelogError,
     DefinitionError,
     EncodingError,
+    GroupUnavailable,
     HistoryCompacted,
     KeyedError,
     KeyTypeError,
@@ -74,9 +84,10 @@ from keyed.tables.server.access import ALL_TABLES, SESSION_SECONDS, Access
 from keyed.tables.server.event_stream import BatchEvents, ChangeEvents, EventStream, Watch
 from keyed.tables.server.openapi import OPENAPI
 from keyed.tables.server.page import page_routes
+from keyed.tables.server.peers import Peers, PeerShares, PeerUnavailable
 from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
 from keyed.tables.server.sql_process import SqlProcesses
-from keyed.tables.state_table import NOT_GIVEN, StateTable
+from keyed.tables.state_table import NOT_GIVEN, StateTable, scan_token
 from keyed.tables.state_tables import StateTables
 
 _log = logging.getLogger(__name__)
@@ -86,6 +97,9 @@ _ANSWERS = 8
 #: The cookie of a browser.
 _COOKIE = "keyed_session"
 _ENDED = (Status.FAILED, Status.CLOSED)
+#: A header of requests between servers: the key and entry that show the types of a table's keys, which a share without
+#: entries does not have.
+_EXAMPLE = "x-keyed-example"
 
 
 @attrs.frozen(kw_only=True)
@@ -130,6 +144,7 @@ class Limits:
 #: HTTP statuses of our errors; a subclass has the status of its first base class that is listed.
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (TableNotFound, 404),
+    (GroupUnavailable, 503),
     (HistoryCompacted, 410),
     (DefinitionError, 400),
     (EncodingError, 400),
@@ -150,6 +165,7 @@ class _Server:
     sql: SqlProcesses
     job_status: Callable[[], Mapping[str, Any]]
     watch: Watch
+    peers: PeerShares
     requests: Counter[tuple[str, int]] = attrs.field(factory=Counter, init=False)
     concurrency: ConcurrencyLimit = attrs.field(init=False)
 
@@ -251,7 +267,18 @@ class _Server:
 
     async def status(self, request: Request) -> Response:
         open_to = self._tables_open_to(request)
-        return await self._answer(lambda: self._described(open_to))
+        self._query(request, "share")
+        if _is_share(request):
+            return await self._answer(lambda: self._described(open_to) | {"server": self.peers.id})
+        if not self.peers.are_configured:
+            return await self._answer(lambda: self._described(open_to))
+        await self.peers.refresh()
+
+        def work() -> Any:
+            described = self._described(open_to)
+            return described | {"peers": self.peers.described(described["positions"])}
+
+        return await self._answer(work)
 
     async def batches(self, request: Request) -> ASGIApp:
         open_to = self._tables_open_to(request)
@@ -280,12 +307,14 @@ class _Server:
 
     async def list_tables(self, request: Request) -> Response:
         open_to = self._tables_open_to(request)
+        self._query(request, "share")
 
         def work() -> Any:
             found = []
-            for name, table in self.tables.items():
+            for name, table in self.tables.share.items():
                 if ALL_TABLES in open_to or name in open_to:
                     schema, first = table.schema, table.first()
+                    example = {"example": first and _example_text(first.key, first.entry)}
                     found.append(
                         {
                             "name": name,
@@ -297,6 +326,7 @@ class _Server:
                             "entry": _entry_names(schema),
                             "clock": schema.ttl and schema.ttl["time_domain"],
                         }
+                        | (example if _is_share(request) else {})
                     )
             return {"tables": found, "positions": self._positions(open_to) if found else {}}
 
@@ -304,31 +334,44 @@ class _Server:
 
     async def scan(self, request: Request) -> Response:
         table = self._table(request)
-        query = self._query(request, "key", "prefix", "from", "to", "windows", "order", "limit", "after", "as_of")
+        query = self._query(
+            request, "key", "prefix", "from", "to", "windows", "order", "limit", "after", "as_of", "share"
+        )
         limit = self._limit(query)
         order = query.get("order", "asc")
         if order not in ("asc", "desc"):
             raise Refused(400, "DefinitionError", f"order={order!r:.140} must be asc or desc")
+        await self._find_example(request, table)
 
-        def work() -> Any:
-            first = table.first()
-            scan = table.scan(
-                **bounds_of(query, first and first.key),
+        def work(*, is_share: bool = _is_share(request), as_of: Any = None) -> Any:
+            scan = self._table(request, is_share=is_share).scan(
+                **bounds_of(query, request.state.example[0]),
                 limit=limit,
                 after=query.get("after"),
-                as_of=batch_or_time(query.get("as_of"), "as_of"),
+                as_of=batch_or_time(query.get("as_of"), "as_of") if as_of is None else as_of,
                 reverse=order == "desc",
                 timeout=self.limits.scan_seconds,
             )
-            entries = self._listed(scan)
-            return {"entries": entries, "next": scan.token, "position": self._position(request, scan.position)}
+            addresses: list[bytes | None] = []
 
-        return await self._answer(work)
+            def entries() -> Iterator[Any]:
+                for entry in scan:
+                    addresses.append(scan.last)
+                    yield entry
+
+            found = {"entries": self._listed(entries()), "next": scan.token}
+            found["position"] = self._position(request, scan.position)
+            return found | {"addresses": addresses} if is_share else found
+
+        if "key" in query:
+            return await self._answer_for_key(request, work)
+        return await self._answer_for_all(request, "entries", work, query, limit)
 
     async def get(self, request: Request) -> Response:
         table = self._table(request)
-        query = self._query(request, "entry", "namespace", "as_of", "limit", "after")
+        query = self._query(request, "entry", "namespace", "as_of", "limit", "after", "share")
         limit = self._limit(query, self.limits.page)
+        await self._find_example(request, table)
 
         def work() -> Any:
             key, entry, namespace = _place(table, request, query)
@@ -370,35 +413,47 @@ class _Server:
                 "position": self._position(request, scan.position),
             }
 
-        return await self._answer(work)
+        return await self._answer_for_key(request, work)
 
     async def history(self, request: Request) -> Response:
         table = self._table(request)
-        query = self._query(request, "entry", "namespace", "limit", "after")
+        query = self._query(request, "entry", "namespace", "limit", "after", "share")
         limit = self._limit(query, self.limits.page)
+        await self._find_example(request, table)
 
         def work() -> Any:
             key, entry, namespace = _place(table, request, query)
             versions = table.history(key, entry, namespace=namespace, limit=limit, after=query.get("after"))
             return {"key": key, "versions": self._listed(versions), "next": versions.token}
 
-        return await self._answer(work)
+        return await self._answer_for_key(request, work)
 
     async def timers(self, request: Request) -> Response:
         self._check_all(request, "timers")
-        query = self._query(request, "key", "limit", "as_of", "operator")
+        query = self._query(request, "key", "limit", "as_of", "operator", "share")
         limit = self._limit(query)
 
-        def work() -> Any:
-            table = self.tables.timers_of(query["operator"]) if "operator" in query else self.tables.timers
-            timers: Iterator[Any] = table.scan(as_of=batch_or_time(query.get("as_of"), "as_of"))
-            if "key" in query:
-                example = next(timers, None)
-                key = key_of(query["key"], example and example.key, "key")
-                timers = iter(table.get(key, as_of=batch_or_time(query.get("as_of"), "as_of")))
-            return {"timers": self._listed(timer._asdict() for timer in islice(timers, limit))}
+        def work(*, is_share: bool = _is_share(request), as_of: Any = None) -> Any:
+            as_of = batch_or_time(query.get("as_of"), "as_of") if as_of is None else as_of
+            with (self.tables.share if is_share else self.tables).snapshot(as_of) as snapshot:
+                table = snapshot.timers_of(query["operator"]) if "operator" in query else snapshot.timers
+                stored: Iterable[tuple[bytes, Timer]] = table.stored()
+                if "key" in query:
+                    example = next(iter(stored), None)
+                    key = key_of(query["key"], example and example[1].key, "key")
+                    stored = ()
+                    # A share without timers does not have the type of the keys, nor any timer of this key.
+                    if example or not is_share:
+                        with suppress(GroupUnavailable) if is_share else nullcontext():
+                            stored = sorted(table.stored(key), key=_time_of_timer)
+                found = list(islice(stored, limit))
+                timers = {"timers": self._listed(timer._asdict() for _, timer in found)}
+                if not is_share:
+                    return timers
+                position = self._position(request, snapshot.positions[table.operator])
+                return timers | {"addresses": [address for address, _ in found], "position": position}
 
-        return await self._answer(work)
+        return await self._answer_for_all(request, "timers", work, query, limit)
 
     async def run_sql(self, request: Request) -> Response:
         open_to = self._tables_open_to(request)
@@ -416,19 +471,27 @@ class _Server:
 
     async def changes(self, request: Request) -> ASGIApp:
         table = self._table(request)
-        query = self._query(request, "key", "prefix", "after")
+        query = self._query(request, "key", "prefix", "after", "share")
         self._check_streams()
+        await self._find_example(request, table)
 
         def work() -> Any:
-            first = table.first()
-            example = first and first.key
+            example = request.state.example[0]
             key = key_of(query["key"], example, "key") if "key" in query else NOT_GIVEN
             prefix = key_of(query["prefix"], example, "prefix") if "prefix" in query else None
             after = request.headers.get("last-event-id") or query.get("after")
-            return table.subscribe(key, prefix=prefix, after=after)
+            return self._table(request, is_share=_is_share(request)).subscribe(key, prefix=prefix, after=after)
 
-        async with self.concurrency.acquired():
-            return self._stream(request, ChangeEvents(await run_in_threadpool(work)))
+        try:
+            async with self.concurrency.acquired():
+                return self._stream(request, ChangeEvents(await run_in_threadpool(work)))
+        except GroupUnavailable as error:
+            if "key" not in query or not self._may_forward(request):
+                raise
+            await self.peers.refresh()
+            log_id = self.tables.positions[error.operator].log_id
+            address = next(iter(self.peers.cover(error.operator, log_id, error.groups)))
+            return RedirectResponse(address + _target(request), 307)
 
     def _check_streams(self) -> None:
         if self.watch.streams >= self.limits.streams:
@@ -436,6 +499,155 @@ class _Server:
 
     def _stream(self, request: Request, events: BatchEvents | ChangeEvents) -> EventStream:
         return EventStream(events, self.watch, self.limits.send_seconds, lambda error: self._message(request, error))
+
+    # Key groups that only peers have ------------------------------------------------------------------------------
+
+    def _may_forward(self, request: Request) -> bool:
+        return self.peers.are_configured and not _is_share(request)
+
+    async def _find_example(self, request: Request, table: StateTable) -> None:
+        """Find a key and entry of a table, which show their types; a share without entries gets them from a peer.
+
+        Raises:
+            GroupUnavailable: No server that can be reached has an entry, and not all key groups can be reached.
+        """
+
+        def work() -> tuple[Any, Any] | None:
+            first = table.first()
+            return None if first is None else (first.key, first.entry)
+
+        async with self.concurrency.acquired():
+            found, groups = await run_in_threadpool(lambda: (work(), table.groups))
+        if found is None and groups is not None:
+            if _EXAMPLE in request.headers:
+                found = _example_of(request.headers[_EXAMPLE])
+            elif self._may_forward(request):
+                found = await self._example_of_peers(request.path_params["table"], table)
+            elif "key" in request.path_params or request.query_params.keys() & {"key", "prefix", "from", "to"}:
+                raise GroupUnavailable(
+                    "the share of these tables has no entry that shows the type of the keys; ask a server that has the "
+                    "key group",
+                    operator=table.operator,
+                )
+        request.state.example = found or (None, None)
+
+    async def _example_of_peers(self, name: str, table: StateTable) -> tuple[Any, Any]:
+        await self.peers.refresh()
+        missing, log_id = await run_in_threadpool(lambda: (table.missing, table.position.log_id))
+        while True:
+            try:
+                for address in self.peers.cover(table.operator, log_id, missing):
+                    body = self._passed(None, *await self.peers.ask(address, "/tables?share=true"))
+                    for one in msgspec.json.decode(body)["tables"]:
+                        if one["name"] == name and one.get("example"):
+                            return _example_of(one["example"])
+            except PeerUnavailable:
+                continue
+            return None, None
+
+    async def _answer_for_key(self, request: Request, work: Callable[[], Any]) -> Response:
+        """Return the answer about a key; if the tables lack its key group, that of a peer."""
+        try:
+            return await self._answer(work)
+        except GroupUnavailable as error:
+            if not self._may_forward(request):
+                raise
+            lacking = error
+        await self.peers.refresh()
+        log_id = self.tables.positions[lacking.operator].log_id
+        headers = {_EXAMPLE: _example_text(*request.state.example)}
+        while True:
+            address = next(iter(self.peers.cover(lacking.operator, log_id, lacking.groups)))
+            with suppress(PeerUnavailable):
+                status, body = await self.peers.ask(address, _target(request), headers=headers)
+                break
+        answer = msgspec.json.decode(self._passed(request, status, body), type=dict[str, msgspec.Raw])
+        if "position" in answer and ALL_TABLES not in request.state.open_to:
+            position = msgspec.json.decode(answer["position"])
+            shown = {name: value for name, value in position.items() if name not in ("entries", "hash")}
+            answer["position"] = msgspec.Raw(as_json(shown))
+        answer.pop("addresses", None)
+        return Response(as_json(answer), media_type="application/json", headers={"cache-control": "no-store"})
+
+    async def _answer_for_all(
+        self, request: Request, name: str, work: Callable[..., Any], query: dict[str, str], limit: int
+    ) -> Response:
+        """Return the answer about all keys; if the tables lack key groups, merged from the shares of several servers.
+
+        Args:
+            request: The request.
+            name: Name of the list in the answer.
+            work: Returns the answer of these tables; with ``is_share=True`` that of the share, with addresses.
+            query: The parameters of the request.
+            limit: Maximal number of items.
+        """
+        try:
+            return await self._answer(work)
+        except GroupUnavailable as error:
+            if not self._may_forward(request):
+                raise
+            operator, missing = error.operator, error.groups
+        await self.peers.refresh()
+        log_id = self.tables.positions[operator].log_id
+        headers = {_EXAMPLE: _example_text(*getattr(request.state, "example", (None, None)))}
+        while True:
+            batches = self.peers.cover(operator, log_id, missing)
+            as_of = batch_or_time(query.get("as_of"), "as_of")
+            if isinstance(as_of, datetime):
+                with self.tables.snapshot(as_of) as snapshot:
+                    as_of = snapshot.batch
+            elif as_of is None:
+                as_of = min(self.tables.batch, *batches.values())
+            own = await self._answer(partial(work, is_share=True, as_of=as_of))
+            target = _target(request, as_of=as_of)
+            try:
+                answers = await asyncio.gather(*(self.peers.ask(each, target, headers=headers) for each in batches))
+            except PeerUnavailable:
+                continue
+            break
+        parts = [bytes(own.body), *(self._passed(request, *answer) for answer in answers)]
+        return await self._answer(lambda: self._merged(name, parts, query, limit))
+
+    def _merged(self, name: str, parts: list[bytes], query: dict[str, str], limit: int) -> Any:
+        """Return the answer for all keys from those of several servers; an item of two servers is the same in both."""
+        found: dict[bytes, msgspec.Raw] = {}
+        positions, is_more = [], False
+        for part in parts:
+            answer = msgspec.json.decode(part, type=dict[str, msgspec.Raw])
+            addresses = msgspec.json.decode(answer["addresses"], type=list[bytes])
+            found |= zip(addresses, msgspec.json.decode(answer[name], type=list[msgspec.Raw]), strict=True)
+            positions.append(msgspec.json.decode(answer["position"]))
+            is_more |= bytes(answer.get("next", b"null")) != b"null"
+        first = positions[0]
+        for other in positions:
+            if (other["log_id"], other["batch"]) != (first["log_id"], first["batch"]):
+                raise GroupUnavailable(
+                    f"operator {first['operator']!r}: the servers answered from different batches, {first['batch']} "
+                    f"and {other['batch']}; try again"
+                )
+        order = sorted(found, reverse=query.get("order") == "desc")
+        if name == "timers" and "key" in query:
+            # One server has them, in their order.
+            order = list(found)
+        merged: dict[str, Any] = {name: [found[address] for address in order[:limit]]}
+        if name == "timers":
+            return merged
+        is_more |= len(order) > limit
+        merged["next"] = scan_token(first["log_id"], sequence_of(first["batch"]), order[limit - 1]) if is_more else None
+        hidden = ("entries", "groups", "hash")
+        position = {field: value for field, value in first.items() if field not in hidden}
+        return merged | {"position": position | {"watermark": min(each["watermark"] for each in positions)}}
+
+    def _passed(self, request: Request | None, status: int, body: bytes) -> bytes:
+        """Return the body of a peer's answer, unless it is an error, which the client gets."""
+        if status == 200:
+            return body
+        try:
+            error = msgspec.json.decode(body, type=_PeerError).error
+        except msgspec.DecodeError as wrong:
+            raise Refused(503, GroupUnavailable.__name__, f"a peer answered with status {status}") from wrong
+        message = error.message if request is None else self._message(request, KeyedError(error.message))
+        raise Refused(status, error.type, message)
 
     # Common parts of requests ---------------------------------------------------------------------------------
 
@@ -535,12 +747,13 @@ class _Server:
                 413, "TooLarge", f"the answer has more than {self.limits.answer} bytes; ask for less, with limit="
             )
 
-    def _table(self, request: Request) -> StateTable:
+    def _table(self, request: Request, *, is_share: bool = True) -> StateTable:
+        """Return the table that a request names; its answers about all keys are of the share alone if ``is_share``."""
         name = request.path_params["table"]
         open_to = self._tables_open_to(request)
         if ALL_TABLES not in open_to and name not in open_to:
             raise Refused(403, "Forbidden", f"the token is not for table {name!r:.140}")
-        return self.tables[name]
+        return (self.tables.share if is_share else self.tables)[name]
 
     @staticmethod
     def _query(request: Request, *known: str) -> dict[str, str]:
@@ -583,6 +796,15 @@ class _SqlRequest(msgspec.Struct, forbid_unknown_fields=True):
     as_of: int | datetime | None = None
 
 
+class _PeerMessage(msgspec.Struct):
+    type: str
+    message: str
+
+
+class _PeerError(msgspec.Struct):
+    error: _PeerMessage
+
+
 class _SessionRequest(msgspec.Struct, forbid_unknown_fields=True):
     token: str
 
@@ -613,6 +835,7 @@ def make_app(
     sql: SqlProcesses | None = None,
     page: bool | Path = False,
     status: Callable[[], Mapping[str, Any]] = dict,
+    peers: Peers | None = None,
 ) -> Starlette:
     """Return the ASGI application that serves tables. `serve` runs it with uvicorn.
 
@@ -625,6 +848,7 @@ def make_app(
             parts of the standard page under ``/page/``.
         status: Returns the job's own status, such as rows so far, for ``/status`` and the page: names and plain values.
             ``title`` is the heading of the page.
+        peers: The servers of the other key groups, if the tables have a share of them.
     """
     access, limits = access or Access(), limits or Limits()
     sql = sql or SqlProcesses(
@@ -634,7 +858,8 @@ def make_app(
         answer=limits.answer,
         wait_seconds=limits.wait_seconds,
     )
-    server = _Server(tables, access, limits, sql, status, Watch(tables))
+    shares = PeerShares(peers or Peers(()), 2 * limits.answer + (1 << 20), limits.wait_seconds)
+    server = _Server(tables, access, limits, sql, status, Watch(tables), shares)
     routes = [
         server.route("/health", server.health),
         server.route("/ready", server.ready),
@@ -712,10 +937,43 @@ def _entry_names(schema: StateSchema) -> list[str]:
 
 def _place(table: StateTable, request: Request, query: dict[str, str]) -> tuple[Any, Any, Any]:
     """Return the key, entry and namespace that a request names."""
-    first = table.first()
-    key = key_of(request.path_params["key"], first and first.key, "key")
-    entry = entry_of(query["entry"], first and first.entry, table.schema, "entry") if "entry" in query else NOT_GIVEN
+    example_key, example_entry = request.state.example
+    key = key_of(request.path_params["key"], example_key, "key")
+    entry = entry_of(query["entry"], example_entry, table.schema, "entry") if "entry" in query else NOT_GIVEN
     return key, entry, namespace_of(query.get("namespace"), None, "namespace")
+
+
+def _time_of_timer(stored: tuple[bytes, Timer]) -> tuple[str, int]:
+    return stored[1].domain.value, stored[1].timestamp
+
+
+def _is_share(request: Request) -> bool:
+    """Return true if a request is for the answer of the share alone."""
+    text = request.query_params.get("share", "false")
+    if text not in ("true", "false"):
+        raise Refused(400, "DefinitionError", f"share={text!r:.140} must be true or false")
+    return text == "true"
+
+
+def _target(request: Request, *, as_of: int | None = None) -> str:
+    """Return path and query of a request for the share of a peer."""
+    query = dict(request.query_params) | {"share": "true"}
+    if as_of is not None:
+        query["as_of"] = str(as_of)
+    path = request.scope["path"]
+    return f"{quote(path)}?{urlencode(query)}"
+
+
+def _example_text(key: Any, entry: Any) -> str:
+    return urlsafe_b64encode(encode_key((key, entry))).decode()
+
+
+def _example_of(text: str) -> tuple[Any, Any]:
+    try:
+        key, entry = decode_key(urlsafe_b64decode(text.encode()))
+    except (ValueError, TypeError, KeyedError) as error:
+        raise Refused(400, "DefinitionError", f"{_EXAMPLE}: {text!r:.140} is not an example of a key") from error
+    return key, entry
 
 
 def _many(schema: StateSchema) -> str | None:

@@ -8,6 +8,8 @@ _AS_OF = ("as_of", "id of a batch, or an ISO 8601 time for the newest batch that
 _NAMESPACE = ("namespace", "the namespace beside the key: JSON or text")
 _ENTRY = ("entry", "the map key, or the other key columns of a table: JSON or text")
 
+_SHARE = ("share", "true for the answer from the key groups of this server alone")
+
 _PAGE = (
     ("limit", "maximal number of entries"),
     ("after", "next of an earlier answer: resumes with the entries after it"),
@@ -29,7 +31,7 @@ def _operation(summary: str, path: tuple[str, ...] = (), query: tuple[tuple[str,
             "default": {
                 "description": "an error: 400 an invalid request, 401 and 403 the token, 404 no such table, 408 a body "
                 "that does not arrive, 410 history that is no longer kept, 413 a body or an answer that is too large, "
-                "429 too many queries, 503 too many requests or no batch",
+                "429 too many queries, 503 too many requests, no batch, or key groups without a server",
                 "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
             },
         },
@@ -61,6 +63,7 @@ _CHANGES = _operation(
         ("key", "only this key"),
         ("prefix", "only keys that begin with this"),
         ("after", "now, beginning, or the id of an event"),
+        _SHARE,
     ),
 )
 _BATCHES = _operation("Follow the job: server-sent events, one per batch, with the content of /status")
@@ -96,9 +99,9 @@ OPENAPI: dict[str, Any] = {
         },
         "/metrics": {"get": _operation("Counters, in Prometheus' text format")},
         "/openapi.json": {"get": _operation("This description")},
-        "/status": {"get": _operation("The newest batch, and the job's own status")},
+        "/status": {"get": _operation("The newest batch, the job's own status, and the peers", (), (_SHARE,))},
         "/batches": {"get": _BATCHES},
-        "/tables": {"get": _operation("Names, kinds and types of the tables")},
+        "/tables": {"get": _operation("Names, kinds and types of the tables", (), (_SHARE,))},
         "/tables/{table}": {
             "get": _operation(
                 "Entries of a table in the order of their keys",
@@ -113,6 +116,7 @@ OPENAPI: dict[str, Any] = {
                     ("limit", "maximal number of entries"),
                     ("after", "next of an earlier answer: resumes after it, in the same batch"),
                     _AS_OF,
+                    _SHARE,
                 ),
             )
         },
@@ -121,11 +125,13 @@ OPENAPI: dict[str, Any] = {
             "get": _operation(
                 "The entries of a key: found, and value; a page of lists and maps",
                 ("table", "key"),
-                (_ENTRY, _NAMESPACE, *_PAGE, _AS_OF),
+                (_ENTRY, _NAMESPACE, *_PAGE, _AS_OF, _SHARE),
             )
         },
         "/tables/{table}/history/{key}": {
-            "get": _operation("Versions of an entry, the newest first", ("table", "key"), (_ENTRY, _NAMESPACE, *_PAGE))
+            "get": _operation(
+                "Versions of an entry, the newest first", ("table", "key"), (_ENTRY, _NAMESPACE, *_PAGE, _SHARE)
+            )
         },
         "/timers": {
             "get": _operation(
@@ -136,6 +142,7 @@ OPENAPI: dict[str, Any] = {
                     ("operator", "only timers of this operator"),
                     ("limit", "maximal number of timers"),
                     _AS_OF,
+                    _SHARE,
                 ),
             )
         },

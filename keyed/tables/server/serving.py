@@ -18,6 +18,7 @@ from keyed.tables.server.access import Access, is_loopback
 from keyed.tables.server.app import Limits, make_app
 from keyed.tables.server.connections import Connections, report_no_descriptors
 from keyed.tables.server.event_stream import Watch
+from keyed.tables.server.peers import Peers
 from keyed.tables.state_tables import StateTables
 
 #: Number of connections that wait in the kernel to be accepted; and number that asyncio accepts at a time, before any
@@ -70,6 +71,7 @@ class ServeOptions(TypedDict, total=False):
         limits: Limits of requests.
         page: Serve a page at ``/``, as in `make_app`.
         status: Returns the job's own status, as in `make_app`.
+        peers: The servers of the other key groups, as in `make_app`.
     """
 
     host: str
@@ -78,6 +80,7 @@ class ServeOptions(TypedDict, total=False):
     limits: Limits | None
     page: bool | Path
     status: Callable[[], Mapping[str, Any]]
+    peers: Peers | None
 
 
 def serve(
@@ -135,6 +138,7 @@ def _prepared(
     limits: Limits | None = None,
     page: bool | Path = False,
     status: Callable[[], Mapping[str, Any]] = dict,
+    peers: Peers | None = None,
 ) -> tuple[_Server, socket.socket, str]:
     """Return a server, its listening socket, and the address of the socket."""
     access, limits = access or Access(), limits or Limits()
@@ -143,7 +147,7 @@ def _prepared(
             f"host={host!r} can be reached from other machines: give access=Access(tokens={{...}}), or serve on "
             "127.0.0.1"
         )
-    app = make_app(tables, access=access, limits=limits, page=page, status=status)
+    app = make_app(tables, access=access, limits=limits, page=page, status=status, peers=peers)
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
         raise DefinitionError(f"port={port!r}: give a number from 0 (any free port) to 65535")
     try:
