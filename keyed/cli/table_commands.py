@@ -252,15 +252,23 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _tokens(path: Path) -> dict[str, list[str]]:
     """Read tokens from a file with one per line: the token, and then its tables or ``*``."""
     lines = _private_lines(path, "--token-file")
-    found = {}
+    found: dict[str, list[str]] = {}
     for number, line in enumerate(lines, 1):
-        if line.strip() and not line.startswith("#"):
+        if line.strip() and not line.lstrip().startswith("#"):
             token, *tables = line.split()
             if not tables:
                 raise DefinitionError(
                     f"--token-file {str(path)!r}, line {number}: give TOKEN TABLE [TABLE ...], or TOKEN *"
                 )
+            if token in found:
+                raise DefinitionError(
+                    f"--token-file {str(path)!r}, line {number}: the token has a line already; give all of its tables "
+                    "in one line"
+                )
             found[token] = tables
+    if not found:
+        # Without tokens every client would have all rights.
+        raise DefinitionError(f"--token-file {str(path)!r} has no tokens; give lines TOKEN TABLE [TABLE ...], or TOKEN *")
     return found
 
 

@@ -42,6 +42,8 @@ SETTINGS = {
 _CONNECTIONS, _TEXTS = 4, 256
 #: Default names of the key's columns.
 _KEY = re.compile(r"\bkey(_\d+)?\b", re.IGNORECASE)
+#: Part of a query that lists the tables.
+_LISTING = re.compile(r"\b(show|information_schema|(duckdb|pragma|pg)_\w+|sqlite_\w+)\b")
 
 
 class _Connection:
@@ -68,9 +70,10 @@ class _Connection:
             self._cursor.unregister(name)
             del self._datasets[name]
         text = query.lower()
+        is_listing = _LISTING.search(text) is not None
         for name in tables:
             # Tables whose name is not in the text are not registered.
-            if name in text:
+            if is_listing or name in text:
                 dataset = tables[name].dataset(has_key=_KEY.search(query) is not None)
                 known = self._datasets.get(name)
                 if known is None or not known.rebind(dataset):

@@ -224,3 +224,20 @@ def test_a_file_of_tokens_that_others_can_read_is_refused(tmp_path, mode, is_ref
             _tokens(path)
     else:
         assert _tokens(path) == {"token-of-all-tables-0001": ["*"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "has no tokens; give lines TOKEN TABLE"),
+        ("# TOKEN TABLE\n\n  # another\n", "has no tokens"),
+        ("token-of-all-tables-0001\n", "line 1: give TOKEN TABLE"),
+        ("token-of-all-tables-0001 sold\ntoken-of-all-tables-0001 *\n", "line 2: the token has a line already"),
+    ],
+)
+def test_a_token_file_that_would_give_other_rights_is_refused(tmp_path, text, told):
+    path = tmp_path / "tokens"
+    path.touch(0o600)
+    path.write_text(text)
+    with pytest.raises(keyed.errors.DefinitionError, match=told):
+        _tokens(path)

@@ -180,6 +180,17 @@ def test_a_misspelt_column_is_answered_with_the_names_that_there_are(tables):
         tables[0].sql("select pag from n")
 
 
+@pytest.mark.parametrize(
+    "query", ["show tables", "select table_name from information_schema.tables where table_schema = 'main'"]
+)
+def test_all_tables_are_listed_whatever_the_queries_before(tables, query):
+    for each in tables:
+        expected = sorted((name.lower(),) for name in each)
+        for before in (query, f"select * from {expected[0][0]}"):
+            each.sql(before)
+            assert sorted(tuple(row.values()) for row in each.sql(query).to_pylist()) == expected
+
+
 def test_a_key_whose_name_another_column_has_is_key(tables):
     one, two = tables
     assert one["row"].dataset().schema.names == ["key", "namespace", "page", "n"]
