@@ -1,8 +1,9 @@
-"""Changes of copies that a function would lose: ``self.recent[user].append(page)``.
+"""Uses of states that do nothing: ``self.recent[user].append(page)``, ``self.count.value = 1``, ``self.count is None``.
 
 A read of a state returns a copy, so changing it does not change the state. That is right for a function that sorts a
 list before it yields it; a line that changes an unreachable copy is a mistake. Such lines are found in the source of
-the function, once and before the first row, so that reads cost nothing. Without source code, nothing is found.
+the function, once and before the first row, so that reads cost nothing. So are assignments to attributes of a state,
+and comparisons of a state by identity, which no method of the state can refuse. Without source code, nothing is found.
 """
 
 from __future__ import annotations
@@ -50,8 +51,24 @@ class _Lost(NamedTuple):
     line: int
 
 
+class _Misused(NamedTuple):
+    """A use of a state as if it were its value.
+
+    Attributes:
+        attribute: The state's attribute.
+        code: The expression or statement.
+        line: Its line in the method.
+        is_write: True if it assigns, false if it compares.
+    """
+
+    attribute: str
+    code: str
+    line: int
+    is_write: bool
+
+
 def check_changes(function: object, states: Mapping[str, State]) -> None:
-    """Check that no method of a function changes a copy of a state's value and loses the change.
+    """Check that no method of a function loses a change of a state, or compares a state by identity.
 
     Args:
         function: The function.
@@ -66,6 +83,25 @@ def check_changes(function: object, states: Mapping[str, State]) -> None:
         for name, member in vars(cls).items():
             if not inspect.isfunction(member):
                 continue
+            for misused in _misused(member):
+                state = states.get(misused.attribute)
+                if state is not None:
+                    what, how = (
+                        (
+                            f"would set an attribute of {state.kind} state {misused.attribute!r}, and store nothing",
+                            "write",
+                        )
+                        if misused.is_write
+                        else (
+                            f"compares {state.kind} state {misused.attribute!r} itself, which is never its value",
+                            "read",
+                        )
+                    )
+                    remedy = state.writing if misused.is_write else state.reading
+                    raise StateDefinitionError(
+                        f"{cls.__name__}.{name}, line {member.__code__.co_firstlineno + misused.line - 1}: "
+                        f"{misused.code} {what}; {how} the value with {remedy}"
+                    )
             for lost in _lost_changes(member):
                 kind = _kind(states, lost.attribute, cls)
                 if kind is not None and lost.read in ("[]", *_READS[kind]):
@@ -108,6 +144,31 @@ def _obtained(method: Any) -> dict[str, type[State]]:
             ) if getter in _GETTERS:
                 found[attribute] = _GETTERS[getter]
     return found
+
+
+@lru_cache(maxsize=512)
+def _misused(method: Any) -> tuple[_Misused, ...]:
+    """Return the assignments to attributes of attributes of ``self``, and the comparisons of these by identity."""
+    tree = _tree(method)
+    if tree is None:
+        return ()
+    this = tree.args.args[0].arg
+    found = []
+    for node in ast.walk(tree):
+        compared: list[ast.expr] = []
+        assigned: list[ast.expr] = []
+        match node:
+            case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant() as right]):
+                compared = [left, right]
+            case ast.Assign(targets=targets):
+                assigned = [each.value for each in targets if isinstance(each, ast.Attribute)]
+            case ast.AugAssign(target=ast.Attribute(value=target)):
+                assigned = [target]
+        for each in (*compared, *assigned):
+            match each:
+                case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name == this:
+                    found.append(_Misused(attribute, ast.unparse(node), getattr(node, "lineno", 1), bool(assigned)))
+    return tuple(found)
 
 
 @lru_cache(maxsize=512)

@@ -268,7 +268,9 @@ def _tokens(path: Path) -> dict[str, list[str]]:
             found[token] = tables
     if not found:
         # Without tokens every client would have all rights.
-        raise DefinitionError(f"--token-file {str(path)!r} has no tokens; give lines TOKEN TABLE [TABLE ...], or TOKEN *")
+        raise DefinitionError(
+            f"--token-file {str(path)!r} has no tokens; give lines TOKEN TABLE [TABLE ...], or TOKEN *"
+        )
     return found
 
 

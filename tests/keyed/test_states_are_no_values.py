@@ -418,6 +418,43 @@ def test_a_change_of_a_copy_that_nothing_keeps_is_refused_before_the_first_row(f
         keyed.stream([1]).key_by(str).process(function())
 
 
+class Set1(Keeps):
+    count = ValueState(int)
+
+    def process_element(self, value, ctx):
+        self.count.value = 1
+
+
+class Set2(Set1):
+    def process_element(self, value, ctx):
+        self.count.value += 1
+
+
+class Same1(Set1):
+    def process_element(self, value, ctx):
+        yield 1 if self.count is None else 2
+
+
+class Same2(Set1):
+    def process_element(self, value, ctx):
+        if value and self.pages is not None:
+            yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (Set1, r"self.count.value = 1 would set an attribute of value state 'count', .* with \.update\(value\)"),
+        (Set2, r"self.count.value \+= 1 would set an attribute of value state 'count'"),
+        (Same1, r"self.count is None compares value state 'count' itself, which is never .* with \.value\(\)"),
+        (Same2, r"self.pages is not None compares map state 'pages' itself"),
+    ],
+)
+def test_a_use_of_a_state_that_does_nothing_is_refused_before_the_first_row(function, said):
+    with pytest.raises(StateDefinitionError, match=rf"{function.__name__}\.process_element, line \d+: {said}"):
+        keyed.stream([1]).key_by(str).process(function())
+
+
 def test_the_message_has_the_line_of_the_program():
     with pytest.raises(StateDefinitionError) as raised:
         keyed.stream([1]).key_by(str).process(Lost1())
