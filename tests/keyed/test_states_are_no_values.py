@@ -419,7 +419,7 @@ def test_a_change_of_a_copy_that_nothing_keeps_is_refused_before_the_first_row(f
 
 
 class Set1(Keeps):
-    count = ValueState(int)
+    count: Any = ValueState(int)
 
     def process_element(self, value, ctx):
         self.count.value = 1
