@@ -8,11 +8,13 @@ everything that can be per batch is outside of it.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from types import FrameType
 from typing import Any, NoReturn
 
 from keyed.codec.snapshots import UNCHANGING
@@ -28,7 +30,7 @@ from keyed.functions import KeyedProcessFunction, element_methods
 from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag
 from keyed.shown import shown
-from keyed.state import MapState, State
+from keyed.state import MapState, State, ValueState
 from keyed.ttl import TimeDomain
 
 #: Number of main outputs after which they are passed to the consumer.
@@ -289,7 +291,7 @@ class Driver:
             named = f" {shown(context.name)}" if context.name is not None else ""
             call = f"on_timer of {context.domain.value} timer{named} at {scope.timestamp}"
         where = f"operator {self._spec.name!r}, {call}, key {shown(scope.key)}"
-        raise_at(where, error, _remedy(error, self._function, self._element))
+        raise_at(where, error, _remedy(error, self._function, self._element) or _of_none(error, self._function, scope))
 
 
 def raise_at(where: str, error: Exception, remedy: str = "") -> NoReturn:
@@ -306,10 +308,7 @@ def _remedy(error: Exception, function: object, element: object) -> str:
 
     It is empty if there is none.
     """
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    frame = last.tb_frame if last is not None else None
+    frame = _last_frame(error)
     if isinstance(error, KeyError):
         state = frame.f_locals.get("self") if frame is not None else None
         if isinstance(state, MapState):
@@ -340,6 +339,36 @@ def _remedy(error: Exception, function: object, element: object) -> str:
         if inspect.isfunction(method) and method.__module__.startswith("keyed."):
             return f"; {method.__name__} is a method, so call it: {method.__name__}().{error.name}"
     return ""
+
+
+def _of_none(error: Exception, function: object, scope: Scope) -> str:
+    """Return the remedy for computing with the value of an unset state, or without a timestamp; empty if it is neither.
+
+    The code that failed must name the state, or ``timestamp``.
+    """
+    frame = _last_frame(error)
+    if not isinstance(error, TypeError | AttributeError) or "'NoneType'" not in str(error) or frame is None:
+        return ""
+    names = frame.f_code.co_names
+    for name, state in vars(function).items():
+        if name in names and isinstance(state, ValueState):
+            with contextlib.suppress(KeyedError):
+                if state.value() is None:
+                    return (
+                        f"; self.{name} has no value for this key yet, so self.{name}.value() is None: check for None, "
+                        "or give the state a default, as in ValueState(int, default=0)"
+                    )
+    if "timestamp" in names and scope.timestamp is None:
+        return "; ctx.timestamp() is None without timestamps: give keyed.stream(..., timestamp=...)"
+    return ""
+
+
+def _last_frame(error: Exception) -> FrameType | None:
+    """Return the frame that raised an error."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    return last.tb_frame if last is not None else None
 
 
 def _fields_of(element: Any) -> str:

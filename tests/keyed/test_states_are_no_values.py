@@ -1,6 +1,7 @@
 """States are not values: what was meant for the value raises, and a change of a copy is not lost in silence."""
 
 import operator
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -496,6 +497,30 @@ class Misused(KeyedProcessFunction):
 def test_other_uses_of_a_state_for_its_value_name_the_remedy(use, said):
     with pytest.raises(keyed.KeyedError, match=said):
         keyed.stream([use]).key_by(lambda _: "k").process(Misused()).run()
+
+
+class Unset(KeyedProcessFunction):
+    last = ValueState(int)
+    name = ValueState(str, default="")
+
+    def process_element(self, value, ctx):
+        yield value(self, ctx)
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda self, ctx: self.last.value() + 1, r"; self\.last has no value for this key yet.*default=0\)$"),
+        (lambda self, ctx: max(self.last.value(), 1), r"; self\.last has no value for this key yet"),
+        (lambda self, ctx: self.last.value().bit_length(), r"; self\.last has no value for this key yet"),
+        (lambda self, ctx: ctx.timestamp() + 60_000, r"; ctx\.timestamp\(\) is None .*stream\(\.\.\., timestamp="),
+        (lambda self, ctx: self.name.value() + None, r"\(not \"NoneType\"\) to str$"),
+    ],
+)
+def test_computing_with_none_names_the_unset_state_or_the_missing_timestamp(use, said):
+    with pytest.raises(keyed.errors.UserFunctionError) as raised:
+        keyed.stream([use]).key_by(lambda _: "k").process(Unset()).run()
+    assert re.search(said, str(raised.value).partition("\n")[0])
 
 
 def test_a_call_that_returns_no_outputs_names_what_it_may_return():

@@ -690,6 +690,8 @@ class _Server:
         if open_to is None and _COOKIE in request.cookies:
             open_to = self.access.tables_of_session(request.cookies[_COOKIE])
         if open_to is None:
+            if token and kind.casefold() == "bearer":
+                raise Refused(401, "Unauthorized", "the token is unknown")
             raise Refused(401, "Unauthorized", "give the header Authorization: Bearer TOKEN, or log in on the page")
         request.state.open_to = open_to
         return open_to

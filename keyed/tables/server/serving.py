@@ -144,8 +144,8 @@ def _prepared(
     access, limits = access or Access(), limits or Limits()
     if not is_loopback(host) and not access.tokens:
         raise DefinitionError(
-            f"host={host!r} can be reached from other machines: give access=Access(tokens={{...}}), or serve on "
-            "127.0.0.1"
+            f"host={host!r} can be reached from other machines: give tokens (access=Access(tokens={{...}}), on the "
+            "command line --token-file FILE), or serve on 127.0.0.1"
         )
     app = make_app(tables, access=access, limits=limits, page=page, status=status, peers=peers)
     if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:

@@ -354,6 +354,10 @@ def test_a_token_opens_its_tables_and_no_others(job):
         assert ask("/timers", OTHER) == 403
         assert ask("/timers", TOKEN) == 200
         assert ask("/health", None) == 200
+        for value, said in (("Bearer wrong", "the token is unknown"), ("Basic x", "give the header Authorization: ")):
+            answer = client.get("/tables", headers={"authorization": value})
+            assert answer.status_code == 401
+            assert said in answer.json()["error"]["message"]
         listed = client.get("/tables", headers={"authorization": f"Bearer {OTHER}"}).json()
         assert [table["name"] for table in listed["tables"]] == ["count"]
         query = {"query": "select * from items"}
