@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 #: Seconds that a query's first batch waits until Spark has returned the query to the program that starts it.
 _START = 60.0
+#: Key groups that are published at the same time. Each waits for its disk or object store, and for little else.
+_PUBLISHERS = 16
 
 
 class Exports:
@@ -73,6 +76,8 @@ class Exports:
         self._positions: PositionLog | None = None
         self._logging = Lock()
         self._published = -1
+        # The report that was read last, so that it is not read from Spark again.
+        self._newest: Mapping[str, Any] | None = None
         # Of two concurrent attempts of a task, Spark may report one and keep the state of the other.
         self._publishes = (
             folder is not None
@@ -101,7 +106,7 @@ class Exports:
             lines: The names of its operators in order, grouped into chained lines.
             start: Starts it.
         """
-        self._query = None
+        self._query = self._newest = None
         self._started.clear()
         if self._folder is not None:
             self._positions = PositionLog(
@@ -136,6 +141,12 @@ class Exports:
         else:
             self._export_last()
 
+    def committed_report(self, batch: int) -> Mapping[str, Any] | None:
+        """Return Spark's report of a batch once it is committed; ``None`` before that."""
+        if self._folder is not None and self._folder.read(f"commits/{batch}") is None:
+            return None
+        return self._report(batch)
+
     def next_work(self, report: Mapping[str, Any]) -> int | None:
         """Return the processing time at which the query has work without rows.
 
@@ -164,14 +175,15 @@ class Exports:
         if self._folder.read(f"commits/{batch}") is None:
             return
         self._log_position(batch)
-        published = [
-            changelog.publish(group, *commit)
+        commits = [
+            (changelog, group, *commit)
             for operator, changelog in self._changelogs.items()
             if isinstance(changelog, StagingChangelog)
             for group, commit in staged[operator].items()
         ]
-        if all(published):
-            self._published = batch
+        with ThreadPoolExecutor(min(_PUBLISHERS, len(commits)), "keyed-publishing") as publishers:
+            if all(publishers.map(_published, commits)):
+                self._published = batch
 
     def _export_last(self) -> None:
         """Export the last committed batch, which can no longer be undone, if it has changes."""
@@ -204,12 +216,21 @@ class Exports:
         return is_quiet(report, self._changelogs) and not any(source["numInputRows"] for source in sources)
 
     def _report(self, batch: int) -> Mapping[str, Any] | None:
-        """Return Spark's report of a batch, ``None`` if it has none."""
+        """Return Spark's report of a batch, ``None`` if it has none.
+
+        A report has the counters of all key groups. So as few of them are read from Spark as possible.
+        """
+        if _is_of(self._newest, batch):
+            return self._newest
         if self._query is None:
             return None
-        reports = (self._query.lastProgress, *reversed(self._query.recentProgress))
-        # Spark also reports triggers without a batch, under the id of the next batch.
-        return next((r for r in reports if r and r["batchId"] == batch and "addBatch" in r["durationMs"]), None)
+        last = self._query.lastProgress
+        if last is None or last["batchId"] < batch:
+            return None
+        reports = [last] if last["batchId"] == batch else [*reversed(self._query.recentProgress)]
+        found = next((report for report in reports if _is_of(report, batch)), None)
+        self._newest = found or self._newest
+        return found
 
     def _sequences(self, batch: int) -> Mapping[str, int]:
         """Return the sequence of a batch, by operator, from the query's last report or the checkpoint.
@@ -234,3 +255,13 @@ class Exports:
                 reader = self._changelogs[meta.operator].reader(meta.group)
                 check_changelog(reader, meta, f"operator {meta.operator!r}, key group {meta.group}")
         return {meta.operator: meta.commit for meta in metas}
+
+
+def _published(commit: tuple[StagingChangelog, int, int, str]) -> bool:
+    changelog, group, sequence, attempt = commit
+    return changelog.publish(group, sequence, attempt)
+
+
+def _is_of(report: Mapping[str, Any] | None, batch: int) -> bool:
+    """Return true if a report is that of a batch; Spark also reports triggers without one, under the id of the next."""
+    return report is not None and report["batchId"] == batch and "addBatch" in report["durationMs"]

@@ -354,11 +354,16 @@ class SparkQuery(Shown):
     def _look(self) -> None:
         """Record the batches that were committed since the last call."""
         first = self._job.first_batch
+        if self._job.writes_here and first + self._writer.written < self.batches.stop:
+            return
         try:
             last = self.query.lastProgress
             if last is None or first + last["batchId"] < self.batches.stop:
                 return
-            found = [each for each in self.query.recentProgress if first + each["batchId"] >= self.batches.stop]
+            # A report has the counters of all key groups. Most of the time the last one is the only new one.
+            found = [last]
+            if first + last["batchId"] > self.batches.stop:
+                found = [each for each in self.query.recentProgress if first + each["batchId"] >= self.batches.stop]
         except Exception as error:
             if not is_gone(error):
                 raise

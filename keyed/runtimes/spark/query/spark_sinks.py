@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+#: Start of the name of the file that Spark's first task writes.
+_FIRST = "part-00000-"
+
+
 @attrs.frozen
 class FolderSink:
     """Parquet in a folder ``<path>/batch=<batch id>`` for each batch, on any file system."""
@@ -283,7 +287,10 @@ def _write_files(frame: DataFrame, folder: Path, batch_id: int) -> None:
             f"Parquet sink {str(folder)!r}: Spark wrote the files on other machines; give a path that all machines "
             "reach, with its scheme: hdfs://... or s3a://..., or a folder that is mounted on all"
         )
-    written = [path for path in sorted(staging.glob("part-*.parquet")) if _has_rows(path)]
+    # Of the tasks without rows only the first one writes a file.
+    written = [
+        path for path in sorted(staging.glob("part-*.parquet")) if not path.name.startswith(_FIRST) or _has_rows(path)
+    ]
     for old in folder.glob(f"part-{batch_id:010d}-*.parquet"):
         old.unlink()
     if not written and not any(folder.glob("part-*.parquet")):

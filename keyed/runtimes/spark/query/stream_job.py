@@ -234,8 +234,16 @@ class StreamJob(Job):
         tables.query = query
         ticker = None
         if ended is not None:
-            ticker = Ticker(query, ticks if "processingTime" in trigger else None, self._exports, writer, tables, ended)
+            written = writer if self.writes_here else None
+            ticker = Ticker(
+                query, ticks if "processingTime" in trigger else None, self._exports, written, tables, ended
+            )
         return query, writer, ticker
+
+    @property
+    def writes_here(self) -> bool:
+        """True if this process writes the batches, and not the server of Spark Connect."""
+        return not self._remote
 
     def values(self, batches: Collection[int]) -> list[Any]:
         """Return the values of the collecting sinks from these batches."""

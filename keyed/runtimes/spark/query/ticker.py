@@ -24,6 +24,8 @@ _LASTING = (ChangelogDiverged, CorruptionError, DefinitionError)
 _POLL = 0.2
 #: Seconds between two polls from the end of a batch's writing to Spark's report of its commit.
 _MOMENT = 0.02
+#: The same as a multiple of the duration of the last poll: a report of many key groups takes its time.
+_PAUSE = 4
 #: Seconds between two polls of a query without ticks.
 _RARELY = 1.0
 
@@ -41,7 +43,7 @@ class Ticker:
         query: The query, which was started with a tick if it has ticks.
         ticks: Its ticks; ``None`` if it has none.
         exports: Its changelogs.
-        writer: The writer of its batches.
+        writer: The writer of its batches; ``None`` if they are written in another process.
         tables: The global tables that it reads.
         ended: Called when the query has ended, or was stopped because of an error of the thread.
     """
@@ -51,7 +53,7 @@ class Ticker:
         query: StreamingQuery,
         ticks: Ticks | None,
         exports: Exports,
-        writer: Writer,
+        writer: Writer | None,
         tables: TableFiles,
         ended: Callable[[], None],
     ) -> None:
@@ -67,7 +69,7 @@ class Ticker:
         self._writer = writer
         self._tables = tables
         self._ended = ended
-        self._looked = 0.0
+        self._looked = self._next = 0.0
         self._batch = -1
         self._offset: str | None = None
         self._waits = True
@@ -79,16 +81,24 @@ class Ticker:
 
     def _step(self) -> float | None:
         """Poll the query periodically, and more often when a batch is about to be committed."""
-        if self._writer.written <= self._batch and time.monotonic() < self._looked + _POLL:
+        now = time.monotonic()
+        written = -1 if self._writer is None else self._writer.written
+        if now < (self._next if written > self._batch else self._looked + _POLL):
             return _MOMENT
-        self._looked = time.monotonic()
+        self._looked = now
         try:
             if not self._query.isActive:
                 self._ended()
                 return None
             if self._ticks is None:
                 return _RARELY
-            self._look(self._query.lastProgress, self._ticks)
+            report: Mapping[str, Any] | None = None
+            if self._writer is None:
+                report = self._query.lastProgress
+            elif written > self._batch:
+                report = self._exports.committed_report(written)
+                self._next = time.monotonic() + _PAUSE * (time.monotonic() - now)
+            self._look(report, self._ticks)
             self._tables.write_changed()
         except Exception as error:
             if is_gone(error):

@@ -10,6 +10,19 @@ from tests.keyed.runtimes.spark.functions import POISON, count, files_source, pa
 from tests.support.waiting import until
 
 
+def counted_property(read, name, calls):
+    def counted(query):
+        calls.append(name)
+        return read.fget(query)
+
+    return property(counted)
+
+
+def newest_batch(log):
+    last = log.reader(0).last() if log.header() else None
+    return -1 if last is None else last.batch
+
+
 def test_failures_that_pass_are_counted_and_one_that_does_not_ends_the_query(spark, tmp_path, monkeypatch, caplog):
     export, calls = Exports.export, []
     failure: Exception | None = ChangelogError("the disk is full")
@@ -52,6 +65,29 @@ def test_failures_that_pass_are_counted_and_one_that_does_not_ends_the_query(spa
     assert (query.status, query.is_active) == (Status.FAILED, False)
     assert query.metrics()["count"]["export_status"] == 2
     assert parquet_rows(tmp_path / "out")[0] == ("a", 1, 1)
+
+
+def test_spark_reports_are_read_once_a_batch_and_not_while_the_query_is_idle(spark, tmp_path, monkeypatch):
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    reads: list[str] = []
+    polls: list[str] = []
+    for name, calls in (("lastProgress", reads), ("recentProgress", reads), ("isActive", polls)):
+        monkeypatch.setattr(StreamingQuery, name, counted_property(vars(StreamingQuery)[name], name, calls))
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    counted = count(files_source(spark, tmp_path / "in"), parallelism=2, changelog=log)
+    query = counted.start(tmp_path / "out", checkpoint=tmp_path / "checkpoint", trigger="200 milliseconds")
+    until(lambda: newest_batch(log) >= 0)
+    write_file(tmp_path / "in", 1, [("a", 2, 1)])
+    until(lambda: len(parquet_rows(tmp_path / "out")) == 2)
+    ticker = query._ticker
+    until(lambda: ticker._due is None and newest_batch(log) == ticker._batch == ticker._writer.written)
+    reads.clear()
+    polls.clear()
+    until(lambda: len(polls) > 5)
+    assert reads == []
+    query.stop()
 
 
 @pytest.mark.long
