@@ -28,7 +28,7 @@ from keyed.errors import (
     OperatorChanged,
     StateAccessError,
 )
-from keyed.recovery.cut import header_of, newest_sequence
+from keyed.recovery.cut import newest_sequence
 from keyed.recovery.origin import ancestors_of, origin_of
 from keyed.stores.database import is_interrupted, is_locked, is_refused
 from keyed.stores.version_store import Extent, Part, VersionedBatch, VersionReader, VersionStore, is_store
@@ -185,6 +185,7 @@ class Follower:
         pinned: The store, and the commits that snapshots hold.
         rebuilds: Number of rebuilds from the beginning of a changelog since the store was opened, because it could not
             resume.
+        is_gone: True if the last poll did not find the changelog, or its commits, that an earlier one found.
     """
 
     def __init__(
@@ -206,6 +207,7 @@ class Follower:
             raise
         self.pinned = PinnedStore(store)
         self.rebuilds = 0
+        self.is_gone = False
         self._history_ms = history_ms
         self._lock = threading.Lock()
         self._states: dict[str, Any] = {}
@@ -238,8 +240,27 @@ class Follower:
                     f"{self._store.path} was deleted or replaced while these tables were open in it; close them and "
                     "open them again: they are rebuilt from the changelog"
                 )
-            with self._log.opened(self._is_written) as header:
-                return 0 if header is None else self._apply(header)
+            with self._log.opened() as header:
+                if header is None:
+                    self._check_unwritten()
+                    return 0
+                return self._apply(header)
+
+    def _check_unwritten(self) -> None:
+        """Check that a changelog that is not there was not written before.
+
+        Raises:
+            ChangelogError: It was.
+        """
+        if not self._is_written:
+            return
+        self.is_gone = True
+        extent = self._store.extent
+        when = "before its first batch was applied" if extent is None else f"after batch {batch_id(extent.batch)}"
+        raise ChangelogError(
+            f"{self.changelog} of operator {self.operator!r} is gone: it was deleted or moved {when}, and the tables get "
+            "no other batches; put it back, and they continue"
+        )
 
     def _apply(self, header: LogHeader) -> int:
         """Apply the new commits of the changelog. Returns the number of their records."""
@@ -262,6 +283,9 @@ class Follower:
             )
         known = extent.batch if extent is not None and extent.log_id == header.log_id else 0
         newest = newest_sequence(self._log.readers, known)
+        if known and not newest:
+            self._check_unwritten()
+        self.is_gone = False
         if not newest or (newest == known and not self.pinned.damage):
             return 0
         self._is_written = True
@@ -304,12 +328,16 @@ class Follower:
         Raises:
             ChangelogError: The changelog cannot be read, or is damaged.
         """
-        with self._lag_lock, self._lagging.opened(self._is_written) as header:
+        with self._lag_lock, self._lagging.opened() as header:
             if header is None:
+                self._check_unwritten()
                 return Lag(0, 0.0)
             extent = self._store.extent
             at = extent.batch if extent is not None and extent.log_id == header.log_id else 0
-            behind = [_behind(reader, at) for reader in self._lagging.readers]
+            found = [_behind(reader, at) for reader in self._lagging.readers]
+            behind = [each for each in found if each is not None]
+            if at and len(behind) < len(found):
+                self._check_unwritten()
         return Lag(
             sum(records for records, _ in behind), max((milliseconds for _, milliseconds in behind), default=0) / 1000
         )
@@ -485,16 +513,13 @@ class _Log:
         self._failed = False
 
     @contextmanager
-    def opened(self, is_written: bool) -> Iterator[LogHeader | None]:
-        """Return its current identity, ``None`` if it is not written yet.
+    def opened(self) -> Iterator[LogHeader | None]:
+        """Return its current identity, ``None`` if it does not exist.
 
         A reader that has it cheaply is used, unless the previous use of the context ended with an error.
 
-        Args:
-            is_written: True if it is known to have been written, so that an unwritten one is an error.
-
         Raises:
-            ChangelogError: It cannot be read, or is not written any more.
+            ChangelogError: It cannot be read.
         """
         try:
             header = None
@@ -502,7 +527,7 @@ class _Log:
             if isinstance(first, IdentifiedReader):
                 header = first.header()
             if header is None:
-                header = header_of(self._changelog) if is_written else self._changelog.header()
+                header = self._changelog.header()
             if header is not None and header != self._header:
                 groups = range(header.parallelism) if self._groups is None else self._groups
                 self.readers = [self._changelog.reader(group) for group in groups if group < header.parallelism]
@@ -631,10 +656,16 @@ def _differences(old: Iterator[_Entry], new: Iterator[_Entry]) -> Iterator[Chang
             before, after = next(old, None), next(new, None)
 
 
-def _behind(reader: ChangelogReader, at: int) -> tuple[int, int]:
-    """Return the records after a sequence, and the milliseconds of processing time from it to the newest commit."""
+def _behind(reader: ChangelogReader, at: int) -> tuple[int, int] | None:
+    """Return the records after a sequence, and the milliseconds of processing time from it to the newest commit.
+
+    Returns:
+        ``None`` if there is no commit.
+    """
     last = reader.last()
-    if last is None or last.sequence <= at:
+    if last is None:
+        return None
+    if last.sequence <= at:
         return 0, 0
     try:
         markers = [commit for commit, _ in reader.commits(max(at - 1, 0), last.sequence)]

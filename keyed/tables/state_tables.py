@@ -320,6 +320,11 @@ class StateTables(_Tables):
         return "" if error is None else f"{type(error).__name__}: {error}"
 
     @property
+    def is_gone(self) -> bool:
+        """True if the last poll did not find a changelog that was followed; the tables stay at their batch."""
+        return any(getattr(operator.source, "is_gone", False) for operator in self._operators.values())
+
+    @property
     def failures(self) -> int:
         """Number of failed polls of the thread of `start` so far."""
         return self._following.failures
@@ -399,7 +404,7 @@ class StateTables(_Tables):
             The newest batch.
 
         Raises:
-            TimeoutError: It did not come in time.
+            TimeoutError: It did not come in time; the message has `trouble`, if there is any.
             DefinitionError: ``position`` is neither.
             KeyedError: The error that ended following.
         """
@@ -407,7 +412,11 @@ class StateTables(_Tables):
         if type(batch) is not int:
             raise DefinitionError(f"wait_for({position!r}): give the id of a batch, or a Position")
         if not self._wait(lambda: self.batch >= batch, timeout):
-            raise TimeoutError(f"wait_for({batch}): the tables are at batch {self.batch} after {timeout:g} s")
+            trouble = self.trouble
+            raise TimeoutError(
+                f"wait_for({batch}): the tables are at batch {self.batch} after {timeout:g} s"
+                f"{f'; their last poll failed: {trouble}' if trouble else ''}"
+            )
         return self.batch
 
     def _feed(self, operator: Operator) -> Feed:

@@ -186,7 +186,7 @@ class _Server:
         if self.tables.status is Status.FOLLOWING:
             age = self.tables.age
             batch = self.tables.batch
-            is_fresh = batch >= 0 and age is not None and age <= within
+            is_fresh = batch >= 0 and age is not None and age <= within and not self.tables.is_gone
             described |= {"batch": batch, "age": age}
         described |= {"ready": is_fresh, "within": within}
         return JSONResponse(described, status_code=200 if is_fresh else 503)
@@ -253,9 +253,13 @@ class _Server:
     async def openapi(self, request: Request) -> Response:
         return JSONResponse(OPENAPI)
 
-    def _described(self, open_to: frozenset[str]) -> dict[str, Any]:
+    def _job(self, open_to: frozenset[str]) -> dict[str, Any]:
+        """Return the job's own status; nothing for tokens of some tables."""
+        return dict(self.job_status()) if ALL_TABLES in open_to else {}
+
+    def _described(self, open_to: frozenset[str], job: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the description of the newest batch; for tokens of some tables only the parts about these."""
-        job = dict(self.job_status()) if ALL_TABLES in open_to else {}
+        job = self._job(open_to) if job is None else job
         return {"batch": self.tables.batch, "positions": self._positions(open_to), "job": job}
 
     def _positions(self, open_to: frozenset[str]) -> dict[str, Any]:
@@ -283,7 +287,10 @@ class _Server:
     async def batches(self, request: Request) -> ASGIApp:
         open_to = self._tables_open_to(request)
         self._check_streams()
-        return self._stream(request, BatchEvents(lambda: self.tables.batch, lambda: self._described(open_to)))
+        events = BatchEvents(
+            lambda: self.tables.batch, partial(self._job, open_to), partial(self._described, open_to)
+        )
+        return self._stream(request, events)
 
     async def open_session(self, request: Request) -> Response:
         try:

@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 #: Seconds of silence after which a comment is sent, so that proxies keep the connection open.
 _SILENCE = 15.0
 _LOOK_AGAIN = 1.0
+#: Number of streams that read at a time, each in a thread. More threads would not read faster, but the event loop, and
+#: with it every other request, would wait for all of them at each system call, until they release the interpreter lock.
+_READING = 2
 _ENDED = (Status.FAILED, Status.CLOSED)
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -42,6 +45,7 @@ class Watch:
         dropped_for_memory: Number of connections that were dropped because unread answers took too much memory.
         resets: Number of times that a reader got the whole state again because it was too far behind.
         is_over: True if the server is shutting down, and all streams end.
+        reading: Held by a stream while it reads.
     """
 
     def __init__(self, tables: StateTables) -> None:
@@ -50,6 +54,7 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
         self.streams = self.dropped = self.dropped_for_memory = self.resets = 0
         self.is_over = False
+        self.reading = asyncio.Semaphore(_READING)
 
     def count_dropped_for_memory(self) -> None:
         """Count a connection that was dropped because unread answers took too much memory."""
@@ -134,25 +139,40 @@ class ChangeEvents:
 class BatchEvents:
     """The newest batch, and then each newer one that is seen. Batches in between are skipped.
 
+    If the job's own status changes without a batch, as when it ends, the batch is sent again with the new status.
+
     Args:
         batch: Returns the id of the newest batch.
-        describe: Returns its description.
+        job: Returns the job's own status.
+        describe: Returns the description of the newest batch, with this status of the job.
     """
 
     resets = 0
 
-    def __init__(self, batch: Callable[[], int], describe: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        batch: Callable[[], int],
+        job: Callable[[], dict[str, Any]],
+        describe: Callable[[dict[str, Any]], dict[str, Any]],
+    ) -> None:
         self._batch = batch
+        self._job = job
         self._describe = describe
-        self._sent_batch = -1
+        self._sent: tuple[int, dict[str, Any]] = -1, {}
+        self._was_sent = False
 
     def take(self) -> bytes:
         """Return the newest batch as an event ``batch``, unless it was sent already."""
-        batch = self._batch()
-        if batch == self._sent_batch:
+        batch, sent = self._batch(), self._sent[0]
+        # A status that changes all the time is not sent again before the stream has waited for a batch.
+        if batch == sent and (self._was_sent or batch < 0):
+            self._was_sent = False
             return b""
-        self._sent_batch = batch
-        return _event(str(batch), "batch", self._describe())
+        now = batch, self._job()
+        if now == self._sent:
+            return b""
+        self._sent, self._was_sent = now, True
+        return _event(str(batch), "batch", self._describe(now[1]))
 
 
 class EventStream:
@@ -202,7 +222,8 @@ class EventStream:
         while not self._watch.is_over:
             try:
                 before = self._watch.batch
-                events = await asyncio.to_thread(self._events.take)
+                async with self._watch.reading:
+                    events = await asyncio.to_thread(self._events.take)
             except Exception as error:  # noqa: BLE001 - the reader gets it
                 # The error that ended following was logged at that time.
                 if not isinstance(error, KeyedError) and error.__cause__ is None:

@@ -7,6 +7,7 @@ import errno
 import gc
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -379,6 +380,29 @@ def test_a_folder_that_is_deleted_under_its_follower_is_noticed(log, tmp_path, a
                 tables["count"]
     with open_tables(log, tmp_path / "tables") as tables:
         assert contents(tables.start()) == EXPECTED
+
+
+@pytest.mark.parametrize("lost", ["", "header", "groups/00000"], ids=["folder", "header", "group"])
+def test_a_changelog_that_is_deleted_under_its_follower_is_gone(log, tmp_path, lost):
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.start(every=0.01)
+        batch = tables.batch
+        assert not tables.is_gone
+        (tmp_path / "log" / lost).rename(tmp_path / "away")
+        until(lambda: tables.is_gone)
+        gone = rf"ChangelogError: .*log.* of operator 'Count' is gone: it was deleted or moved after batch {batch}, "
+        assert re.match(gone, tables.trouble)
+        with pytest.raises(ChangelogError, match=f"is gone.* after batch {batch},"):
+            tables.lag()
+        # It answers from its copy, and a wait for more names the reason.
+        assert contents(tables) == EXPECTED
+        with pytest.raises(TimeoutError, match=f"at batch {batch} after 0.01 s; their last poll failed: .* is gone"):
+            tables.wait_for(batch + 1, timeout=0.01)
+        (tmp_path / "away").rename(tmp_path / "log" / lost)
+        until(lambda: not tables.is_gone)
+        assert tables.trouble == ""
+        with pytest.raises(TimeoutError, match=r"after 0.01 s$"):
+            tables.wait_for(batch + 1, timeout=0.01)
 
 
 def test_a_reader_of_a_folder_that_is_deleted_notices(log, tmp_path):

@@ -394,7 +394,7 @@ export function follow(path, kinds, { signal, onEvent, onState = () => {} }) {
 
 // The page ------------------------------------------------------------------------------------------------------------
 
-const STATES = { connecting: "connecting", live: "live", lost: "connection lost, trying again", failed: "failed" };
+const STATES = { connecting: "connecting", live: "connected", lost: "connection lost, trying again", failed: "failed" };
 
 const watermarkOf = (status) => Math.min(...Object.values(status.positions).map((position) => position.watermark));
 /** Whether the input has ended and all of it has been worked on. */

@@ -161,7 +161,7 @@ def test_readers_that_leave_as_a_batch_comes_leave_no_writers(job, monkeypatch):
             sent.append(message)
 
         def started(event: asyncio.Event) -> asyncio.Task[None]:
-            stream = EventStream(BatchEvents(lambda: watch.batch, dict), watch, 30.0, str)
+            stream = EventStream(BatchEvents(lambda: watch.batch, dict, dict), watch, 30.0, str)
             return asyncio.create_task(stream({}, partial(receive_when, event), send))
 
         streams = [started(event) for event in left]

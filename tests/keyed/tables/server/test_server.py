@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -26,7 +26,8 @@ import keyed
 from keyed import background
 from keyed import windows as w
 from keyed.tables import StateTables, open_tables
-from keyed.tables.server import Access, Limits, make_app, serve
+from keyed.tables.server import Access, Limits, event_stream, make_app, serve
+from keyed.tables.server.event_stream import BatchEvents, ChangeEvents
 from keyed.testing import KeyedTestHarness
 from tests.support.waiting import until
 
@@ -164,7 +165,7 @@ def test_ready_is_freshness_within_a_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(background, "_FIRST_WAIT", 0.0)
     monkeypatch.setattr(background, "_LONGEST_WAIT", 0.0)
     changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    header = tmp_path / "log" / "header"
+    header, away = tmp_path / "log" / "header", tmp_path / "log" / "away"
     with (
         KeyedTestHarness(Orders(), key=lambda value: value[0], changelog=changelog) as harness,
         open_tables(changelog, tmp_path / "tables") as tables,
@@ -175,19 +176,27 @@ def test_ready_is_freshness_within_a_bound(tmp_path, monkeypatch):
         tables.start(every=0.02)
         ready = client.get("/ready")
         assert (ready.status_code, ready.json()["ready"], ready.json()["batch"]) == (200, True, tables.batch)
-        header.rename(tmp_path / "log" / "away")
+        header.rename(away)
+        # It cannot be read.
+        header.mkdir()
         until(lambda: tables.trouble)
         # It answers, and may be behind: by no more than this yet.
         assert client.get("/health").status_code == 200
         assert client.get("/ready").status_code == 200
         old = client.get("/ready", params={"within": "0.000001"})
         assert (old.status_code, old.json()["ready"]) == (503, False)
-        assert "does not exist yet" in old.json()["error"]
+        assert "Is a directory" in old.json()["error"]
         assert client.get("/tables/count/keys/ann").json()["value"] == 1
         assert re.search(r"keyed_tables_failures_total [1-9]", client.get("/metrics").text)
         for wrong in ("0", "-1", "nan", "inf", "soon"):
             assert client.get("/ready", params={"within": wrong}).status_code == 400
-        (tmp_path / "log" / "away").rename(header)
+        header.rmdir()
+        # Where it is gone, nothing can follow, whatever the bound.
+        until(lambda: client.get("/ready").status_code == 503)
+        assert client.get("/ready", params={"within": "300"}).status_code == 503
+        assert "is gone" in client.get("/ready").json()["error"]
+        assert client.get("/health").status_code == 200
+        away.rename(header)
         until(lambda: not tables.trouble)
         assert client.get("/ready").json()["ready"] is True
         assert "error" not in client.get("/ready").json()
@@ -496,6 +505,66 @@ def test_batches_are_told_with_what_the_job_says_of_itself(job):
         assert second["batch"] > first["batch"]
         assert second["positions"]["function"]["hash"] != first["positions"]["function"]["hash"]
         assert client.get("/status").json()["batch"] == second["batch"]
+
+
+def test_a_job_that_ends_without_a_batch_is_told(job, monkeypatch):
+    monkeypatch.setattr(event_stream, "_SILENCE", 0.02)
+    calls: list[str] = []
+
+    def status():
+        calls.append("")
+        return {"job": found}
+
+    found = background.Status.FOLLOWING.value
+    with (
+        served(job[1], status=status) as address,
+        httpx.Client(base_url=address, timeout=300) as client,
+        client.stream("GET", "/batches") as stream,
+    ):
+        told = events(stream.iter_lines())
+        _, _, first = next(told)
+        assert first["job"] == {"job": "following"}
+        # It is the same at the next looks, so nothing is sent.
+        until(lambda: len(calls) > 3)
+        found = background.Status.CLOSED.value
+        assert next(told)[2] == first | {"job": {"job": "closed"}}
+
+
+def test_a_status_that_changes_at_every_look_is_sent_once_for_each_wait():
+    looks = iter(range(100))
+    events = BatchEvents(lambda: 3, lambda: {"look": next(looks)}, lambda job: {"job": job})
+    assert [bool(events.take()) for _ in range(6)] == [True, False] * 3
+
+
+def test_few_streams_read_at_a_time_however_many_are_open(job, monkeypatch):
+    """A thread for each would keep the event loop, and so ``/health``, waiting for the interpreter lock."""
+    reading: list[int] = []
+    go_on = threading.Event()
+    take = ChangeEvents.take
+
+    def slow(self):
+        reading.append(threading.get_ident())
+        go_on.wait(300)
+        return take(self)
+
+    monkeypatch.setattr(ChangeEvents, "take", slow)
+    with (
+        served(job[1]) as address,
+        httpx.Client(base_url=address, timeout=300) as client,
+        ExitStack() as stack,
+    ):
+        try:
+            streams = [stack.enter_context(client.stream("GET", "/tables/count/changes")) for _ in range(8)]
+            lines = [stream.iter_lines() for stream in streams]
+            assert {next(each) for each in lines} == {"retry: 1000"}
+            until(lambda: len(reading) >= 2)
+            # Each of them has had its turn since.
+            assert client.get("/health").status_code == 200
+            assert client.get("/tables/count/keys/ann").status_code == 200
+            assert len(reading) == 2
+        finally:
+            go_on.set()
+        assert {next(events(each))[1] for each in lines} == {"snapshot"}
 
 
 def test_two_servers_over_one_changelog_go_on_where_the_other_ended(job, tmp_path):
