@@ -14,7 +14,8 @@ import msgspec
 from keyed.changelog.model import batch_id
 from keyed.cli.command import Command, check_checkpoint, session_for
 from keyed.cli.shown_rows import clock_text, print_rows
-from keyed.content.addresses import key_of, namespace_of, state_id_of
+from keyed.codec.state_schema import is_shown_as_another, shown_tables
+from keyed.content.addresses import key_of, state_id_of
 from keyed.content.contents import content_blocks
 from keyed.content.table_entries import entries_of
 from keyed.content.table_entries import tables_of as converters_of
@@ -26,9 +27,9 @@ from keyed.runtimes.recovering import operators_of
 from keyed.tables.entries import EntryReader
 from keyed.tables.json_values import as_json
 from keyed.tables.json_values import key_of as key_of_text
-from keyed.tables.operator_table import OperatorTableReader, is_shown_as_another, tables_of
+from keyed.tables.operator_table import OperatorTableReader
 from keyed.tables.state_table import timer_of
-from keyed.tables.stored_entries import Names
+from keyed.tables.stored_entries import shown_entries
 
 _TIMERS = "timers"
 
@@ -74,20 +75,20 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
     """
     where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
     readers = {int(state["id"]): EntryReader(state) for state in meta.states.values()}
-    tables = tables_of(meta.states, meta.operator)
+    tables = shown_tables(meta.states, meta.operator)
     by_name = {reader.schema.name: reader for reader in readers.values()}
     whole: OperatorTableReader | None = None
     states: dict[str, dict[str, Any]] = {}
     for name, state in tables.items():
-        shown = by_name[state]
+        table = by_name[state]
         if is_shown_as_another(meta.states[state]):
-            shown = whole = OperatorTableReader(meta.operator, meta.states[state])
-        states[name] = {"kind": shown.schema.kind, "types": shown.types, "entries": 0, "bytes": 0}
+            table = whole = OperatorTableReader(meta.operator, meta.states[state])
+        states[name] = {"kind": table.schema.kind, "types": table.types, "entries": 0, "bytes": 0}
     names_of = {state: name for name, state in tables.items()}
     states[_TIMERS] = {"kind": _TIMERS, "types": "", "entries": 0, "bytes": 0}
     wanted: Any = None
     found: list[dict[str, Any]] = []
-    stored: list[tuple[EntryReader, bytes, bytes, bytes]] = []
+    stored: list[tuple[bytes, bytes, bytes]] = []
     converters = converters_of(meta.states, where)
     for block in content_blocks(committed(log, meta, where), meta.states):
         for prefix, sub, value in entries_of(block, converters, where):
@@ -108,30 +109,16 @@ def inspect_group(meta: GroupMeta, log: GroupLog, key: str | None = None) -> Ins
                     {"state": name, "entry": timer.name, "value": timer.timestamp, "about": timer.domain.value}
                 )
             elif here == wanted and reader is not None:
-                stored.append((reader, prefix, sub, value))
-    naming = {reader.schema.named_by for reader in readers.values()}
-    pairs = {
-        reader.schema.name: Names(reader.value(value))
-        for reader, prefix, _, value in stored
-        if reader.schema.name in naming and namespace_of(prefix) is None
-    }
-    of_table: list[tuple[bytes, bytes, bytes]] = []
-    for reader, prefix, sub, value in stored:
-        head = reader.head_of(prefix)
-        names = pairs.get(reader.schema.named_by or "", Names())
-        named = head + names.shown(prefix[len(head) :])
-        if whole is not None and whole.inner.schema.name == reader.schema.name:
-            of_table.append((named, sub, value))
-        elif reader.schema.name in names_of:
-            found += [
-                {"state": reader.schema.name, "entry": entry.entry, "value": entry.value, "about": entry.namespace}
-                for entry in reader.entries(named, sub, value)
-            ]
-    if whole is not None:
-        rows = whole.rows_by_sub(sorted(of_table), (meta.watermark, meta.processing_time))
+                stored.append((prefix, sub, value))
+    for name, state in tables.items():
+        reader = by_name[state]
+        entries = shown_entries(reader, by_name.get(reader.schema.named_by or ""), stored)
+        if whole is not None and whole.inner.schema.name == state:
+            shown = whole.rows_of_entries(entries, (meta.watermark, meta.processing_time))
+        else:
+            shown = (each for entry in entries for each in reader.entries(*entry))
         found += [
-            {"state": meta.operator, "entry": whole.decode_sub(sub), "value": whole.value(value), "about": None}
-            for sub, value in rows.items()
+            {"state": name, "entry": entry.entry, "value": entry.value, "about": entry.namespace} for entry in shown
         ]
     return Inspected(
         operator=meta.operator,

@@ -145,6 +145,43 @@ def _describe_ttl(ttl: Any) -> dict[str, Any] | None:
     }
 
 
+#: Windows store the states of their process function under this and the name that the user gave them.
+_OF_PROCESS = "process_"
+
+
+def is_shown_as_another(described: Mapping[str, Any]) -> bool:
+    """Return true if a described state is not a table by itself."""
+    return "shown_as" in described["schema"]
+
+
+def shown_tables(states: Mapping[str, Any], operator: str) -> dict[str, str]:
+    """Return the states that users see, by the names of their tables.
+
+    A table has the name that the user gave the state. The one table of a library's operator has the operator's name;
+    the operator's other states are not tables.
+
+    Args:
+        states: Descriptions of the states with their ids, by their stored names, as commits have them.
+        operator: Name of the operator.
+    """
+    views = {
+        state: described["schema"]["shown_as"]["view"] if is_shown_as_another(described) else None
+        for state, described in states.items()
+    }
+    of_operator = [(operator, state) for state, view in views.items() if view]
+    found = dict(of_operator)
+    for state, view in views.items():
+        if view is None:
+            given = state.removeprefix(_OF_PROCESS) if of_operator else state
+            found[state if given in found else given] = state
+    return found
+
+
+def described_as(described: Mapping[str, Any], table: str) -> dict[str, Any]:
+    """Return the description of a state with the name of its table, for readers and messages."""
+    return {**described, "schema": {**described["schema"], "name": table}}
+
+
 def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> None:
     """Check that the stored states of an operator can be read with its present declarations.
 
@@ -160,17 +197,24 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
         StateSchemaChanged: A state is no longer declared, or its kind, types, or clock of its time to live changed.
     """
     declared = {schema.name: schema for schema in new}
-    for stored in old:
+    before = {schema.name: schema for schema in old}
+    for stored in before.values():
         schema = declared.get(stored.name)
         reason = "it is no longer declared, and its values would be lost" if schema is None else _why(stored, schema)
         if reason is not None:
             if schema is None and stored.shown_as is not None:
                 # Another layout has a different state.
                 schema = next((each for each in declared.values() if (each.shown_as or {}).get("view")), None)
+            described = {name: {"schema": each.to_json()} for name, each in {**declared, **before}.items()}
+            names = {state: table for table, state in shown_tables(described, "").items() if table}
+            there, now = (
+                each and attrs.evolve(each, name=names.get(each.name, each.name)) for each in (stored, schema)
+            )
+            assert there is not None
             raise StateSchemaChanged(
-                f"{stored.subject} does not fit what is stored: {reason}.\n"
-                f"  stored:   {stored}\n"
-                f"  declared: {schema or 'nothing'}\n"
+                f"{there.subject} does not fit what is stored: {reason}.\n"
+                f"  stored:   {there}\n"
+                f"  declared: {now or 'nothing'}\n"
                 f"{_other_kind_of_function(stored, declared)}"
                 "Declare it as it was, and the new state under another name; restore from a changelog with migrate="
                 "keyed.StateMigration(...), which renames states and adds fields; or start with a new checkpoint"

@@ -11,6 +11,7 @@ import attrs
 
 from keyed.changelog.model import Blocks, Changelog, Commit, sequence_of
 from keyed.changelog.objects import changelog_at
+from keyed.codec.state_schema import described_as, shown_tables
 from keyed.content.addresses import expiry, split_value, state_id_of
 from keyed.content.blocks import TableDelta
 from keyed.content.delta import deltas
@@ -28,7 +29,7 @@ class StateChange:
     Attributes:
         commit: The marker of the commit: its `batch`, its key group, its clocks. For a `snapshot` it is not a change,
             but a part of the group's complete state.
-        state: Name of the state.
+        state: Name of the state's table: of windows, that of the operator.
         key: The key of ``key_by``: one value, or a tuple of several; ``None`` in a broadcast state.
         namespace: The namespace beside the key; ``None`` is the state itself.
         entry: The entry within the state: the map key of a map, (batch, index) of a list element, the timestamp of a
@@ -60,11 +61,15 @@ def read_changelog(
 ) -> Iterator[StateChange]:
     """Read the committed changes, batch by batch, up to the newest batch that all key groups have.
 
+    Windows are read as they are stored, with accumulators and not results; `keyed.tables.open_tables` has subscriptions
+    to results.
+
     It ends after a complete batch. To continue later, give ``from_`` the number after that of the last change's batch.
 
     Args:
         changelog: The changelog, or the URL of one in an object store.
-        state: Name of the one state to read; all by default. Timers are omitted.
+        state: Name of the one table to read; all by default. Timers, and inner states of windows and
+            aggregates, are omitted.
         from_: Id of the batch to begin with. By default the beginning: a snapshot, if there is one.
         until: Id of the batch to end with.
         value_type: Type of the state's values, elements, map values or accumulators. By default plain values have their
@@ -88,7 +93,7 @@ def read_changelog(
         *(reader.commits(max(sequence_of(from_) - 1, 0), end) for reader in readers),
         key=lambda found: found[0].sequence,
     )
-    return _changes(commits, _Decoders(state, value_type, map_key_type)) if end > 0 else iter(())
+    return _changes(commits, _Decoders(header.operator, state, value_type, map_key_type)) if end > 0 else iter(())
 
 
 def _changes(commits: Iterator[tuple[Commit, Blocks]], decoders: _Decoders) -> Iterator[StateChange]:
@@ -113,7 +118,8 @@ def _changes(commits: Iterator[tuple[Commit, Blocks]], decoders: _Decoders) -> I
 class _Decoders:
     """Decodes the entries of the requested states, by the descriptions in the commits."""
 
-    def __init__(self, only: str | None, value_type: Any, map_key_type: Any) -> None:
+    def __init__(self, operator: str, only: str | None, value_type: Any, map_key_type: Any) -> None:
+        self._operator = operator
         self._only = only
         self._types = value_type, map_key_type
         self._described: Any = None
@@ -124,12 +130,14 @@ class _Decoders:
         described = commit.states
         if described == self._described:
             return
-        if self._only is not None and self._only not in described:
-            names = ", ".join(sorted(described)) or "none"
+        tables = shown_tables(described, self._operator)
+        if self._only is not None and self._only not in tables:
+            names = ", ".join(sorted(tables)) or "none"
             raise ChangelogError(f"there is no state {self._only!r} in batch {commit.batch}; its states are: {names}")
         self._described, self._states = described, {}
-        for name, state in described.items():
+        for name, stored in tables.items():
             if self._only in (None, name):
+                state = described_as(described[stored], name)
                 self._states[int(state["id"])] = decoder = EntryDecoder(state)
                 value_type, map_key_type = self._types
                 if value_type is not None:

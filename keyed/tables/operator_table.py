@@ -7,7 +7,7 @@ namespace, and the encoded tuple of its bounds. Its value is what the class comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from importlib import import_module
 from itertools import groupby
@@ -19,7 +19,7 @@ from keyed.codec.values import value_codec
 from keyed.durations import instant_ms, instant_of
 from keyed.errors import CorruptionError, DefinitionError
 from keyed.stores.database import successor
-from keyed.tables.entries import EntryReader
+from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.stored_entries import StoredEntries
 
 if TYPE_CHECKING:
@@ -28,22 +28,6 @@ if TYPE_CHECKING:
 _NONE, _TUPLE = encode_key(None), encode_key(())[:1]
 _Change = tuple[bytes, bytes, bytes | None, bytes | None]
 _Stored = tuple[bytes, bytes, bytes]
-
-
-def is_shown_as_another(described: Mapping[str, Any]) -> bool:
-    """Return true if a state is not a table by itself."""
-    return "shown_as" in described["schema"]
-
-
-def tables_of(states: Mapping[str, Any], operator: str) -> dict[str, str]:
-    """Return the states that an operator's tables show, by the names of the tables."""
-    found = {}
-    for state, described in states.items():
-        if not is_shown_as_another(described):
-            found[state] = state
-        elif described["schema"]["shown_as"]["view"]:
-            found[operator] = state
-    return found
 
 
 class OperatorTableReader(EntryReader):
@@ -127,6 +111,12 @@ class OperatorTableReader(EntryReader):
 
         rows = self.rows_of.rows(stored(), clocks)
         return dict(sorted((self.address(b"", window)[1], value) for window, value in rows.items()))
+
+    def rows_of_entries(self, entries: list[_Stored], clocks: tuple[int, int]) -> Iterator[Entry]:
+        """Yield the rows of all keys from their stored entries in the order of their addresses."""
+        for head, of_key in groupby(entries, lambda entry: self.head_of(entry[0])):
+            for sub, value in self.rows_by_sub(list(of_key), clocks).items():
+                yield Entry(decode_key_at(head, 3)[0], None, self.decode_sub(sub), self.value(value))
 
     def range_of(self, head: bytes, first: bytes, end: bytes) -> tuple[bytes, bytes]:
         """Return the range of stored addresses from which the rows of a key within a range are computed."""

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 import attrs
 
 from keyed.changelog.model import batch_id, sequence_of
+from keyed.codec.state_schema import described_as, is_shown_as_another, shown_tables
 from keyed.content.addresses import decode_time, key_of, split_value
 from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
 from keyed.durations import MAX_TIMESTAMP, instant_ms, instant_of
@@ -25,12 +26,7 @@ from keyed.stores.database import successor
 from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.follower import FolderReader, Follower, shown_groups
-from keyed.tables.operator_table import (
-    OperatorTableEntries,
-    OperatorTableReader,
-    is_shown_as_another,
-    tables_of,
-)
+from keyed.tables.operator_table import OperatorTableEntries, OperatorTableReader
 from keyed.tables.stored_entries import NamedEntries, StoredEntries
 
 AsOf = int | datetime | None
@@ -163,9 +159,10 @@ class Operator:
             f"({_shown(store.batch(extent.oldest).processing_time)})"
         )
 
-    def reader(self, state: str, states: Mapping[str, Any], *, as_stored: bool) -> EntryReader:
+    def reader(self, described: dict[str, Any], *, as_stored: bool) -> EntryReader:
         """Return the reader of a state, by the description in a batch, in the user's types or in the stored form."""
-        described, type_ = states[state], None if as_stored else self.types.get(state)
+        state = described["schema"]["name"]
+        type_ = None if as_stored else self.types.get(state)
         known = self._readers.get((state, as_stored))
         if known is None or known[0] != described:
             type_ = None if isinstance(type_, Function) else type_
@@ -339,15 +336,16 @@ class View:
             as_stored: Return values in their stored form, and not in the user's types.
         """
         states = self.at.states
-        tables = tables_of(states, self.operator.name)
+        tables = shown_tables(states, self.operator.name)
         if table not in tables:
             raise TableNotFound(
                 f"there is no table {table!r} in batch {batch_id(self.at.batch)} of operator {self.operator.name!r}; "
                 f"there are: {', '.join(tables) or 'none'}"
             )
-        if is_shown_as_another(states[tables[table]]):
-            return self.operator.table_reader(states[tables[table]])
-        return self.operator.reader(table, states, as_stored=as_stored)
+        state = states[tables[table]]
+        if is_shown_as_another(state):
+            return self.operator.table_reader(state)
+        return self.operator.reader(described_as(state, table), as_stored=as_stored)
 
     def live(self, reader: EntryReader, value: bytes | None) -> bytes | None:
         """Return a stored value, unless it has expired by the clocks of the batch."""
@@ -367,7 +365,7 @@ class View:
         names = reader.schema.named_by
         if names is None or names not in at.states:
             return StoredEntries(self.store, at.commit, reader)
-        return NamedEntries(self.store, at.commit, reader, self.operator.reader(names, at.states, as_stored=True))
+        return NamedEntries(self.store, at.commit, reader, self.operator.reader(at.states[names], as_stored=True))
 
     def get(self, reader: EntryReader, prefix: bytes, sub: bytes) -> bytes | None:
         """Return the stored value of an entry that is live."""

@@ -19,6 +19,7 @@ from keyed.background import Background, Status
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.model import Changelog, batch_id
 from keyed.changelog.objects import changelog_at
+from keyed.codec.state_schema import shown_tables
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError, LocalStoreError, StateAccessError, TableNotFound
 from keyed.functions import Function, declared_states
@@ -27,7 +28,6 @@ from keyed.restoring import RestorePoint
 from keyed.stores.database import is_locked
 from keyed.stores.version_store import Extent
 from keyed.tables.follower import FolderReader, Follower, Lag, shown_groups
-from keyed.tables.operator_table import tables_of
 from keyed.tables.operator_view import AsOf, Operator, Position, View, Viewing
 from keyed.tables.state_table import StateTable, TimersTable
 from keyed.tables.subscription import Feed
@@ -81,7 +81,7 @@ class _Tables(Mapping[str, StateTable]):
             operator.source.pinned.check_open()
             store = operator.source.pinned.store
             if store.extent is not None:
-                for table in tables_of(store.batch(store.extent.newest).states, operator.name):
+                for table in shown_tables(store.batch(store.extent.newest).states, operator.name):
                     found.setdefault(table, []).append((operator, table))
         return {
             name if len(places) == 1 else f"{operator.name}.{name}": (operator, name)
@@ -343,7 +343,7 @@ class StateTables(_Tables):
             name: None
             for operator, store in stores.items()
             if store.extent is not None
-            for state in tables_of(store.batch(store.extent.newest).states, operator)
+            for state in shown_tables(store.batch(store.extent.newest).states, operator)
             for name in (state, f"{operator}.{state}")
         }
         for name in self._types:

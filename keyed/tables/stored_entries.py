@@ -6,7 +6,7 @@ contents in place, and the state that ``named_by`` names maps them to their curr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,31 @@ class Names:
     def stored(self, name: bytes) -> bytes | None:
         """Return the namespace with a name; ``None`` if the name is a namespace that has another name."""
         return self._stored.get(name, None if name in self._shown else name)
+
+
+def shown_entries(
+    reader: EntryReader, naming: EntryReader | None, stored: Iterable[tuple[bytes, bytes, bytes]]
+) -> list[tuple[bytes, bytes, bytes]]:
+    """Return the entries of a state under the names of their namespaces, by address.
+
+    Args:
+        reader: The reader of the state.
+        naming: The reader of the state with the names, if there is one.
+        stored: The (prefix, sub, value) of stored entries of all states.
+    """
+    (first, end), names = reader.range, dict[bytes, Names]()
+    entries = [entry for entry in stored if first <= entry[0] < end]
+    if naming is None:
+        return sorted(entries)
+    low, high = naming.range
+    for prefix, _, value in stored:
+        if low <= prefix < high and prefix.endswith(_NONE):
+            names[first + prefix[len(low) : -len(_NONE)]] = Names(naming.value(value))
+    found = []
+    for prefix, sub, value in entries:
+        head = reader.head_of(prefix)
+        found.append((head + names.get(head, Names()).shown(prefix[len(head) :]), sub, value))
+    return sorted(found)
 
 
 class NamedEntries(StoredEntries):

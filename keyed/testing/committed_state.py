@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from keyed.codec.keys import decode_key, encode_key
+from keyed.codec.state_schema import is_shown_as_another, shown_tables
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
 from keyed.content.delta import table_keys
 from keyed.context import Timer
 from keyed.engine.key_group import KeyGroup
+from keyed.engine.meta import GroupMeta
 from keyed.errors import DefinitionError
 from keyed.functions import Function, declared_states
 from keyed.state import State
 from keyed.testing.group_set import GroupSet
-from keyed.testing.states import namespaces, state_by_key
+from keyed.testing.states import namespaces, state_by_key, windows_by_key
 from keyed.ttl import TimeDomain
+
+#: Name of the one table of an operator, which has no name of its own in a harness.
+WINDOWS = "windows"
 
 
 class CommittedState:
@@ -44,7 +49,7 @@ class CommittedState:
 
         A value or accumulator is the result of ``value()`` or ``get()``, a list is a list, a map is a dictionary in key
         order, a versioned state is a dictionary by timestamp, and a table is a list of its rows. Keys without entries
-        are omitted.
+        are omitted. Windows are the state ``"windows"``, a dictionary of results by (start, end).
 
         Args:
             name: Name of the state.
@@ -57,9 +62,15 @@ class CommittedState:
         names: set[str] = set(self._declared())
         for group in self._groups.members:
             meta, store = group.committed()
-            if meta is not None and name in meta.states:
-                found |= state_by_key(store, meta.states[name], self._declared(group).get(name), namespace)
-            names |= set(meta.states if meta is not None else ())
+            stored = {} if meta is None else self._stored_names(meta)
+            names |= stored.keys()
+            if meta is None or name not in stored:
+                continue
+            state = stored[name]
+            if not _is_computed(meta.states[state]):
+                found |= state_by_key(store, meta.states[state], self._declared(group).get(state), namespace)
+            elif namespace is None:
+                found |= windows_by_key(store, meta, state, self._groups.spec.function)
         if name not in names:
             raise DefinitionError(
                 f"state {name!r} does not exist; the states are: {', '.join(sorted(names)) or 'none'}"
@@ -76,8 +87,9 @@ class CommittedState:
         found: set[Any] = set()
         for group in self._groups.members:
             meta, store = group.committed()
-            if meta is not None and name in meta.states:
-                found |= namespaces(store, meta.states[name])
+            state = None if meta is None else self._stored_names(meta).get(name)
+            if meta is not None and state is not None and not _is_computed(meta.states[state]):
+                found |= namespaces(store, meta.states[state])
         return sorted(found, key=encode_key)
 
     @property
@@ -111,7 +123,8 @@ class CommittedState:
     def state_names(self) -> list[str]:
         """The names of the states, including those that ``open`` obtains, once an element was processed."""
         described = [group.committed()[0] for group in self._groups.members]
-        return sorted({*self._declared(), *(name for meta in described if meta for name in meta.states)})
+        found = {name for meta in described if meta for name in self._stored_names(meta)}
+        return sorted(found | {name for name, state in self._declared().items() if state.shown_as is None})
 
     def state_entries(self, key: Any = None) -> int:
         """Count the live state entries of a key or of all: values, list elements, map entries and rows."""
@@ -141,7 +154,22 @@ class CommittedState:
         """The function."""
         return self._groups.spec.function
 
+    def _stored_names(self, meta: GroupMeta) -> dict[str, str]:
+        """Return the stored names of the states by the names of their tables; states without a table have their own.
+
+        A state that only names the namespaces of another one is part of that one.
+        """
+        shown = shown_tables(meta.states, WINDOWS)
+        naming = {described["schema"].get("named_by") for described in meta.states.values()}
+        inner = {name: name for name in meta.states if name not in shown.values() and name not in naming}
+        return inner | shown
+
     def _declared(self, group: KeyGroup | None = None) -> dict[str, State]:
         """Return the declarations of states by name: those of the class, and those that a group has obtained."""
         found = {name: state for name, (_, state) in declared_states(self._groups.spec.function).items()}
         return found if group is None else found | group.declarations()
+
+
+def _is_computed(described: dict[str, Any]) -> bool:
+    """Return true if a state is shown as the one table of its operator."""
+    return is_shown_as_another(described) and bool(described["schema"]["shown_as"]["view"])

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import attrs
 
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import key_of
+from keyed.content.contents import content_blocks
 from keyed.content.delta import Delta
 from keyed.content.local_store import ReadStore
+from keyed.content.table_entries import entries_of, tables_of
+from keyed.durations import instant_ms
+from keyed.engine.meta import GroupMeta
+from keyed.functions import Function
 from keyed.state import State
 from keyed.table_declaration import TableState
 from keyed.tables.entries import EntryReader
+from keyed.tables.operator_table import OperatorTableReader
+from keyed.tables.stored_entries import shown_entries
 
 
 def state_by_key(store: ReadStore, described: dict[str, Any], declared: State | None, namespace: Any) -> dict[Any, Any]:
@@ -51,6 +59,30 @@ def namespaces(store: ReadStore, described: dict[str, Any]) -> set[Any]:
     first, end = reader.range
     found = {reader.entry(*item).namespace for item in store.items() if first <= item[0] < end}
     return found - {None}
+
+
+def windows_by_key(store: ReadStore, meta: GroupMeta, state: str, function: Function) -> dict[Any, dict[Any, Any]]:
+    """Return the rows of an operator's one table by key and window, a window as its times in milliseconds.
+
+    Args:
+        store: The key group's entries.
+        meta: Its meta record.
+        state: Stored name of the state from which the rows are computed.
+        function: The operator.
+    """
+    reader = OperatorTableReader(meta.operator, meta.states[state], function)
+    naming = None if reader.inner.schema.named_by is None else EntryReader(meta.states[reader.inner.schema.named_by])
+    where = "a local store"
+    converters = tables_of(meta.states, where)
+    blocks = content_blocks(store, meta.states)
+    changes = (change for block in blocks for change in entries_of(block, converters, where))
+    stored = [(prefix, sub, value) for prefix, sub, value in changes if value is not None]
+    found: dict[Any, dict[Any, Any]] = {}
+    entries: Any = shown_entries(reader.inner, naming, stored)
+    for row in reader.rows_of_entries(entries, (meta.watermark, meta.processing_time)):
+        window = tuple(instant_ms(bound) if isinstance(bound, datetime) else bound for bound in row.entry or ())
+        found.setdefault(row.key, {})[window] = row.value
+    return found
 
 
 def _rows_by_key(store: ReadStore, described: dict[str, Any]) -> dict[Any, Any]:

@@ -1,5 +1,6 @@
 """The table of a window operator, in every kind of query and on every path, against brute force."""
 
+import json
 import random
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -12,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
+from keyed.cli.main import main
 from keyed.tables import open_tables
 from keyed.testing import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.windows import (
     Count,
     CountEvictor,
+    EventTimeSessionWindows,
     HoppingEventTimeWindows,
     Mean,
     ProcessWindowFunction,
@@ -230,3 +233,47 @@ def test_tables_of_other_processes_know_every_aggregate():
     public = [getattr(keyed.windows, name) for name in keyed.windows.__all__]
     aggregates = {each for each in public if isinstance(each, type) and issubclass(each, ColumnAggregate)}
     assert aggregates == set(window_table._BUILT_IN.values())
+
+
+class Fired(ProcessWindowFunction):
+    total = keyed.ValueState(int, default=0)
+
+    def process(self, key, context, elements):
+        total = context.global_state(self.total)
+        total.update(total.value() + len(elements))
+        yield key, total.value()
+
+
+@pytest.mark.parametrize(
+    ("assigner", "size"), [(HoppingEventTimeWindows.of(20, 10), 20), (EventTimeSessionWindows.with_gap(3), 3)]
+)
+def test_users_see_the_names_that_they_gave(assigner, size, tmp_path, capsys):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    rows: list[dict[str, Any]] = [{"key": "a", "at": at} for at in range(0, 50, 5)]
+    watermark = keyed.bounded_out_of_orderness(milliseconds=30)
+    windows = keyed.stream(rows, timestamp="at", watermark=watermark).key_by("key").window(assigner)
+    output = windows.process(Fired(), output="key string, total bigint", name="fired", changelog=log)
+    output.run(checkpoint=tmp_path / "checkpoint", drain=False)
+    with open_tables(log, tmp_path / "copy") as tables:
+        tables.wait_for(0)
+        assert sorted(tables) == ["fired", "total"]
+        total = tables["total"].get("a")
+        assert total == tables.sql("select value from total").to_pydict()["value"][0] > 0
+    changes = list(keyed.recovery.read_changelog(log))
+    assert {change.state for change in changes} == {"fired", "total"}
+    assert [c.value for c in keyed.recovery.read_changelog(log, "total", value_type=int)][-1] == total
+    with pytest.raises(keyed.errors.ChangelogError, match=r"no state 'process_total' .* its states are: fired, total"):
+        list(keyed.recovery.read_changelog(log, "process_total"))
+    assert main(["inspect", str(tmp_path / "checkpoint"), "--key", "a", "--json"]) == 0
+    inspected = json.loads(capsys.readouterr().out)
+    assert inspected["states"].keys() == {"fired", "total", "timers"}
+    assert {entry["state"] for entry in inspected["entries"]} == {"fired", "total", "timers"}
+    with KeyedTestHarness(output.operators["fired"], key="key", watermark=watermark) as harness:
+        for row in rows:
+            harness.process(row, row["at"])
+        assert harness.state_names == ["total", "windows"]
+        assert harness.state("total")["a"] == total
+        assert {end - start for start, end in harness.state("windows")["a"]} == {size}
+        assert ", total {'a': " in repr(harness)
+        assert ", windows {'a': {(" in repr(harness)
+        assert not any(stored in repr(harness) for stored in ("window_contents", "process_total", "merging_windows"))

@@ -287,9 +287,7 @@ class _Server:
     async def batches(self, request: Request) -> ASGIApp:
         open_to = self._tables_open_to(request)
         self._check_streams()
-        events = BatchEvents(
-            lambda: self.tables.batch, partial(self._job, open_to), partial(self._described, open_to)
-        )
+        events = BatchEvents(lambda: self.tables.batch, partial(self._job, open_to), partial(self._described, open_to))
         return self._stream(request, events)
 
     async def open_session(self, request: Request) -> Response:
