@@ -47,6 +47,7 @@ DOORS = {
     "changelogs.md": ("Changelogs", ("keyed.changelog",)),
     "errors.md": ("Errors", ("keyed.errors",)),
     "extending.md": ("Extending", ("keyed.extending",)),
+    "exported-metrics.md": ("Exported metrics", ("keyed.metrics",)),
     "joins.md": ("Joins", ("keyed.joins",)),
     "pyflink.md": ("PyFlink's names", ("keyed.pyflink",)),
     "recovery.md": ("Recovery", ("keyed.recovery",)),
@@ -55,6 +56,14 @@ DOORS = {
     "vectorized.md": ("Vectorized functions and tables", ("keyed.vectorized",)),
     "windows.md": ("Windows", ("keyed.windows",)),
 }
+#: The text before the tables of exported metrics.
+METRICS = """\
+All metrics have the label `query`: `query_name`, or the name of the last operator. Those of an operator also have the
+label `operator`. The counters of operators are committed with the state: they count from the first batch of the
+checkpoint, and a batch that is run again does not count twice. A metric is missing as long as it has no value.
+
+In OpenTelemetry the names have a dot after `keyed` and no `_total`: `keyed_rows_in_total` is `keyed.rows_in`. Labels
+are attributes."""
 #: What belongs on a page although it is not imported from `keyed` itself: things that a call hands out.
 BESIDE = {
     "streams.md": (
@@ -120,8 +129,24 @@ def pages() -> dict[Path, str]:
         public = importlib.import_module("keyed").__all__
         named = [(f"keyed.{name}" if name in public else path, name, thing) for path, name, thing in things]
         made[page] = _page(title, _rendered(about), [*named, *_beside(page)])
+    made["exported-metrics.md"] += "\n" + _metrics()
     made["support.md"] = importlib.import_module("tests.support.features").page()
     return {REFERENCE / page: text for page, text in made.items()}
+
+
+def _metrics() -> str:
+    """Return the tables of exported metrics."""
+    definitions = importlib.import_module("keyed.runtimes.job_metrics")
+    parts = ["## The metrics", METRICS]
+    titles = (("Of the query", definitions.OF_QUERY), ("Of each operator", definitions.OF_OPERATORS))
+    for title, metrics in titles:
+        rows = [
+            f"| `{each.prometheus_name}` | {each.kind}, {each.unit} | {each.meaning} | {each.worry} |"
+            for each in metrics
+        ]
+        head = "| Prometheus | kind, unit | meaning | worry when |\n|---|---|---|---|\n"
+        parts += [f"### {title}", head + "\n".join(rows)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _names(package: str) -> list[tuple[str, Any]]:

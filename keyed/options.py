@@ -10,6 +10,7 @@ import attrs
 
 from keyed.changelog.model import Changelog
 from keyed.errors import DefinitionError
+from keyed.metrics import OpenTelemetry, Prometheus
 from keyed.operators import Store
 from keyed.restoring import RestorePoint
 from keyed.results import Progress, RestoreProgress
@@ -35,6 +36,7 @@ class RunOptions(TypedDict, total=False):
     group_access: bool
     tables: str | os.PathLike[str] | None
     record: str | os.PathLike[str] | None
+    metrics: Prometheus | OpenTelemetry | None
     query_name: str | None
     rows_per_batch: int | None
     processing_time: Callable[[], int] | None
@@ -62,6 +64,7 @@ class Options:
     query_name: str | None = None
     tables: str | os.PathLike[str] | None = None
     record: str | os.PathLike[str] | None = None
+    metrics: Prometheus | OpenTelemetry | None = None
 
     def refuse(self, remedies: Mapping[str, str]) -> None:
         """Refuse options that a runtime does not have.

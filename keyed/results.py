@@ -41,6 +41,7 @@ class Progress(Shown):
         watermark: Watermark of the last operator after it, milliseconds; −2^63 before any row.
         processing_time: Its processing time, milliseconds.
         metrics: Cumulative counters by operator and name (`keyed.engine.counters`).
+        duration_ms: Its duration up to its commit, milliseconds.
     """
 
     batch_id: int
@@ -48,6 +49,7 @@ class Progress(Shown):
     watermark: int
     processing_time: int
     metrics: dict[str, dict[str, int]] = attrs.field(repr=_rows)
+    duration_ms: int = attrs.field(default=0, eq=False)
 
 
 @attrs.frozen
@@ -197,8 +199,9 @@ class Query(Protocol):
         """Return the cumulative counters of each operator as of the last batch, and statuses as of now.
 
         ``query_status`` is `Status.number` of the query. ``tables_status`` and ``tables_failures`` are there with
-        ``tables=``; ``export_status`` and ``export_failures`` are those of the export to changelogs on Spark. Statuses
-        are there before the first batch too.
+        ``tables=``, ``metrics_status`` and ``metrics_failures`` with ``metrics=``; ``export_status`` and
+        ``export_failures`` are those of the export to changelogs on Spark. Statuses are there before the first batch
+        too.
         """
 
     def stop(self) -> None:

@@ -644,6 +644,7 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
             folder belongs to this query, also when it is run again with the same ``checkpoint``.
         record: Folder in which the query records the rows of each batch, for `keyed.testing.Recording` and ``keyed
             replay``. The first operator needs a changelog; on Spark all executors have to reach the folder.
+        metrics: Export of metrics while it runs: a `keyed.metrics.Prometheus` or a `keyed.metrics.OpenTelemetry`.
         query_name: Name of the query in Spark's progress; on Spark only.
         rows_per_batch: Rows of a micro-batch, 100,000 by default; in the local runtime only.
         processing_time: The clock, in milliseconds, by default the machine's; in the local runtime only.
@@ -678,6 +679,7 @@ def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
         group_access: Let the group read the checkpoint, if its folder is created; by default only the user can.
         tables: Folder for state tables of the operators, as in `run`, for `Query.tables`.
         record: Folder in which the rows of each batch are recorded, as in `run`.
+        metrics: Export of metrics while it runs, as in `run`.
         query_name: On Spark only.
         rows_per_batch: In the local runtime only.
         processing_time: In the local runtime only.

@@ -29,5 +29,14 @@ COUNTERS = (
 #: Current values; the operator's figure is the sum over its key groups.
 GAUGES = ("timers_pending", "live_entries", "live_bytes", "log_bytes", "log_rows")
 #: A started query adds these to the figures of each operator: the numbers of `keyed.background.Status` of the query, of
-#: its background export to changelogs on Spark, and of its tables; and the failures of the latter two.
-STATUSES = ("query_status", "export_status", "export_failures", "tables_status", "tables_failures")
+#: its background export to changelogs on Spark, of its tables and of the export of metrics; and the failures of the
+#: latter three.
+STATUSES = (
+    "query_status",
+    "export_status",
+    "export_failures",
+    "tables_status",
+    "tables_failures",
+    "metrics_status",
+    "metrics_failures",
+)

@@ -13,13 +13,13 @@ from keyed.recovery.verification import Verified
 if TYPE_CHECKING:
     from keyed.runtimes.local.restored_checkpoint import restore
     from keyed.runtimes.recovering import flush, verify
-    from keyed.runtimes.spark.query.metrics import spark_metrics
+    from keyed.runtimes.spark.query.group_marks import spark_metrics
 
 #: Names that need a runtime, by its module.
 _ON_DEMAND = {
     "flush": "recovering",
     "restore": "local.restored_checkpoint",
-    "spark_metrics": "spark.query.metrics",
+    "spark_metrics": "spark.query.group_marks",
     "verify": "recovering",
 }
 

@@ -112,7 +112,7 @@ def _measure(size: str, rows: int, store: str, options: argparse.Namespace) -> b
 def _run(options: argparse.Namespace) -> None:
     """Run J1 to its end, and write what its metrics count."""
     import keyed
-    from keyed.runtimes.spark.query.metrics import spark_metrics
+    from keyed.runtimes.spark.query.group_marks import spark_metrics
     from tests.benchmarks.functions import J1, OUTPUT
 
     workers, groups = (int(part) for part in options.sizes[0].split("/"))

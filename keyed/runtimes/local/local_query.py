@@ -30,6 +30,7 @@ from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RunResult, log_restore, shown_query, with_statuses
 from keyed.runtimes.collected import tabled
 from keyed.runtimes.garbage import Collector
+from keyed.runtimes.job_metrics import MetricsSource
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import (
@@ -45,6 +46,7 @@ from keyed.runtimes.local.local_rows import Limit, SourceRows
 from keyed.runtimes.local.local_sinks import check_declared, write
 from keyed.runtimes.local.process import Interrupted, leave, watched
 from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
+from keyed.runtimes.metrics_export import MetricsExport, exported_metrics
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, held
 from keyed.runtimes.usage_warnings import UsageWarnings
@@ -76,10 +78,19 @@ class LocalQuery(Shown):
         restored: The restored batch, if this run has restored the query.
     """
 
-    def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options, kept: KeptTables) -> None:
+    def __init__(
+        self,
+        last: Stage,
+        outputs: tuple[BoundOutput, ...],
+        options: Options,
+        kept: KeptTables,
+        export: MetricsExport,
+    ) -> None:
         options.refuse(_NOT_HERE)
         self._last = last
         self._kept = kept
+        self._export_of_metrics = export
+        self._runs = False
         self._outputs = outputs
         _check_types(last, outputs)
         self._checkpoint = None if options.checkpoint is None else folder_path(options.checkpoint, "checkpoint")
@@ -121,14 +132,14 @@ class LocalQuery(Shown):
     # The handle of a started query ------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        return shown_query(self._last.name, self.progress, self.status)
+        return shown_query(self._last.name, self.progress, self.status, self._export_of_metrics.trouble)
 
     @property
     def status(self) -> Status:
         """Status of the query. See `keyed.Query.status`."""
         if self._error is not None:
             return Status.FAILED
-        if not self.is_active:
+        if not self._runs and not self.is_active:
             return Status.CLOSED
         return Status.STARTING if self.progress is None else Status.FOLLOWING
 
@@ -144,8 +155,20 @@ class LocalQuery(Shown):
 
     def metrics(self) -> dict[str, dict[str, int]]:
         """Return the counters by operator and name, and statuses. See `keyed.Query.metrics`."""
-        statuses = {"query_status": self.status.number, **self._kept.statuses()}
-        return with_statuses(self.progress, (stage.name for stage in self._last.chain), statuses)
+        return with_statuses(self.progress, (stage.name for stage in self._last.chain), self._statuses())
+
+    def _statuses(self) -> dict[str, int]:
+        return {
+            "query_status": self.status.number,
+            **self._kept.statuses(),
+            **self._export_of_metrics.statuses(),
+        }
+
+    def _is_exported(self) -> bool | None:
+        """Return true if the changelogs have the last batch, ``None`` if there are none."""
+        if self.progress is None or all(stage.changelog is None for stage in self._last.chain):
+            return None
+        return self._exported > self.progress.batch_id
 
     def stop(self) -> None:
         """Stop after the running batch; its commit stays. May be called from ``on_progress`` too."""
@@ -191,6 +214,8 @@ class LocalQuery(Shown):
                     self._kept.leave()
                     if not self._waiting:
                         _log.error("the query %r failed", self._last.name, exc_info=error)
+            finally:
+                self._export_of_metrics.close()
 
         self._thread = threading.Thread(target=work, name="keyed-local-query", daemon=True)
         self._thread.start()
@@ -204,8 +229,16 @@ class LocalQuery(Shown):
         SIGTERM and Ctrl-C end it after the running batch, or while it waits for the source; a second signal ends it at
         once.
         """
-        with watched(self._on_signal), suppress(Interrupted):
-            result = self._run()
+        self._runs = True
+        self._export_of_metrics.follow(MetricsSource(lambda: None, self._statuses, self._is_exported, self._now))
+        try:
+            with watched(self._on_signal), suppress(Interrupted):
+                result = self._run()
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._runs = False
         self._kept.finish()
         if self._signal is not None:
             leave(self._signal)
@@ -375,6 +408,7 @@ class LocalQuery(Shown):
         end: bool,
     ) -> None:
         """Run, write and commit one micro-batch."""
+        began = _microseconds()
         try:
             if self._logs_time and arrived.read[0]:
                 commits.write("begun", encode_begun(BegunBatch(position.batches, arrived.read[0], now)))
@@ -420,7 +454,9 @@ class LocalQuery(Shown):
             self._failed(error)
         metrics = {operator.stage.name: dict(operator.metrics) for operator in operators}
         watermark = min(each.watermark for each in reached.values())
-        self.progress = Progress(position.batches - 1, sum(arrived.read), watermark, now, metrics)
+        duration = (_microseconds() - began) // 1000
+        self.progress = Progress(position.batches - 1, sum(arrived.read), watermark, now, metrics, duration)
+        self._export_of_metrics.metrics.add(self.progress)
         self._warnings.look(self.progress, arrived.highest)
         if self._on_progress is not None:
             self._on_progress(self.progress)
@@ -544,14 +580,14 @@ def _check_types(last: Stage, outputs: tuple[BoundOutput, ...]) -> None:
 
 def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunResult:
     """Run a chain to the end of its source."""
-    with kept_tables(last, options, stay=False) as kept:
-        return LocalQuery(last, outputs, options, kept).run()
+    with exported_metrics(last, options, stay=False) as export, kept_tables(last, options, stay=False) as kept:
+        return LocalQuery(last, outputs, options, kept, export).run()
 
 
 def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> LocalQuery:
     """Start a chain in its own thread."""
-    with kept_tables(last, options, stay=True) as kept:
-        return LocalQuery(last, outputs, options, kept).start()
+    with exported_metrics(last, options, stay=True) as export, kept_tables(last, options, stay=True) as kept:
+        return LocalQuery(last, outputs, options, kept, export).start()
 
 
 def dataframe(output: Port) -> NoReturn:

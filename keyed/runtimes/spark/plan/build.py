@@ -37,7 +37,7 @@ from keyed.runtimes.spark.plan.inputs import (
     too_far_ahead,
 )
 from keyed.runtimes.spark.plan.serialization import check_serializable
-from keyed.runtimes.spark.query.metrics import OBSERVED
+from keyed.runtimes.spark.query.group_marks import OBSERVED
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.ship import SourceArchive, archive_for, shipped
 from keyed.runtimes.spark.worker.emit import Emitter, unwired

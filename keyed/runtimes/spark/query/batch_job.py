@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
+from keyed.background import Status
 from keyed.chaining import lines
 from keyed.errors import DefinitionError
 from keyed.graph import BoundOutput, Stage
@@ -13,10 +15,12 @@ from keyed.options import Options
 from keyed.recovery.cut import cut_of
 from keyed.results import RunResult
 from keyed.runtimes.collected import tabled
+from keyed.runtimes.job_metrics import MetricsSource
+from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.spark.plan.build import parallelism_of
 from keyed.runtimes.spark.query.failures import raise_translated
+from keyed.runtimes.spark.query.group_marks import marks_of, summed
 from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of
-from keyed.runtimes.spark.query.metrics import marks_of, summed
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.table_files import table_now
 from keyed.runtimes.spark.session.spark_session import settings, shares_files
@@ -29,14 +33,15 @@ class BatchJob(Job):
         last: The last stage.
         outputs: Outputs of the chain with their sinks.
         options: The user's options.
+        export: The export of its metrics.
 
     Raises:
         DefinitionError: It has a changelog.
         ChangelogError: The state of a changelog cannot be restored.
     """
 
-    def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
-        super().__init__(last, outputs, options)
+    def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options, export: MetricsExport) -> None:
+        super().__init__(last, outputs, options, export)
         options.refuse({"record": "is for a stream: a batch DataFrame has no changelog to replay over; leave it out"})
         if self._changelogs:
             given = f"changelog={next(iter(self._changelogs.values()))!r}"
@@ -50,6 +55,11 @@ class BatchJob(Job):
 
     def run(self) -> RunResult:
         """Run to the end of the input."""
+        began = time.monotonic()
+        status = Status.STARTING
+        self.export.follow(
+            MetricsSource(lambda: None, lambda: {"query_status": status.number, **self.export.statuses()}, lambda: None)
+        )
         parallelism = parallelism_of(self._last) or partitions_of(self._session)
         tables = table_now(self._session, streams=False)
         plan = self._built(lines(self._last), parallelism, end=True, tables=tables)
@@ -60,11 +70,15 @@ class BatchJob(Job):
             try:
                 writer.write(plan.frame, 0)
             except Exception as error:  # noqa: BLE001 - it is raised again, translated
+                status = Status.FAILED
                 raise_translated(error, f"{self.title}{writer.place}")
         marks: dict[str, list[dict[str, Any]]] = {}
         for observation in plan.observations.values():
             marks |= marks_of(observation.get["marks"])
-        progress = self._progress(0, None, {name: summed(each) for name, each in marks.items()})
+        observed = {name: summed(each) for name, each in marks.items()}
+        progress = self._progress(0, None, observed, int((time.monotonic() - began) * 1000))
+        self.export.metrics.add(progress)
+        status = Status.CLOSED
         self._warn(progress, marks)
         self._warnings.end()
         self.report(progress)

@@ -19,7 +19,7 @@ from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.spark_flush import export_last, spark_flush
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
 from keyed.runtimes.spark.checkpoint.state_reader import StateOperator, committed_metas, state_operators
-from keyed.runtimes.spark.query.metrics import is_quiet, next_work, operator_commits, staged_commits
+from keyed.runtimes.spark.query.group_marks import is_quiet, next_work, operator_commits, staged_commits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,6 +76,7 @@ class Exports:
         self._positions: PositionLog | None = None
         self._logging = Lock()
         self._published = -1
+        self._flushed = False
         # The report that was read last, so that it is not read from Spark again.
         self._newest: Mapping[str, Any] | None = None
         # Of two concurrent attempts of a task, Spark may report one and keep the state of the other.
@@ -107,6 +108,7 @@ class Exports:
             start: Starts it.
         """
         self._query = self._newest = None
+        self._flushed = False
         self._started.clear()
         if self._folder is not None:
             self._positions = PositionLog(
@@ -140,6 +142,11 @@ class Exports:
             self._publish(report)
         else:
             self._export_last()
+            self._flushed = True
+
+    def has(self, report: Mapping[str, Any]) -> bool:
+        """Return true if the changelogs have the batch of a report, the last one."""
+        return self._flushed or report["batchId"] == self._published or is_quiet(report, self._changelogs)
 
     def committed_report(self, batch: int) -> Mapping[str, Any] | None:
         """Return Spark's report of a batch once it is committed; ``None`` before that."""

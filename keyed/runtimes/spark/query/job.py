@@ -14,6 +14,7 @@ from keyed.options import Options
 from keyed.recovery.cut import Cut, cut_of
 from keyed.recovery.origin import keep_origin
 from keyed.results import Progress, Restored, RestoreProgress, log_restore
+from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.spark.plan.build import Plan, build, parallelism_of
 from keyed.runtimes.spark.query.table_files import table_now
 from keyed.runtimes.spark.session.session_check import check_session, check_versions, is_remote
@@ -41,14 +42,19 @@ class Job:
         last: The last stage.
         outputs: Outputs of the chain with their sinks.
         options: The user's options.
+        export: The export of its metrics.
 
     Raises:
         DefinitionError: An option belongs to the local runtime.
         SessionError: The session lacks what keyed needs.
     """
 
-    def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
+    def __init__(
+        self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options, export: MetricsExport | None = None
+    ) -> None:
         options.refuse(_NOT_HERE)
+        #: The export of the metrics of a run.
+        self.export = MetricsExport(last, options) if export is None else export
         self._last = last
         self._outputs = outputs
         self._session = session_of(last)
@@ -99,7 +105,9 @@ class Job:
         if self._on_progress is not None:
             self._on_progress(progress)
 
-    def _progress(self, batch: int, rows: int | None, observed: Mapping[str, dict[str, int]]) -> Progress:
+    def _progress(
+        self, batch: int, rows: int | None, observed: Mapping[str, dict[str, int]], duration_ms: int
+    ) -> Progress:
         """Return the progress of a batch; an unknown number of rows is read from the first operator's counters."""
         metrics = {stage.name: dict(observed.get(stage.name, {})) for stage in self._last.chain}
         clocks = {
@@ -110,7 +118,7 @@ class Job:
             rows = metrics[self._last.chain[0].name].get("rows_in", 0)
         _, processing_time = clocks[self._last.name]
         watermark = min(each for each, _ in clocks.values())
-        return Progress(batch, rows, watermark, processing_time, metrics)
+        return Progress(batch, rows, watermark, processing_time, metrics, duration_ms)
 
     def _warn(self, progress: Progress, marks: Mapping[str, list[dict[str, Any]]]) -> None:
         """Log warnings about a batch with these marks; a second call for the same batch is harmless."""

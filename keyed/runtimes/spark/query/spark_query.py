@@ -16,7 +16,9 @@ from keyed.options import Options
 from keyed.recovery.cut import Cut, with_cut
 from keyed.results import Progress, Restored, RunResult, shown_query, with_statuses
 from keyed.runtimes.collected import tabled
+from keyed.runtimes.job_metrics import MetricsSource
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
+from keyed.runtimes.metrics_export import exported_metrics
 from keyed.runtimes.spark.query.batch_job import BatchJob
 from keyed.runtimes.spark.query.failures import is_gone, raise_translated
 from keyed.runtimes.spark.query.job import Job
@@ -46,9 +48,14 @@ def dataframe(output: Port) -> DataFrame:
 def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunResult:
     """Run all available input through a chain, and return when it is done."""
     if not last.source.data.isStreaming:
-        return BatchJob(last, outputs, options).run()
-    job = StreamJob(last, outputs, options)
-    with _released(job), kept_tables(last, options, stay=False) as kept, noted_signals():
+        with exported_metrics(last, options, stay=False) as export:
+            return BatchJob(last, outputs, options, export).run()
+    with (
+        exported_metrics(last, options, stay=False) as export,
+        _released(StreamJob(last, outputs, options, export)) as job,
+        kept_tables(last, options, stay=False) as kept,
+        noted_signals(),
+    ):
         query = SparkQuery(job, {"availableNow": True}, after=_restored(job))
         query.wait()
         if options.drain and not query.has_drained:
@@ -74,7 +81,8 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Sp
         raise DefinitionError("drain=True is for run(...): stop the query, then run it with drain=True")
     if not last.source.data.isStreaming:
         raise DefinitionError("start(...) is for a streaming DataFrame; a batch DataFrame takes run(...)")
-    job = StreamJob(last, outputs, options)
+    with exported_metrics(last, options, stay=True) as export:
+        job = StreamJob(last, outputs, options, export)
     trigger = _trigger("1 second" if options.trigger is None else options.trigger)
     try:
         with kept_tables(last, options, stay=True) as kept, noted_signals() as signals:
@@ -89,9 +97,9 @@ def start(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> Sp
 
 
 @contextmanager
-def _released(job: StreamJob) -> Iterator[None]:
+def _released(job: StreamJob) -> Iterator[StreamJob]:
     try:
-        yield
+        yield job
     finally:
         job.release()
 
@@ -150,7 +158,10 @@ class SparkQuery(Shown):
         self._writer: Writer
         self.query: StreamingQuery
         ended = None if kept is None else self._ended
+        #: Spark's last report of a batch that the export of metrics has.
+        self._exported_report: Mapping[str, Any] | None = None
         self.query, self._writer, self._ticker = job.start(trigger, end=end, ticks_alone=ticks_alone, ended=ended)
+        job.export.follow(MetricsSource(self._add_metrics, self._statuses, self._is_exported))
         if self._ticker is not None:
             self._ticker.work.start()
 
@@ -208,13 +219,28 @@ class SparkQuery(Shown):
 
     def metrics(self) -> dict[str, dict[str, int]]:
         """Return the counters by operator and name, and statuses. See `keyed.Query.metrics`."""
-        statuses = {"query_status": self.status.number}
+        return with_statuses(self.progress, self._job.operators, self._statuses())
+
+    def _statuses(self) -> dict[str, int]:
+        statuses = {"query_status": self.status.number, **self._job.export.statuses()}
         if self._ticker is not None:
             work = self._ticker.work
             statuses |= {"export_status": work.status.number, "export_failures": work.failures}
         if self._kept is not None:
             statuses |= self._kept.statuses()
-        return with_statuses(self.progress, self._job.operators, statuses)
+        return statuses
+
+    def _add_metrics(self) -> None:
+        """Add the batches that were committed since the last call to the exported metrics."""
+        metrics = self._job.export.metrics
+        for report in self._committed_since(metrics.next_batch):
+            progress = self._job.progress_of(report)
+            metrics.add(progress, committed=(progress.processing_time + progress.duration_ms) / 1000)
+            self._exported_report = report
+
+    def _is_exported(self) -> bool | None:
+        """Return true if the changelogs have the last batch, ``None`` if there are none or it is unknown."""
+        return None if self._exported_report is None else self._job.is_exported(self._exported_report)
 
     def stop(self) -> None:
         """Stop the query, and export its last batch to its changelogs.
@@ -353,28 +379,32 @@ class SparkQuery(Shown):
 
     def _look(self) -> None:
         """Record the batches that were committed since the last call."""
+        for report in self._committed_since(self.batches.stop):
+            batch = self._job.first_batch + report["batchId"]
+            self.batches = range(self.batches.start if self.batches else batch, batch + 1)
+            self._progress = self._job.progress(report)
+            self._job.report(self._progress)
+
+    def _committed_since(self, batch: int) -> Iterator[Mapping[str, Any]]:
+        """Yield Spark's reports of the committed batches from one on, as far as Spark has them."""
         first = self._job.first_batch
-        if self._job.writes_here and first + self._writer.written < self.batches.stop:
+        if self._job.writes_here and first + self._writer.written < batch:
             return
         try:
             last = self.query.lastProgress
-            if last is None or first + last["batchId"] < self.batches.stop:
+            if last is None or first + last["batchId"] < batch:
                 return
             # A report has the counters of all key groups. Most of the time the last one is the only new one.
-            found = [last]
-            if first + last["batchId"] > self.batches.stop:
-                found = [each for each in self.query.recentProgress if first + each["batchId"] >= self.batches.stop]
+            found = [last] if first + last["batchId"] == batch else self.query.recentProgress
         except Exception as error:
             if not is_gone(error):
                 raise
             return
-        for progress in found:
+        for report in found:
             # Spark also reports triggers without a batch, under the id of the next batch.
-            batch = first + progress["batchId"]
-            if "addBatch" in progress["durationMs"] and batch >= self.batches.stop:
-                self.batches = range(self.batches.start if self.batches else batch, batch + 1)
-                self._progress = self._job.progress(progress)
-                self._job.report(self._progress)
+            if "addBatch" in report["durationMs"] and first + report["batchId"] >= batch:
+                batch = first + report["batchId"] + 1
+                yield report
 
 
 def _trigger(trigger: str | Mapping[str, Any]) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from keyed.options import Options
 from keyed.private_files import make_private
 from keyed.recovery.cut import Cut
 from keyed.results import Progress, Restored
+from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.recording import Recorder, recorder
 from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, take_position
 from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
@@ -26,8 +27,8 @@ from keyed.runtimes.spark.plan.build import Plan, parallelism_of
 from keyed.runtimes.spark.query.callback import Callback
 from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.query.failures import is_gone, raise_translated
+from keyed.runtimes.spark.query.group_marks import group_marks, summed
 from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of
-from keyed.runtimes.spark.query.metrics import group_marks, summed
 from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_folder, collected
 from keyed.runtimes.spark.query.table_files import TableFiles, tables_in
 from keyed.runtimes.spark.query.ticker import Ticker
@@ -47,6 +48,7 @@ class StreamJob(Job):
         last: The last stage.
         outputs: Outputs of the chain with their sinks.
         options: The user's options.
+        export: The export of its metrics, which ends when the job is released.
 
     Attributes:
         points: The pending restore points of the operators, by name: see `begin_at`.
@@ -56,8 +58,10 @@ class StreamJob(Job):
         CheckpointError: The checkpoint belongs to another query, or another run is using it.
     """
 
-    def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> None:
-        super().__init__(last, outputs, options)
+    def __init__(
+        self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options, export: MetricsExport | None = None
+    ) -> None:
+        super().__init__(last, outputs, options, export)
         if options.checkpoint is None:
             raise DefinitionError(
                 "a streaming DataFrame needs checkpoint=<folder>, where Spark keeps position and state"
@@ -130,6 +134,7 @@ class StreamJob(Job):
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback.close()
+        self.export.close()
         if self._lease is not None:
             self._lease.release()
 
@@ -255,15 +260,24 @@ class StreamJob(Job):
         return super().values(batches)
 
     def progress(self, progress: Mapping[str, Any]) -> Progress:
-        """Convert Spark's progress of a batch."""
+        """Convert Spark's progress of a batch, and log warnings about it."""
+        found = self.progress_of(progress)
+        self._warn(found, group_marks(progress))
+        return found
+
+    def progress_of(self, progress: Mapping[str, Any]) -> Progress:
+        """Convert Spark's progress of a batch, in any thread."""
         marks = group_marks(progress)
         observed = {name: summed(each) for name, each in marks.items()}
         # The tick is the last source of the union.
         sources = progress["sources"][:-1] if self._last.ticks else progress["sources"]
         rows = sum(source["numInputRows"] for source in sources)
-        found = self._progress(self.first_batch + progress["batchId"], rows, observed)
-        self._warn(found, marks)
-        return found
+        duration = progress["durationMs"].get("triggerExecution", 0)
+        return self._progress(self.first_batch + progress["batchId"], rows, observed, duration)
+
+    def is_exported(self, report: Mapping[str, Any]) -> bool | None:
+        """Return true if the changelogs have the batch of a report, Spark's last one; ``None`` if there are none."""
+        return self._exports.has(report) if self._changelogs else None
 
     def end_warnings(self, reports: Iterable[Mapping[str, Any]]) -> None:
         """Log the warnings about the query's last batches and about the whole run, once the query has ended.

@@ -13,7 +13,7 @@ from keyed.changelog import DirectoryChangelog
 from keyed.errors import CheckpointError, UserFunctionError
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
 from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
-from keyed.runtimes.spark.query.metrics import is_quiet, next_work
+from keyed.runtimes.spark.query.group_marks import is_quiet, next_work
 from keyed.runtimes.spark.session.spark_session import settings
 from tests.keyed.runtimes.spark.functions import COUNTED, POISON, Count, count, files_source, parquet_rows, write_file
 

@@ -1,0 +1,66 @@
+"""Exports of a query's metrics: to Prometheus, over a port or a file, and to OpenTelemetry.
+
+`keyed.run` and `keyed.start` take one of them as ``metrics=``. An export begins before the query and ends with it. An
+export that fails is logged and counted (``metrics_status`` and ``metrics_failures`` of `keyed.Query.metrics`); it never
+ends the query.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import attrs
+
+from keyed.durations import Duration, milliseconds_of
+from keyed.errors import DefinitionError
+from keyed.shown import Shown
+
+__all__ = ["OpenTelemetry", "Prometheus"]
+
+
+@attrs.frozen
+class Prometheus(Shown):
+    """Exports metrics in Prometheus' text format: over HTTP at ``/metrics`` of a port, or in a file.
+
+    Args:
+        port: The port. Give each query its own.
+        host: Address of the port, by default reachable from this machine only. Metrics are readable by everyone who
+            reaches it.
+        file: Instead of a port a file for the text collector of the node exporter. It ends in ``.prom``, is written
+            when the query starts and ends and in between regularly, and is replaced atomically.
+        every: Interval at which the file is written: `int` milliseconds or `timedelta`.
+
+    Raises:
+        DefinitionError: Neither or both of ``port`` and ``file`` are given, or one is out of its range.
+    """
+
+    port: int | None = None
+    host: str = attrs.field(default="127.0.0.1", kw_only=True)
+    file: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
+    every: Duration = attrs.field(default=15_000, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        if (self.port is None) == (self.file is None):
+            raise DefinitionError(f"Prometheus: port={self.port!r} and file={self.file!r}: give one of them")
+        if self.port is not None and (type(self.port) is not int or not 0 < self.port < 2**16):
+            raise DefinitionError(f"Prometheus: port={self.port!r} must be an int from 1 to 65535")
+        if self.file is not None and not os.fspath(self.file).endswith(".prom"):
+            raise DefinitionError(
+                f"Prometheus: file={os.fspath(self.file)!r} must end in '.prom', as the node exporter wants it"
+            )
+        milliseconds_of(self.every, "Prometheus(every)", least=1)
+
+
+@attrs.frozen
+class OpenTelemetry(Shown):
+    """Exports metrics through OpenTelemetry's API; needs the extra ``keyed[opentelemetry]`` and an SDK.
+
+    The program sets up the SDK, its readers and exporters.
+
+    Args:
+        provider: The `opentelemetry.metrics.MeterProvider`; by default the global one, which has to be set before the
+            query starts.
+    """
+
+    provider: Any = None

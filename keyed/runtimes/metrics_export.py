@@ -1,0 +1,343 @@
+"""The export of a query's metrics, for as long as it runs: to a port, to a file, or through OpenTelemetry's API."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
+
+from keyed.background import Background
+from keyed.durations import milliseconds_of
+from keyed.errors import DefinitionError
+from keyed.extras import extra
+from keyed.graph import Stage
+from keyed.metrics import OpenTelemetry, Prometheus
+from keyed.options import Options
+from keyed.private_files import folder_path
+from keyed.runtimes.job_metrics import METRICS, JobMetrics, Metric, MetricsSource, Sample, prometheus_text
+from keyed.runtimes.sink_folder import replace_file
+
+_log = logging.getLogger(__name__)
+#: Concurrent scrapes; further connections are closed at once.
+_SCRAPES = 8
+#: Seconds that a client may take to send its request or to read the answer.
+_REQUEST = 5.0
+
+
+class _Export(Protocol):
+    """A running export."""
+
+    work: Background
+
+    def close(self) -> None:
+        """End it; a file has the last values."""
+
+
+class MetricsExport:
+    """The metrics of a query, and their export if the user wants one.
+
+    Attributes:
+        metrics: The metrics.
+
+    Args:
+        last: The last stage.
+        options: The options of the query.
+
+    Raises:
+        DefinitionError: The port is in use, the file cannot be written, or OpenTelemetry exports nothing.
+        ExtraNotInstalled: OpenTelemetry's API is not installed.
+    """
+
+    def __init__(self, last: Stage, options: Options) -> None:
+        self.metrics = JobMetrics(options.query_name or last.name, [stage.name for stage in last.chain])
+        self._export: _Export | None = None
+        if isinstance(options.metrics, Prometheus):
+            self._export = (_Port if options.metrics.file is None else _File)(options.metrics, self.metrics)
+        elif isinstance(options.metrics, OpenTelemetry):
+            self._export = _Callbacks(options.metrics, self.metrics)
+        elif options.metrics is not None:
+            raise DefinitionError(
+                f"metrics={options.metrics!r} must be a keyed.metrics.Prometheus or a keyed.metrics.OpenTelemetry"
+            )
+
+    def follow(self, source: MetricsSource) -> None:
+        """Export a running query from now on."""
+        self.metrics.source = source
+
+    def statuses(self) -> dict[str, int]:
+        """Return the status of the export and its failures, for metrics; nothing if there is none."""
+        if self._export is None:
+            return {}
+        work = self._export.work
+        return {"metrics_status": work.status.number, "metrics_failures": work.failures}
+
+    @property
+    def trouble(self) -> BaseException | None:
+        """The error of the last scrape, file or collection; ``None`` if it succeeded."""
+        return None if self._export is None else self._export.work.error or self._export.work.trouble
+
+    def close(self) -> None:
+        """End the export. Closing again does nothing."""
+        export, self._export = self._export, None
+        if export is not None:
+            export.close()
+
+
+@contextmanager
+def exported_metrics(last: Stage, options: Options, *, stay: bool) -> Iterator[MetricsExport]:
+    """Return the metrics of a query, with their export.
+
+    Args:
+        last: The last stage.
+        options: The options of the query.
+        stay: Let the export run after a successful start of the query.
+    """
+    export = MetricsExport(last, options)
+    try:
+        yield export
+    except BaseException:
+        export.close()
+        raise
+    if not stay:
+        export.close()
+
+
+class _Port:
+    """An HTTP server for scrapes."""
+
+    def __init__(self, config: Prometheus, metrics: JobMetrics) -> None:
+        assert config.port is not None
+        try:
+            self._server = _Server((config.host, config.port), self._text)
+        except OSError as error:
+            raise DefinitionError(
+                f"metrics={config!r}: {config.host}:{config.port} cannot be opened: {error}; choose another port, or "
+                "stop the program that has it"
+            ) from error
+        self._host, self._port = config.host, config.port
+        self._metrics = metrics
+        self._ends = False
+        self.work = Background(f"the export of metrics at {config.host}:{config.port}", self._serve)
+        self.work.start()
+
+    def _serve(self) -> None:
+        while not self._ends and not self.work.is_stopping:
+            self._server.handle_request()
+
+    def _text(self) -> bytes:
+        samples = _tried(self.work, self._metrics.samples)
+        return prometheus_text(self._metrics.query, samples).encode()
+
+    def close(self) -> None:
+        self._ends = True
+        if not self.work.is_inherited:
+            # A connection ends the wait for one.
+            with suppress(OSError), socket.create_connection((self._host, self._port), timeout=_REQUEST):
+                pass
+        self.work.close()
+        self._server.server_close()
+
+
+class _Server(ThreadingMixIn, HTTPServer):
+    """Answers GET /metrics with a text. Requests have threads, a bounded number at a time."""
+
+    daemon_threads = True
+    block_on_close = False
+    #: Seconds after which `handle_request` returns without a request.
+    timeout = 1.0
+
+    def __init__(self, address: tuple[str, int], text: Callable[[], bytes]) -> None:
+        self.text = text
+        self._free = threading.BoundedSemaphore(_SCRAPES)
+        super().__init__(address, _Request)
+
+    def server_bind(self) -> None:
+        # Not that of HTTPServer, which looks up the name of the host.
+        super(HTTPServer, self).server_bind()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        _log.debug("a scrape was not answered", exc_info=True)
+
+
+class _Request(BaseHTTPRequestHandler):
+    """One scrape."""
+
+    server: _Server
+    timeout = _REQUEST
+    server_version, sys_version = "keyed", ""
+
+    def do_GET(self) -> None:
+        if self.path.partition("?")[0] != "/metrics":
+            self._answer(404, "text/plain", b"the metrics are at /metrics\n")
+            return
+        try:
+            text = self.server.text()
+        except Exception as error:  # noqa: BLE001 - it is logged and counted; the scrape fails
+            self._answer(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}\n".encode())
+        else:
+            self._answer(200, "text/plain; version=0.0.4; charset=utf-8", text)
+
+    def _answer(self, status: int, type_: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", type_)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        _log.debug(format, *args)
+
+
+class _File:
+    """A thread that replaces a file at an interval."""
+
+    def __init__(self, config: Prometheus, metrics: JobMetrics) -> None:
+        assert config.file is not None
+        self._path = Path(folder_path(config.file, "metrics file"))
+        self._seconds = milliseconds_of(config.every, "every") / 1000
+        self._metrics = metrics
+        try:
+            self._write()
+        except OSError as error:
+            raise DefinitionError(
+                f"metrics={config!r}: the file cannot be written: {error}; name a file in a folder that exists and "
+                "that this user may write"
+            ) from error
+        self.work = Background(f"the export of metrics to {self._path}", self._step, is_transient=lambda _: True)
+        self.work.start()
+
+    def _write(self) -> None:
+        text = prometheus_text(self._metrics.query, self._metrics.samples()).encode()
+        replace_file(self._path, lambda file: file.write(text))
+
+    def _step(self) -> float:
+        self._write()
+        return self._seconds
+
+    def close(self) -> None:
+        if self.work.is_inherited:
+            return
+        self.work.close()
+        try:
+            self._write()
+        except Exception as error:  # noqa: BLE001 - the export never ends the query
+            _log.warning("%s: its last values were not written: %s", self.work.name, error)
+
+
+#: The running queries of each meter provider, whose instruments all of them share: an API cannot remove instruments.
+_running: WeakKeyDictionary[Any, list[_Callbacks]] = WeakKeyDictionary()
+_registering = threading.Lock()
+
+
+class _Callbacks:
+    """The share of a query in the observations of a meter provider."""
+
+    def __init__(self, config: OpenTelemetry, metrics: JobMetrics) -> None:
+        with extra("opentelemetry", "keyed.metrics.OpenTelemetry"):
+            from opentelemetry.metrics import NoOpMeterProvider, get_meter_provider
+        provider = get_meter_provider() if config.provider is None else config.provider
+        if isinstance(provider, NoOpMeterProvider) or type(provider).__name__ == "_ProxyMeterProvider":
+            raise DefinitionError(
+                "metrics=OpenTelemetry(): the program has set up no meter provider, so nothing would be exported; call "
+                "opentelemetry.metrics.set_meter_provider(...) of an SDK before the query starts, or give provider="
+            )
+        if not callable(getattr(provider, "get_meter", None)):
+            raise DefinitionError(f"OpenTelemetry: provider={provider!r} must be a MeterProvider")
+        self.query = metrics.query
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        #: The samples of the running collection, and the metrics of which it has them already.
+        self._samples: list[Sample] = []
+        self._served: set[Metric] = set()
+        self.work = Background(f"the export of the metrics of {metrics.query!r} to OpenTelemetry", lambda: None)
+        with _registering:
+            if provider not in _running:
+                _register(provider)
+            self._provider = provider
+            _running[provider].append(self)
+
+    def samples(self, metric: Metric) -> list[Sample]:
+        """Return the samples of a metric. All metrics of a collection are read at once, with its first one."""
+        with self._lock:
+            if metric in self._served:
+                self._samples, self._served = [], set()
+            if not self._served:
+                # A failure is counted and logged.
+                with suppress(Exception):
+                    self._samples = _tried(self.work, self._metrics.samples)
+            self._served.add(metric)
+            return [sample for sample in self._samples if sample.metric is metric]
+
+    def close(self) -> None:
+        self.work.close()
+        with _registering:
+            if self in _running[self._provider]:
+                _running[self._provider].remove(self)
+
+
+def _register(provider: Any) -> None:
+    """Create an instrument for each metric, which observes all running queries of a provider."""
+    from opentelemetry.metrics import CallbackOptions, Observation
+
+    mine = _running[provider] = list[_Callbacks]()
+    meter = provider.get_meter("keyed")
+
+    def observed(metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterator[Observation]:
+            with _registering:
+                callbacks = [*mine]
+            for each in callbacks:
+                for sample in each.samples(metric):
+                    operator = {"operator": sample.operator} if sample.operator else {}
+                    yield Observation(sample.value, {"query": each.query, **operator})
+
+        return observe
+
+    for metric in METRICS:
+        create = meter.create_observable_counter
+        if metric.kind == "gauge":
+            create = meter.create_observable_gauge
+        create(metric.opentelemetry_name, [observed(metric)], _unit(metric), metric.meaning)
+
+
+def _unit(metric: Metric) -> str:
+    """Return the unit in the notation of UCUM, as OpenTelemetry has it."""
+    known = {"seconds": "s", "seconds since 1970": "s", "bytes": "By", "status": "1", "id": "1"}
+    return known.get(metric.unit) or f"{{{metric.unit.removesuffix('s').replace('entrie', 'entry')}}}"
+
+
+def _tried(work: Background, make: Callable[[], list[Sample]]) -> list[Sample]:
+    """Return what a function returns; record its success or its failure, which is raised."""
+    began = time.monotonic()
+    try:
+        made = make()
+    except Exception as error:
+        with suppress(Exception):
+            work.failed(error, began)
+        raise
+    work.succeeded(began)
+    return made

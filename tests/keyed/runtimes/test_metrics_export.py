@@ -1,0 +1,387 @@
+"""Exports of metrics: over a port, in a file and through OpenTelemetry, while a query runs and when it has ended."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+import threading
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client.parser import text_string_to_metric_families
+
+import keyed
+from keyed.background import _running as running_threads
+from keyed.engine.counters import COUNTERS, GAUGES, STATUSES
+from keyed.errors import DefinitionError, ExtraNotInstalled
+from keyed.metrics import OpenTelemetry, Prometheus
+from keyed.results import Progress
+from keyed.runtimes import metrics_export
+from keyed.runtimes.job_metrics import METRICS, OF_OPERATORS, OF_QUERY, JobMetrics, MetricsSource, prometheus_text
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[3]
+BAD = keyed.OutputTag("bad", "reason string")
+
+
+class Count(keyed.KeyedProcessFunction):
+    count = keyed.ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        if value.v < 0:
+            raise LookupError("unlucky")
+        self.count.update(self.count.value() + 1)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 5_000)
+        yield ctx.get_current_key(), self.count.value()
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), -timestamp
+
+
+def rows(*values, start=0):
+    return [{"k": "ab"[i % 2], "ts": 1_000 * i, "v": v} for i, v in enumerate(values, start)]
+
+
+class Steps:
+    """A source that gives its batches one after the other, when the test asks for them."""
+
+    def __init__(self, *batches):
+        self.batches = batches
+        self.allowed = threading.Semaphore(0)
+
+    def __iter__(self):
+        for batch in self.batches:
+            while not self.allowed.acquire(timeout=0.05):
+                yield keyed.PAUSE
+            yield from batch
+            yield keyed.PAUSE
+
+
+def counts(source, **options):
+    stream = keyed.stream(source, timestamp="ts", on_bad_row=BAD)
+    return stream.key_by("k").process(Count(), output="k string, n bigint", name="counts", **options)
+
+
+def wait_for(query, batch):
+    """Wait until a batch is committed."""
+    until(lambda: query.progress is not None and query.progress.batch_id >= batch)
+
+
+@pytest.fixture
+def port():
+    """A port that is free."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def read(port, path="/metrics"):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        return answer.read().decode()
+
+
+def parsed(text):
+    """The samples of a text: (name, operator) → value."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            assert sample.labels.pop("query") == "counts"
+            found[sample.name, sample.labels.get("operator", "")] = sample.value
+    return found
+
+
+def test_a_scrape_of_a_running_query_has_the_counters_of_its_last_batch(port, tmp_path):
+    source = Steps(rows(1, 2, 3, 4), [*rows(5, start=9), {"k": None, "ts": 9_000, "v": 1}], [])
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    query = counts(source, changelog=changelog).start(
+        keyed.collect_sink(), checkpoint=tmp_path / "c", metrics=Prometheus(port), processing_time=lambda: 60_000
+    )
+    try:
+        assert ("keyed_rows_in_total", "counts") not in parsed(read(port))
+        for batch in (0, 1):
+            source.allowed.release()
+            wait_for(query, batch)
+        until(lambda: parsed(read(port))["keyed_changelog_lag_seconds", ""] == 0)
+        found = parsed(read(port))
+        counters = query.metrics()["counts"]
+    finally:
+        query.stop()
+    assert found["keyed_rows_in_total", "counts"] == 5
+    assert found["keyed_rows_bad_total", "counts"] == 1
+    assert found["keyed_query_status", ""] == 1
+    assert found["keyed_batches_total", ""] == 2
+    assert found["keyed_watermark_seconds", ""] == 8.999
+    assert found["keyed_watermark_lag_seconds", ""] == 60 - 8.999
+    assert found["keyed_timers_pending", "counts"] == 1
+    for name in (*COUNTERS, *GAUGES):
+        (metric,) = (each for each in OF_OPERATORS if each.counter == name)
+        if name in counters:
+            assert found[metric.prometheus_name, "counts"] == counters[name] / metric.scale, name
+
+
+def test_the_port_and_its_thread_end_with_the_query(port):
+    before = set(running_threads)
+    counts(rows(1, 2)).run(metrics=Prometheus(port))
+    assert set(running_threads) == before
+    with pytest.raises(urllib.error.URLError):
+        read(port)
+    with pytest.raises(keyed.errors.UserFunctionError):
+        counts(rows(-1)).run(metrics=Prometheus(port))
+    with pytest.raises(urllib.error.URLError):
+        read(port)
+    query = counts(rows(-1)).start(keyed.collect_sink(), metrics=Prometheus(port))
+    with pytest.raises(keyed.errors.UserFunctionError):
+        query.await_termination()
+    until(lambda: set(running_threads) == before)
+
+
+def test_a_thousand_ports_leave_nothing(port):
+    def descriptors():
+        return len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0
+
+    metrics = JobMetrics("counts", ["counts"])
+    before = threading.active_count(), descriptors(), len(running_threads)
+    for _ in range(1_000):
+        export = metrics_export._Port(Prometheus(port), metrics)
+        export.close()
+        export.close()
+    until(lambda: (threading.active_count(), descriptors(), len(running_threads)) == before)
+
+
+def test_a_port_in_use_is_refused_before_any_damage(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        output = counts(rows(1)).to(keyed.collect_sink())
+        for call in (keyed.run, keyed.start):
+            with pytest.raises(DefinitionError, match=f"127.0.0.1:{port} cannot be opened.*choose another port"):
+                call(output, checkpoint=tmp_path / "c", metrics=Prometheus(port))
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "give one of them"),
+        ({"port": 1, "file": "a.prom"}, "give one of them"),
+        ({"port": 0}, "from 1 to 65535"),
+        ({"port": 70_000}, "from 1 to 65535"),
+        ({"port": "9464"}, "from 1 to 65535"),
+        ({"file": "metrics.txt"}, "must end in '.prom'"),
+        ({"port": 1, "every": 0}, "every"),
+    ],
+)
+def test_bad_options_are_refused(options, said):
+    with pytest.raises(DefinitionError, match=said):
+        Prometheus(**options)
+
+
+def test_another_object_is_refused():
+    with pytest.raises(DefinitionError, match=r"metrics=9464 must be a keyed.metrics.Prometheus"):
+        counts(rows(1)).run(metrics=9464)
+
+
+def test_other_paths_are_not_found_and_slow_clients_are_bounded(port):
+    metrics = JobMetrics("counts", ["counts"])
+    export = metrics_export._Port(Prometheus(port), metrics)
+    try:
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            read(port, "/tables")
+        with ExitStack() as stack:
+            slow = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(20)]
+            # The first eight wait for their requests, the others are closed.
+            closed = [each.recv(1) for each in slow[8:]]
+            assert closed == [b""] * 12
+        until(lambda: export._server._free._value == 8)
+        assert "keyed_start_time_seconds" in read(port)
+    finally:
+        export.close()
+
+
+def test_a_failing_scrape_is_answered_counted_and_logged_once(port, caplog, monkeypatch):
+    source = Steps(rows(1))
+    query = counts(source).start(keyed.collect_sink(), metrics=Prometheus(port))
+    try:
+        monkeypatch.setattr(JobMetrics, "samples", lambda self: 1 / 0)
+        for _ in range(3):
+            with pytest.raises(urllib.error.HTTPError, match="500"):
+                read(port)
+        assert query.metrics()["counts"]["metrics_failures"] == 3
+        assert "ZeroDivisionError" in repr(query)
+        monkeypatch.undo()
+        assert parsed(read(port))["keyed_metrics_failures_total", ""] == 3
+        assert "ZeroDivisionError" not in repr(query)
+        source.allowed.release()
+        assert query.await_termination(60)
+    finally:
+        query.stop()
+    assert [each.message for each in caplog.records if "division" in each.message] == [
+        f"the export of metrics at 127.0.0.1:{port}: division by zero; retrying; further failures are counted"
+    ]
+
+
+def test_a_file_has_the_last_values(tmp_path):
+    file = tmp_path / "counts.prom"
+    counts(rows(1, 2, 3)).run(metrics=Prometheus(file=file))
+    found = parsed(file.read_text())
+    assert found["keyed_rows_in_total", "counts"] == 3
+    assert found["keyed_query_status", ""] == 3
+    assert found["keyed_watermark_seconds", ""] == float("inf")
+    assert [each.name for each in tmp_path.iterdir()] == ["counts.prom"]
+    with pytest.raises(keyed.errors.UserFunctionError):
+        counts(rows(1, -1)).run(metrics=Prometheus(file=file))
+    assert parsed(file.read_text())["keyed_query_status", ""] == 2
+
+
+def test_a_file_is_replaced_while_the_query_runs_and_its_failures_do_not_end_it(tmp_path):
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+    file = folder / "counts.prom"
+    source = Steps(rows(1), rows(2), rows(3))
+    query = counts(source).start(keyed.collect_sink(), metrics=Prometheus(file=file, every=1))
+    try:
+        source.allowed.release()
+        until(lambda: parsed(file.read_text()).get(("keyed_rows_in_total", "counts")) == 1)
+        folder.rename(tmp_path / "away")
+        until(lambda: query.metrics()["counts"]["metrics_failures"] > 0)
+        source.allowed.release()
+        until(lambda: query.metrics()["counts"]["rows_in"] == 2)
+        (tmp_path / "away").rename(folder)
+        until(lambda: parsed(file.read_text())["keyed_rows_in_total", "counts"] == 2)
+        source.allowed.release()
+        assert query.await_termination(60)
+    finally:
+        query.stop()
+    assert query.status.value == "closed"
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_any_damage(tmp_path):
+    with pytest.raises(DefinitionError, match="cannot be written"):
+        counts(rows(1)).run(checkpoint=tmp_path / "c", metrics=Prometheus(file=tmp_path / "missing" / "counts.prom"))
+    assert not (tmp_path / "c").exists()
+
+
+def observed(reader):
+    """What OpenTelemetry has collected: (name, query, operator) → value, and its units."""
+    data = reader.get_metrics_data()
+    found, units = {}, {}
+    for metric in data.resource_metrics[0].scope_metrics[0].metrics if data is not None else ():
+        units[metric.name] = metric.unit
+        for point in metric.data.data_points:
+            found[metric.name, point.attributes["query"], point.attributes.get("operator", "")] = point.value
+    return found, units
+
+
+def test_opentelemetry_observes_all_running_queries_of_a_provider_and_only_those():
+    reader = InMemoryMetricReader()
+    export = OpenTelemetry(MeterProvider(metric_readers=[reader]))
+    sources = Steps(rows(1), []), Steps(rows(1, 2), [])
+    queries = [counts(each).start(keyed.collect_sink(), metrics=export) for each in sources[:1]]
+    try:
+        other = keyed.stream(sources[1], timestamp="ts").key_by("k").process(Count(), name="others")
+        queries.append(other.start(keyed.collect_sink(), metrics=export))
+        for source, query in zip(sources, queries, strict=True):
+            source.allowed.release()
+            wait_for(query, 0)
+        found, units = observed(reader)
+        assert found["keyed.rows_in", "counts", "counts"] == 1
+        assert found["keyed.rows_in", "others", "others"] == 2
+        assert found["keyed.batches", "counts", ""] >= 1
+        assert (units["keyed.rows_in"], units["keyed.live_entries"]) == ("{row}", "{entry}")
+        assert (units["keyed.live_bytes"], units["keyed.watermark_lag_seconds"]) == ("By", "s")
+        queries[0].stop()
+        found, _ = observed(reader)
+        assert {query for _, query, _ in found} == {"others"}
+    finally:
+        for query in queries:
+            query.stop()
+    assert observed(reader)[0] == {}
+
+
+def test_a_failing_collection_is_counted_once_and_hides_no_other_query(monkeypatch):
+    reader = InMemoryMetricReader()
+    config = OpenTelemetry(MeterProvider(metric_readers=[reader]))
+    broken, sound = JobMetrics("broken", []), JobMetrics("sound", [])
+    exports = [metrics_export._Callbacks(config, each) for each in (broken, sound)]
+    monkeypatch.setattr(broken, "samples", lambda: 1 / 0)
+    found, _ = observed(reader)
+    assert {query for _, query, _ in found} == {"sound"}
+    assert [each.work.failures for each in exports] == [1, 0]
+    observed(reader)
+    assert [each.work.failures for each in exports] == [2, 0]
+    for each in exports:
+        each.close()
+
+
+def test_opentelemetry_without_a_provider_is_refused():
+    with pytest.raises(DefinitionError, match="set up no meter provider"):
+        counts(rows(1)).run(metrics=OpenTelemetry())
+    with pytest.raises(DefinitionError, match="must be a MeterProvider"):
+        counts(rows(1)).run(metrics=OpenTelemetry("http://collector"))
+
+
+def test_opentelemetry_names_its_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
+    with pytest.raises(ExtraNotInstalled, match=r"pip install 'keyed\[opentelemetry\]'"):
+        counts(rows(1)).run(metrics=OpenTelemetry())
+
+
+def test_lags_are_those_of_the_moment():
+    now = 100_000
+    exported: bool | None = None
+    metrics = JobMetrics("counts", ["counts"])
+    metrics.source = MetricsSource(lambda: None, dict, lambda: exported, lambda: now)
+
+    def values():
+        return {each.metric.name: each.value for each in metrics.samples() if not each.operator}
+
+    assert "watermark_lag_seconds" not in values()
+    metrics.add(Progress(0, 0, keyed.MIN_TIMESTAMP, 0, {}, 1), committed=0.0)
+    assert not {"watermark_lag_seconds", "watermark_seconds", "changelog_lag_seconds"} & values().keys()
+    metrics.add(Progress(1, 5, 70_000, 90_000, {"counts": {"rows_in": 5}}, 2_000), committed=0.0)
+    metrics.add(Progress(1, 5, 70_000, 90_000, {}, 2_000))
+    assert values()["watermark_lag_seconds"] == 30
+    now, exported = 110_000, False
+    assert values()["watermark_lag_seconds"] == 40
+    assert values()["changelog_lag_seconds"] > 1e9
+    assert (values()["batches"], values()["batch_seconds"], values()["last_batch_seconds"]) == (2, 2.001, 2)
+    exported = True
+    assert values()["changelog_lag_seconds"] == 0
+    metrics.add(Progress(2, 0, keyed.MAX_TIMESTAMP, 90_000, {}, 1))
+    assert values()["watermark_seconds"] == float("inf")
+    assert "watermark_lag_seconds" not in values()
+
+
+def test_names_of_queries_and_operators_are_escaped():
+    metrics = JobMetrics('a "b" \\ c', ["line\nend"])
+    metrics.add(Progress(0, 0, 0, 0, {"line\nend": {"rows_in": 5}}))
+    text = prometheus_text(metrics.query, metrics.samples())
+    labels = [s.labels for family in text_string_to_metric_families(text) for s in family.samples]
+    assert {"query": 'a "b" \\ c', "operator": "line\nend"} in labels
+
+
+def test_every_counter_and_status_is_exported():
+    assert {each.counter for each in OF_OPERATORS} == {*COUNTERS, *GAUGES}
+    assert {each.counter for each in OF_OPERATORS if each.kind == "gauge"} == {*GAUGES}
+    assert {each.name for each in OF_QUERY} >= {*STATUSES}
+    assert len({each.name for each in METRICS}) == len(METRICS)
+
+
+def test_the_dashboard_shows_metrics_that_exist():
+    dashboard = json.loads((ROOT / "examples" / "grafana.json").read_text())
+    texts = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    texts += [each["definition"] for each in dashboard["templating"]["list"] if "definition" in each]
+    assert len(dashboard["panels"]) == len({panel["id"] for panel in dashboard["panels"]})
+    named = {name for text in texts for name in re.findall(r"keyed_\w+", text)}
+    assert named <= {each.prometheus_name for each in METRICS}
+    wanted = "rows_in rows_out rows_late rows_bad watermark_lag_seconds changelog_lag_seconds last_batch_seconds "
+    wanted += "live_entries live_bytes timers_pending entries_replayed start_time_seconds query_status"
+    assert {each.prometheus_name for each in METRICS if each.name in wanted.split()} <= named
