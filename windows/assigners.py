@@ -66,7 +66,7 @@ def _not_called(assigner: object, given: tuple[Any, ...], named: dict[str, Any],
     return DefinitionError(f"{name}({shown}): windows are not made by calling the class; use {name}.{remedy}")
 
 
-class _Made(type):
+class Made(type):
     """The metaclass of assigners that class methods create; it refuses unknown ones and names the right one."""
 
     _made_by: str
@@ -102,7 +102,7 @@ def _refuses_other_calls(make: F) -> F:
     return cast("F", checked)
 
 
-class _Tumbling(WindowAssigner, HoppingWindows, metaclass=_Made):
+class _Tumbling(WindowAssigner, HoppingWindows, metaclass=Made):
     _made_by = "of(size)"
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -127,7 +127,7 @@ class _Tumbling(WindowAssigner, HoppingWindows, metaclass=_Made):
         return made
 
 
-class _Hopping(WindowAssigner, HoppingWindows, metaclass=_Made):
+class _Hopping(WindowAssigner, HoppingWindows, metaclass=Made):
     _made_by = "of(size, slide)"
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -177,7 +177,7 @@ SlidingEventTimeWindows = HoppingEventTimeWindows
 SlidingProcessingTimeWindows = HoppingProcessingTimeWindows
 
 
-class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=_Made):
+class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=Made):
     _made_by = "with_gap(gap), or with_dynamic_gap(function of the element)"
 
     def __init__(self, *given: Any, **named: Any) -> None:

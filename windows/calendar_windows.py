@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from keyed.errors import DefinitionError, TimestampError
-from keyed.windows.assigners import WindowAssigner
+from keyed.windows.assigners import Made, WindowAssigner
 from keyed.windows.window import TimeWindow
 
 _DAY_MS = 86_400_000
@@ -26,9 +26,10 @@ _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday",
 _MOST_CACHED = 10_000
 
 
-class CalendarWindows(WindowAssigner):
+class CalendarWindows(WindowAssigner, metaclass=Made):
     """Windows of calendar days, weeks or months in event time. Make them with `days`, `weeks` or `months`."""
 
+    _made_by = "days(zone), weeks(zone) or months(zone)"
     #: The range of milliseconds since the epoch that have a date in every zone.
     _RANGE: ClassVar[tuple[int, int]] = (-62_135_000_000_000, 253_402_000_000_000)
 

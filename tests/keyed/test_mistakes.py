@@ -471,6 +471,9 @@ def test_an_assigner_names_the_class_method_that_it_has():
         sessions.of(5)
     with pytest.raises(AttributeError, match=r"TumblingEventTimeWindows has no 'with_gap'; .*\.of\(size\)"):
         TUMBLING.with_gap(5)
+    calendar: Any = windows.CalendarWindows
+    with pytest.raises(AttributeError, match=r"CalendarWindows has no 'of'; .*\.days\(zone\), weeks\(zone\) or months"):
+        calendar.of("day")
     assert not hasattr(sessions, "of")
 
 

@@ -306,7 +306,7 @@ def column_times(source: Source, table: Any) -> list[int | None] | None:
 
 
 def as_rows(values: list[Any], schema: Schema | None, operator: str) -> list[Any]:
-    """Return the emitted tuples and dictionaries as rows of the declared columns; other objects unchanged.
+    """Return the emitted tuples, dictionaries and rows as rows of the declared columns; other objects unchanged.
 
     Args:
         values: The emitted values.
@@ -314,7 +314,7 @@ def as_rows(values: list[Any], schema: Schema | None, operator: str) -> list[Any
         operator: Name of the operator, for messages.
 
     Raises:
-        OutputDefinitionError: A tuple or dictionary does not have the columns.
+        OutputDefinitionError: A tuple, dictionary or row does not have the columns.
     """
     if schema is None:
         return values
@@ -333,11 +333,13 @@ def as_rows(values: list[Any], schema: Schema | None, operator: str) -> list[Any
                     f"{', '.join(names)}"
                 )
             rows.append(make(value))
-        elif kind is dict:
-            missing = [name for name in names if name not in value]
+        elif kind is dict or getattr(value, "_fields", names) != names:
+            # Rows and named tuples with other fields, or in another order.
+            named = value if kind is dict else dict(zip(value._fields, value, strict=True))
+            missing = [name for name in names if name not in named]
             if missing:
                 raise OutputDefinitionError(f"operator {operator!r}: output {value!r} lacks column {missing[0]!r}")
-            rows.append(make([value[name] for name in names]))
+            rows.append(make([named[name] for name in names]))
         else:
             rows.append(value)
     return rows
@@ -382,12 +384,25 @@ def _refuse(source: Source, operator: str, element: Any, key: Any, timestamp: in
     if timestamp is None:
         raise TimestampError(
             f"operator {operator!r}: {shown(element)} has no usable timestamp in {source.timestamp!r}, which is int "
-            f"milliseconds or a datetime with a time zone; {BAD_ROW_REMEDY}"
+            f"milliseconds or a datetime with a time zone; {_conversion(source, element)}{BAD_ROW_REMEDY}"
         )
     raise TimestampError(
         f"operator {operator!r}: timestamp {timestamp} of {shown(element)} is more than {source.max_ahead_ms} ms ahead "
         f"of the processing time{unit_warning(timestamp)}; {BAD_ROW_REMEDY}, or give another max_ahead="
     )
+
+
+def _conversion(source: Source, element: Any) -> str:
+    """Return the conversion of a timestamp that has a form which people often give; empty if there is none."""
+    get = source.time if callable(source.time) else _field_getter(str(source.time), "timestamp column")
+    value = get(element)
+    if isinstance(value, str):
+        return "convert text, as in datetime.fromisoformat(text); "
+    if isinstance(value, float):
+        return "convert seconds, as in int(seconds * 1000); "
+    if isinstance(value, datetime):
+        return "give a datetime its zone, as in time.replace(tzinfo=UTC); "
+    return ""
 
 
 def _is_null(key: Any) -> bool:

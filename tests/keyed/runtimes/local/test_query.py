@@ -164,8 +164,13 @@ def test_bad_rows_fail_the_query_or_leave_by_their_tag():
     source = [*rows(1, 2), {"k": None, "ts": 3, "v": 3}, {"k": "a", "ts": None, "v": 4}, *rows(5, start=4)]
     with pytest.raises(NullKeyError, match="on_bad_row"):
         chain(source).run()
-    for time in (None, 1.5, "1970-01-01T00:00:00Z"):
-        with pytest.raises(TimestampError, match=r"int milliseconds or a datetime with a time zone.*on_bad_row"):
+    for time, remedy in (
+        (None, "filter such rows"),
+        (1.5, "convert seconds"),
+        ("1970-01-01T00:00:00Z", "convert text"),
+        (dt.datetime(2026, 1, 1), "give a datetime its zone"),
+    ):
+        with pytest.raises(TimestampError, match=rf"or a datetime with a time zone; {remedy}.*on_bad_row"):
             chain([*source[:2], {**source[3], "ts": time}]).run()
     for kind in (list, pd.DataFrame, pa.Table.from_pylist):
         output = chain(kind(source), on_bad_row=BAD)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 import keyed
 from keyed import KeyedProcessFunction, OutputTag
 from keyed.errors import OutputDefinitionError, QueryFailed
+from keyed.rows import row
 
 SIDE = OutputTag("side", "n bigint")
 
@@ -33,6 +36,34 @@ def test_values_that_do_not_fit_the_columns_are_refused_as_on_spark(sink, value)
     output = emitting(value, k="side")
     with pytest.raises(OutputDefinitionError, match=r"(?s)'Emit', side output 'side'.*'n'"):
         keyed.run(output.side_output(SIDE).to(sink()))
+
+
+class Wide(NamedTuple):
+    k: str
+    more: int
+    n: int
+
+
+@pytest.mark.parametrize("made", [lambda k, n: row(k=k, more=0, n=n), lambda k, n: Wide(k, 0, n)], ids=["row", "tuple"])
+def test_rows_with_other_fields_become_rows_of_the_declared_columns_as_on_spark(made):
+    class Widen(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield made(value.k, value.v)
+
+    class Show(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield (repr(value),)
+
+    def widened(output):
+        return keyed.stream([{"k": "a", "v": 1}]).key_by("k").process(Widen(), output)
+
+    output = widened("n bigint, k string")
+    assert repr(output.run().values) == "[Row(n=1, k='a')]"
+    for chain in (True, False):
+        seen = output.key_by("k", chain=chain).process(Show(), "seen string")
+        assert [found.seen for found in seen.run().values] == ["Row(n=1, k='a')"]
+    with pytest.raises(OutputDefinitionError, match="lacks 'm'"):
+        widened("m bigint").run()
 
 
 def test_functions_get_rows():
