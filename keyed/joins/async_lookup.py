@@ -19,6 +19,8 @@ from keyed.extending import milliseconds_of
 K = TypeVar("K")
 V = TypeVar("V")
 _log = logging.getLogger(__name__)
+#: Seconds for which a program that ends waits for a function that blocks the event loop.
+_EXIT_WAIT = 5.0
 
 
 class _Loop:
@@ -112,7 +114,10 @@ class _Loop:
         loop.close()
 
     def close(self) -> None:
-        """End the loop and its thread. The next call starts another one."""
+        """End the loop and its thread. The next call starts another one.
+
+        The thread of a function that blocks the loop is left behind; it ends with the process.
+        """
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -120,7 +125,7 @@ class _Loop:
             with suppress(RuntimeError):
                 # It may have ended by itself, and be closed already.
                 loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+            thread.join(_EXIT_WAIT)
 
 
 def _has_result(call: Future[Any]) -> bool:

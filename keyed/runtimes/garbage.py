@@ -54,12 +54,21 @@ class _Thresholds:
     def restore(self) -> None:
         """Restore the program's thresholds if this is the last query."""
         with self._lock:
-            self._users -= 1
-            if not self._users:
-                gc.set_threshold(*self._before)
+            if self._users:
+                self._users -= 1
+                if not self._users:
+                    gc.set_threshold(*self._before)
+
+    def forget_parent(self) -> None:
+        """Restore the program's thresholds in a forked process: the queries run in its parent."""
+        self._lock = Lock()
+        if self._users:
+            self._users = 0
+            gc.set_threshold(*self._before)
 
 
 _THRESHOLDS = _Thresholds()
+os.register_at_fork(after_in_child=_THRESHOLDS.forget_parent)
 
 
 class Collector:

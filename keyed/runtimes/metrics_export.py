@@ -28,8 +28,10 @@ from keyed.runtimes.sink_folder import replace_file
 _log = logging.getLogger(__name__)
 #: Concurrent scrapes; further connections are closed at once.
 _SCRAPES = 8
-#: Seconds that a client may take to send its request or to read the answer.
+#: Seconds that a client may take to send its request and to read the answer.
 _REQUEST = 5.0
+#: Seconds before the next attempt to accept a connection for which the process has no free descriptor.
+_PAUSE = 0.1
 
 
 class _Export(Protocol):
@@ -131,6 +133,7 @@ class _Port:
     def _serve(self) -> None:
         while not self._ends and not self.work.is_stopping:
             self._server.handle_request()
+            self._server.end_slow()
 
     def _text(self) -> bytes:
         samples = _tried(self.work, self._metrics.samples)
@@ -157,11 +160,31 @@ class _Server(ThreadingMixIn, HTTPServer):
     def __init__(self, address: tuple[str, int], text: Callable[[], bytes]) -> None:
         self.text = text
         self._free = threading.BoundedSemaphore(_SCRAPES)
+        self._lock = threading.Lock()
+        #: The connections that are being served, and the times since when.
+        self._served: dict[socket.socket, float] = {}
         super().__init__(address, _Request)
 
     def server_bind(self) -> None:
         # Not that of HTTPServer, which looks up the name of the host.
         super(HTTPServer, self).server_bind()
+
+    def get_request(self) -> tuple[Any, Any]:
+        try:
+            return super().get_request()
+        except OSError:
+            # Without a free descriptor the connection keeps waiting, so the next attempt fails at once as well.
+            time.sleep(_PAUSE)
+            raise
+
+    def end_slow(self) -> None:
+        """End connections of clients that took too long, also of one that sends a byte now and then."""
+        limit = time.monotonic() - _REQUEST
+        with self._lock:
+            for request, since in self._served.items():
+                if since < limit:
+                    with suppress(OSError):
+                        request.shutdown(socket.SHUT_RDWR)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
@@ -174,9 +197,13 @@ class _Server(ThreadingMixIn, HTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._served[request] = time.monotonic()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            with self._lock:
+                del self._served[request]
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:

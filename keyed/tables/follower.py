@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -205,6 +206,9 @@ class Follower:
         except BaseException:
             store.close()
             raise
+        for left in store.path.glob(f"{_JOINED}*"):
+            # Of a program that was killed.
+            shutil.rmtree(left, ignore_errors=True)
         self.pinned = PinnedStore(store)
         self.rebuilds = 0
         self.is_gone = False

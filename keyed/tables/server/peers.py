@@ -269,7 +269,8 @@ class PeerShares:
             connection.request("GET" if body is None else "POST", target, body, headers)
             response = connection.getresponse()
             found = bytearray()
-            while part := response.read(_PART):
+            # One read of the socket each: a peer that sends a byte now and then would not reach the end of a part.
+            while part := response.read1(_PART):
                 found += part
                 if len(found) > self._limit:
                     raise PeerUnavailable(f"its answer has more than {self._limit} bytes")

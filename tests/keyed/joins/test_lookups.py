@@ -1,6 +1,7 @@
 """Look-up joins against a dictionary; which keys are asked for, how often, and after what."""
 
 import asyncio
+import subprocess
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
@@ -293,6 +294,28 @@ def test_a_call_that_takes_too_long_is_named():
 
     with pytest.raises(TimeoutError, match=r"no answer within 0.01 s \(looking up 'x', attempt 2 of 2\)"):
         AsyncLookup(never, timeout=10, retries=1, pause=1)(["x"])
+
+
+_BLOCKING = """
+import threading
+from keyed.joins import AsyncLookup, async_lookup
+
+async_lookup._EXIT_WAIT = 0.01
+began = threading.Event()
+
+async def look(key):
+    began.set()
+    threading.Event().wait()
+
+threading.Thread(target=AsyncLookup(look), args=([1],), daemon=True).start()
+began.wait()
+print("ends")
+"""
+
+
+def test_a_function_that_blocks_the_loop_does_not_keep_the_program_from_ending():
+    done = subprocess.run([sys.executable, "-c", _BLOCKING], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
 
 
 @pytest.mark.parametrize("how", ["exit", "stop"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import subprocess
 import sys
 import threading
 import urllib.error
@@ -204,6 +205,64 @@ def test_other_paths_are_not_found_and_slow_clients_are_bounded(port):
         assert "keyed_start_time_seconds" in read(port)
     finally:
         export.close()
+
+
+def test_clients_that_send_a_byte_now_and_then_are_ended(port, monkeypatch):
+    monkeypatch.setattr(metrics_export, "_REQUEST", 0.1)
+    export = metrics_export._Port(Prometheus(port), JobMetrics("query", []))
+    try:
+        with ExitStack() as stack:
+            clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(8)]
+
+            def are_ended():
+                for client in [*clients]:
+                    try:
+                        client.send(b"G")
+                    except OSError:
+                        clients.remove(client)
+                return not clients
+
+            until(are_ended)
+        until(lambda: not export._server._served)
+        assert export._server._free._value == metrics_export._SCRAPES
+    finally:
+        export.close()
+
+
+_NO_DESCRIPTORS = """
+import os, resource, socket, time
+from keyed.metrics import Prometheus
+from keyed.runtimes import metrics_export
+from keyed.runtimes.job_metrics import JobMetrics
+
+export = metrics_export._Port(Prometheus({port}), JobMetrics("query", []))
+tried = []
+accept = export._server.get_request
+export._server.get_request = lambda: tried.append(1) or accept()
+client = socket.socket()
+used = max(map(int, os.listdir("/dev/fd")))
+resource.setrlimit(resource.RLIMIT_NOFILE, (used, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+while True:
+    try:
+        os.dup(0)
+    except OSError:
+        break
+client.connect(("127.0.0.1", {port}))
+while len(tried) < 5:
+    time.sleep(0.01)
+so_far = len(tried)
+while len(tried) < so_far + 5:
+    time.sleep(0.01)
+# It waits between the attempts: five of them take far longer than five calls.
+print("spins" if len(tried) > so_far + 20 else "waits", flush=True)
+os._exit(0)
+"""
+
+
+def test_without_free_descriptors_the_port_does_not_spin(port):
+    program = _NO_DESCRIPTORS.format(port=port)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.stdout, done.stderr) == ("waits\n", "")
 
 
 def test_a_failing_scrape_is_answered_counted_and_logged_once(port, caplog, monkeypatch):

@@ -405,6 +405,16 @@ def test_a_changelog_that_is_deleted_under_its_follower_is_gone(log, tmp_path, l
             tables.wait_for(batch + 1, timeout=0.01)
 
 
+def test_what_a_killed_follower_left_is_removed_by_the_next_one(log, tmp_path):
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.poll()
+    left = tmp_path / "tables" / "Count" / f"{follower._JOINED}abc"
+    shutil.copytree(tmp_path / "tables" / "Count", left)
+    with open_tables(log, tmp_path / "tables") as tables:
+        assert not left.exists()
+        assert contents(tables.start()) == EXPECTED
+
+
 def test_a_reader_of_a_folder_that_is_deleted_notices(log, tmp_path):
     with open_tables(log, tmp_path / "tables") as tables:
         tables.poll()

@@ -20,12 +20,14 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import attrs
 
 from keyed.errors import JavaNotFound
+from keyed.stores.scratch import ScratchFolder
 
 MINIMUM_JAVA = 17
 """The oldest Java feature release that Spark 4 runs on."""
@@ -185,10 +187,17 @@ def _home_for_spark(runtime: JavaRuntime) -> str:
         return _write_shim(Path(cache) / "keyed" / name, script)
     except (OSError, RuntimeError) as error:
         # There is no home folder, or it is not writable.
-        folder = tempfile.mkdtemp(prefix="keyed-")
+        folder = _scratch()
         _log.debug("the Java shim goes to %s: %s", folder, error)
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return _write_shim(Path(folder) / name, script)
+        return _write_shim(folder / name, script)
+
+
+@cache
+def _scratch() -> Path:
+    """Return this program's folder for shims, which is removed at its end."""
+    folder = ScratchFolder("java")
+    atexit.register(folder.close)
+    return folder.path
 
 
 def _write_shim(home: Path, script: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -162,5 +163,26 @@ def test_queries_that_overlap_leave_the_collector_as_it_was():
     with garbage.Collector():
         goes_on.set()
         assert first.await_termination(60)
+        assert gc.get_threshold()[0] == garbage._YOUNG
+    assert gc.get_threshold() == before
+
+
+def test_a_forked_process_has_the_thresholds_of_the_program():
+    before = gc.get_threshold()
+    with garbage.Collector():
+        assert gc.get_threshold() != before
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            # The query runs in the parent; a child that goes on with it changes nothing.
+            found = [gc.get_threshold()]
+            garbage._THRESHOLDS.restore()
+            found.append(gc.get_threshold())
+            os.write(write, repr(found).encode())
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as answer:
+            assert answer.read() == repr([before, before])
+        os.waitpid(child, 0)
         assert gc.get_threshold()[0] == garbage._YOUNG
     assert gc.get_threshold() == before

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.errors import DefinitionError
 from keyed.tables import StateTables, open_tables
 from keyed.tables.server import Access, Peers, make_app
+from keyed.tables.server.peers import PeerShares, PeerUnavailable
 from tests.support.waiting import until
 
 GROUPS = 8
@@ -348,3 +349,26 @@ def test_three_processes_answer_for_each_other_until_one_is_killed(tmp_path):
         start(1)
         for client in clients:
             until(partial(lambda one: values(one) == [3] * 20, client))
+
+
+def test_a_peer_that_sends_a_byte_now_and_then_takes_no_longer_than_the_time_limit():
+    ended = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def dribble():
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+                while not ended.wait(0.01):
+                    connection.sendall(b".")
+
+        thread = threading.Thread(target=dribble, daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        shares = PeerShares(Peers([address]), 1 << 20, 1.0)
+        try:
+            with pytest.raises(PeerUnavailable, match=r"its answer took longer than 0.1 s"):
+                shares._request(address, "/status", None, {}, 0.1)
+        finally:
+            ended.set()
+            thread.join(300)
