@@ -58,6 +58,7 @@ class _Connection:
         tables: Mapping[str, StateTable],
         query: str,
         parameters: Sequence[Any] | Mapping[str, Any] | None,
+        files: Mapping[str, Sequence[str]],
     ) -> pa.Table:
         """Run a query, which can read only these tables.
 
@@ -65,16 +66,15 @@ class _Connection:
             tables: The tables by their names in lower case: DuckDB ignores the case of names.
             query: The query.
             parameters: Its parameters.
+            files: Files with further rows of tables, by their names in lower case.
         """
         for name in self._datasets.keys() - tables.keys():
             self._cursor.unregister(name)
             del self._datasets[name]
-        text = query.lower()
-        is_listing = _LISTING.search(text) is not None
         for name in tables:
             # Tables whose name is not in the text are not registered.
-            if is_listing or name in text:
-                dataset = tables[name].dataset(has_key=_KEY.search(query) is not None)
+            if may_name(query, name):
+                dataset = tables[name].dataset(has_key=has_key(query), files=files.get(name, ()))
                 known = self._datasets.get(name)
                 if known is None or not known.rebind(dataset):
                     self._cursor.register(name, dataset)
@@ -158,8 +158,22 @@ def _check_select(query: str) -> None:
         raise DefinitionError("sql: give one SELECT; state tables are only read")
 
 
+def may_name(query: str, table: str) -> bool:
+    """Return true if a query may read a table."""
+    text = query.lower()
+    return table.lower() in text or _LISTING.search(text) is not None
+
+
+def has_key(query: str) -> bool:
+    """Return true if a query may name the key's columns by their default names."""
+    return _KEY.search(query) is not None
+
+
 def run_sql(
-    tables: Mapping[str, StateTable], query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None
+    tables: Mapping[str, StateTable],
+    query: str,
+    parameters: Sequence[Any] | Mapping[str, Any] | None = None,
+    files: Mapping[str, Sequence[str]] | None = None,
 ) -> pa.Table:
     """Run a query over tables.
 
@@ -168,6 +182,7 @@ def run_sql(
             available.
         query: One SELECT, in DuckDB's dialect.
         parameters: Values for ``?`` or ``$name`` in it.
+        files: Files with further rows of tables, by name, as `StateTable.dataset` takes them.
 
     Raises:
         DefinitionError: The query is not a SELECT, or names an unknown table or column.
@@ -182,7 +197,8 @@ def run_sql(
         _check_select(query)
         with _pool.taken() as connection:
             known = {lower: tables[names[0]] for lower, names in named.items() if len(names) == 1}
-            return connection.run(known, query, parameters)
+            others = {name.lower(): paths for name, paths in (files or {}).items()}
+            return connection.run(known, query, parameters, others)
     except (duckdb.ProgrammingError, duckdb.NotSupportedError, duckdb.PermissionException) as error:
         there = ", ".join(sorted(name for names in named.values() if len(names) == 1 for name in names)) or "none"
         same = [" and ".join(map(repr, sorted(names))) for names in named.values() if len(names) > 1]

@@ -1,7 +1,8 @@
 """A program that runs SQL over the tables in a folder: ``python -m keyed.tables.sql_worker FOLDER MEGABYTES SECONDS``.
 
 It writes a line when it is ready. Then it answers each line of JSON, ``{"query", "parameters", "names", "as_of",
-"rows", "bytes"}``, with one line: ``{"columns", "rows", "more", "positions"}`` or ``{"error": {"type", "message"}}``.
+"rows", "bytes", "share", "files"}``, with one line: ``{"columns", "rows", "more", "positions"}`` or
+``{"error": {"type", "message"}}``. ``files`` has the rows that other servers have, by table.
 Its parent kills it when a query takes too long. It limits its own memory, and ends if its parent has ended.
 """
 
@@ -18,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import attrs
 import msgspec
 
 from keyed.errors import KeyedError
@@ -95,7 +97,10 @@ def _answered(tables: StateTables, asked: dict[str, Any]) -> bytes:
     tables.poll()
     with tables.snapshot(_as_of(asked["as_of"])) as snapshot:
         names = [name for name in snapshot if asked["names"] is None or name in asked["names"]]
-        found = run_sql({name: snapshot[name] for name in names}, asked["query"], asked["parameters"])
+        files, share = asked.get("files", {}), asked.get("share", False)
+        shown = snapshot.share if share or files else snapshot
+        named = {name: (shown if share or name in files else snapshot)[name] for name in names}
+        found = run_sql(named, asked["query"], asked["parameters"], files)
         # By position: two columns may have the same name.
         columns = found.slice(0, asked["rows"]).columns
         operators = {snapshot[name].operator for name in names}
@@ -104,7 +109,10 @@ def _answered(tables: StateTables, asked: dict[str, Any]) -> bytes:
             "rows": list(zip(*(column.to_pylist() for column in columns), strict=True)),
             "more": found.num_rows > asked["rows"],
             "positions": {
-                operator: shown_position(position, whole=asked["names"] is None)
+                operator: shown_position(
+                    attrs.evolve(position, groups=None) if files else position,
+                    whole=asked["names"] is None and not files,
+                )
                 for operator, position in snapshot.positions.items()
                 if asked["names"] is None or operator in operators
             },

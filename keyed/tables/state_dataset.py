@@ -9,9 +9,10 @@ import datetime as dt
 import json
 import threading
 from base64 import b64decode
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
+from io import BytesIO
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
@@ -91,19 +92,36 @@ class StateDataset(pyarrow.dataset.Dataset):
         state: Name of the state.
         view: Opens the state to be scanned.
         has_key: Repeat the key's columns as ``key``, or ``key_1``, ``key_2`` ...
+        groups: Only keys of these key groups; all that the tables have if ``None``.
+        files: Files with further rows, Arrow streams that other servers have written (`ipc_parts`).
     """
 
-    def __init__(self, state: str, view: Viewing, *, has_key: bool) -> None:
+    def __init__(
+        self,
+        state: str,
+        view: Viewing,
+        *,
+        has_key: bool,
+        groups: Collection[int] | None = None,
+        files: Sequence[str] = (),
+    ) -> None:
         self._state = state
         self._view = view
+        self._groups = groups
+        self._files = files
         self._scans: WeakSet[_Scan] = WeakSet()
         with view(None) as opened:
             self._columns = _Columns(opened, opened.reader(state, as_stored=True), has_key=has_key)
+        # A part without rows does not have the types of the keys.
+        parts = [batch.schema for batch in (next(_read(file), None) for file in files) if batch is not None]
+        if self._columns.has_rows or not parts:
+            parts.append(self._columns.schema)
+        self._schema: pa.Schema = pa.unify_schemas(parts, promote_options="permissive")
 
     @property
     def schema(self) -> pa.Schema:
         """The columns."""
-        return self._columns.schema
+        return self._schema
 
     def scanner(  # type: ignore[override]
         self,
@@ -129,6 +147,7 @@ class StateDataset(pyarrow.dataset.Dataset):
         same = self.schema.equals(other.schema)
         if same:
             self._state, self._view, self._columns = other._state, other._view, other._columns
+            self._groups, self._files = other._groups, other._files
         return same
 
     def release(self) -> None:
@@ -137,9 +156,26 @@ class StateDataset(pyarrow.dataset.Dataset):
 
     def _batches(self, bounds: dict[str, Bound]) -> Generator[pa.RecordBatch]:
         with self._view(None) as view:
-            entries = self._columns.entries(view, bounds)
+            entries = self._columns.entries(view, bounds, self._groups)
             while rows := list(islice(entries, _ROWS)):
-                yield self._columns.batch(rows)
+                yield self._as_shown(self._columns.batch(rows))
+        for file in self._files:
+            for batch in _read(file):
+                yield self._as_shown(batch)
+
+    def _as_shown(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return batch if batch.schema.equals(self._schema) else batch.cast(self._schema)
+
+    def ipc_parts(self) -> Generator[bytes]:
+        """Yield the rows as an Arrow stream, part by part."""
+        sink = BytesIO()
+        with pa.ipc.new_stream(sink, self._schema) as writer:
+            for batch in self._batches({}):
+                writer.write_batch(batch)
+                yield sink.getvalue()
+                sink.seek(0)
+                sink.truncate()
+        yield sink.getvalue()
 
     def end_scans(self) -> None:
         """End running scans: Arrow's threads read ahead of a query, even when it needs no more rows."""
@@ -246,6 +282,7 @@ class _Columns:
             if has_key and name not in taken:
                 add(name, type_, make)
         self.schema = pa.schema(fields)
+        self.has_rows = first is not None
 
     def _add_window(
         self, view: View, reader: OperatorTableReader, add: Callable[[str, pa.DataType, Callable[[Entry], Any]], None]
@@ -283,11 +320,15 @@ class _Columns:
 
             add(name, _arrow_type(type_), make)
 
-    def entries(self, view: View, bounds: dict[str, Bound]) -> Iterator[Entry]:
-        """Yield the entries of the keys within bounds."""
+    def entries(self, view: View, bounds: dict[str, Bound], groups: Collection[int] | None) -> Iterator[Entry]:
+        """Yield the entries of the keys within bounds, of all key groups or of some."""
         reader = self.reader
         for first, end in self._ranges(bounds):
-            entries = (reader.entry(*address) for address in view.scan(reader, first, end))
+            entries = (
+                reader.entry(*address)
+                for address in view.scan(reader, first, end)
+                if groups is None or view.group_of(address[0]) in groups
+            )
             yield from _versions(entries) if reader.schema.kind == "versioned" else entries
 
     def _ranges(self, bounds: dict[str, Bound]) -> Iterator[tuple[bytes, bytes]]:
@@ -336,6 +377,12 @@ class _Columns:
                     f"column {field.name!r} of state {self.reader.schema.name!r} cannot be {field.type}: {error}"
                 ) from error
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _read(file: str) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of an Arrow stream in a file."""
+    with pa.OSFile(file, "rb") as opened, pa.ipc.open_stream(opened) as reader:
+        yield from reader
 
 
 def _versions(entries: Iterator[Entry]) -> Iterator[Entry]:

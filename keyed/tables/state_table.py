@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -463,12 +463,16 @@ class StateTable:
                 self._check_key(view, reader, key)
         return Subscription(self.name, self._feed, within, after)
 
-    def dataset(self, *, has_key: bool = False) -> StateDataset:
+    def dataset(
+        self, *, has_key: bool = False, groups: Collection[int] | None = None, files: Sequence[str] = ()
+    ) -> StateDataset:
         """Return the table as an Arrow dataset, for DuckDB, Polars and others. Needs pyarrow's ``dataset``.
 
         Args:
             has_key: Repeat the key's columns, named as in ``key_by``, as ``key``, or ``key_1``, ``key_2`` and so on,
                 after all others.
+            groups: Only keys of these key groups, of those that the tables have.
+            files: Files with the rows of other servers, Arrow streams of the same table.
 
         Raises:
             GroupUnavailable: The tables have a share of the key groups, and are not `StateTables.share`.
@@ -477,7 +481,7 @@ class StateTable:
 
         with self._view(None) as view:
             self._check_all(view, view.reader(self.name, as_stored=True), "a dataset")
-        return StateDataset(self.name, self._view, has_key=has_key)
+        return StateDataset(self.name, self._view, has_key=has_key, groups=groups, files=files)
 
     def __len__(self) -> int:
         """Return the number of entries. They are counted, in time proportional to their number."""

@@ -11,6 +11,7 @@
     GET  /tables/{table}/changes                   server-sent events: key, prefix, after, or the header Last-Event-ID
     GET  /tables/{table}/keys/{key}                the entries of a key: entry, namespace, limit, after, as_of
     GET  /tables/{table}/history/{key}             versions of an entry: entry, namespace, limit, after
+    GET  /tables/{table}/arrow                     rows of key groups, for SQL of a peer: groups, has_key, as_of
     GET  /timers                                   pending timers: key, limit, as_of
     POST /sql                                      {"query": ..., "parameters": [...], "as_of": ...}
     POST /session {"token": ...}: sets a cookie in place of the token, for browsers
@@ -33,10 +34,10 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import ExitStack, asynccontextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -48,7 +49,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -68,6 +69,8 @@ from keyed.errors import (
     QueryFailed,
     TableNotFound,
 )
+from keyed.stores.scratch import ScratchFolder
+from keyed.tables.follower import shown_groups
 from keyed.tables.json_values import (
     as_json,
     batch_or_time,
@@ -87,6 +90,7 @@ from keyed.tables.server.page import page_routes
 from keyed.tables.server.peers import Peers, PeerShares, PeerUnavailable
 from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
 from keyed.tables.server.sql_process import SqlProcesses
+from keyed.tables.sql import has_key, may_name
 from keyed.tables.state_table import NOT_GIVEN, StateTable, scan_token
 from keyed.tables.state_tables import StateTables
 
@@ -470,9 +474,92 @@ class _Server:
         names = None if ALL_TABLES in open_to else sorted(open_to)
         # Queries run in processes over the folder, which do not know that following has ended.
         self.tables.check()
-        run = self.sql.run(asked.query, asked.parameters, names, asked.as_of, self.limits.sql_rows)
-        answer = await _unless_gone(request, run)
-        return Response(answer, media_type="application/json")
+
+        async def run() -> bytes:
+            rows = self.limits.sql_rows
+            if _is_share(request) or not self.peers.are_configured:
+                share = _is_share(request)
+                return await self.sql.run(asked.query, asked.parameters, names, asked.as_of, rows, share=share)
+            with ScratchFolder("tables") as folder:
+                files, as_of = await self._rows_of_peers(asked, names, folder.path)
+                return await self.sql.run(asked.query, asked.parameters, names, as_of, rows, files=files)
+
+        return Response(await _unless_gone(request, run()), media_type="application/json")
+
+    async def arrow(self, request: Request) -> ASGIApp:
+        """Return the rows of key groups of a table as an Arrow stream, for SQL on a peer."""
+        self._table(request)
+        query = self._query(request, "groups", "has_key", "as_of", "share")
+        name = request.path_params["table"]
+        try:
+            groups = frozenset(map(int, query["groups"].split(",")))
+        except (KeyError, ValueError) as error:
+            raise Refused(400, "DefinitionError", "groups= must be numbers of key groups, such as 0,1,2") from error
+
+        def work() -> Iterator[bytes]:
+            with ExitStack() as stack:
+                snapshot = stack.enter_context(self.tables.snapshot(batch_or_time(query.get("as_of"), "as_of")))
+                table = snapshot.share[name]
+                if lacks := groups.intersection(table.missing):
+                    raise GroupUnavailable(f"{name!r}: these tables do not have key groups {shown_groups(lacks)}")
+                parts = table.dataset(has_key="has_key" in query, groups=groups).ipc_parts()
+                context = stack.pop_all()
+
+            def opened() -> Iterator[bytes]:
+                with context:
+                    yield from parts
+
+            return opened()
+
+        async with self.concurrency.acquired():
+            return StreamingResponse(await run_in_threadpool(work), media_type="application/vnd.apache.arrow.stream")
+
+    async def _rows_of_peers(
+        self, asked: _SqlRequest, names: list[str] | None, folder: Path
+    ) -> tuple[dict[str, list[str]], Any]:
+        """Copy the rows of key groups that only peers have into files, for the tables that a query names.
+
+        Returns:
+            The files by table, and the batch of all of them.
+        """
+
+        def lacking() -> dict[str, tuple[str, str, list[int]]]:
+            found = {}
+            for name, table in self.tables.share.items():
+                is_named = may_name(asked.query, name) and (names is None or name in names)
+                if is_named and table.schema.kind != "broadcast" and (missing := table.missing):
+                    found[name] = table.operator, table.position.log_id, missing
+            return found
+
+        tables = await run_in_threadpool(lacking)
+        if not tables:
+            return {}, asked.as_of
+        await self.peers.refresh()
+        while True:
+            plan = {name: self.peers.cover(*of) for name, of in tables.items()}
+            as_of = asked.as_of
+            if isinstance(as_of, datetime):
+                with self.tables.snapshot(as_of) as snapshot:
+                    as_of = snapshot.batch
+            elif as_of is None:
+                as_of = min(self.tables.batch, *map(self.peers.batch_of, plan.values()))
+            copies: dict[str, list[str]] = {}
+            number = count()
+            try:
+                for name, servers in plan.items():
+                    for address, groups in servers.items():
+                        path = folder / f"{next(number)}.arrow"
+                        about = {"groups": ",".join(map(str, groups)), "as_of": as_of, "share": "true"}
+                        about |= {"has_key": "true"} if has_key(asked.query) else {}
+                        with path.open("wb") as sink:
+                            target = f"/tables/{quote(name)}/arrow?{urlencode(about)}"
+                            seconds = self.limits.sql_seconds
+                            answer = await self.peers.ask(address, target, sink=sink, seconds=seconds)
+                            self._passed(None, *answer)
+                        copies.setdefault(name, []).append(str(path))
+            except PeerUnavailable:
+                continue
+            return copies, as_of
 
     async def changes(self, request: Request) -> ASGIApp:
         table = self._table(request)
@@ -564,7 +651,7 @@ class _Server:
         while True:
             address = next(iter(self.peers.cover(lacking.operator, log_id, lacking.groups)))
             with suppress(PeerUnavailable):
-                status, body = await self.peers.ask(address, _target(request), headers=headers)
+                status, body = await self.peers.ask(address, _target(request), headers)
                 break
         answer = msgspec.json.decode(self._passed(request, status, body), type=dict[str, msgspec.Raw])
         if "position" in answer and ALL_TABLES not in request.state.open_to:
@@ -596,17 +683,17 @@ class _Server:
         log_id = self.tables.positions[operator].log_id
         headers = {_EXAMPLE: _example_text(*getattr(request.state, "example", (None, None)))}
         while True:
-            batches = self.peers.cover(operator, log_id, missing)
+            servers = self.peers.cover(operator, log_id, missing)
             as_of = batch_or_time(query.get("as_of"), "as_of")
             if isinstance(as_of, datetime):
                 with self.tables.snapshot(as_of) as snapshot:
                     as_of = snapshot.batch
             elif as_of is None:
-                as_of = min(self.tables.batch, *batches.values())
+                as_of = min(self.tables.batch, self.peers.batch_of(servers))
             own = await self._answer(partial(work, is_share=True, as_of=as_of))
             target = _target(request, as_of=as_of)
             try:
-                answers = await asyncio.gather(*(self.peers.ask(each, target, headers=headers) for each in batches))
+                answers = await asyncio.gather(*(self.peers.ask(each, target, headers) for each in servers))
             except PeerUnavailable:
                 continue
             break
@@ -865,7 +952,9 @@ def make_app(
         answer=limits.answer,
         wait_seconds=limits.wait_seconds,
     )
-    shares = PeerShares(peers or Peers(()), 2 * limits.answer + (1 << 20), limits.wait_seconds)
+    # An answer of a peer also has the addresses of its entries.
+    most = 2 * limits.answer + (1 << 20)
+    shares = PeerShares(peers or Peers(()), most, limits.wait_seconds, limits.sql_megabytes << 20)
     server = _Server(tables, access, limits, sql, status, Watch(tables), shares)
     routes = [
         server.route("/health", server.health),
@@ -877,6 +966,7 @@ def make_app(
         server.route("/tables", server.list_tables),
         server.route("/tables/{table}", server.scan),
         server.route("/tables/{table}/changes", server.changes),
+        server.route("/tables/{table}/arrow", server.arrow),
         server.route("/tables/{table}/keys/{key:path}", server.get),
         server.route("/tables/{table}/history/{key:path}", server.history),
         server.route("/timers", server.timers),

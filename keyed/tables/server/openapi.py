@@ -120,6 +120,13 @@ OPENAPI: dict[str, Any] = {
                 ),
             )
         },
+        "/tables/{table}/arrow": {
+            "get": _operation(
+                "The rows of key groups as an Arrow stream, for SQL on another server",
+                ("table",),
+                (("groups", "numbers of key groups"), ("has_key", "true to repeat the key as `key`"), _AS_OF, _SHARE),
+            )
+        },
         "/tables/{table}/changes": {"get": _CHANGES},
         "/tables/{table}/keys/{key}": {
             "get": _operation(

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -23,7 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from keyed.errors import DefinitionError, GroupUnavailable
 from keyed.tables.follower import shown_groups
 from keyed.tables.server.access import checked_token
-from keyed.tables.server.refused_requests import ConcurrencyLimit
+from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
 
 #: Seconds for which a peer's status is used; seconds that it may take; and the factor by which a peer whose status took
 #: that long and failed is left alone longer, so that it does not slow down requests for others.
@@ -113,10 +113,10 @@ class PeerShares:
         id: Identifies this server, also under an address in its own list.
     """
 
-    def __init__(self, peers: Peers, limit: int, wait_seconds: float) -> None:
+    def __init__(self, peers: Peers, limit: int, wait_seconds: float, file_limit: int) -> None:
         self.id = uuid4().hex
         self._config = peers
-        self._limit = limit
+        self._limit, self._file_limit = limit, file_limit
         self._peers = {address: _Peer() for address in peers.addresses}
         self._refreshing = asyncio.Lock()
         self._concurrency = ConcurrencyLimit(_FORWARDED, wait_seconds, 503, "requests to peers")
@@ -169,8 +169,8 @@ class PeerShares:
             for address, peer in self._peers.items()
         ]
 
-    def cover(self, operator: str, log_id: str, groups: Iterable[int]) -> dict[str, int]:
-        """Return servers that have key groups together, with their newest batches.
+    def cover(self, operator: str, log_id: str, groups: Iterable[int]) -> dict[str, list[int]]:
+        """Return servers that have key groups together, each with those that it is to answer for.
 
         Args:
             operator: The operator.
@@ -180,17 +180,21 @@ class PeerShares:
         Raises:
             GroupUnavailable: No server that can be reached has one of them.
         """
-        chosen: dict[str, int] = {}
+        chosen: dict[str, list[int]] = {}
         missing: list[int] = []
         for group in groups:
             owners = [address for address in self._peers if self._can_answer(address, operator, log_id, group)]
             if not owners:
                 missing.append(group)
-            elif not chosen.keys() & set(owners):
-                chosen[owners[0]] = self._peers[owners[0]].batch
+            else:
+                chosen.setdefault(next((each for each in owners if each in chosen), owners[0]), []).append(group)
         if missing:
             raise self._unavailable(operator, log_id, missing)
         return chosen
+
+    def batch_of(self, addresses: Iterable[str]) -> int:
+        """Return the newest batch that all of some servers have."""
+        return min(self._peers[address].batch for address in addresses)
 
     def _can_answer(self, address: str, operator: str, log_id: str, group: int) -> bool:
         peer = self._peers[address]
@@ -219,24 +223,30 @@ class PeerShares:
         )
 
     async def ask(
-        self, address: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        address: str,
+        target: str,
+        headers: Mapping[str, str] | None = None,
+        sink: BinaryIO | None = None,
+        seconds: float | None = None,
     ) -> tuple[int, bytes]:
         """Return the status and body of a peer's answer.
 
         Args:
             address: Its address.
             target: Path and query.
-            body: The body of a POST request; ``None`` for GET.
             headers: Further headers.
+            sink: A file that gets the body of an answer that is not an error.
+            seconds: Seconds that the answer may take, `Peers.timeout` by default.
 
         Raises:
             PeerUnavailable: It did not answer, or no longer has the key groups. It is not asked again until its next
                 status.
-            Refused: As many requests to peers run already.
+            Refused: As many requests to peers run already, or the answer is too large.
         """
         async with self._concurrency.acquired():
             try:
-                status, answer = await self._requested(address, target, body, headers)
+                status, answer = await self._requested(address, target, headers, seconds, sink)
                 if status in (401, 403, 421):
                     raise PeerUnavailable(f"it refuses requests of peers with status {status}")
                 if status == 503 and GroupUnavailable.__name__.encode() in answer[:200]:
@@ -250,30 +260,36 @@ class PeerShares:
         self,
         address: str,
         target: str,
-        body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         seconds: float | None = None,
+        sink: BinaryIO | None = None,
     ) -> tuple[int, bytes]:
         own = {} if self._config.token is None else {"authorization": f"Bearer {self._config.token}"}
         seconds = self._config.timeout if seconds is None else seconds
-        return await run_in_threadpool(self._request, address, target, body, own | dict(headers or {}), seconds)
+        return await run_in_threadpool(self._request, address, target, own | dict(headers or {}), seconds, sink)
 
     def _request(
-        self, address: str, target: str, body: bytes | None, headers: dict[str, str], seconds: float
+        self, address: str, target: str, headers: dict[str, str], seconds: float, sink: BinaryIO | None
     ) -> tuple[int, bytes]:
         parts = urlsplit(address)
         make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = make(parts.netloc, timeout=seconds)
         deadline = time.monotonic() + seconds
         try:
-            connection.request("GET" if body is None else "POST", target, body, headers)
+            connection.request("GET", target, headers=headers)
             response = connection.getresponse()
-            found = bytearray()
+            found, size = bytearray(), 0
             # One read of the socket each: a peer that sends a byte now and then would not reach the end of a part.
             while part := response.read1(_PART):
-                found += part
-                if len(found) > self._limit:
-                    raise PeerUnavailable(f"its answer has more than {self._limit} bytes")
+                is_file = sink is not None and response.status == 200
+                limit = self._file_limit if is_file else self._limit
+                size += len(part)
+                if size > limit:
+                    raise Refused(413, "TooLarge", f"the answer of {address} has more than {limit} bytes")
+                if sink is not None and is_file:
+                    sink.write(part)
+                else:
+                    found += part
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"its answer took longer than {seconds:g} s")
             return response.status, bytes(found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,17 @@ class SqlProcesses:
         self._free: list[asyncio.subprocess.Process] = []
         self._concurrency = ConcurrencyLimit(most, wait_seconds, 429, "queries")
 
-    async def run(self, query: str, parameters: Any, names: list[str] | None, as_of: Any, rows: int) -> bytes:
+    async def run(
+        self,
+        query: str,
+        parameters: Any,
+        names: list[str] | None,
+        as_of: Any,
+        rows: int,
+        *,
+        share: bool = False,
+        files: Mapping[str, Sequence[str]] | None = None,
+    ) -> bytes:
         """Run a query. It is killed when this is cancelled.
 
         Args:
@@ -63,6 +74,8 @@ class SqlProcesses:
             names: The tables that it may use; all if ``None``.
             as_of: The batch or time.
             rows: Maximal number of rows of the answer.
+            share: Answer from the key groups of the tables, also if these are not all.
+            files: Files with the rows that other servers have, by table.
 
         Returns:
             The answer as JSON.
@@ -80,6 +93,8 @@ class SqlProcesses:
                 "as_of": as_of,
                 "rows": rows,
                 "bytes": self._answer,
+                "share": share,
+                "files": files or {},
             }
         )
         async with self._concurrency.acquired():

@@ -166,6 +166,29 @@ def test_pages_of_a_scan_continue_on_any_server(servers):
         assert found == expected
 
 
+QUERIES = (
+    "select key, value from count order by key",
+    "select key, entry, value from items where key in (3, 7, 12) order by 1, 2",
+    "select sum(value), count(*) from items",
+    "select c.key, f.value from count c join flag f on c.key = f.key",
+    "select 1 as one",
+)
+
+
+@pytest.mark.slow
+def test_sql_covers_all_shares(servers):
+    whole, shares = servers
+    for query in QUERIES:
+        expected = whole.post("/sql", json={"query": query}).json()
+        for client in shares:
+            answer = client.post("/sql", json={"query": query}).json()
+            assert (answer["columns"], answer["rows"]) == (expected["columns"], expected["rows"]), query
+    past = {"query": "select sum(value) from count", "as_of": 0}
+    assert [client.post("/sql", json=past).json()["rows"] for client in shares] == [[["20"]]] * 3
+    assert sum(int(client.post("/sql?share=true", json=past).json()["rows"][0][0]) for client in shares) == 20
+    assert shares[0].post("/sql", json={"query": "select * from nothing"}).json()["error"]["type"] == "DefinitionError"
+
+
 def test_status_lists_the_peers_with_their_key_groups(servers):
     for number, client in enumerate(servers[1]):
         peers = client.get("/status").json()["peers"]
@@ -231,6 +254,8 @@ def test_overlapping_shares_answer_and_missing_ones_are_named(followed, tmp_path
         for all_tables in ([shares[0], wide], [shares[0], wide, shares[2]], [shares[1], whole]):
             with served(all_tables) as clients:
                 found = clients[0].get("/tables/count").json()["entries"]
+                total = clients[0].post("/sql", json={"query": "select count(*), max(value) from count"}).json()["rows"]
+                assert total == [[20, 3]]
                 assert [(entry["key"], entry["value"]) for entry in found] == expected
         with served([shares[0], shares[2]]) as clients:
             lost = next(key for key in range(20) if group_of(key_hash(key), GROUPS) in SHARES[1])
@@ -238,6 +263,8 @@ def test_overlapping_shares_answer_and_missing_ones_are_named(followed, tmp_path
                 refused = clients[0].get(path)
                 assert (refused.status_code, refused.json()["error"]["type"]) == (503, "GroupUnavailable")
                 assert "no known server has" in refused.json()["error"]["message"]
+            refused = clients[0].post("/sql", json={"query": "select * from count"})
+            assert (refused.status_code, refused.json()["error"]["type"]) == (503, "GroupUnavailable")
 
 
 def test_a_server_of_another_changelog_is_not_asked(followed, tmp_path):
@@ -365,10 +392,10 @@ def test_a_peer_that_sends_a_byte_now_and_then_takes_no_longer_than_the_time_lim
         thread = threading.Thread(target=dribble, daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        shares = PeerShares(Peers([address]), 1 << 20, 1.0)
+        shares = PeerShares(Peers([address]), 1 << 20, 1.0, 1 << 20)
         try:
             with pytest.raises(PeerUnavailable, match=r"its answer took longer than 0.1 s"):
-                shares._request(address, "/status", None, {}, 0.1)
+                shares._request(address, "/status", {}, 0.1, None)
         finally:
             ended.set()
             thread.join(300)
