@@ -3,8 +3,8 @@
 For writers of functions and jobs: functions and their contexts, states, timers, time to live, output tags, streams,
 sources, sinks, watermarks, and the calls that run a job. Other packages: `keyed.windows` and `keyed.joins`,
 `keyed.vectorized` (functions over Arrow tables), `keyed.tables` (readers of state), `keyed.recovery` (operators of
-jobs), `keyed.metrics` (exports of metrics), `keyed.testing`, `keyed.errors`, `keyed.pyflink`, and `keyed.extending`
-(authors of libraries).
+jobs), `keyed.metrics` (exports of metrics), `keyed.topics` (formats of Kafka values), `keyed.testing`, `keyed.errors`,
+`keyed.pyflink`, and `keyed.extending` (authors of libraries).
 """
 
 import difflib
@@ -43,11 +43,22 @@ from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps, bounded_out_of_orderness
 
 if TYPE_CHECKING:
-    from keyed import errors, extending, joins, metrics, recovery, tables, testing, vectorized, windows  # noqa: F401 - for type checkers
+    from keyed import errors, extending, joins, metrics, recovery, tables, testing, topics, vectorized, windows  # noqa: F401 - for type checkers
     from keyed.runtimes.spark.session.spark_session import spark_session
 
 #: Packages that are loaded when they are first used, so that `import keyed` is enough.
-_PACKAGES = {"errors", "extending", "joins", "metrics", "recovery", "tables", "testing", "vectorized", "windows"}
+_PACKAGES = {
+    "errors",
+    "extending",
+    "joins",
+    "metrics",
+    "recovery",
+    "tables",
+    "testing",
+    "topics",
+    "vectorized",
+    "windows",
+}
 
 __version__ = "0.1.0.dev0"
 

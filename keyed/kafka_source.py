@@ -10,8 +10,10 @@ from typing import Any, Literal
 from keyed.changelog.kafka.client import Cluster, Partition, check_settings
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError
+from keyed.kafka_values import BadValue, check_format, decoder
 from keyed.rows import Row, row_class
-from keyed.sources import PAUSE
+from keyed.sources import PAUSE, BadElement
+from keyed.topics import Format
 
 #: Seconds for which a source waits for records before it yields `PAUSE`; also the time that a query takes to stop.
 _WAIT = 0.1
@@ -20,6 +22,7 @@ _AT_ONCE = 1000
 #: meantime; and the bytes that an empty record takes.
 _PATIENCE, _AHEAD, _MESSAGE = 1.0, 64 << 20, 256
 _RECORD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers"))
+_BAD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers", "reason"))
 #: Errors that the client retries by itself, or that concern only consumer groups.
 _IGNORED = {"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "GROUP_AUTHORIZATION_FAILED"}
 _OUT_OF_RANGE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
@@ -31,13 +34,18 @@ class KafkaSource:
     No offsets are committed in Kafka.
 
     An element is a `Row` with the columns of Spark's Kafka source: ``key`` and ``value`` (bytes or None), ``topic``,
-    ``partition``, ``offset``, ``timestamp`` (milliseconds) and ``headers`` (a list of name and value); or the result of
-    ``decode``. Only records of committed transactions are read.
+    ``partition``, ``offset``, ``timestamp`` (milliseconds) and ``headers`` (a list of name and value); or the value
+    itself, decoded by ``value``; or the result of ``decode``. Only records of committed transactions are read.
+
+    A value that cannot be decoded, and a record without a value, is a bad row: it fails the query, or goes to the side
+    output ``on_bad_row`` of the stream as the record's columns and ``reason``.
 
     Args:
         topic: The topic. Its partitions are determined when the query starts.
         bootstrap: Addresses of brokers, ``host:port``, separated by commas.
-        decode: Converts a record to an element.
+        value: Format of the values: a `keyed.topics.Json`, `keyed.topics.Avro` or `keyed.topics.Protobuf`.
+        decode: Converts a record to an element. With ``value``, the record has the decoded value, or None if it has
+            none (a tombstone).
         start: Start of a new query: at the ``"earliest"`` record, or after the ``"latest"``. A partition that was added
             before a later run is read from its start.
         bounded: End the source at the offsets at which the topic ended when the query started.
@@ -48,6 +56,7 @@ class KafkaSource:
 
     Raises:
         DefinitionError: A parameter is out of its range, or a setting is keyed's own.
+        ExtraNotInstalled: The format needs a package that is not installed.
     """
 
     def __init__(
@@ -55,6 +64,7 @@ class KafkaSource:
         topic: str,
         *,
         bootstrap: str,
+        value: Format | None = None,
         decode: Callable[[Row], Any] | None = None,
         start: Literal["earliest", "latest"] = "earliest",
         bounded: bool = False,
@@ -67,6 +77,9 @@ class KafkaSource:
         if start not in ("earliest", "latest"):
             raise DefinitionError(f"KafkaSource: start={start!r} must be 'earliest' or 'latest'")
         check_settings(settings or {})
+        if value is not None:
+            check_format(value)
+        self._value = value
         self.topic = topic
         self._decode = decode
         self._start = start
@@ -125,21 +138,25 @@ class KafkaSource:
             )
 
     def __iter__(self) -> Iterator[Any]:
-        """Return the records from the current position on, with `keyed.PAUSE` at the ends of batches."""
+        """Return the records from the position of `seek` on, or from the start; `keyed.PAUSE` ends a batch."""
         return self._records(None)
 
     def _records(self, given_ends: dict[int, int] | None) -> Iterator[Any]:
         """Read up to the given offsets, or up to the end of a bounded source."""
         self._closed = False
+        # A run that does not resume begins at the start, whatever an earlier run of this program has read.
+        resumes, self._sought = self._sought, False
+        if not resumes:
+            self._offsets = {}
         consumer: Any = self._cluster.consumer()
         bounded = self._bounded or given_ends is not None
         try:
-            ends = self._assign(consumer)
+            ends = self._assign(consumer, resumes=resumes)
             if given_ends is not None:
                 # A partition that was not part of the job yet has no records in the batch.
                 ends = {partition: given_ends.get(partition, self._offsets[partition]) for partition in ends}
             fetched = _Fetched(consumer, self.topic, self._offsets, ends, bounded=bounded)
-            make = self._decode or (lambda record: record)
+            make = self._maker()
             began: float | None = None
             while not self._closed and not (bounded and all(self._offsets[each] >= end for each, end in ends.items())):
                 wait = _WAIT if began is None else min(_WAIT, max(0.0, began + self._interval - time.monotonic()))
@@ -166,7 +183,30 @@ class KafkaSource:
         finally:
             consumer.close()
 
-    def _assign(self, consumer: Any) -> dict[int, int]:
+    def _maker(self) -> Callable[[Row], Any]:
+        """Return the function from a record to its element."""
+        decode = self._decode
+        if self._value is None:
+            return decode or (lambda record: record)
+        values = decoder(self._value, self.topic)
+
+        def make(record: Row) -> Any:
+            value = record.value
+            try:
+                if value is not None:
+                    value = values(value)
+                elif decode is None:
+                    raise BadValue("the record has no value (it is a tombstone); decode= gets such records too")
+            except BadValue as error:
+                place = f"topic {record.topic!r}, partition {record.partition}, offset {record.offset}"
+                return BadElement(_BAD((*record, str(error))), f"its value cannot be read: {error}", place)
+            if decode is None:
+                return value
+            return decode(_RECORD((record.key, value, *record[2:])))
+
+        return make
+
+    def _assign(self, consumer: Any, *, resumes: bool) -> dict[int, int]:
         """Assign a consumer to the current position, and return the end of each partition."""
         import confluent_kafka as ck
 
@@ -181,7 +221,7 @@ class KafkaSource:
             for partition in found.partitions:
                 low, high = Partition(self._cluster, self.topic, partition).offsets(consumer)
                 ends[partition] = high
-                self._offsets.setdefault(partition, high if self._start == "latest" and not self._sought else low)
+                self._offsets.setdefault(partition, high if self._start == "latest" and not resumes else low)
                 if not low <= self._offsets[partition] <= high:
                     raise SourceError(self._gone(f"partition {partition} has offsets {low} to {high}"))
             gone = self._offsets.keys() - ends.keys()

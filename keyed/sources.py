@@ -24,6 +24,23 @@ class _Pause:
 PAUSE = _Pause()
 
 
+class BadElement:
+    """An element that its source could not read: a bad row.
+
+    Attributes:
+        row: The row for the side output of bad rows, with the reason.
+        reason: The reason.
+        place: Its place in the source, for messages.
+    """
+
+    __slots__ = ("place", "reason", "row")
+
+    def __init__(self, row: Any, reason: str, place: str) -> None:
+        self.row = row
+        self.reason = reason
+        self.place = place
+
+
 class IngestionTime:
     """The type of `INGESTION_TIME`."""
 

@@ -99,7 +99,14 @@ IMPORTS_BY_NAME = {
     "keyed.windows.clone_name": "keyed.",
 }
 # Modules that are read by name and are no packages, so that an `__all__` says what of them is public.
-PUBLIC_MODULES = {"keyed.errors", "keyed.extending", "keyed.metrics", "keyed.pyflink", "keyed.vectorized"}
+PUBLIC_MODULES = {
+    "keyed.errors",
+    "keyed.extending",
+    "keyed.metrics",
+    "keyed.pyflink",
+    "keyed.topics",
+    "keyed.vectorized",
+}
 # The doors that `windows` and `joins` use, and nothing else of `keyed`: they prove that the API is enough for others.
 DOORS = {"keyed", "keyed.errors", "keyed.extending", "keyed.vectorized"}
 # Imported for type checkers alone: what is fetched when it is first used.
@@ -335,7 +342,7 @@ def wrong_exports(module: str, tree: ast.Module, *, package: bool) -> list[str]:
     """An `__all__` that nothing reads, is not sorted, names what is not there or, in a package, leaves out what is."""
     declared, bound = declared_names(tree), bound_names(tree.body)
     if module == "keyed":
-        bound -= ON_DEMAND | {"metrics", "vectorized"}
+        bound -= ON_DEMAND | {"metrics", "topics", "vectorized"}
     if declared is not None and not package and module not in PUBLIC_MODULES:
         return [f"{module}: has an __all__, which nothing reads"]
     if declared is None:

@@ -25,10 +25,12 @@ from keyed.engine.batch import Chunk
 from keyed.engine.channels import ChannelId
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, RowError, TimestampError
 from keyed.graph import Keys, Source, Stage
+from keyed.kafka_source import KafkaSource
 from keyed.outputs import Schema
 from keyed.rows import row_class
 from keyed.runtimes.usage_warnings import unit_warning
 from keyed.shown import shown
+from keyed.sources import BadElement
 
 #: Returns the highest timestamp that a row may have now.
 Limit = Callable[[], int]
@@ -134,9 +136,13 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
     Raises:
         RowError: There are bad rows, and the stream refuses them.
     """
-    if stage.source.on_bad_row is not None:
-        return _sorted_out(stage, values, timestamps, limit)
     source = stage.source
+    if source.on_bad_row is not None:
+        return _sorted_out(stage, values, timestamps, limit)
+    if isinstance(source.data, KafkaSource):
+        for value in values:
+            if value.__class__ is BadElement:
+                raise RowError(f"operator {stage.name!r}: {value.place}: {value.reason}; {BAD_ROW_REMEDY}")
     if source.time is not None and timestamps is None:
         get_time = _time_getter(source, stage.name)
         timestamps = [get_time(value) for value in values]
@@ -154,6 +160,9 @@ def _sorted_out(
     """Return the rows of a batch, with bad rows separated: a bad element does not end the query."""
     source = stage.source
     reasons: dict[int, str] = {}
+    if isinstance(source.data, KafkaSource):
+        reasons = {i: f"value: {value.reason}" for i, value in enumerate(values) if value.__class__ is BadElement}
+        values = [value.row if index in reasons else value for index, value in enumerate(values)] if reasons else values
     keys = _each(key_getter(stage.keys, stage.name), values, "key", reasons)
     if source.time is not None and timestamps is None:
         timestamps = _each(_time_getter(source, stage.name), values, "timestamp", reasons)

@@ -1,0 +1,173 @@
+"""Decoding of the values of Kafka records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC
+from io import BytesIO
+from typing import Any
+
+from keyed.errors import DefinitionError, SourceError
+from keyed.extras import extra
+from keyed.topics import Avro, Format, Json, Protobuf, registry_address
+
+#: Packages whose exceptions mean that a registry was not reached.
+_CLIENTS = {"httpx", "httpx2", "httpcore", "httpcore2", "ssl", "socket"}
+
+
+class BadValue(Exception):
+    """Raised for a value that does not have its format."""
+
+
+def check_format(value: Any) -> None:
+    """Check a format, and that its packages are installed.
+
+    Raises:
+        DefinitionError: It is not a format.
+        ExtraNotInstalled: A package is not installed.
+    """
+    if not isinstance(value, Format):
+        raise DefinitionError(
+            f"value={value!r} must be a format: keyed.topics.Json(), Avro(...) or Protobuf(...); for another one give "
+            "decode=, a function of the record"
+        )
+    if value.registry is not None or not isinstance(value, Json):
+        with extra("registry", repr(value)):
+            _deserializer_of(value)
+
+
+def decoder(format: Format, topic: str) -> Callable[[bytes], Any]:
+    """Return a function that decodes values of a topic.
+
+    It raises `BadValue` for a value that does not have the format, and `SourceError` if a schema cannot be fetched.
+    """
+    decode = _with_registry(format, topic) if format.registry is not None else _deserializer_of(format)
+
+    def decoded(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except SourceError:
+            raise
+        except Exception as error:
+            raise BadValue(f"it is not {type(format).__name__}: {type(error).__name__}: {error}") from error
+
+    return decoded
+
+
+def _deserializer_of(format: Format) -> Callable[[bytes], Any]:
+    """Return the function for plain values; the packages of a registry are imported too."""
+    if format.registry is not None:
+        import confluent_kafka.schema_registry.avro
+        import confluent_kafka.schema_registry.json_schema
+        import confluent_kafka.schema_registry.protobuf  # noqa: F401
+    if isinstance(format, Protobuf):
+        return lambda data: _plain(format.message.FromString(data))
+    if isinstance(format, Avro):
+        from fastavro import parse_schema, schemaless_reader
+
+        if format.schema is None:
+            return lambda data: data
+        try:
+            schema = parse_schema(json.loads(format.schema))
+        except Exception as error:
+            raise DefinitionError(f"Avro: schema= is not a schema: {type(error).__name__}: {error}") from error
+
+        def read(data: bytes) -> Any:
+            rest = BytesIO(data)
+            value = schemaless_reader(rest, schema, None)
+            if rest.read(1):
+                raise ValueError("bytes follow the value")
+            return value
+
+        return read
+    return json.loads
+
+
+def _with_registry(format: Format, topic: str) -> Callable[[bytes], Any]:
+    """Return the function for values in the wire format of a schema registry."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    registry = format.registry
+    settings = dict(registry) if isinstance(registry, Mapping) else {"url": registry}
+    try:
+        client = SchemaRegistryClient(settings)
+    except ValueError as error:
+        raise DefinitionError(f"{format!r}: settings of the registry: {error}") from error
+    context = SerializationContext(topic, MessageField.VALUE)
+    # The name of the subject follows from the topic; by default the client would ask the registry for it.
+    named = {"subject.name.strategy.type": "TOPIC"}
+    deserialize: Any
+    if isinstance(format, Avro):
+        from confluent_kafka.schema_registry.avro import AvroDeserializer
+
+        deserialize = AvroDeserializer(client, format.schema, conf=named)
+    elif isinstance(format, Protobuf):
+        from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+
+        deserialize = ProtobufDeserializer(format.message, named, client)
+    else:
+        from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+
+        deserialize = JSONDeserializer(None, schema_registry_client=client, conf=named)
+
+    def decode(data: bytes) -> Any:
+        try:
+            value = deserialize(data, context)
+        except (SchemaRegistryError, OAuthTokenError) as error:
+            raise _unavailable(format, topic, error) from error
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] in _CLIENTS or isinstance(error, OSError):
+                raise _unavailable(format, topic, error) from error
+            raise
+        return _plain(value) if isinstance(format, Protobuf) else value
+
+    return decode
+
+
+def _unavailable(format: Format, topic: str, error: Exception) -> SourceError:
+    """Return the error for a schema that cannot be fetched."""
+    status = getattr(error, "http_status_code", None)
+    if status == 404:
+        remedy = "give the registry that the producer of the topic uses, or register the schema again under its number"
+    elif status in (401, 403):
+        remedy = "give credentials in registry={'url': ..., 'basic.auth.user.info': 'user:password'}"
+    else:
+        remedy = "check the address and that the registry runs"
+    return SourceError(
+        f"topic {topic!r}: the schema of a value cannot be fetched from the registry "
+        f"{registry_address(format.registry)}: {type(error).__name__}: {error}; {remedy}. The query resumes at this "
+        "record when it is started again on its checkpoint"
+    )
+
+
+def _plain(message: Any) -> Any:
+    """Return a Protobuf message as plain data."""
+    descriptor = message.DESCRIPTOR
+    if descriptor.full_name == "google.protobuf.Timestamp":
+        return message.ToDatetime(tzinfo=UTC)
+    return {field.name: _field(message, field) for field in descriptor.fields}
+
+
+def _field(message: Any, field: Any) -> Any:
+    """Return the value of a field of a message as plain data."""
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    value = getattr(message, field.name)
+    # Older versions have no `is_repeated`, newer ones warn of `label`.
+    repeats = field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED
+    if not repeats:
+        return _single(value, field)
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        of_values = field.message_type.fields_by_name["value"]
+        return {key: _single(value[key], of_values) for key in value}
+    return [_single(each, field) for each in value]
+
+
+def _single(value: Any, field: Any) -> Any:
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return value if known is None else known.name
+    return value if field.message_type is None else _plain(value)

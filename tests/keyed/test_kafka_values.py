@@ -1,0 +1,266 @@
+"""Values of Kafka records in JSON, Avro and Protobuf, as confluent-kafka's serializers write them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+
+import keyed
+from keyed.errors import DefinitionError, ExtraNotInstalled, RowError, SourceError
+from keyed.kafka_values import BadValue, decoder
+from keyed.topics import Avro, Format, Json, Protobuf
+from tests.keyed.changelog.kafka import topics
+from tests.support.schema_registry import SchemaRegistry, schema_registry
+
+BAD = keyed.OutputTag("bad")
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "Sale",
+        "fields": [
+            {"name": "user", "type": "string"},
+            {"name": "amount", "type": "long"},
+            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        ],
+    }
+)
+#: The same with one more column, which has a default.
+WIDER = json.dumps(
+    {**json.loads(AVRO), "fields": [*json.loads(AVRO)["fields"], {"name": "shop", "type": "string", "default": "?"}]}
+)
+SCHEMA = json.dumps(
+    {
+        "title": "Sale",
+        "type": "object",
+        "properties": {"user": {"type": "string"}, "amount": {"type": "integer"}},
+        "required": ["user", "amount"],
+    }
+)
+AT = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+SALE = {"user": "ann", "amount": 5, "at": AT}
+CONTEXT = SerializationContext("sales", MessageField.VALUE)
+
+
+@pytest.fixture
+def registry() -> Iterator[SchemaRegistry]:
+    with schema_registry() as running:
+        yield running
+
+
+def client(registry):
+    return SchemaRegistryClient({"url": registry.url})
+
+
+def named(**conf):
+    return {"subject.name.strategy.type": "TOPIC", **conf}
+
+
+def message_class():
+    """The class of a message with fields of every form."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="sale.proto", package="shop", syntax="proto3", dependency=["google/protobuf/timestamp.proto"]
+    )
+    color = file.enum_type.add(name="Color")
+    color.value.add(name="RED", number=0)
+    color.value.add(name="BLUE", number=1)
+    sale = file.message_type.add(name="Sale")
+    field = descriptor_pb2.FieldDescriptorProto
+    sale.field.add(name="user", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
+    sale.field.add(name="amount", number=2, type=field.TYPE_INT64, label=field.LABEL_OPTIONAL)
+    sale.field.add(
+        name="at",
+        number=3,
+        type=field.TYPE_MESSAGE,
+        type_name=".google.protobuf.Timestamp",
+        label=field.LABEL_OPTIONAL,
+    )
+    sale.field.add(name="colors", number=4, type=field.TYPE_ENUM, type_name=".shop.Color", label=field.LABEL_REPEATED)
+    entry = sale.nested_type.add(name="CountsEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=field.TYPE_ENUM, type_name=".shop.Color", label=field.LABEL_OPTIONAL)
+    sale.field.add(
+        name="counts",
+        number=5,
+        type=field.TYPE_MESSAGE,
+        type_name=".shop.Sale.CountsEntry",
+        label=field.LABEL_REPEATED,
+    )
+    sale.field.add(name="parts", number=6, type=field.TYPE_MESSAGE, type_name=".shop.Sale", label=field.LABEL_REPEATED)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(timestamp_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Sale"))
+
+
+Sale = message_class()
+
+
+def message():
+    made = Sale(user="ann", amount=2**60, colors=[1, 0], counts={"x": 1}, parts=[Sale(user="part")])
+    made.at.FromDatetime(AT)
+    return made
+
+
+PLAIN = {
+    "user": "ann",
+    "amount": 2**60,
+    "at": AT,
+    "colors": ["BLUE", "RED"],
+    "counts": {"x": "BLUE"},
+    "parts": [{"user": "part", "amount": 0, "at": None, "colors": [], "counts": {}, "parts": []}],
+}
+
+
+def test_values_with_the_number_of_their_schema_are_read(registry):
+    avro = AvroSerializer(client(registry), AVRO, conf=named())(SALE, CONTEXT)
+    assert avro[:1] == b"\0"
+    assert decoder(Avro(registry=registry.url), "sales")(avro) == SALE
+    assert decoder(Avro(WIDER, registry=registry.url), "sales")(avro) == {**SALE, "shop": "?"}
+    text = JSONSerializer(SCHEMA, client(registry), conf=named())({"user": "ann", "amount": 5}, CONTEXT)
+    assert decoder(Json(registry=registry.url), "sales")(text) == {"user": "ann", "amount": 5}
+    proto = ProtobufSerializer(Sale, client(registry), conf=named())(message(), CONTEXT)
+    assert decoder(Protobuf(Sale, registry=registry.url), "sales")(proto) == PLAIN
+
+
+def test_plain_values_are_read():
+    from io import BytesIO
+
+    from fastavro import parse_schema, schemaless_writer
+
+    written = BytesIO()
+    schemaless_writer(written, parse_schema(json.loads(AVRO)), SALE)
+    assert decoder(Avro(AVRO), "sales")(written.getvalue()) == SALE
+    assert decoder(Json(), "sales")(b'{"user": "ann", "amount": 5}') == {"user": "ann", "amount": 5}
+    assert decoder(Protobuf(Sale), "sales")(message().SerializeToString()) == PLAIN
+
+
+def test_values_of_another_form_are_bad(registry):
+    client(registry).register_schema("sales-value", _schema(SCHEMA, "JSON"))
+    values: list[tuple[Format, bytes]] = [
+        (Json(), b"{"),
+        (Json(), b"\xff"),
+        (Json(registry=registry.url), b'{"user": "ann", "amount": 5}'),
+        (Json(registry=registry.url), b'\0\0\0\0\1{"user": 5, "amount": 5}'),
+        (Avro(AVRO), b"\2"),
+        (Avro('"string"'), b"\2a and more"),
+        (Avro(registry=registry.url), b"text"),
+        (Avro(registry=registry.url), b"x" * 20),
+        (Protobuf(Sale), b"\xff"),
+        (Protobuf(Sale, registry=registry.url), b"x" * 20),
+    ]
+    for kind, data in values:
+        with pytest.raises(BadValue, match=f"it is not {type(kind).__name__}: "):
+            decoder(kind, "sales")(data)
+
+
+def _schema(text, type_):
+    from confluent_kafka.schema_registry import Schema
+
+    return Schema(text, type_)
+
+
+def test_a_schema_that_cannot_be_fetched_is_an_error_with_a_remedy(registry):
+    unknown = b"\0\0\0\0\7data"
+    for kind in (Avro(registry=registry.url), Json(registry=registry.url), Protobuf(Sale, registry=registry.url)):
+        data = b"\0\0\0\0\7\0data" if isinstance(kind, Protobuf) else unknown
+        with pytest.raises(SourceError, match=r"(?s)topic 'sales'.*not found.*give the registry that the producer"):
+            decoder(kind, "sales")(data)
+    registry.password = "secret"
+    settings = {"url": registry.url, "max.retries": 0}
+    with pytest.raises(SourceError, match=r"(?s)Unauthorized.*'basic.auth.user.info'"):
+        decoder(Avro(registry=settings), "sales")(unknown)
+    good = {**settings, "basic.auth.user.info": "user:secret"}
+    with pytest.raises(SourceError, match="not found"):
+        decoder(Avro(registry=good), "sales")(unknown)
+    assert "secret" not in repr(Avro(registry=good))
+    assert "secret" not in repr(Avro(registry="http://user:secret@registry:8081"))
+
+
+def test_a_registry_that_is_down_is_an_error_with_a_remedy():
+    with schema_registry() as gone:
+        url = gone.url
+    with pytest.raises(SourceError, match=r"(?s)from the registry http://127.*that the registry runs"):
+        decoder(Avro(registry={"url": url, "max.retries": 0}), "sales")(b"\0\0\0\0\7data")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (Avro, "give registry="),
+        (lambda: Json(registry="registry:8081"), "must be an address"),
+        (lambda: Avro(registry={}), "must be an address"),
+        (lambda: Protobuf("Sale"), "that protoc has generated"),
+        (lambda: keyed.KafkaSource("sales", bootstrap="b", value=cast("Json", "json")), "must be a format"),
+        (lambda: keyed.KafkaSource("sales", bootstrap="b", value=Avro("{")), "schema= is not a schema"),
+        (lambda: decoder(Avro(registry={"url": "http://r", "typo": 1}), "sales"), "settings of the registry"),
+    ],
+)
+def test_wrong_definitions_are_refused(make, said):
+    with pytest.raises(DefinitionError, match=said):
+        make()
+
+
+def test_a_missing_package_is_named_before_the_first_row(monkeypatch):
+    monkeypatch.setitem(sys.modules, "fastavro", None)
+    with pytest.raises(ExtraNotInstalled, match=r"fastavro.*pip install 'keyed\[registry\]'"):
+        keyed.KafkaSource("sales", bootstrap="b", value=Avro(AVRO))
+
+
+class Total(keyed.KeyedProcessFunction):
+    total = keyed.ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + value.amount)
+        yield value.user, self.total.value()
+
+
+def totals(source, **options):
+    return keyed.stream(source, **options).key_by("user").process(Total(), "user string, total bigint")
+
+
+@pytest.fixture
+def topic(kafka):
+    name = topics.new_topic()
+    topics.create(kafka, name, 1)
+    return name
+
+
+def test_a_query_reads_values_and_diverts_bad_records_with_the_reason(kafka, topic, registry, tmp_path):
+    write = AvroSerializer(client(registry), AVRO, conf=named())
+    good = [write({**SALE, "amount": amount}, SerializationContext(topic, MessageField.VALUE)) for amount in (1, 2)]
+    topics.produce(kafka, topic, [(b"a", good[0]), (b"b", b"no avro"), (b"c", None), (b"d", good[1])], 0)
+    source = keyed.KafkaSource(topic, bootstrap=kafka, value=Avro(registry=registry.url), bounded=True)
+    with pytest.raises(RowError, match=rf"(?s)topic '{topic}', partition 0, offset 1: its value cannot be read: it is"):
+        totals(source, timestamp="at").run(checkpoint=tmp_path / "c")
+    output = totals(source, timestamp="at", on_bad_row=BAD)
+    results, bad = keyed.collect_sink(), keyed.collect_sink()
+    run = keyed.run(output.to(results), output.side_output(BAD).to(bad), checkpoint=tmp_path / "c")
+    assert results.values == [("ann", 1), ("ann", 3)]
+    assert [(row.key, row.value, row.offset) for row in bad.values] == [(b"b", b"no avro", 1), (b"c", None, 2)]
+    assert "it is not Avro" in bad.values[0].reason
+    assert "tombstone" in bad.values[1].reason
+    assert run.metrics["Total"]["rows_bad"] == 2
+
+
+def test_decode_gets_records_with_decoded_values(kafka, topic):
+    topics.produce(kafka, topic, [(b"a", b'{"amount": 3}'), (b"b", None)], 0)
+    source = keyed.KafkaSource(
+        topic,
+        bootstrap=kafka,
+        value=Json(),
+        decode=lambda record: {"user": record.key.decode(), "amount": record.value["amount"] if record.value else -1},
+        bounded=True,
+    )
+    assert totals(source).run().values == [("a", 3), ("b", -1)]
