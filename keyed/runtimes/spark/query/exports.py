@@ -188,7 +188,7 @@ class Exports:
             if isinstance(changelog, StagingChangelog)
             for group, commit in staged[operator].items()
         ]
-        with ThreadPoolExecutor(min(_PUBLISHERS, len(commits)), "keyed-publishing") as publishers:
+        with ThreadPoolExecutor(max(1, min(_PUBLISHERS, len(commits))), "keyed-publishing") as publishers:
             if all(publishers.map(_published, commits)):
                 self._published = batch
 
