@@ -74,6 +74,8 @@ class Ticker:
         self._offset: str | None = None
         self._waits = True
         self._due: int | None = None
+        # The report whose export failed: it is tried again while a newer batch is written and not committed yet.
+        self._unexported: Mapping[str, Any] | None = None
 
     def end(self) -> None:
         """Stop writing ticks and publishing; a publication in progress is completed before this returns."""
@@ -96,7 +98,7 @@ class Ticker:
             if self._writer is None:
                 report = self._query.lastProgress
             elif written > self._batch:
-                report = self._exports.committed_report(written)
+                report = self._exports.committed_report(written) or self._unexported
                 self._next = time.monotonic() + _PAUSE * (time.monotonic() - now)
             self._look(report, self._ticks)
             self._tables.write_changed()
@@ -125,9 +127,9 @@ class Ticker:
                 self._offset, self._waits = offset, False
             try:
                 self._exports.export(report=report)
-                self._batch = report["batchId"]
+                self._batch, self._unexported = report["batchId"], None
             except Exception as error:  # noqa: BLE001 - ticks come all the same
-                problem = error
+                problem, self._unexported = error, report
             self._due = self._exports.next_work(report)
         if self._due is not None and not self._waits and self._due <= time.time() * 1000:
             ticks.write()

@@ -1,11 +1,15 @@
 """The thread beside a query's batches: transient failures are counted, others end the query and are logged."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 import keyed
 from keyed.background import Status
 from keyed.errors import ChangelogDiverged, ChangelogError, UserFunctionError
 from keyed.runtimes.spark.query.exports import Exports
+from keyed.runtimes.spark.query.ticker import Ticker
 from tests.keyed.runtimes.spark.functions import POISON, count, files_source, parquet_rows, write_file
 from tests.support.waiting import until
 
@@ -65,6 +69,41 @@ def test_failures_that_pass_are_counted_and_one_that_does_not_ends_the_query(spa
     assert (query.status, query.is_active) == (Status.FAILED, False)
     assert query.metrics()["count"]["export_status"] == 2
     assert parquet_rows(tmp_path / "out")[0] == ("a", 1, 1)
+
+
+def test_a_failed_export_is_tried_again_while_the_next_batch_is_not_committed():
+    report = {"batchId": 0, "durationMs": {"addBatch": 1}, "sources": [{"endOffset": 1}]}
+    failures = [ChangelogError("the disk is full"), ChangelogError("the disk is full")]
+    exported = []
+
+    def export(report):
+        if failures:
+            raise failures.pop()
+        exported.append(report["batchId"])
+
+    exports: Any = SimpleNamespace(
+        committed_report={0: report}.get,
+        next_work=lambda _: None,
+        export=export,
+    )
+    writer: Any = SimpleNamespace(written=0)
+    ticks: Any = SimpleNamespace(taken=lambda *_: None, write=lambda: None)
+    tables: Any = SimpleNamespace(write_changed=lambda: None)
+    query: Any = SimpleNamespace(isActive=True)
+    ticker = Ticker(query, ticks, exports, writer, tables, lambda: None)
+
+    def fails():
+        try:
+            ticker._step()
+        except ChangelogError:
+            return True
+        return False
+
+    until(fails)
+    writer.written = 1
+    until(fails)
+    until(lambda: not fails() and exported)
+    assert exported == [0]
 
 
 def test_spark_reports_are_read_once_a_batch_and_not_while_the_query_is_idle(spark, tmp_path, monkeypatch):
