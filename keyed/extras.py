@@ -1,4 +1,4 @@
-"""Imports of the packages that an extra of the project installs."""
+"""The packages that an extra of the project installs: imports of them, and the command that installs them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from keyed.errors import ExtraNotInstalled
+
+
+def install(name: str) -> str:
+    """Return the command that installs an extra, for messages."""
+    return f"pip install 'keyed[{name}]'"
 
 
 @contextmanager
@@ -25,5 +30,5 @@ def extra(name: str, use: str) -> Iterator[None]:
         package = (error.name or "keyed").partition(".")[0]
         if package == "keyed":
             raise
-        message = f"{use} needs the package {package}, which is not installed: pip install 'keyed[{name}]'"
+        message = f"{use} needs the package {package}, which is not installed: {install(name)}"
         raise ExtraNotInstalled(message, name=error.name) from error

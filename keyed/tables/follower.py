@@ -262,8 +262,8 @@ class Follower:
         extent = self._store.extent
         when = "before its first batch was applied" if extent is None else f"after batch {batch_id(extent.batch)}"
         raise ChangelogError(
-            f"{self.changelog} of operator {self.operator!r} is gone: it was deleted or moved {when}, and the tables get "
-            "no other batches; put it back, and they continue"
+            f"{self.changelog} of operator {self.operator!r} is gone: it was deleted or moved {when}, and the tables "
+            "get no other batches; put it back, and they continue"
         )
 
     def _apply(self, header: LogHeader) -> int:

@@ -27,6 +27,7 @@ from typing import Any, Literal
 import attrs
 
 from keyed.errors import JavaNotFound
+from keyed.extras import install
 from keyed.stores.scratch import ScratchFolder
 
 MINIMUM_JAVA = 17
@@ -84,7 +85,7 @@ def require_java_home() -> str:
         places = "\n".join(f"  - {place}" for place in seen)
         raise JavaNotFound(
             f"Spark needs Java {MINIMUM_JAVA} or newer, and none was found. Looked at:\n{places}\n"
-            f"Install one with  pip install 'keyed[java]'  or set JAVA_HOME to a Java {MINIMUM_JAVA} or newer. "
+            f"Set JAVA_HOME to a Java {MINIMUM_JAVA} or newer, or install one: {install('java')}. "
             "(The local runtime needs no Java.)"
         )
     return _home_for_spark(runtime)
