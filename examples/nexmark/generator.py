@@ -185,7 +185,7 @@ def _some_person(numbers: Ints, rng: np.random.Generator) -> Ints:
 
 def _people(_: Generator, numbers: Ints, rng: np.random.Generator) -> dict[str, Any]:
     count = len(numbers)
-    names = _joined(_chosen(_FIRST, rng, count), " ", _chosen(_LAST, rng, count))
+    names = _joined(_sampled(_FIRST, rng, count), " ", _sampled(_LAST, rng, count))
     mails = _joined(_letters(rng, np.full(count, 7)), "@", _letters(rng, np.full(count, 5)), ".com")
     digits = rng.integers(0, 10_000, (count, 4)).astype("U4")
     cards = [array(np.char.zfill(digits[:, each], 4).astype(object), pa.string()) for each in range(4)]
@@ -194,8 +194,8 @@ def _people(_: Generator, numbers: Ints, rng: np.random.Generator) -> dict[str, 
         "name": names,
         "emailAddress": mails,
         "creditCard": _joined(cards[0], " ", cards[1], " ", cards[2], " ", cards[3]),
-        "city": _chosen(_CITIES, rng, count),
-        "state": _chosen(_STATES, rng, count),
+        "city": _sampled(_CITIES, rng, count),
+        "state": _sampled(_STATES, rng, count),
         "extra": _padding(rng, count, 200 - 70),
     }
 
@@ -271,7 +271,7 @@ def _letters(rng: np.random.Generator, lengths: Ints) -> Any:
     return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends.tobytes()), pa.py_buffer(letters.tobytes()))
 
 
-def _chosen(values: tuple[str, ...], rng: np.random.Generator, count: int) -> Any:
+def _sampled(values: tuple[str, ...], rng: np.random.Generator, count: int) -> Any:
     return array(values).take(array(rng.integers(0, len(values), count)))
 
 

@@ -141,11 +141,11 @@ def _title(source: Dataset | Topic, settings: Settings) -> str:
 def _printer(
     rows: int | None, show: Callable[[keyed.Progress], object] = lambda _: None
 ) -> Callable[[keyed.Progress], None]:
-    def told(progress: keyed.Progress) -> None:
+    def report(progress: keyed.Progress) -> None:
         print(progress_line(progress, rows), flush=True)
         show(progress)
 
-    return told
+    return report
 
 
 def _print_results(arrivals: Arrivals, workspace: Workspace) -> None:

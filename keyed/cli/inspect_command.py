@@ -168,7 +168,7 @@ def inspect_local(path: str, operator: str | None = None, key: str | None = None
     with Checkpoint.open(path) as opened:
         return _merged(
             inspect_group(meta, log, key)
-            for name in _chosen(path, operators_of(opened), operator)
+            for name in _selected(path, operators_of(opened), operator)
             for meta, log in opened.groups(name)
         )
 
@@ -188,12 +188,12 @@ def inspect_spark(session: Any, path: str, operator: str | None = None, key: str
         return {"found": as_json(inspect_group(meta, log, key)).decode()}
 
     found = {meta.operator: state for state, meta in committed_metas(session, path).items()}
-    chosen = [Selection(found[name]) for name in _chosen(path, sorted(found), operator)]
+    chosen = [Selection(found[name]) for name in _selected(path, sorted(found), operator)]
     rows = for_groups(session, path, chosen, work, schema_of("found string"))
     return _merged(msgspec.convert(json.loads(row["found"]), Inspected) for row in rows)
 
 
-def _chosen(path: str, names: list[str], operator: str | None) -> list[str]:
+def _selected(path: str, names: list[str], operator: str | None) -> list[str]:
     if operator is not None and operator not in names:
         raise OperatorChanged(
             f"the checkpoint {path} has no operator {operator!r}; it has: {', '.join(names) or 'none'}"

@@ -60,19 +60,19 @@ class BoundBroadcastState(BoundMapState):
             found = self._found[key] = super().get(key, MISSING)
         return default if found is MISSING else found
 
-    def _held_items(self) -> list[tuple[Any, Any]]:
+    def _live_items(self) -> list[tuple[Any, Any]]:
         if self._all is None:
             self._all = [(self._decode_key(sub), held) for sub, held in self._entries()]
         return self._all
 
     def keys(self) -> Iterator[Any]:
-        return (key for key, _ in self._held_items())
+        return (key for key, _ in self._live_items())
 
     def values(self) -> Iterator[Any]:
-        return (self._given(held) for _, held in self._held_items())
+        return (self._given(held) for _, held in self._live_items())
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        return ((key, self._given(held)) for key, held in self._held_items())
+        return ((key, self._given(held)) for key, held in self._live_items())
 
     # Writing: only by broadcast elements ------------------------------------------------------------------------------
 

@@ -76,7 +76,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
                 item = cell.read[sub] = REMOVED if raw is None else self.unwrap(raw, self.decode)
         return MISSING if item is REMOVED else item
 
-    def _held(self, cell: _MapCell, sub: bytes, item: Any) -> Any:
+    def _unexpired(self, cell: _MapCell, sub: bytes, item: Any) -> Any:
         """Return the held value of ``item``, or `MISSING` if it has expired."""
         if self.ttl is None or item is MISSING:
             return item
@@ -94,7 +94,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
     def _find(self, key: Any) -> Any:
         cell, sub = self._cells.get(self._scope.key) or self._cell(), self._sub(key)
         item = self._load(cell, sub)
-        return item if self.ttl is None else self._held(cell, sub, item)
+        return item if self.ttl is None else self._unexpired(cell, sub, item)
 
     def get(self, key: Any, default: Any = None) -> Any:
         # Rows mostly read entries that an earlier row has written, so this path avoids calls.
@@ -178,7 +178,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
                 next_stored = next(stored, None)
                 if not cell.cleared and sub not in cell.written and sub not in cell.read:
                     cell.read[sub] = self.unwrap(raw, self.decode)
-            held = self._held(cell, sub, self._load(cell, sub))
+            held = self._unexpired(cell, sub, self._load(cell, sub))
             if held is not MISSING:
                 yield sub, held
 

@@ -119,7 +119,7 @@ def _in_use(path: str) -> SinkError:
 
 
 @contextmanager
-def held(path: str) -> Iterator[None]:
+def locked_folder(path: str) -> Iterator[None]:
     """Lock a folder against other queries of this machine.
 
     Raises:

@@ -728,13 +728,13 @@ def assert_state_bounded(
         assume(cut)
         tally.steps(cut)
         if not tally.held:
-            tally.held += bool(_script(function, cut, options).run(_held).get("by key"))
+            tally.held += bool(_script(function, cut, options).run(_contents_by_key).get("by key"))
         times = [row.timestamp for batch in cut for row in batch.rows if row.timestamp is not None]
         silent = [ProcessingTime(silence_ms), *([Watermark(max(times) + silence_ms)] if times else [])]
         for what, last in ((f"{silence_ms} ms after its last row", silent), ("after the end of the input", [End()])):
             # Runs the work that the clocks have made due, and the work that it makes due in turn.
             script = _script(function, [*cut, *last], options)
-            held = script.run(_held, None if last == [End()] else tally.look)
+            held = script.run(_contents_by_key, None if last == [End()] else tally.look)
             if "error" in held:
                 _fails(script, held["error"])
             for key, (many, entries) in held["by key"].items():
@@ -758,7 +758,7 @@ def assert_state_bounded(
     )
 
 
-def _held(harness: KeyedTestHarness) -> dict[str, Any]:
+def _contents_by_key(harness: KeyedTestHarness) -> dict[str, Any]:
     """Return the entries of state and timers of each key, with their number."""
     held: dict[Any, list[str]] = {}
     for name in harness.state_names:

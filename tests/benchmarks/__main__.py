@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.profile:
         _profile(_with_events(VARIANTS[options.profile], options), scale, options.top)
         return 0
-    chosen = [_with_events(variant, options) for variant in _chosen(options.only)]
+    chosen = [_with_events(variant, options) for variant in _selected(options.only)]
     runs: dict[str, list[Figures]] = {}
     failed = []
     schedule = _schedule(chosen, options.rounds)
@@ -185,7 +185,7 @@ def _with_events(variant: Variant, options: argparse.Namespace) -> Variant:
     return attrs.evolve(variant, measured=options.batches) if options.batches else variant
 
 
-def _chosen(patterns: list[str] | None) -> list[Variant]:
+def _selected(patterns: list[str] | None) -> list[Variant]:
     if not patterns:
         return [variant for variant in VARIANTS.values() if not variant.on_request]
     names = [pattern for given in patterns for pattern in given.split(",")]

@@ -27,10 +27,10 @@ def q1(events: Events) -> keyed.Output:
 def q2(events: Events) -> keyed.Output:
     """Return the bids for some auctions."""
 
-    def chosen(bids: pa.Table) -> pa.Table:
+    def every_123rd(bids: pa.Table) -> pa.Table:
         return bids.filter(pa.array(bids["auction"].to_numpy() % 123 == 0))
 
-    return _each(events, chosen, "auction bigint, price bigint")
+    return _each(events, every_123rd, "auction bigint, price bigint")
 
 
 def q14(events: Events) -> keyed.Output:

@@ -48,7 +48,7 @@ from keyed.runtimes.local.process import Interrupted, leave, watched
 from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
 from keyed.runtimes.metrics_export import MetricsExport, exported_metrics
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
-from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, held
+from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, locked_folder
 from keyed.runtimes.usage_warnings import UsageWarnings
 from keyed.shown import Shown
 from keyed.sinks import CollectSink, ParquetSink
@@ -278,7 +278,7 @@ class LocalQuery(Shown):
                 position = self._first_position(commits, operators)
             for bound in self._outputs:
                 if isinstance(bound.sink, ParquetSink):
-                    stack.enter_context(held(bound.sink.path))
+                    stack.enter_context(locked_folder(bound.sink.path))
             self._claim(commits, position)
             stack.callback(self._close_source)
             return self._run_batches(commits, operators, position, collector)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from keyed.errors import CheckpointError, SinkError
-from keyed.runtimes.sink_folder import held
+from keyed.runtimes.sink_folder import locked_folder
 from keyed.stores import scratch
 from keyed.stores.commit_store import CommitStore
 from keyed.stores.lease import Lease
@@ -172,9 +172,13 @@ def test_a_checkpoint_is_open_once_in_a_process_too(tmp_path):
         CommitStore(tmp_path)
     store.close()
     CommitStore(tmp_path).close()
-    with held(str(tmp_path / "out")), pytest.raises(SinkError, match="has just begun"), held(str(tmp_path / "out")):
+    with (
+        locked_folder(str(tmp_path / "out")),
+        pytest.raises(SinkError, match="has just begun"),
+        locked_folder(str(tmp_path / "out")),
+    ):
         raise AssertionError
-    with held(str(tmp_path / "out")):
+    with locked_folder(str(tmp_path / "out")):
         assert (tmp_path / "out").is_dir()
 
 

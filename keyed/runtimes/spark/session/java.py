@@ -85,7 +85,7 @@ def require_java_home() -> str:
         places = "\n".join(f"  - {place}" for place in seen)
         raise JavaNotFound(
             f"Spark needs Java {MINIMUM_JAVA} or newer, and none was found. Looked at:\n{places}\n"
-            f"Set JAVA_HOME to a Java {MINIMUM_JAVA} or newer, or install one: {install('java')}. "
+            f"To fix this, set JAVA_HOME to a Java {MINIMUM_JAVA} or newer, or install one with {install('java')}. "
             "(The local runtime needs no Java.)"
         )
     return _home_for_spark(runtime)

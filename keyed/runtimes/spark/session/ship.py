@@ -159,13 +159,13 @@ def archive_for(functions: Iterable[object]) -> SourceArchive:
     shipped = [name for name in _SHIPPED if name in sys.modules]
     functions = list(functions)
     modules = {cls.__module__.partition(".")[0] for function in functions for cls in type(function).__mro__}
-    modules |= {name for name in _held(functions) if not _is_installed(name)}
+    modules |= {name for name in _pickled_modules(functions) if not _is_installed(name)}
     for name in modules - set(shipped) - set(sys.stdlib_module_names) - {"__main__"}:
         cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
     return _archive_of(*shipped)
 
 
-def _held(functions: list[object]) -> set[str]:
+def _pickled_modules(functions: list[object]) -> set[str]:
     """Return the top modules of the functions and classes that functions of operators are pickled with."""
     from pyspark import cloudpickle
 
