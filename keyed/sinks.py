@@ -5,6 +5,7 @@ A sink gets each batch under its id; a batch that is run again replaces its earl
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Hashable, Iterable
@@ -123,8 +124,30 @@ def sink_of(sink: Any) -> Sink:
             )
         return made
     if callable(sink):
+        _check_parameters(sink)
         return FunctionSink(sink)
     raise DefinitionError(f"sink={sink!r} is not a sink; give a path, keyed.collect_sink() or a function (batch, id)")
+
+
+def _check_parameters(function: Callable[..., object]) -> None:
+    """Check that a function can be called with a batch and its id.
+
+    Raises:
+        DefinitionError: It has other parameters.
+    """
+    if function is collect_sink or function is parquet_sink:
+        raise DefinitionError(f"sink={function.__name__} is a function; call it: keyed.{function.__name__}(...)")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        # Some builtins have no signature.
+        return
+    try:
+        signature.bind(None, 0)
+    except TypeError as error:
+        raise DefinitionError(
+            f"sink={named(function)} is called with two arguments, function(batch, batch_id): {error}"
+        ) from None
 
 
 def check_distinct(sinks: Iterable[Sink]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -720,6 +721,16 @@ def _runtime(source: Source) -> Any:
     return importlib.import_module("keyed.runtimes.spark.query.spark_query" if spark else "keyed.runtimes.local")
 
 
+#: Functions that read a file, by its suffix, for messages.
+_READ = {
+    ".csv": "pyarrow.csv.read_csv",
+    ".json": "pyarrow.json.read_json",
+    ".jsonl": "pyarrow.json.read_json",
+    ".parquet": "pyarrow.parquet.read_table",
+    ".txt": "open",
+}
+
+
 def _as_arrow(source: Any) -> Any:
     """Return a pandas or polars DataFrame as an Arrow table, whose columns are known; return other sources unchanged.
 
@@ -732,8 +743,11 @@ def _as_arrow(source: Any) -> Any:
             "[{'user': 'ann', 'amount': 5}, ...]; or columns, as pyarrow.table({'user': [...], 'amount': [...]}); or "
             "its .values() or .items()"
         )
-    if source is None or isinstance(source, str | bytes | int | float | type) or inspect.isroutine(source):
+    is_path = isinstance(source, os.PathLike)
+    if source is None or is_path or isinstance(source, str | bytes | int | float | type) or inspect.isroutine(source):
         called = "; call it" if inspect.isroutine(source) else ""
+        if (is_path or isinstance(source, str)) and (read := _READ.get(Path(source).suffix.lower())):
+            called = f", as from {read}({os.fspath(source)!r})"
         raise DefinitionError(
             f"source of type {type(source).__name__} is not a stream; give a Spark, pandas or Arrow table, or an "
             f"iterable of elements{called}"

@@ -493,6 +493,10 @@ class StateTable:
     def __iter__(self) -> Iterator[Entry]:
         return self.scan()
 
+    def __contains__(self, key: Any) -> bool:
+        """Return whether `get` has a value or entries of a key."""
+        return self.query(key).found
+
     def __bool__(self) -> bool:
         return True
 
@@ -592,6 +596,10 @@ class TimersTable:
 
     def __iter__(self) -> Iterator[Timer]:
         return self.scan()
+
+    def __contains__(self, key: Any) -> bool:
+        """Return whether a key has pending timers."""
+        return bool(self.get(key))
 
     def __len__(self) -> int:
         return sum(1 for _ in self.scan())

@@ -3,6 +3,7 @@
 import datetime as dt
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
@@ -126,6 +127,9 @@ def made(text: Any) -> Any:
             r"source is a dict, which iterates its keys; give rows.*\.values\(\) or \.items",
         ),
         (lambda: keyed.stream("text"), r"source of type str is not a stream; give .* an iterable of elements"),
+        (lambda: keyed.stream("in/words.csv"), r"elements, as from pyarrow\.csv\.read_csv\('in/words.csv'\)"),
+        (lambda: keyed.stream(Path("words.parquet")), r"elements, as from pyarrow\.parquet\.read_table\('words"),
+        (lambda: keyed.stream(Path("words")), r"source of type PosixPath is not a stream"),
         (lambda: keyed.stream(None), r"source of type NoneType is not a stream"),
         (lambda: keyed.stream(5), r"source of type int is not a stream"),
         (lambda: keyed.stream(Sale), r"source of type type is not a stream"),

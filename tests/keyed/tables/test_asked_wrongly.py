@@ -45,9 +45,17 @@ def tables(tmp_path_factory):
         yield tables
 
 
+def test_a_key_is_in_a_table_if_it_has_a_value_or_entries(tables):
+    for name in tables:
+        assert "a" in tables[name]
+        assert "c" not in tables[name]
+    assert "a" not in tables.timers
+
+
 @pytest.mark.parametrize(
     ("ask", "error", "says"),
     [
+        (lambda t: 5 in t["value"], keyed.errors.KeyTypeError, "as in 'a'"),
         (lambda t: t["value"].get_many([5]), keyed.errors.KeyTypeError, "as in 'a'"),
         (lambda t: t["value"].get_many("ab"), keyed.errors.DefinitionError, "'ab' is one key"),
         (lambda t: t["value"].history(5), keyed.errors.KeyTypeError, "as in 'a'"),

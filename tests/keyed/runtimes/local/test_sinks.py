@@ -8,7 +8,7 @@ import pytest
 
 import keyed
 from keyed import KeyedProcessFunction, OutputTag
-from keyed.errors import OutputDefinitionError, QueryFailed
+from keyed.errors import DefinitionError, OutputDefinitionError, QueryFailed
 from keyed.rows import row
 
 SIDE = OutputTag("side", "n bigint")
@@ -64,6 +64,20 @@ def test_rows_with_other_fields_become_rows_of_the_declared_columns_as_on_spark(
         assert [found.seen for found in seen.run().values] == ["Row(n=1, k='a')"]
     with pytest.raises(OutputDefinitionError, match="lacks 'm'"):
         widened("m bigint").run()
+
+
+@pytest.mark.parametrize(
+    ("sink", "said"),
+    [
+        (lambda batch: None, r"sink=<lambda> is called with two arguments, function\(batch, batch_id\): too many"),
+        (lambda batch, number, more: None, r"function\(batch, batch_id\): missing a required argument: 'more'"),
+        (keyed.collect_sink, r"call it: keyed\.collect_sink\(\.\.\.\)"),
+        (keyed.parquet_sink, r"call it: keyed\.parquet_sink\(\.\.\.\)"),
+    ],
+)
+def test_a_function_that_takes_no_batches_is_refused_before_the_first_row(sink, said):
+    with pytest.raises(DefinitionError, match=said):
+        emitting(1).to(sink)
 
 
 def test_functions_get_rows():
