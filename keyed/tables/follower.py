@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -206,9 +205,6 @@ class Follower:
         except BaseException:
             store.close()
             raise
-        for left in store.path.glob(f"{_JOINED}*"):
-            # Of a program that was killed.
-            shutil.rmtree(left, ignore_errors=True)
         self.pinned = PinnedStore(store)
         self.rebuilds = 0
         self.is_gone = False
