@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import attrs
 
@@ -34,7 +34,7 @@ class Source:
     data: Any
     timestamp: str | Callable[[Any], Any] | IngestionTime | None
     watermark: WatermarkStrategy
-    ticks: bool
+    ticks: bool | Literal["rewrite"]
     on_bad_row: OutputTag | None
     max_ahead_ms: int | None
     watermark_given: bool
@@ -194,6 +194,11 @@ class Stage:
     def ticks(self) -> bool:
         """True if batches run without rows when something is due."""
         return all(source.ticks for source in self.sources)
+
+    @property
+    def rewrites_ticks(self) -> bool:
+        """True if Spark's records of the ticks may be rewritten."""
+        return any(source.ticks == "rewrite" for source in self.sources)
 
     @property
     def bad_row_outputs(self) -> dict[str, list[int]]:

@@ -5,14 +5,17 @@ beside the query's own sources. Each is read once, and costs a batch; without ti
 query writes them: one before it starts, and others when something is due (`keyed.runtimes.spark.query.ticker`).
 
 A file source keeps the names of all files that it has read (`source_files.py`), and every tenth file of that log also
-holds all earlier ones. The log of the ticks is truncated if this program reaches the checkpoint, because names of
-deleted files are not needed. Otherwise Spark deletes the files, and the log grows by a line per tick.
+holds all earlier ones: it grows by a line of about 150 bytes per tick. These files and the offsets are Spark's, and are
+not changed. With ``ticks="rewrite"`` of `keyed.stream` the names of deleted ticks are removed from the log, if this
+program reaches the checkpoint, and the offsets get a form that plain ``writeStream`` can read.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from keyed.errors import CheckpointError
@@ -22,7 +25,10 @@ from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_log = logging.getLogger(__name__)
 _FOLDER = "keyed-ticks"
+#: Number of ticks in Spark's log that are reported: 15 MB, which are rewritten at every tenth tick.
+_MANY = 100_000
 #: Content of the tick with which a query starts; the others are empty.
 STARTS_RUN = "starts"
 #: Form of the offsets of Spark's source `rate-micro-batch`, which was the last source before ticks were files.
@@ -31,16 +37,19 @@ _FILE_OFFSET = re.compile(r"logOffset\D+(\d+)")
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 
-def ticks_of(session: SparkSession, checkpoint: str, folder: CheckpointFolder | None) -> Ticks | None:
+def ticks_of(
+    session: SparkSession, checkpoint: str, folder: CheckpointFolder | None, *, rewrites: bool = False
+) -> Ticks | None:
     """Return the ticks of a checkpoint; ``None`` for the checkpoint of a query with a tick at each trigger.
 
     Args:
         session: The session.
         checkpoint: The checkpoint.
         folder: Its files, if this program reaches them.
+        rewrites: True if Spark's records of the ticks may be rewritten.
     """
     last = _last_source(session, checkpoint) if folder is None else _last_source_here(folder)
-    return None if _AT_EACH_TRIGGER.fullmatch(last) else Ticks(session, checkpoint, folder)
+    return None if _AT_EACH_TRIGGER.fullmatch(last) else Ticks(session, checkpoint, folder, rewrites=rewrites)
 
 
 class Ticks:
@@ -50,12 +59,15 @@ class Ticks:
         session: The session.
         checkpoint: The checkpoint.
         folder: Its files, if this program reaches them.
+        rewrites: True if Spark's records of the ticks may be rewritten.
 
     Raises:
         CheckpointError: Spark would interpret the path as a pattern.
     """
 
-    def __init__(self, session: SparkSession, checkpoint: str, folder: CheckpointFolder | None) -> None:
+    def __init__(
+        self, session: SparkSession, checkpoint: str, folder: CheckpointFolder | None, *, rewrites: bool = False
+    ) -> None:
         if found := _PATTERN.search(checkpoint):
             raise CheckpointError(
                 f"the checkpoint {checkpoint!r} has {found[0]!r} in its path, which Spark interprets as a pattern when "
@@ -64,6 +76,8 @@ class Ticks:
         self._session = session
         self._path = f"{checkpoint.rstrip('/')}/{_FOLDER}"
         self._folder = folder
+        self._rewrites = rewrites
+        self._has_warned = False
 
     def frame(self) -> DataFrame:
         """Return the ticks as a stream, once one was written."""
@@ -105,7 +119,7 @@ class Ticks:
                 self._folder.write(f"offsets/{batch}", f"{lines}\n{json.dumps(shared)}".encode())
 
     def taken(self, source: int, offset: str) -> None:
-        """Delete the ticks that Spark has read.
+        """Delete the ticks that Spark has read, and log once that their log is long.
 
         Args:
             source: Index of the ticks among the query's sources.
@@ -116,12 +130,24 @@ class Ticks:
             return
         batch = int(match[1])
         for name in (f"sources/{source}/{batch}", f"sources/{source}/{batch}.compact"):
-            version, *lines = (self._folder.read(name) or b"").decode().split("\n")
-            entries = [line for line in lines if line and json.loads(line)["batchId"] == batch]
+            version, *lines = (self._folder.read(name) or b"").split(b"\n")
+            # The newest entries are at the end of a file that may be long.
+            newest = takewhile(lambda line: not line or json.loads(line)["batchId"] == batch, reversed(lines))
+            entries = [line for line in newest if line][::-1]
             for entry in entries:
                 self._folder.delete(f"{_FOLDER}/{json.loads(entry)['path'].rpartition('/')[2]}")
-            if len(entries) < len(lines):
-                self._folder.write(name, "\n".join([version, *entries]).encode())
+            if self._rewrites and len(entries) < len(lines):
+                self._folder.write(name, b"\n".join([version, *entries]))
+            elif len(lines) > _MANY and not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "%s/sources/%d/%s lists %d ticks, and Spark writes it again at every tenth tick; "
+                    "keyed.stream(..., ticks='rewrite') lets keyed remove them",
+                    self._folder.path,
+                    source,
+                    name.rpartition("/")[2],
+                    len(lines),
+                )
 
 
 def _last_source_here(folder: CheckpointFolder) -> str:

@@ -199,7 +199,7 @@ class StreamJob(Job):
         """
         ticks = None
         if self._last.ticks and not ticks_alone:
-            ticks = ticks_of(self._session, self._checkpoint, self._folder)
+            ticks = ticks_of(self._session, self._checkpoint, self._folder, rewrites=self._last.rewrites_ticks)
         if ticks is not None:
             ticks.begin()
         asked = parallelism_of(self._last)
@@ -305,7 +305,7 @@ class StreamJob(Job):
             ]
         else:
             assert self._tables is not None
-            shares = [ticks.share] if ticks is not None else []
+            shares = [ticks.share] if ticks is not None and self._last.rewrites_ticks else []
             before = [*shares, self._tables.before_batch, lambda batch: self._exports.export(before=batch)]
         return Writer(
             plan.routes,

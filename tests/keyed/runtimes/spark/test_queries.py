@@ -207,7 +207,7 @@ def test_a_sink_that_fails_once_gets_each_row_once_in_the_end(spark, tmp_path):
 def test_an_error_of_the_function_names_operator_key_and_element_and_loses_nothing(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     write_file(tmp_path / "in", 1, [("b", 2, 1), ("a", 3, POISON)])
-    counted = count(files_source(spark, tmp_path / "in"), parallelism=2)
+    counted = count(files_source(spark, tmp_path / "in", ticks="rewrite"), parallelism=2)
     with pytest.raises(UserFunctionError) as caught:
         counted.run(tmp_path / "out", checkpoint=tmp_path / "ck")
     for said in ("'count'", "process_element", "key 'a'", "v=-13", "ValueError: poison"):

@@ -1,8 +1,11 @@
 """Ticks: a query runs a batch when something is due, and nothing otherwise."""
 
+import hashlib
 import json
 import os
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +13,12 @@ import pytest
 import keyed
 from keyed import KeyedProcessFunction
 from keyed.changelog import DirectoryChangelog
-from keyed.errors import CheckpointError, UserFunctionError
+from keyed.errors import CheckpointError, DefinitionError, UserFunctionError
+from keyed.runtimes.spark.checkpoint import ticks as ticks_module
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
 from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.query.group_marks import is_quiet, next_work
+from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.session.spark_session import settings
 from tests.keyed.runtimes.spark.functions import COUNTED, POISON, Count, count, files_source, parquet_rows, write_file
 
@@ -24,10 +29,10 @@ def folder_of(path):
     return folder
 
 
-def ticks_of_folder(folder):
+def ticks_of_folder(folder, *, rewrites=False):
     """Where this program reaches the checkpoint, writing and clearing away needs no Spark."""
     session: Any = None
-    return Ticks(session, folder.path, folder)
+    return Ticks(session, folder.path, folder, rewrites=rewrites)
 
 
 class Metronome(KeyedProcessFunction):
@@ -87,7 +92,7 @@ def test_a_batch_that_changed_something_is_in_its_changelog_though_no_row_comes(
 @pytest.mark.long
 def test_ticks_and_their_log_do_not_pile_up(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
-    beat = files_source(spark, tmp_path / "in").key_by("k").process(Metronome(), COUNTED)
+    beat = files_source(spark, tmp_path / "in", ticks="rewrite").key_by("k").process(Metronome(), COUNTED)
     # Every third file of the log holds all before it as well; by default it is every tenth. The thread of the query
     # reads the setting when it comes to it.
     with settings(spark, {"spark.sql.streaming.fileSource.log.compactInterval": "3"}):
@@ -104,7 +109,7 @@ def test_ticks_and_their_log_do_not_pile_up(spark, tmp_path):
 
 @pytest.mark.long
 def test_run_start_and_plain_write_stream_go_on_from_one_another(spark, tmp_path):
-    counted = count(files_source(spark, tmp_path / "in"))
+    counted = count(files_source(spark, tmp_path / "in", ticks="rewrite"))
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     counted.run(tmp_path / "out", checkpoint=tmp_path / "ck")
     # What fails leaves a batch that has begun.
@@ -123,21 +128,86 @@ def test_run_start_and_plain_write_stream_go_on_from_one_another(spark, tmp_path
     query.stop()
 
 
+def files_of_spark(checkpoint):
+    """The content of each file of a checkpoint that Spark has written, with its checksum file."""
+    found = {}
+    for path in checkpoint.rglob("*"):
+        name = path.relative_to(checkpoint)
+        if path.is_file() and not name.parts[0].startswith(("keyed-", ".keyed-")) and ".tmp" not in name.name:
+            with suppress(FileNotFoundError):
+                found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def test_no_file_that_spark_wrote_is_changed(spark, tmp_path, monkeypatch):
+    checkpoint = tmp_path / "ck"
+    written: dict[Path, str] = {}
+    rewritten: list[Path] = []
+    commit = Writer.write
+
+    def look():
+        for name, content in files_of_spark(checkpoint).items():
+            if written.setdefault(name, content) != content:
+                rewritten.append(name)
+
+    def called(self, *arguments):
+        # Spark has written the offsets of the batch, and not yet its commit.
+        look()
+        commit(self, *arguments)
+        look()
+
+    monkeypatch.setattr(Writer, "write", called)
+    write_file(tmp_path / "in", 0, [("a", 1, 1)])
+    log = DirectoryChangelog(tmp_path / "log")
+    beat = files_source(spark, tmp_path / "in").key_by("k").process(Metronome(), COUNTED, name="beat", changelog=log)
+    with settings(spark, {"spark.sql.streaming.fileSource.log.compactInterval": "3"}):
+        query = beat.start(tmp_path / "out", checkpoint=checkpoint, trigger="50 milliseconds")
+        eventually(query, lambda: look() or len(query.batches) > 7)
+        query.stop()
+        write_file(tmp_path / "in", 1, [("b", 2, 1)])
+        beat.run(tmp_path / "out", checkpoint=checkpoint)
+    look()
+    assert not rewritten
+    # The ticks are keyed's own, and do not pile up; Spark's list of them does.
+    assert len(ticks_in(checkpoint)) <= 2
+    assert len((checkpoint / "sources" / "1" / "5.compact").read_text().splitlines()) == 7
+    assert {name.parts[0].strip(".") for name in written} >= {"offsets", "commits", "sources", "state", "metadata"}
+
+
+def test_a_long_log_of_ticks_is_reported_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(ticks_module, "_MANY", 3)
+    folder = folder_of(tmp_path)
+    ticks = ticks_of_folder(folder)
+    for last in (9, 19):
+        lines = ["v1", *(entry("x", batch) for batch in range(last + 1))]
+        folder.write(f"sources/1/{last}.compact", "\n".join(lines).encode())
+        ticks.taken(1, f'{{"logOffset":{last}}}')
+    (record,) = caplog.records
+    assert "9.compact lists 10 ticks" in record.getMessage()
+
+
+def test_unknown_ticks_are_refused():
+    with pytest.raises(DefinitionError, match="ticks='often' must be True, False or 'rewrite'"):
+        keyed.stream([], ticks="often")  # type: ignore[arg-type]
+
+
 def entry(name, batch):
     return json.dumps({"path": f"file:///ck/keyed-ticks/{name}", "timestamp": 1, "batchId": batch})
 
 
-def test_what_spark_has_taken_is_cleared_away(tmp_path):
+@pytest.mark.parametrize("rewrites", [True, False])
+def test_what_spark_has_taken_is_cleared_away(tmp_path, rewrites):
     folder = folder_of(tmp_path)
-    ticks = ticks_of_folder(folder)
+    ticks = ticks_of_folder(folder, rewrites=rewrites)
     for _ in range(3):
         ticks.write()
     first, second, third = sorted(path.name for path in (tmp_path / "keyed-ticks").iterdir())
     folder.write("sources/1/8", f"v1\n{entry(first, 8)}".encode())
-    folder.write("sources/1/9.compact", "\n".join(["v1", entry(first, 8), entry(second, 9)]).encode())
+    all_of_them = "\n".join(["v1", entry(first, 8), entry(second, 9)])
+    folder.write("sources/1/9.compact", all_of_them.encode())
     ticks.taken(1, '{"logOffset":9}')
     assert sorted(path.name for path in (tmp_path / "keyed-ticks").iterdir()) == [first, third]
-    assert folder.read("sources/1/9.compact") == f"v1\n{entry(second, 9)}".encode()
+    assert folder.read("sources/1/9.compact") == (f"v1\n{entry(second, 9)}" if rewrites else all_of_them).encode()
     ticks.taken(1, '{"logOffset":8}')
     ticks.taken(1, '{"logOffset":8}')
     assert [path.name for path in (tmp_path / "keyed-ticks").iterdir()] == [third]
