@@ -111,7 +111,7 @@ MADE_BY_CALLS |= {
     "keyed.recovery.reading",
 }
 #: Methods that only the library calls.
-PLUMBING = {"add_note", "set_name"}
+PLUMBING = {"add_note", "set_name", "replaced", "mistake", "no_attribute"}
 LISTS = ("Args", "Attributes", "Raises")
 SECTIONS = (*LISTS, "Returns", "Yields")
 NOTE = "<!-- Written by docs/generate.py from the docstrings; change them, not this page. -->"
@@ -243,7 +243,7 @@ def _members(cls: type) -> list[str]:
             if line:
                 lines.append(line)
     if also and not issubclass(cls, BaseException):
-        lines.append(f"- and what {' and '.join(_link(name, cls) for name in also)} has")
+        lines.append(f"- the members of {' and '.join(_link(name, cls) for name in also)}")
     return ["\n".join(lines)] if lines else []
 
 

@@ -2,7 +2,7 @@
 
 An aggregate is Flink's ``AggregateFunction`` (``create_accumulator``, ``add``, ``merge``, ``get_result``). The built-in
 ones read a column, a function of the element, or by default the element itself. Nulls are ignored, as in SQL, and an
-aggregate without values is null (a count is 0). `Aggregate.algebra` describes the parts of an accumulator and their
+aggregate without values is null (a count is 0). `algebra_of` describes the parts of an accumulator and their
 merging as data, so that the path over whole columns can compute the same.
 
 Accumulators are plain data. `add` may change its accumulator; it returns the one to keep.
@@ -139,10 +139,6 @@ class Aggregate(Generic[IN, ACC, OUT]):
     def __repr__(self) -> str:
         return f"{type(self).__name__.lstrip('_')}()"
 
-    def algebra(self) -> Algebra | None:
-        """Return the aggregate as data; ``None`` if it has no such form, for example over a function."""
-        return None
-
     def output_type(self, columns: Mapping[str, str]) -> str | None:
         """Return the column type of the result, ``None`` if it is not known.
 
@@ -167,7 +163,7 @@ class ColumnAggregate(AnyAggregate):
     #: True if accumulators hold values of elements, and not only values computed from them.
     _keeps: ClassVar[bool] = False
     _needs_numbers: ClassVar[bool] = False
-    #: The content of `algebra`: the accumulator's parts, and the attributes that are parameters.
+    #: The content of an `Algebra`: the accumulator's parts, and the attributes that are parameters.
     _parts: ClassVar[tuple[Part, ...]] = ()
     _options: ClassVar[tuple[str, ...]] = ()
     #: Type of the result; ``{}`` stands for the column's type.
@@ -190,13 +186,6 @@ class ColumnAggregate(AnyAggregate):
     def _merged(self, a: Any, b: Any) -> Any:
         """Merge two accumulators, neither of them ``None``."""
         raise NotImplementedError(f"{type(self).__name__} does not define merge")
-
-    def algebra(self) -> Algebra | None:
-        column = self.column
-        if not self._parts or callable(column) or callable(getattr(self, "by", None)):
-            return None
-        options = tuple((name, getattr(self, name)) for name in self._options)
-        return Algebra(type(self).__name__.lower(), column, self._parts, options)
 
     def _column_type(self, columns: Mapping[str, str]) -> str | None:
         """Return the type of the column that is read.
@@ -226,6 +215,17 @@ class ColumnAggregate(AnyAggregate):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'' if self.column is None else repr(self.column)})"
+
+
+def algebra_of(aggregate: AnyAggregate) -> Algebra | None:
+    """Return an aggregate as data; ``None`` if it has no such form, for example over a function."""
+    if not isinstance(aggregate, ColumnAggregate):
+        return None
+    column, parts = aggregate.column, aggregate._parts  # noqa: SLF001 - its class is in this module
+    if not parts or callable(column) or callable(getattr(aggregate, "by", None)):
+        return None
+    options = tuple((name, getattr(aggregate, name)) for name in aggregate._options)  # noqa: SLF001 - likewise
+    return Algebra(type(aggregate).__name__.lower(), column, parts, options)
 
 
 class Count(ColumnAggregate):

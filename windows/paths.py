@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from keyed.extending import MOST_LENGTH, kind_of
-from keyed.windows.aggregates import AnyAggregate, Count, Max, Mean, Min, Stddev, Sum, Variance
+from keyed.windows.aggregates import AnyAggregate, Count, Max, Mean, Min, Stddev, Sum, Variance, algebra_of
 from keyed.windows.assigning import HoppingWindows, SessionWindows
 from keyed.windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
 from keyed.windows.definition import Definition
@@ -117,7 +117,7 @@ def columns_reason(
 
 def _aggregate_reason(aggregate: AnyAggregate, columns: Mapping[str, str | None]) -> str | None:
     """Return the reason why an aggregate cannot be computed over whole columns."""
-    algebra = aggregate.algebra() if type(aggregate) in (*_TYPES, Count) else None
+    algebra = algebra_of(aggregate) if type(aggregate) in (*_TYPES, Count) else None
     if algebra is None or (algebra.column is None and type(aggregate) is not Count):
         return f"{aggregate!r} is not a built-in aggregate of a column"
     read = [algebra.column, dict(algebra.options).get("by")]

@@ -236,7 +236,7 @@ def _choices(choices: Any, name: str, check: Callable[[Any], None]) -> list[Any]
     return list(choices)
 
 
-def _check_backend(store: Any) -> None:
+def _check_store_name(store: Any) -> None:
     check_store(store, "stores")
 
 
@@ -365,9 +365,9 @@ def assert_recovery_invisible(
             "without a crash",
         )
 
-    stores = _choices(stores, "stores", _check_backend)
-    chosen_backend = st.sampled_from([*[stores[0]] * 12, *stores[1:]])
-    example = st.tuples(_stream(rows).flatmap(lambda stream: steps(stream, crashes=True, move=_DAY)), chosen_backend)
+    stores = _choices(stores, "stores", _check_store_name)
+    any_store = st.sampled_from([*[stores[0]] * 12, *stores[1:]])
+    example = st.tuples(_stream(rows).flatmap(lambda stream: steps(stream, crashes=True, move=_DAY)), any_store)
     proved = "crashes after any step change nothing"
     return _prove("crash", proved, function, example, check, options, "restarts", "left", "clock")
 

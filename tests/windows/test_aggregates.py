@@ -35,6 +35,7 @@ from keyed.windows import (
     WindowOperator,
     aggregate_of,
 )
+from keyed.windows.aggregates import algebra_of
 from keyed.windows.sketches import hash_value
 
 WRONG: Any = 3
@@ -225,15 +226,13 @@ def test_types_follow_from_the_input():
         Sum("missing").output_type(columns)
 
 
-def algebra_of(aggregate) -> Any:
-    return aggregate.algebra()
-
-
 def test_the_algebra_is_data():
-    assert [part.merge for part in algebra_of(Mean("n")).parts] == ["sum", "sum"]
-    assert algebra_of(TopK(3, "s", by="n")).options == (("k", 3), ("by", "n"))
-    assert Sum(len).algebra() is None
-    assert aggregate_of(int, lambda v, a: a + v, lambda a, b: a + b).algebra() is None
+    mean: Any = algebra_of(Mean("n"))
+    top: Any = algebra_of(TopK(3, "s", by="n"))
+    assert [part.merge for part in mean.parts] == ["sum", "sum"]
+    assert top.options == (("k", 3), ("by", "n"))
+    assert algebra_of(Sum(len)) is None
+    assert algebra_of(aggregate_of(int, lambda v, a: a + v, lambda a, b: a + b)) is None
 
 
 class Product(Aggregate):
