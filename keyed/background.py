@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
 from copy import copy
 from enum import Enum
+from weakref import WeakSet
 
 from keyed.errors import KeyedError, StateAccessError
 
@@ -248,6 +250,21 @@ class Background:
             _running.pop(id(self), None)
 
 
+#: Sockets at which servers of this process listen.
+_listening: WeakSet[socket.socket] = WeakSet()
+
+
+def close_in_children(listening: socket.socket) -> None:
+    """Close a server's socket in processes that are forked from this one: they would keep the port after its end."""
+    _listening.add(listening)
+
+
+def _close_listening() -> None:
+    for listening in list(_listening):
+        listening.close()
+
+
+os.register_at_fork(after_in_child=_close_listening)
 #: The instances with a thread, by identity.
 _running: dict[int, Background] = {}
 

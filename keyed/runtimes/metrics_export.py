@@ -14,7 +14,7 @@ from socketserver import ThreadingMixIn
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from keyed.background import Background
+from keyed.background import Background, close_in_children
 from keyed.durations import milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.extras import extra
@@ -124,6 +124,7 @@ class _Port:
                 f"metrics={config!r}: {config.host}:{config.port} cannot be opened: {error}; choose another port, or "
                 "stop the program that has it"
             ) from error
+        close_in_children(self._server.socket)
         self._host, self._port = config.host, config.port
         self._metrics = metrics
         self._ends = False

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 
 import uvicorn
 
-from keyed.background import Background
+from keyed.background import Background, close_in_children
 from keyed.errors import DefinitionError
 from keyed.tables.server.access import Access, is_loopback
 from keyed.tables.server.app import Limits, make_app
@@ -154,6 +154,7 @@ def _prepared(
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise DefinitionError(f"host={host!r}, port={port}: {error.strerror}; give another port") from error
+    close_in_children(listening)
     name = f"[{host}]" if ":" in host else host
     watch: Watch = app.state.watch
     connections = Connections(

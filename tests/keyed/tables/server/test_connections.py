@@ -23,6 +23,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
+from keyed.metrics import Prometheus
+from keyed.runtimes import metrics_export
+from keyed.runtimes.job_metrics import JobMetrics
 from keyed.tables import open_tables
 from keyed.tables.server import Access, Limits, event_stream, serving
 from keyed.tables.server import connections as connections_module
@@ -451,3 +454,27 @@ def test_a_server_that_ends_with_an_error_is_logged_and_raises_it(job, monkeypat
         serve_until_it_ends(ZeroDivisionError())
     assert len(began) == 2
     assert set(threading.enumerate()) & began == set()
+
+
+def test_a_forked_process_does_not_keep_the_ports_of_servers(job):
+    """That of state tables, and that of metrics."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    export = metrics_export._Port(Prometheus(port), JobMetrics("query", []))
+    ends, end = os.pipe()
+    try:
+        with serving(job[1], port=0) as address:
+            child = os.fork()
+            if not child:
+                os.close(end)
+                os.read(ends, 1)
+                os._exit(0)
+            assert httpx.get(f"{address}/health", timeout=300).status_code == 200
+        export.close()
+        for each in (port, int(address.rpartition(":")[2])):
+            socket.create_server(("127.0.0.1", each)).close()
+    finally:
+        export.close()
+        os.close(end)
+        os.close(ends)
+        os.waitpid(child, 0)
