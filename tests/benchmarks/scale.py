@@ -4,6 +4,10 @@ Runs J1 on Spark with each number of workers, key groups and rows a batch, and e
 million rows in steady state, of all processes and of Python alone, the highest resident memory of all processes
 together, and per batch what local stores did: entries that were replayed from the log, and stores that were opened. The
 last column is the resident memory of a Python worker that has served no key group yet.
+
+``--peer 32`` instead compares the fixed cost of a key group and batch: a keyed counter and the same counter on Spark's
+own ``transformWithStateInPandas``, each with 32 key groups or keys on as many partitions, and one row for each. They
+run in one session, and alternate batch by batch, so that other work on the machine affects both.
 """
 
 from __future__ import annotations
@@ -19,12 +23,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from tests.benchmarks.events import Events, event_files
-from tests.benchmarks.meter import Watcher
+from tests.benchmarks.meter import Cpu, Watcher, cpu_of
 from tests.benchmarks.work import SETTINGS, commits
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.folder:
         _run(options)
+        return 0
+    if options.peer:
+        _compare(options.peer, options.warm_up, options.batches)
         return 0
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     _FOLDER.mkdir(exist_ok=True)
@@ -132,6 +141,48 @@ def _run(options: argparse.Namespace) -> None:
     spark.stop()
 
 
+def _compare(groups: int, warm_up: int, batches: int) -> None:
+    """Print the cost of a key group and batch in keyed and on Spark's own operator."""
+    import keyed
+    from keyed.codec.key_hash import group_of, key_hash
+    from keyed.runtimes.spark.group_ids import group_ids
+    from tests.benchmarks.functions import J1, RawPandas
+
+    session = keyed.spark_session("peer", master="local[2]", parallelism=groups, config=SETTINGS)
+    # One key for each partition of Spark's operator, and one for each key group.
+    by_group = {group_of(key_hash(key), groups): key for key in reversed(range(100 * groups))}
+    keys = {"Spark": group_ids(groups), "keyed": by_group.values()}
+    columns, output = "user_id int, amount long", "user_id int, cnt long, sum long"
+    with TemporaryDirectory() as work:
+        folder = Path(work)
+
+        def rows(name: str) -> Any:
+            (folder / name).mkdir()
+            return session.readStream.schema(columns).option("maxFilesPerTrigger", 1).csv(str(folder / name))
+
+        raw = rows("Spark").groupBy("user_id").transformWithStateInPandas(RawPandas(), output, "update", "None")
+        ours = keyed.stream(rows("keyed")).key_by("user_id").process(J1(), output, name="J1").df
+        costs: dict[str, list[Cpu]] = {"Spark": [], "keyed": []}
+        for batch in range(warm_up + batches):
+            for name, frame, mode in (("Spark", raw, "update"), ("keyed", ours, "append")):
+                new = folder / f"{name}-{batch}.csv"
+                new.write_text("".join(f"{key},1\n" for key in keys[name]))
+                new.rename(folder / name / new.name)
+                before = cpu_of(os.getpid())
+                writer = frame.writeStream.format("noop").outputMode(mode).trigger(availableNow=True)
+                writer.option("checkpointLocation", str(folder / f"{name}-checkpoint")).start().awaitTermination()
+                if batch >= warm_up:
+                    costs[name].append(cpu_of(os.getpid()) - before)
+        session.stop()
+    print("| CPU-ms a key group and batch, median | JVM | Python workers | both |\n|---|--:|--:|--:|")
+    totals = {}
+    for name, found in costs.items():
+        jvm, workers = (1000 * median(getattr(cpu, kind) for cpu in found) / groups for kind in ("jvm", "workers"))
+        totals[name] = jvm + workers
+        print(f"| {name} | {jvm:.0f} | {workers:.0f} | {jvm + workers:.0f} |")
+    print(f"\nkeyed / Spark: {totals['keyed'] / totals['Spark']:.2f} ({groups} key groups, {batches} batches of each)")
+
+
 def _resident(_: Any) -> int:
     """Return the resident bytes of a worker that has loaded what the worker of a key group loads."""
     import psutil
@@ -152,6 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--keys", type=int, default=100_000, help="keys (default: %(default)s)")
     parser.add_argument("--warm-up", type=int, default=8, help="batches left out (default: %(default)s)")
     parser.add_argument("--batches", type=int, default=8, help="batches measured after them (default: %(default)s)")
+    parser.add_argument("--peer", type=int, metavar="GROUPS", help="compare with Spark's own operator")
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     return parser
 

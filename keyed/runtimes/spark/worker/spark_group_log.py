@@ -8,12 +8,14 @@ An operator has two state variables: the map ``log`` from row number (long) to r
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 from keyed.engine.group_log import GroupLog
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StatefulProcessorHandle  # type: ignore[attr-defined]
+    from pyspark.sql.types import StructType
 
 
 def state_variables(place: int) -> tuple[str, str]:
@@ -24,6 +26,17 @@ def state_variables(place: int) -> tuple[str, str]:
     """
     number = str(place) if place else ""
     return f"log{number}", f"meta{number}"
+
+
+@cache
+def state_schemas() -> tuple[StructType, StructType]:
+    """Return the schemas ``row long`` and ``record binary``.
+
+    If Spark gets a text, the worker sends it to the JVM to be parsed, six times for each key group and batch.
+    """
+    from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+    return StructType([StructField("row", LongType())]), StructType([StructField("record", BinaryType())])
 
 
 class SparkGroupLog(GroupLog):
@@ -38,8 +51,9 @@ class SparkGroupLog(GroupLog):
 
     def __init__(self, handle: StatefulProcessorHandle, place: int = 0) -> None:
         log, meta = state_variables(place)
-        self._rows = handle.getMapState(log, "row long", "record binary")
-        self._meta = handle.getValueState(meta, "record binary")
+        row, record = state_schemas()
+        self._rows = handle.getMapState(log, row, record)
+        self._meta = handle.getValueState(meta, record)
         self._known: bytes | None = None
         self._read = False
 

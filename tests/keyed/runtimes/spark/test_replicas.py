@@ -159,11 +159,14 @@ class Rows(dict):
 class Handle:
     def __init__(self):
         self.rows, self.values = Rows(), Values()
+        self.schemas = []
 
     def getMapState(self, name, key, value):  # noqa: N802
+        self.schemas += [key, value]
         return self.rows
 
     def getValueState(self, name, value):  # noqa: N802
+        self.schemas.append(value)
         return self.values
 
 
@@ -181,6 +184,16 @@ def test_the_log_keeps_rows_and_meta_in_spark_s_state():
     assert (log.read_meta(), handle.values.reads) == (b"meta", 1)
     log.start()
     assert (log.read_meta(), log.read_meta(), handle.values.reads) == (b"meta", b"meta", 2)
+
+
+def test_the_worker_passes_schemas_that_the_jvm_need_not_parse():
+    from pyspark.sql.types import StructType
+
+    handle = Handle()
+    SparkGroupLog(handle)  # type: ignore[arg-type]
+    assert all(isinstance(schema, StructType) for schema in handle.schemas)
+    names = [schema.simpleString() for schema in handle.schemas]
+    assert names == ["struct<row:bigint>", "struct<record:binary>", "struct<record:binary>"]
 
 
 def test_a_replica_can_be_given_a_store_for_each_batch():
