@@ -359,7 +359,10 @@ def _of_none(error: Exception, function: object, scope: Scope) -> str:
                         "or give the state a default, as in ValueState(int, default=0)"
                     )
     if "timestamp" in names and scope.timestamp is None:
-        return "; ctx.timestamp() is None without timestamps: give keyed.stream(..., timestamp=...)"
+        return (
+            "; ctx.timestamp() is None without timestamps: give keyed.stream(..., timestamp=...), in a test harness "
+            "process(value, timestamp)"
+        )
     return ""
 
 

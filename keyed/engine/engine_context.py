@@ -116,7 +116,9 @@ class EngineTimerService:
             return self.event
         if domain is TimeDomain.PROCESSING_TIME:
             return self.processing
-        raise DefinitionError(f"domain={domain!r} is not a TimeDomain")
+        raise DefinitionError(
+            f"domain={domain!r} is not a TimeDomain; give TimeDomain.EVENT_TIME or TimeDomain.PROCESSING_TIME"
+        )
 
     def current_watermark(self) -> int:
         return self._scope.watermark

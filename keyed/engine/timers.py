@@ -14,6 +14,7 @@ batch, and nothing is stored.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import Any
@@ -511,8 +512,13 @@ def check_timestamp(timestamp: int) -> int:
     """
     if type(timestamp) is not int:
         if not isinstance(timestamp, int) or isinstance(timestamp, bool):
+            remedy = {
+                timedelta: "; a timer is set at a time: ctx.timestamp() + 60_000 is a minute after the row",
+                datetime: "; convert it: int(time.timestamp() * 1000)",
+            }.get(type(timestamp), "")
             raise DefinitionError(
                 f"timer timestamp {timestamp!r} is a {type(timestamp).__name__}; give int milliseconds since the epoch"
+                f"{remedy}"
             )
         timestamp = int(timestamp)
     if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:

@@ -2,13 +2,14 @@
 
 import operator
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import keyed
-from keyed import KeyedProcessFunction, ListState, MapState, ReducingState, ValueState
+from keyed import KeyedProcessFunction, ListState, MapState, ReducingState, TimeDomain, ValueState
 from keyed.errors import StateAccessError, StateDefinitionError
 from keyed.extending import inner_state
 from keyed.pyflink import MapStateDescriptor, Types, ValueStateDescriptor
@@ -521,6 +522,26 @@ def test_computing_with_none_names_the_unset_state_or_the_missing_timestamp(use,
     with pytest.raises(keyed.errors.UserFunctionError) as raised:
         keyed.stream([use]).key_by(lambda _: "k").process(Unset()).run()
     assert re.search(said, str(raised.value).partition("\n")[0])
+
+
+class Timed(Unset):
+    def on_timer(self, timestamp, ctx):
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("time", "domain", "said"),
+    [
+        (timedelta(minutes=1), TimeDomain.EVENT_TIME, r"a timer is set at a time: ctx\.timestamp\(\) \+ 60_000"),
+        (datetime(2026, 1, 1, tzinfo=UTC), TimeDomain.EVENT_TIME, r"convert it: int\(time\.timestamp\(\) \* 1000\)"),
+        (5, "processing_time", r"give TimeDomain\.EVENT_TIME or TimeDomain\.PROCESSING_TIME"),
+    ],
+)
+def test_a_timer_at_what_is_no_time_names_the_conversion(time, domain, said):
+    stream = keyed.stream([lambda self, ctx: ctx.timer_service().set_timer("a", time, domain)])
+    timed = stream.key_by(lambda _: "k").process(Timed())
+    with pytest.raises(keyed.errors.DefinitionError, match=said):
+        timed.run()
 
 
 def test_a_call_that_returns_no_outputs_names_what_it_may_return():
