@@ -1,4 +1,4 @@
-"""Orders with the names of their customers, who may come later; what waits too long goes aside.
+"""Orders with the names of their customers, which may arrive later; orders that wait too long go to a side output.
 
 python -m examples.enriched_orders
 """

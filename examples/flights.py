@@ -50,7 +50,7 @@ def flights_file() -> Path:
 
 
 def flights_digest() -> str:
-    """Return a digest of the file, by which a later run knows the data again."""
+    """Return a digest of the file, by which a later run recognizes the data."""
     return hashlib.sha256(flights_file().read_bytes()).hexdigest()
 
 
@@ -62,7 +62,7 @@ def read_departures() -> tuple[pa.Table, int]:
         number of flights that were dropped because they never departed.
     """
     with zipfile.ZipFile(flights_file()) as archive, archive.open("flights.csv") as file:
-        # A destination is text whatever it says; an empty field or NA in a column of numbers is a null.
+        # A destination is always text; an empty field or NA in a column of numbers is a null.
         options = csv.ConvertOptions(include_columns=list(_TYPES), column_types=_TYPES, strings_can_be_null=False)
         flights = csv.read_csv(file, convert_options=options)
     departed = flights.filter(pc.is_valid(flights["dep_time"]))

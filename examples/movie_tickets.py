@@ -1,4 +1,4 @@
-"""Tickets sold and money taken for each film, as a table that is asked while the job runs.
+"""Tickets sold and money taken for each film, as a table that is queried while the job runs.
 
 The sales are those of Confluent's tutorials on counting and on summing, where the tables are ``MOVIE_TICKETS_SOLD`` and
 ``MOVIE_REVENUE``.

@@ -1,4 +1,4 @@
-"""The last reading of each sensor, by arrival and by time: what late data does to a cache of the latest values.
+"""The last reading of each sensor, by arrival and by time: the effect of late data on a cache of latest values.
 
 By arrival it is ksqlDB's ``LATEST_BY_OFFSET``: a reading that comes late replaces a newer one. By time it does not.
 

@@ -1,4 +1,4 @@
-"""The average of each sensor, and what its changelog is good for: ksqlDB's example of materialised views.
+"""The average of each sensor, and uses of its changelog: ksqlDB's example of materialized views.
 
 The readings are those of "How real-time materialized views work with ksqlDB, animated" on Confluent's blog:
 ``CREATE TABLE avg_readings AS SELECT sensor, AVG(reading) AS avg FROM readings GROUP BY sensor``.

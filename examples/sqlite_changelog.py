@@ -1,8 +1,8 @@
-"""A changelog in a SQLite database: an example of a third-party backend of changelogs.
+"""A changelog in a SQLite database: an example of a third-party changelog.
 
 `python -m examples.sqlite_changelog counts.db` runs a counter whose every change goes there, one row for a commit, and
-goes on from the database alone.
-`keyed.testing.changelog_conformance` says what a changelog has to do.
+resumes from the database alone.
+`keyed.testing.changelog_conformance` has the contract of changelogs.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Group:
         commit = attrs.evolve(commit, log_id=self.log_id, group=self.group, records=sum(map(records_of, content)))
         encoded = _CONTENT.encode([(kind, body) for block in content for kind, _, body in encode_block(block)])
         with self.log.opened() as database:
-            # One writer at a time: the second one finds what the first has written.
+            # One writer at a time: the second one finds the rows of the first.
             database.execute("begin immediate")
             query = "select sequence, marker from commits where grp = ? and sequence = ?"
             row = database.execute(query, (self.group, commit.sequence)).fetchone()

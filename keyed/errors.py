@@ -1,4 +1,4 @@
-"""Every error that `keyed` raises on purpose, in one tree.
+"""Every error that `keyed` raises on purpose, in one tree, for code that handles them.
 
     KeyedError
     ├── DefinitionError (ValueError)     an invalid function, state, stream or parameter; raised before the first row

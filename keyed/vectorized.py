@@ -1,4 +1,7 @@
-"""The second level of the API: functions over whole columns, vectorized in PyFlink's and Spark's sense of the word."""
+"""The second level of the API: functions over whole columns, vectorized in PyFlink's and Spark's sense of the word.
+
+For writers of functions over Arrow tables: these functions, their contexts, and table state.
+"""
 
 from __future__ import annotations
 

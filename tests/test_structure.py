@@ -843,7 +843,7 @@ def test_the_top_level_holds_what_is_agreed():
 
 def test_docstrings_messages_and_pages_are_in_plain_english():
     """A finding has the module or page, the line and the phrase. CONTRIBUTING.md has the rule."""
-    examples = sorted(ROOT.glob("examples/**/*.py"))
+    examples = sorted([*ROOT.glob("examples/**/*.py"), *ROOT.glob("tests/support/**/*.py")])
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests" / "README.md"]
     found = []
     for path in [*LIBRARY, *examples]:

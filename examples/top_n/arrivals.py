@@ -1,4 +1,4 @@
-"""The rows as Parquet files in order of arrival: what a streaming source reads, one file a micro-batch.
+"""The rows as Parquet files in order of arrival, which a streaming source reads one file a micro-batch.
 
 ``<folder>/part-000000.parquet`` and so on, each with ``rows_per_batch`` rows, and ``_arrivals.json`` with their number
 (Spark's file source skips names that begin with an underscore). Spark takes files in the order of their times of

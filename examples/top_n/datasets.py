@@ -116,7 +116,7 @@ class Sales:
         return f"{self.rows:,} sales of products, seed {self.seed}"
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the rows."""
+        """Return the parameters that determine the rows."""
         return {"dataset": "sales", "rows": self.rows, "seed": self.seed}
 
     def chunks(self) -> Iterator[Chunk]:
@@ -258,7 +258,7 @@ class _ParquetSource:
 
 class _CsvSource:
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
-        # Both columns as text: what a later block holds must not depend on what Arrow guessed from the first one.
+        # Both columns as text: types that Arrow infers from the first block may not fit later ones.
         options = csv.ConvertOptions(
             include_columns=list(columns),
             column_types=dict.fromkeys(columns, pa.string()),

@@ -1,4 +1,4 @@
-"""The output folder: what lies where, and whether a run may use it.
+"""The output folder: its layout, and the check that a run may use it.
 
     DIR/job.json     what is computed from which data; written first, and compared by every later run
     DIR/arrivals/    the rows in order of arrival, see `arrivals`

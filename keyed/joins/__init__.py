@@ -1,5 +1,7 @@
 """Joins: library code on the public names of `keyed`, as a third party could write it.
 
+For writers of jobs. The modules:
+
 - Joins of two connected streams, functions for ``left.connect(right).key_by(...).process(IntervalJoin(...), output)``:
   `interval`, `as_of`, `windowed`, and with the latest value `tables`. The first stream is the left side. The output of
   a pair is the result of a function, ``join(left, right)``, with ``None`` for a missing partner; a result of ``None``

@@ -1,4 +1,7 @@
-"""State tables: the state of a job's functions, as tables that any program can query while the job runs."""
+"""State tables: the state of a job's functions, as tables that any program can query while the job runs.
+
+For readers of state, in the job's process or in others.
+"""
 
 from keyed.tables.entries import Entry
 from keyed.tables.follower import Lag

@@ -1,7 +1,7 @@
 """Test kit for keyed functions: harness, properties, simulator, replay and conformance suites.
 
-The harness, whose clocks only the test moves, needs neither pytest nor Hypothesis. Properties and strategies need the
-extra ``keyed[testing]``. These and the simulator are imported when they are first used.
+For authors of tests. The harness, whose clocks only the test moves, needs neither pytest nor Hypothesis. Properties and
+strategies need the extra ``keyed[testing]``. These and the simulator are imported when they are first used.
 """
 
 import importlib

@@ -53,7 +53,7 @@ def ranking_of(top: pd.DataFrame, start: str) -> list[tuple[int, str, int]]:
 
 def shows(page, rows: list[tuple[int, str, int]]) -> None:
     """Wait until a ranking is shown."""
-    until(lambda: rows_of(page) == rows, told=lambda: f"{rows_of(page)} instead of {rows}")
+    until(lambda: rows_of(page) == rows, report=lambda: f"{rows_of(page)} instead of {rows}")
 
 
 def picture(page, name: str) -> None:

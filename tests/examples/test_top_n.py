@@ -348,7 +348,7 @@ def test_a_job_whose_tables_cannot_be_kept_says_so_and_ends(tmp_path):
     assert main([*options, "--output", str(tmp_path / "out")]) == 0
     (tmp_path / "out" / "tables").write_text("in the way")
     job = Job(tmp_path / "out", *options, "--pace", "0")
-    until(lambda: job.process.poll() is not None, told=lambda: job.printed)
+    until(lambda: job.process.poll() is not None, report=lambda: job.printed)
     assert job.process.returncode == 0
     assert "top_n: there is no page:" in job.printed
     assert "Traceback" not in job.printed

@@ -72,12 +72,12 @@ def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, br
     job = Job(tmp_path / "out", *options)
     try:
         job.serves()
-        until(lambda: job.asks("/status")["job"].get("Rows") == 2_000, told=lambda: job.printed)
+        until(lambda: job.asks("/status")["job"].get("Rows") == 2_000, report=lambda: job.printed)
         assert job.asks("/status")["job"]["Bad rows"] == 2
         broker.kill()
         broker.start()
         send([*sales[2_000:], last])
-        until(lambda: job.asks("/status")["job"].get("Rows") == 4_001, told=lambda: job.printed)
+        until(lambda: job.asks("/status")["job"].get("Rows") == 4_001, report=lambda: job.printed)
         best = expected(sales, 5)
 
         def table() -> dict[str, list[tuple[str, int]]]:
@@ -92,12 +92,12 @@ def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, br
                 found[hour] = [(row["item"], row["count"]) for row in ranking or ()]
             return found
 
-        until(lambda: table() == {hour: best[hour] for hour in (min(best), max(best))}, told=lambda: str(table()))
+        until(lambda: table() == {hour: best[hour] for hour in (min(best), max(best))}, report=lambda: str(table()))
         page.goto(job.address)
         page.get_by_role("heading", name=f"{max(best)[:10]} {max(best)[11:]}:00 to").wait_for()
         shown = page.locator(".ranking li:not(.leaving) .item")
         until(
-            lambda: shown.all_inner_texts() == [product for product, _ in best[max(best)]], told=shown.all_inner_texts
+            lambda: shown.all_inner_texts() == [product for product, _ in best[max(best)]], report=shown.all_inner_texts
         )
     finally:
         assert job.interrupt() == 0, job.printed

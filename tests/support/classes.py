@@ -1,4 +1,4 @@
-"""An archive of the classes that Spark loads, with which the JVMs of the tests start in half the time.
+"""An archive of the classes that Spark loads, which halves the start of the tests' JVMs.
 
 ``python -m tests.support.classes`` runs a small query and has its JVM write the archive (Java's class data sharing)
 into the environment. The tests look for it there, and do without where there is none. A JVM that has other

@@ -1,4 +1,4 @@
-"""Tells what tests cost: a pytest plugin that prints the CPU-seconds of every test file.
+"""The cost of tests: a pytest plugin that prints the CPU-seconds of every test file.
 
 ``make test ARGS="-p tests.support.cpu"``. Counted are the process that runs a test and all that descend from it:
 Spark's JVM and its Python workers, brokers, programs. On a machine that does other work too this says what durations
@@ -19,7 +19,7 @@ _COST = "cpu_seconds"
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Note what a test costs, with the fixtures that it is the first to use."""
+    """Record the cost of a test, with the fixtures that it is the first to use."""
     item.stash[_BEFORE] = _spent()
     return (yield)
 

@@ -9,7 +9,7 @@ from keyed import Output
 
 
 def explained(output: Output, *others: Output) -> str:
-    """Return what is printed."""
+    """Return the printed text."""
     printed = io.StringIO()
     with redirect_stdout(printed):
         output.explain(*others)

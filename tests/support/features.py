@@ -33,7 +33,7 @@ from keyed.windows import (
     aggregate,
 )
 
-#: Where a job runs, and what its changelog is for: the last three are tried in the local runtime.
+#: The columns: runtimes, and uses of a changelog; the last three are tried in the local runtime.
 COLUMNS = ("local", "Spark", "Connect", "tables", "time travel", "rescale")
 ROWS = [("a", 1_000, 1), ("b", 2_000, 2), ("a", 3_000, 3), ("b", 5_000, 5), ("a", 70_000, 4), ("c", 71_000, 6)]
 OTHERS = [("a", 500, 10), ("b", 1_500, 20), ("a", 69_000, 30), ("c", 70_500, 40)]
@@ -265,7 +265,7 @@ def join(function: Callable[[], Any]) -> Chain:
 
 
 def lengths(keys: Iterable[str]) -> dict[str, tuple[int]]:
-    """Return what another system holds for keys."""
+    """Return the values of keys in another system."""
     return {key: (ord(key),) for key in keys}
 
 
@@ -334,7 +334,7 @@ class SinkKind:
 
 
 def write_rows(folder: Path) -> Callable[[Any, int], None]:
-    """Return a sink that writes each batch to a file, in place of what is there."""
+    """Return a sink that replaces a file by each batch."""
 
     def sink(batch: Any, batch_id: int) -> None:
         rows = batch.collect() if hasattr(batch, "collect") else batch
@@ -366,7 +366,7 @@ SINKS = [
         lambda folder, sink: [tuple(row) for row in sink.values],
     ),
 ]
-#: Kinds of changelogs: what each is on the page, and how one is made of a folder and the address of a broker.
+#: Kinds of changelogs: the name on the page, and a function that makes one from a folder and a broker's address.
 CHANGELOGS: dict[str, tuple[str, Callable[[Path, str], Any]]] = {
     "`DirectoryChangelog`": (
         f"{HOW_TO}directory-changelog.md",

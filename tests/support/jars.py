@@ -19,7 +19,7 @@ import pyspark
 from keyed.errors import JavaNotFound
 from keyed.runtimes.spark.session.java import require_java_home
 
-#: A Kafka broker with what it needs. Kafka 4 logs through slf4j 1.7, so the binding is the one for 1.7.
+#: A Kafka broker and its dependencies. Kafka 4 logs through slf4j 1.7, so the binding is the one for 1.7.
 BROKER = """\
 <ivy-module version="2.0">
   <info organisation="keyed" module="broker"/>
@@ -31,7 +31,7 @@ BROKER = """\
 """
 #: The version of the connector: of a Spark whose own the tests cannot get one that fits.
 _CONNECTOR = {"4.0": "4.0.0", "4.1": "4.1.0"}.get(pyspark.__version__[:3], "4.2.0")
-#: Spark's Kafka connector: only what pyspark's own jars lack, so that nothing comes twice. A user takes the version of
+#: Spark's Kafka connector: only libraries that are not among pyspark's own jars. A user takes the version of
 #: his Spark by `spark.jars.packages`.
 CONNECTOR = f"""\
 <ivy-module version="2.0">
@@ -71,7 +71,7 @@ def fetch(libraries: str) -> list[Path]:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / "lock").open("w") as lock:
-            # Of two workers that begin at once the second finds what the first has fetched: Ivy's cache is for one.
+            # Of two workers that begin at once the second finds the files of the first: Ivy's cache is for one process.
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.exists():
                 _fill(folder, libraries, cache)

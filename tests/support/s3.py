@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 import attrs
 
-#: A secret of the tests, which must not be seen in what keyed shows.
+#: A secret of the tests, which keyed must not show.
 SECRET = "sesame-0123456789"
 KEY_ID = "AKIAEXAMPLE"
 _DATE = "2026-01-01T00:00:00.000Z"
@@ -40,7 +40,7 @@ class Answer:
 
 
 def failure(status: int, code: str) -> Answer:
-    """Return the answer to a request that failed. It holds what a server's does, the key id among it."""
+    """Return the answer to a request that failed. It has the fields of a real server's, with the key id."""
     text = f"<Error><Code>{code}</Code><Message>no</Message><AWSAccessKeyId>{KEY_ID}</AWSAccessKeyId></Error>"
     return Answer(status, text.encode(), {"Content-Type": "application/xml"})
 

@@ -1,4 +1,4 @@
-"""Waiting for what another process or thread does in its own time: the one place where tests sleep."""
+"""Waiting for another process or thread: the only module of the tests that sleeps."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable
 
 
-def until(condition: Callable[[], object], *, seconds: float = 300, told: Callable[[], str] = str) -> None:
+def until(condition: Callable[[], object], *, seconds: float = 300, report: Callable[[], str] = str) -> None:
     """Wait until a condition holds.
 
     Args:
-        condition: What is asked again and again.
-        seconds: How long at most; generous, as it only matters where something is broken.
-        told: Returns the known facts for the message of a failure.
+        condition: Called again and again until it is true.
+        seconds: The limit. It is generous, because it matters only if something is broken.
+        report: Returns the known facts for the message of a failure.
     """
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain {told()}"
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s without success; {report()}"
         time.sleep(0.02)

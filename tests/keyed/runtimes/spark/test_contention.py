@@ -40,7 +40,7 @@ class Program:
         until(
             lambda: re.search(pattern, self.said(), re.MULTILINE) or self.process.poll() is not None,
             seconds=600,
-            told=lambda: self.said()[-3000:],
+            report=lambda: self.said()[-3000:],
         )
         found = re.search(pattern, self.said(), re.MULTILINE)
         assert found, self.said()[-3000:]

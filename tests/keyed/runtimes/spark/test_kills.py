@@ -98,7 +98,7 @@ class Program:
         until(
             lambda: self.said().count("BATCH") >= batches or ended() is not None,
             seconds=PATIENCE,
-            told=lambda: self.said()[-5000:],
+            report=lambda: self.said()[-5000:],
         )
         with suppress(subprocess.TimeoutExpired):
             # Starting the session takes longer than a batch.

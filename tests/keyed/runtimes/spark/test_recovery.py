@@ -79,7 +79,7 @@ class Program:
 
     def wait_for_batches(self, number):
         ended = self.process.poll
-        until(lambda: self.said().count("BATCH") >= number or ended() is not None, told=self.said)
+        until(lambda: self.said().count("BATCH") >= number or ended() is not None, report=self.said)
         assert self.process.poll() is None, self.said()
 
     def kill(self):

@@ -133,7 +133,7 @@ def test_a_waiting_program_stops_with_its_changelog_complete(tmp_path, number, t
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    until(lambda: output.read_text().count("BATCH") >= 3 or process.poll() is not None, told=output.read_text)
+    until(lambda: output.read_text().count("BATCH") >= 3 or process.poll() is not None, report=output.read_text)
     assert process.poll() is None, output.read_text()
     before = len(output.read_text().splitlines())
     (os.killpg if to_all else os.kill)(process.pid, number)

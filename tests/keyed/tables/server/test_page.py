@@ -320,7 +320,7 @@ def test_the_facts_of_the_header_wrap_together(replayed, page):
                 return [tops.count(top) for top in sorted(set(tops))]
 
             # The last row may be shorter by what does not divide, and never one number alone below a full row.
-            until(lambda: len(rows()) < 9 and rows()[0] - rows()[-1] < max(2, len(rows())), told=rows)
+            until(lambda: len(rows()) < 9 and rows()[0] - rows()[-1] < max(2, len(rows())), report=rows)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
