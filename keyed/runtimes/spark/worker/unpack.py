@@ -20,7 +20,7 @@ from keyed.engine.batch import Batch, Chunk
 from keyed.engine.channels import ChannelId, Upstream
 from keyed.engine.merged_chunks import merged_chunks
 from keyed.errors import OutputDefinitionError
-from keyed.runtimes.spark.worker.wire import HEAD, TIMESTAMP, decode_mark
+from keyed.runtimes.spark.worker.wire import HEAD, TIMESTAMP, decode_mark, read_stream
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -209,7 +209,7 @@ def forwarded_batch(
 def _read(chunks: Iterable[Any]) -> Any:
     import pyarrow as pa
 
-    tables = [pa.ipc.open_stream(chunk).read_all() for chunk in chunks]
+    tables = [read_stream(chunk) for chunk in chunks]
     try:
         return pa.concat_tables(tables)
     except pa.ArrowInvalid as error:

@@ -179,7 +179,7 @@ def read_chunk(note: bytes) -> Any:
     import pyarrow as pa
 
     (length,) = _LENGTH.unpack_from(note, 1)
-    return pa.ipc.open_stream(pa.py_buffer(note).slice(3 + length)).read_all()
+    return read_stream(pa.py_buffer(note).slice(3 + length))
 
 
 def write_stream(batch: pa.RecordBatch, head: bytes = b"") -> bytes:
@@ -193,3 +193,11 @@ def write_stream(batch: pa.RecordBatch, head: bytes = b"") -> bytes:
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     return sink.getvalue().to_pybytes()
+
+
+def read_stream(stream: pa.Buffer) -> pa.Table:
+    """Return the table of an Arrow IPC stream."""
+    import pyarrow as pa
+
+    # Handing columns to threads takes most of the time to read a chunk of few rows.
+    return pa.ipc.open_stream(stream, options=pa.ipc.IpcReadOptions(use_threads=False)).read_all()
