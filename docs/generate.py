@@ -53,7 +53,7 @@ DOORS = {
     "recovery.md": ("Recovery", ("keyed.recovery",)),
     "tables.md": ("State tables", ("keyed.tables", "keyed.tables.server")),
     "testing.md": ("Testing", ("keyed.testing",)),
-    "topics.md": ("Formats of Kafka values", ("keyed.topics",)),
+    "topics.md": ("Kafka: formats and sink", ("keyed.topics",)),
     "vectorized.md": ("Vectorized functions and tables", ("keyed.vectorized",)),
     "windows.md": ("Windows", ("keyed.windows",)),
 }

@@ -1,14 +1,17 @@
-"""Decoding of the values of Kafka records."""
+"""Decoding and encoding of the values of Kafka records."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC
 from io import BytesIO
 from typing import Any
 
-from keyed.errors import DefinitionError, SourceError
+import msgspec
+
+from keyed.errors import DefinitionError, SinkError, SourceError
 from keyed.extras import extra
 from keyed.topics import Avro, Format, Json, Protobuf, registry_address
 
@@ -86,19 +89,7 @@ def _deserializer_of(format: Format) -> Callable[[bytes], Any]:
 
 def _with_registry(format: Format, topic: str) -> Callable[[bytes], Any]:
     """Return the function for values in the wire format of a schema registry."""
-    from confluent_kafka.schema_registry import SchemaRegistryClient
-    from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
-    from confluent_kafka.serialization import MessageField, SerializationContext
-
-    registry = format.registry
-    settings = dict(registry) if isinstance(registry, Mapping) else {"url": registry}
-    try:
-        client = SchemaRegistryClient(settings)
-    except ValueError as error:
-        raise DefinitionError(f"{format!r}: settings of the registry: {error}") from error
-    context = SerializationContext(topic, MessageField.VALUE)
-    # The name of the subject follows from the topic; by default the client would ask the registry for it.
-    named = {"subject.name.strategy.type": "TOPIC"}
+    client, context, named = _client(format, topic)
     deserialize: Any
     if isinstance(format, Avro):
         from confluent_kafka.schema_registry.avro import AvroDeserializer
@@ -114,21 +105,101 @@ def _with_registry(format: Format, topic: str) -> Callable[[bytes], Any]:
         deserialize = JSONDeserializer(None, schema_registry_client=client, conf=named)
 
     def decode(data: bytes) -> Any:
-        try:
+        with _asking(format, topic, SourceError):
             value = deserialize(data, context)
-        except (SchemaRegistryError, OAuthTokenError) as error:
-            raise _unavailable(format, topic, error) from error
-        except Exception as error:
-            if type(error).__module__.partition(".")[0] in _CLIENTS or isinstance(error, OSError):
-                raise _unavailable(format, topic, error) from error
-            raise
         return _plain(value) if isinstance(format, Protobuf) else value
 
     return decode
 
 
-def _unavailable(format: Format, topic: str, error: Exception) -> SourceError:
-    """Return the error for a schema that cannot be fetched."""
+def encoder(format: Format, topic: str) -> Callable[[dict[str, Any]], bytes]:
+    """Return a function that encodes the columns of a row as a value of a topic."""
+    if format.registry is None:
+        if isinstance(format, Protobuf):
+            return lambda row: bytes(format.message(**row).SerializeToString())
+        if isinstance(format, Avro):
+            from fastavro import parse_schema, schemaless_writer
+
+            schema = parse_schema(json.loads(format.schema or ""))
+
+            def write(row: dict[str, Any]) -> bytes:
+                written = BytesIO()
+                schemaless_writer(written, schema, row)
+                return written.getvalue()
+
+            return write
+        return json_bytes
+    client, context, named = _client(format, topic)
+    serialize: Any
+    if isinstance(format, Avro):
+        from confluent_kafka.schema_registry.avro import AvroSerializer
+
+        serialize = AvroSerializer(client, format.schema, conf=named)
+    elif isinstance(format, Protobuf):
+        from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+
+        serialize = ProtobufSerializer(format.message, client, named)
+    else:
+        from confluent_kafka.schema_registry.json_schema import JSONSerializer
+
+        serialize = JSONSerializer(format.schema, client, conf=named)
+
+    def encode(row: dict[str, Any]) -> bytes:
+        if isinstance(format, Json):
+            # The form in which it is written, for the validation: times are text.
+            row = json.loads(json_bytes(row))
+        made = format.message(**row) if isinstance(format, Protobuf) else row
+        with _asking(format, topic, SinkError):
+            return bytes(serialize(made, context))
+
+    return encode
+
+
+def _client(format: Format, topic: str) -> tuple[Any, Any, dict[str, Any]]:
+    """Return a client of the registry, the context of values, and the settings of serializers."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    registry = format.registry
+    settings = dict(registry) if isinstance(registry, Mapping) else {"url": registry}
+    try:
+        client = SchemaRegistryClient(settings)
+    except ValueError as error:
+        raise DefinitionError(f"{format!r}: settings of the registry: {error}") from error
+    # The name of the subject follows from the topic; by default the client would ask the registry for it.
+    named = {"subject.name.strategy.type": "TOPIC"}
+    return client, SerializationContext(topic, MessageField.VALUE), named
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return plain data as JSON."""
+    return msgspec.json.encode(value, enc_hook=_plain_row)
+
+
+def _plain_row(value: Any) -> Any:
+    if hasattr(value, "_fields"):
+        return dict(zip(value._fields, value, strict=True))
+    raise NotImplementedError(f"a value of type {type(value).__name__} cannot be written as JSON")
+
+
+@contextmanager
+def _asking(format: Format, topic: str, kind: type[SourceError | SinkError]) -> Iterator[None]:
+    """Raise an error of a kind if a registry is not reached in this context, or refuses a request."""
+    from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
+
+    try:
+        yield
+    except Exception as error:
+        known = isinstance(error, SchemaRegistryError | OAuthTokenError | OSError)
+        if known or type(error).__module__.partition(".")[0] in _CLIENTS:
+            raise _unavailable(format, topic, error, kind) from error
+        raise
+
+
+def _unavailable(
+    format: Format, topic: str, error: Exception, kind: type[SourceError | SinkError]
+) -> SourceError | SinkError:
+    """Return the error for a schema that cannot be fetched or registered."""
     status = getattr(error, "http_status_code", None)
     if status == 404:
         remedy = "give the registry that the producer of the topic uses, or register the schema again under its number"
@@ -136,10 +207,11 @@ def _unavailable(format: Format, topic: str, error: Exception) -> SourceError:
         remedy = "give credentials in registry={'url': ..., 'basic.auth.user.info': 'user:password'}"
     else:
         remedy = "check the address and that the registry runs"
-    return SourceError(
-        f"topic {topic!r}: the schema of a value cannot be fetched from the registry "
-        f"{registry_address(format.registry)}: {type(error).__name__}: {error}; {remedy}. The query resumes at this "
-        "record when it is started again on its checkpoint"
+    done = "fetched from" if kind is SourceError else "registered at"
+    return kind(
+        f"topic {topic!r}: the schema of a value cannot be {done} the registry "
+        f"{registry_address(format.registry)}: {type(error).__name__}: {error}; {remedy}. The query resumes here when "
+        "it is started again on its checkpoint"
     )
 
 

@@ -16,6 +16,7 @@ import attrs
 
 from keyed.errors import DefinitionError, QueryFailed
 from keyed.shown import Shown, named
+from keyed.topics import KafkaSink
 
 SinkMode = Literal["error", "overwrite"]
 
@@ -75,7 +76,7 @@ class CollectSink(Shown):
         return [value for batch in sorted(self.batches) for value in self.batches[batch]]
 
 
-Sink = ParquetSink | FunctionSink | CollectSink
+Sink = ParquetSink | FunctionSink | CollectSink | KafkaSink
 #: The arguments that `sink_of` accepts.
 SinkLike = Sink | str | os.PathLike[str] | Callable[[Any, int], object]
 
@@ -162,6 +163,11 @@ def check_distinct(sinks: Iterable[Sink]) -> None:
             continue
         place = _place(sink)
         if place in seen:
+            if isinstance(sink, KafkaSink):
+                raise DefinitionError(
+                    f"two outputs have the transactional_id {sink.transactional_id!r}, and the batches of one would be "
+                    "taken for those of the other; give each KafkaSink a transactional_id= of its own"
+                )
             named = "one collect_sink()" if isinstance(sink, CollectSink) else f"the folder {sink.path!r}"
             raise DefinitionError(
                 f"two outputs go to {named}, and the second would replace the first; give each output a sink of its own"
@@ -175,7 +181,7 @@ def failed(sink: Sink, batch_id: int, error: Exception) -> QueryFailed:
         name = f"the function {getattr(sink.function, '__qualname__', sink.function)!s}"
     elif isinstance(sink, ParquetSink):
         name = f"the Parquet sink {sink.path!r}"
-    elif isinstance(sink, CollectSink):
+    elif isinstance(sink, CollectSink | KafkaSink):
         name = repr(sink)
     else:
         assert_never(sink)
@@ -189,10 +195,12 @@ def local_folder(path: str) -> Path | None:
     return None if _SCHEME.match(path) else Path(path).absolute()
 
 
-def _place(sink: ParquetSink | CollectSink) -> Hashable:
+def _place(sink: ParquetSink | CollectSink | KafkaSink) -> Hashable:
     """Return the identity of a sink's destination."""
     if isinstance(sink, CollectSink):
         return id(sink)
+    if isinstance(sink, KafkaSink):
+        return sink.bootstrap, sink.transactional_id
     folder = local_folder(sink.path)
     if folder is None:
         scheme, _, rest = sink.path.partition(":")

@@ -1,22 +1,23 @@
-"""Formats of the values of Kafka records: JSON, Avro and Protobuf, with or without a schema registry.
+"""Formats of the values of Kafka records, with or without a schema registry, and a sink that writes a topic.
 
-`keyed.KafkaSource` takes one of them as ``value=``. With ``registry=`` values have the wire format of Confluent's
-Schema Registry: a zero byte, the number of the schema, and the data. They are read by confluent-kafka's own
-deserializers, which the extra ``keyed[registry]`` installs.
+`keyed.KafkaSource` and `KafkaSink` take a format as ``value=``. With ``registry=`` values have the wire format of
+Confluent's Schema Registry: a zero byte, the number of the schema, and the data. They are read and written by
+confluent-kafka's own deserializers and serializers, which the extra ``keyed[registry]`` installs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.shown import Shown
 
-__all__ = ["Avro", "Json", "Protobuf"]
+__all__ = ["Avro", "Json", "KafkaSink", "Protobuf"]
 
 #: Address of a schema registry, or the settings of `confluent_kafka.schema_registry.SchemaRegistryClient`.
 Registry = str | Mapping[str, Any]
@@ -51,6 +52,7 @@ class Json(Shown):
     """JSON: an object is an element with a column for each member.
 
     Args:
+        schema: JSON schema as text, which a sink with a registry registers; a source does not need it.
         registry: Address of a schema registry, or a dict of its settings: values then have its wire format and are
             validated with their JSON schemas. Without it values are plain JSON.
 
@@ -58,6 +60,7 @@ class Json(Shown):
         DefinitionError: ``registry`` is not an address.
     """
 
+    schema: str | None = attrs.field(default=None, repr=False, kw_only=True)
     registry: Registry | None = attrs.field(default=None, kw_only=True, repr=_shown)
 
     def __attrs_post_init__(self) -> None:
@@ -69,8 +72,8 @@ class Avro(Shown):
     """Avro: a record is an element with a column for each field. Times are `datetime` in UTC.
 
     Args:
-        schema: Schema as JSON text. With a registry the schema to which values are converted, by default the one they
-            were written with. Without a registry the schema of all values.
+        schema: Schema as JSON text. With a registry the schema to which a source converts values, by default the one
+            they were written with, and that a sink registers. Without a registry the schema of all values.
         registry: Address of a schema registry, or a dict of its settings.
 
     Raises:
@@ -112,3 +115,58 @@ class Protobuf(Shown):
 
 #: The formats.
 Format = Json | Avro | Protobuf
+
+
+@attrs.frozen(eq=False)
+class KafkaSink(Shown):
+    """Writes the rows of an output as records of a topic, each exactly once for readers of committed records.
+
+    A batch is one transaction, in which its id is committed as the offset of the consumer group ``transactional_id``.
+    So a batch that comes again is not written twice. On Spark the driver writes the rows, and a batch that comes again
+    with other rows than before is written again. It needs the extra ``keyed[kafka]``.
+
+    Args:
+        topic: The topic, which exists.
+        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
+        key: The columns of the record's key: one is written as text (bytes unchanged), several as a JSON object. By
+            default records have no key.
+        value: Format of the values, which have all columns.
+        transactional_id: Id of the transactions; it belongs to one query and its checkpoint. By default ``keyed-``
+            and the topic.
+        settings: Settings of the client, which is librdkafka.
+        timeout: Time for which an operation waits for a broker: `int` milliseconds or `timedelta`.
+
+    Raises:
+        DefinitionError: A parameter is missing or out of its range.
+    """
+
+    topic: str
+    bootstrap: str = attrs.field(kw_only=True)
+    key: str | Sequence[str] | None = attrs.field(default=None, kw_only=True)
+    value: Format = attrs.field(factory=Json, kw_only=True)
+    transactional_id: str = attrs.field(kw_only=True)
+    settings: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True, repr=False)
+    timeout: Duration = attrs.field(default=60_000, kw_only=True)
+
+    @transactional_id.default
+    def _id(self) -> str:
+        return f"keyed-{self.topic}"
+
+    def __attrs_post_init__(self) -> None:
+        if not self.topic or not self.bootstrap or not self.transactional_id:
+            raise DefinitionError(
+                f"KafkaSink: topic={self.topic!r}, bootstrap={self.bootstrap!r} and transactional_id="
+                f"{self.transactional_id!r} must not be empty"
+            )
+        if not isinstance(self.value, Format):
+            raise DefinitionError(f"KafkaSink: value={self.value!r} must be a Json, an Avro or a Protobuf")
+        if not isinstance(self.value, Protobuf) and self.value.registry is not None and self.value.schema is None:
+            raise DefinitionError(
+                f"KafkaSink: value={self.value!r} needs schema=, which is registered with the first value"
+            )
+        milliseconds_of(self.timeout, "KafkaSink(timeout)", least=1)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of the key."""
+        return () if self.key is None else (self.key,) if isinstance(self.key, str) else tuple(self.key)

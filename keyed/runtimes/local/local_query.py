@@ -31,6 +31,7 @@ from keyed.results import Progress, Restored, RunResult, log_restore, shown_quer
 from keyed.runtimes.collected import tabled
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.job_metrics import MetricsSource
+from keyed.runtimes.kafka_sink import Outbox, Record, TopicWriter, decode_outbox, encode_outbox
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import (
@@ -56,6 +57,7 @@ from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables.state_tables import StateTables
+from keyed.topics import KafkaSink
 
 _log = logging.getLogger(__name__)
 
@@ -123,6 +125,8 @@ class LocalQuery(Shown):
         self._warnings = UsageWarnings(last, outputs)
         #: The outputs whose columns were not compared yet with those of existing files.
         self._unchecked: set[BoundOutput] = set()
+        #: The writers of Kafka sinks.
+        self._kafka: dict[BoundOutput, TopicWriter] = {}
         #: The kinds of bad rows that were logged, by operator.
         self._bad: set[tuple[str, str]] = set()
         #: Numbers of chained operators, and the operators that are chained to the previous one.
@@ -279,9 +283,21 @@ class LocalQuery(Shown):
             for bound in self._outputs:
                 if isinstance(bound.sink, ParquetSink):
                     stack.enter_context(locked_folder(bound.sink.path))
+            stack.callback(self._close_kafka)
             self._claim(commits, position)
             stack.callback(self._close_source)
             return self._run_batches(commits, operators, position, collector)
+
+    def _send_outbox(self, commits: BufferedCommits, writer: TopicWriter) -> None:
+        """Send the records of the last committed batch, if an earlier run has not done it."""
+        record = commits.read("outbox")
+        if record is not None:
+            outbox = decode_outbox(record, f"checkpoint {self._checkpoint}, record 'outbox'")
+            writer.write(outbox.records.get(writer.id, ()), outbox.batch)
+
+    def _close_kafka(self) -> None:
+        for writer in self._kafka.values():
+            writer.close()
 
     def _on_signal(self, number: int) -> None:
         if self._signal is not None:
@@ -306,6 +322,10 @@ class LocalQuery(Shown):
                 commits.commit()
             position.queries = decode_mark(record, f"checkpoint {self._checkpoint}, record 'query'")
         for bound in self._outputs:
+            if isinstance(bound.sink, KafkaSink):
+                self._kafka[bound] = TopicWriter(bound.sink, position.queries)
+                self._kafka[bound].claim()
+                self._send_outbox(commits, self._kafka[bound])
             if isinstance(bound.sink, ParquetSink):
                 folder = LocalFolder(bound.sink.path)
                 claim(bound.sink, folder, position.queries, position.batches - position.restored, position.batches)
@@ -417,6 +437,7 @@ class LocalQuery(Shown):
                 self._record(self._recorder, arrived, position.batches)
             _export_position(commits, operators, position)
             emitted: Outputs = {}
+            outbox: dict[BoundOutput, list[Record]] = {}
             reached: dict[str, Upstream] = {}
             for operator in operators:
                 stage = operator.stage
@@ -437,7 +458,13 @@ class LocalQuery(Shown):
                 _divert(stage, rows, emitted)
             for bound in self._outputs:
                 found = emitted.get(bound.output.address)
-                wrote = write(bound, found or Emitted(), position.batches, checks=bound in self._unchecked)
+                wrote = write(
+                    bound,
+                    found or Emitted(),
+                    position.batches,
+                    checks=bound in self._unchecked,
+                    to_kafka=lambda rows, bound=bound: outbox.update({bound: self._kafka[bound].records(rows)}),  # type: ignore[misc]
+                )
                 if wrote:
                     self._unchecked.discard(bound)
             for (name, side), found in emitted.items():
@@ -447,7 +474,12 @@ class LocalQuery(Shown):
             position.rows += arrived.read[0]
             position.ended = position.ended or end
             commits.write("run", encode_position(position))
+            if outbox:
+                by_id = {self._kafka[bound].id: records for bound, records in outbox.items()}
+                commits.write("outbox", encode_outbox(Outbox(position.batches - 1, by_id)))
             commits.commit()
+            for bound, records in outbox.items():
+                self._kafka[bound].write(records, position.batches - 1)
         except KeyedError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a sink or source raises is named and raised again

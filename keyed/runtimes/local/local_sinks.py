@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, assert_never
 
@@ -14,6 +15,7 @@ from keyed.rows import row_class
 from keyed.runtimes.local.local_rows import as_rows
 from keyed.runtimes.sink_folder import LocalFolder, check_columns, last_file, replace_file
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, failed
+from keyed.topics import KafkaSink
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 #: Number of values that are checked and converted together, small enough for the processor's cache.
@@ -43,7 +45,14 @@ def _check_columns(sink: ParquetSink, new: Any) -> None:
         check_columns(sink.path, last, kinds(pq.read_schema(Path(sink.path, last))), kinds(new))
 
 
-def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int, *, checks: bool = False) -> bool:
+def write(
+    bound: BoundOutput,
+    emitted: Emitted | EmittedTables,
+    batch_id: int,
+    *,
+    checks: bool = False,
+    to_kafka: Callable[[list[Any]], object] = lambda _: None,
+) -> bool:
     """Write the outputs of a batch to the output's sink, replacing earlier outputs of the same batch.
 
     Args:
@@ -51,6 +60,7 @@ def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int, *
         emitted: The outputs of the batch.
         batch_id: Its id.
         checks: Compare undeclared columns with those of existing files.
+        to_kafka: Called with the rows of a Kafka sink.
 
     Returns:
         True if there was something to write.
@@ -73,6 +83,8 @@ def write(bound: BoundOutput, emitted: Emitted | EmittedTables, batch_id: int, *
                 _check_columns(sink, table.schema)
             _write_parquet(sink, table, schema, batch_id)
             return table is not None
+        elif isinstance(sink, KafkaSink):
+            to_kafka(_rows(bound, emitted.values))
         else:
             assert_never(sink)
     except KeyedError:

@@ -13,6 +13,7 @@ import json
 import shutil
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
@@ -21,10 +22,12 @@ import attrs
 
 from keyed.arrow.unreadable import raw_rows
 from keyed.errors import DefinitionError, SinkError
+from keyed.runtimes.kafka_sink import TopicWriter
 from keyed.runtimes.recording import Recorder
 from keyed.runtimes.sink_folder import MARK, LocalFolder, SinkFolder, check_columns, claim, last_file
 from keyed.runtimes.spark.plan.build import Route
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, local_folder
+from keyed.topics import KafkaSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,6 +93,9 @@ class Writer:
         """
         queries = self.queries or [_spark_id(session, self.checkpoint)]
         for sink in self.sinks:
+            if isinstance(sink, KafkaSink):
+                with closing(TopicWriter(sink, queries)) as writer:
+                    writer.claim()
             if isinstance(sink, ParquetSink):
                 claim(sink, self._folder(session, sink), queries, batch_id, self.first_batch + batch_id)
         self._is_claimed = True
@@ -169,6 +175,10 @@ class Writer:
             sink.batches[batch_id] = collected(frame)
         elif isinstance(sink, FunctionSink):
             sink.function(frame, batch_id)
+        elif isinstance(sink, KafkaSink):
+            queries = self.queries or [_spark_id(frame.sparkSession, self.checkpoint)]
+            with closing(TopicWriter(sink, queries)) as writer:
+                writer.write(writer.records(collected(frame)), batch_id)
         else:
             assert_never(sink)
 
@@ -262,6 +272,8 @@ def _named(sink: Sink | FolderSink) -> str:
         return f"the sink {getattr(sink.function, '__qualname__', None) or repr(sink.function)}"
     if isinstance(sink, CollectSink):
         return "a collecting sink"
+    if isinstance(sink, KafkaSink):
+        return repr(sink)
     if isinstance(sink, ParquetSink | FolderSink):
         return f"the Parquet sink {sink.path!r}"
     assert_never(sink)

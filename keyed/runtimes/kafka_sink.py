@@ -1,0 +1,204 @@
+"""Writing of a `keyed.topics.KafkaSink`: a batch is one transaction, with the batch's id as a committed offset.
+
+The offset of partition 0 of the topic, in the consumer group ``transactional_id``, is the id after that of the last
+written batch. The offset's metadata is the id of the query, a space, and the digest of the batch's records. A batch
+that comes again with the same records is skipped; with others it is written again, so that no row is lost.
+
+The local runtime commits the records of a batch with its state, and sends them afterwards, again after a crash if they
+were not sent. So they are the same records. On Spark a batch that runs again has the input that Spark has logged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import attrs
+from xxhash import xxh3_64_intdigest
+
+from keyed.changelog.kafka.client import Cluster, check_settings, translated
+from keyed.codec.frames import RecordFormat
+from keyed.durations import milliseconds_of
+from keyed.errors import ChangelogError, SinkError
+from keyed.kafka_values import check_format, encoder, json_bytes
+from keyed.topics import KafkaSink
+
+_log = logging.getLogger(__name__)
+#: Key and value.
+Record = tuple[bytes | None, bytes]
+
+
+@attrs.frozen
+class Outbox:
+    """The records of the last committed batch of a local query, as a frame of kind ``KOUT``, version 1.
+
+    Attributes:
+        batch: Its id.
+        records: Keys and values, by transactional id.
+    """
+
+    batch: int
+    records: dict[str, list[tuple[bytes | None, bytes]]]
+
+
+_OUTBOX: RecordFormat[Outbox] = RecordFormat(b"KOUT", 1, Outbox)
+encode_outbox = _OUTBOX.encode
+decode_outbox = _OUTBOX.decode
+
+
+class TopicWriter:
+    """Writes the batches of one query to a topic.
+
+    Args:
+        sink: The sink.
+        queries: Id of the query, after those of the queries that it was restored from.
+
+    Attributes:
+        id: Its transactional id.
+
+    Raises:
+        DefinitionError: A setting is keyed's own.
+        ExtraNotInstalled: A package is not installed.
+    """
+
+    def __init__(self, sink: KafkaSink, queries: Sequence[str]) -> None:
+        check_settings(sink.settings)
+        check_format(sink.value)
+        self.id = sink.transactional_id
+        self._sink = sink
+        self._queries = queries
+        self._seconds = milliseconds_of(sink.timeout, "timeout") / 1000
+        self._encode = encoder(sink.value, sink.topic)
+        self._producer: Any = None
+        #: Metadata of the consumer group, and the id of the next batch.
+        self._group: Any = None
+        self._next = 0
+        self._digest = ""
+
+    def claim(self) -> None:
+        """Fence other writers with the transactional id, and read the id of the last written batch.
+
+        Raises:
+            SinkError: The topic does not exist, another query has the transactional id, or no broker answers.
+        """
+        import confluent_kafka as ck
+
+        sink = self._sink
+        cluster = Cluster(sink.bootstrap, {**sink.settings, "group.id": sink.transactional_id}, self._seconds)
+        settings = {name: value for name, value in sink.settings.items() if name != "group.id"}
+        try:
+            self._producer = Cluster(sink.bootstrap, settings, self._seconds).producer(
+                sink.transactional_id, lambda *_: None, lambda _: None
+            )
+            found = self._producer.list_topics(sink.topic, timeout=self._seconds).topics[sink.topic]
+            if found.error is not None:
+                raise SinkError(f"{sink!r}: Kafka reports {found.error.name()}: create the topic before the query")
+            self._producer.init_transactions(self._seconds)
+            consumer: Any = cluster.consumer()
+            try:
+                (mark,) = consumer.committed([ck.TopicPartition(sink.topic, 0)], self._seconds)
+                self._group = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
+        except (ck.KafkaException, ChangelogError) as error:
+            self.close()
+            raise self._failed(error) from error
+        if mark.error is not None:
+            raise SinkError(f"{sink!r}: the last written batch cannot be read: {mark.error.str()}")
+        query, _, digest = (mark.metadata or "").partition(" ")
+        if mark.offset >= 0 and query not in self._queries:
+            self.close()
+            raise SinkError(
+                f"{sink!r}: another query has written with transactional_id={sink.transactional_id!r}, and its batches "
+                "would be taken for those of this one; continue with the checkpoint of that query, or give another "
+                "transactional_id="
+            )
+        # A restored query may cut its input into other batches than the one before it.
+        self._next, self._digest = (mark.offset, digest) if query == self._queries[-1] else (0, "")
+
+    def records(self, rows: Iterable[Any]) -> list[Record]:
+        """Return rows as records.
+
+        Raises:
+            SinkError: A row has no columns, or not those of the key; or the registry refuses the schema.
+        """
+        return [(self._key(row), self._encode(row)) for row in map(_columns, rows)]
+
+    def write(self, records: Sequence[Record], batch_id: int) -> None:
+        """Write the records of a batch, unless they were written before.
+
+        Raises:
+            SinkError: They cannot be written.
+        """
+        import confluent_kafka as ck
+
+        sink = self._sink
+        if self._producer is None:
+            self.claim()
+        digest = _digest(records)
+        if not records or batch_id < self._next - 1 or (batch_id < self._next and digest == self._digest):
+            return
+        if batch_id < self._next:
+            _log.warning("%r: batch %d came again with other rows, and is written again", sink, batch_id)
+        try:
+            self._producer.begin_transaction()
+            for key, value in records:
+                while True:
+                    try:
+                        self._producer.produce(sink.topic, value, key)
+                        break
+                    except BufferError:
+                        # The queue of the client is full until records were delivered.
+                        self._producer.poll(1)
+                self._producer.poll(0)
+            offset = ck.TopicPartition(sink.topic, 0, batch_id + 1, metadata=f"{self._queries[-1]} {digest}")
+            self._producer.send_offsets_to_transaction([offset], self._group, self._seconds)
+            self._producer.commit_transaction(self._seconds)
+        except ck.KafkaException as error:
+            with suppress(ck.KafkaException):
+                self._producer.abort_transaction(self._seconds)
+            self.close()
+            raise self._failed(error) from error
+        self._next, self._digest = batch_id + 1, digest
+
+    def close(self) -> None:
+        """Release the client. Closing again does nothing."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            # What is left belongs to no committed transaction.
+            producer.purge()
+
+    def _key(self, row: Mapping[str, Any]) -> bytes | None:
+        names = self._sink.key_columns
+        missing = [name for name in names if name not in row]
+        if missing:
+            raise SinkError(f"{self._sink!r}: the output has no column {missing[0]!r}, only {', '.join(row)}")
+        if len(names) > 1:
+            return json_bytes({name: row[name] for name in names})
+        key = row[names[0]] if names else None
+        return key if key is None or isinstance(key, bytes) else str(key).encode()
+
+    def _failed(self, error: Exception) -> SinkError:
+        doing = f"topic {self._sink.topic!r} with transactional_id={self._sink.transactional_id!r}"
+        said = str(error) if isinstance(error, ChangelogError) else str(translated(error, doing))
+        return SinkError(said.replace("another writer has taken over this key group", "another writer has its id"))
+
+
+def _digest(records: Sequence[Record]) -> str:
+    """Return a digest of records in any order."""
+    total = sum(xxh3_64_intdigest((b"" if key is None else key) + b"\0" + value) for key, value in records)
+    return f"{len(records)}-{total % 2**64:x}"
+
+
+def _columns(row: Any) -> dict[str, Any]:
+    """Return a row's columns by name."""
+    if isinstance(row, dict):
+        return row
+    names = getattr(row, "_fields", None) or [field.name for field in getattr(type(row), "__attrs_attrs__", ())]
+    if not names:
+        raise SinkError(
+            f"a KafkaSink writes rows with named columns, not {type(row).__name__}; give process(..., output=...)"
+        )
+    return {name: getattr(row, name) for name in names}

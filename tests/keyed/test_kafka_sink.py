@@ -1,0 +1,205 @@
+"""The Kafka sink on a real broker: each row once for readers of committed records, in every format."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+import keyed
+from keyed.errors import DefinitionError, QueryFailed, SinkError
+from keyed.kafka_values import decoder, encoder
+from keyed.runtimes.kafka_sink import TopicWriter
+from keyed.testing.sink_conformance import SinkConformance
+from keyed.topics import Avro, Format, Json, KafkaSink, Protobuf
+from tests.keyed.changelog.kafka import topics
+from tests.keyed.runtimes.spark.functions import count, files_source, write_file
+from tests.keyed.test_kafka_values import AT, AVRO, PLAIN, SALE, SCHEMA, Sale, message, named
+from tests.support.schema_registry import schema_registry
+
+
+@pytest.fixture
+def topic(kafka):
+    name = topics.new_topic()
+    topics.create(kafka, name, 2)
+    return name
+
+
+def records(kafka, topic):
+    """The committed records: key and value."""
+    source = keyed.KafkaSource(topic, bootstrap=kafka, bounded=True)
+    return sorted((row.key, row.value) for row in source if row is not keyed.PAUSE)
+
+
+class TestKafkaSink(SinkConformance):
+    @pytest.fixture(autouse=True)
+    def _broker(self, kafka):
+        self.kafka = kafka
+        self.topics: dict[Any, str] = {}
+
+    def make_sink(self, path):
+        if path not in self.topics:
+            self.topics[path] = topics.new_topic()
+            topics.create(self.kafka, self.topics[path], 2)
+        return KafkaSink(self.topics[path], bootstrap=self.kafka, key="name")
+
+    def read(self, path):
+        return [(row["name"], row["n"]) for row in (json.loads(value) for _, value in self._records(path))]
+
+    def _records(self, path):
+        return records(self.kafka, self.topics[path])
+
+
+def written(writer, batch, *numbers):
+    writer.write(writer.records([{"user": "ann", "shop": 1, "n": n} for n in numbers]), batch)
+
+
+def test_a_batch_that_comes_again_is_skipped_and_another_query_is_refused(kafka, topic, caplog):
+    sink = KafkaSink(topic, bootstrap=kafka, key=("user", "shop"))
+    first, again = TopicWriter(sink, ["q1"]), TopicWriter(sink, ["q1"])
+    written(first, 0, 5, 6)
+    written(again, 0, 6, 5)
+    written(again, 1, 7)
+    with pytest.raises(SinkError, match=f"transactional_id='keyed-{topic}'"):
+        written(first, 2, 8)  # the earlier writer is fenced
+    assert caplog.text.count("came again") == 0
+    written(again, 1, 7, 8)  # with more input: no row is lost
+    assert caplog.text.count("batch 1 came again with other rows") == 1
+    # A restored query may have other batches.
+    restored = TopicWriter(sink, ["q1", "q2"])
+    written(restored, 1, 9)
+    with pytest.raises(SinkError, match="give another transactional_id="):
+        TopicWriter(sink, ["q3"]).claim()
+    for writer in (first, again, restored):
+        writer.close()
+        writer.close()
+    found = records(kafka, topic)
+    assert {key for key, _ in found} == {b'{"user":"ann","shop":1}'}
+    assert sorted(json.loads(value)["n"] for _, value in found) == [5, 6, 7, 7, 8, 9]
+
+
+class Same(keyed.KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield ctx.get_current_key(), value["n"]
+
+
+def test_a_batch_that_was_committed_and_not_sent_is_sent_by_the_next_run(kafka, topic, tmp_path, monkeypatch):
+    sink = KafkaSink(topic, bootstrap=kafka, key="k")
+
+    def run(count, rows_per_batch):
+        rows = [{"k": "ab"[n % 2], "n": n} for n in range(count)]
+        output = keyed.stream(rows).key_by("k").process(Same(), "k string, n bigint")
+        output.run(sink, checkpoint=tmp_path / "c", rows_per_batch=rows_per_batch)
+
+    run(2, 2)
+    with monkeypatch.context() as patch:
+        # As if the process were killed after the commit of its state.
+        patch.setattr(TopicWriter, "write", lambda self, records, batch: 1 / 0 if batch == 1 else None)
+        with pytest.raises(QueryFailed, match="ZeroDivisionError"):
+            run(4, 2)
+    assert len(records(kafka, topic)) == 2
+    with monkeypatch.context() as patch:
+        # As if it were killed before: the next run cuts its batches elsewhere.
+        patch.setattr("keyed.runtimes.local.local_query.encode_outbox", lambda outbox: 1 / 0)
+        with pytest.raises(QueryFailed, match="ZeroDivisionError"):
+            run(5, 1)
+    assert len(records(kafka, topic)) == 4
+    run(9, 5)
+    assert sorted(json.loads(value)["n"] for _, value in records(kafka, topic)) == list(range(9))
+
+
+@pytest.mark.slow
+def test_spark_writes_each_row_once(spark, kafka, topic, tmp_path):
+    sink = KafkaSink(topic, bootstrap=kafka, key="k")
+    for number, expected in enumerate((2, 3)):
+        write_file(tmp_path / "in", number, [("a", 1_000 * (number + 1), number), ("b", 1_500, 1)][: 2 - number])
+        count(files_source(spark, tmp_path / "in"), parallelism=2).run(sink, checkpoint=tmp_path / "c")
+        assert len(records(kafka, topic)) == expected
+    found = [(key, json.loads(value)) for key, value in records(kafka, topic)]
+    assert sorted((key, value["n"], value["total"]) for key, value in found) == [
+        (b"a", 1, 0),
+        (b"a", 2, 1),
+        (b"b", 1, 1),
+    ]
+    with pytest.raises(SinkError, match="another query has written"):
+        count(files_source(spark, tmp_path / "in"), parallelism=2).run(sink, checkpoint=tmp_path / "other")
+
+
+def test_values_in_avro_are_registered_and_read_by_others(kafka, topic):
+    with schema_registry() as registry:
+        sink = KafkaSink(topic, bootstrap=kafka, key="user", value=Avro(AVRO, registry=registry.url))
+        writer = TopicWriter(sink, ["q"])
+        writer.write(writer.records([SALE]), 0)
+        writer.close()
+        ((key, value),) = records(kafka, topic)
+        read = AvroDeserializer(SchemaRegistryClient({"url": registry.url}), conf=named())
+        assert (key, read(value, SerializationContext(topic, MessageField.VALUE))) == (b"ann", SALE)
+        assert list(registry.subjects) == [f"{topic}-value"]
+
+
+def test_every_format_is_read_back():
+    with schema_registry() as registry:
+        url = registry.url
+        formats: list[tuple[Format, dict[str, Any], Any]] = [
+            (Json(), {"user": "ann", "at": AT}, {"user": "ann", "at": "2026-01-02T03:04:05Z"}),
+            (Json(schema=SCHEMA, registry=url), {"user": "ann", "amount": 5}, {"user": "ann", "amount": 5}),
+            (Avro(AVRO), SALE, SALE),
+            (Avro(AVRO, registry=url), SALE, SALE),
+            (Protobuf(Sale), {field: getattr(message(), field) for field in PLAIN}, PLAIN),
+            (Protobuf(Sale, registry=url), {"user": "ann", "amount": 2}, {**EMPTY, "user": "ann", "amount": 2}),
+        ]
+        for kind, row, read in formats:
+            assert decoder(kind, "sales")(encoder(kind, "sales")(row)) == read, kind
+
+
+EMPTY: dict[str, Any] = {"user": "", "amount": 0, "at": None, "colors": [], "counts": {}, "parts": []}
+
+
+def test_a_registry_that_is_down_is_an_error_of_the_sink():
+    with schema_registry() as gone:
+        url = gone.url
+    with pytest.raises(SinkError, match=r"(?s)cannot be registered at the registry http://127.*that the registry runs"):
+        encoder(Avro(AVRO, registry={"url": url, "max.retries": 0}), "sales")(SALE)
+
+
+def test_a_topic_that_does_not_exist_is_refused_before_any_damage(kafka, tmp_path):
+    rows = [{"user": "ann"}]
+
+    class Same(keyed.KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield (value.user,)
+
+    output = keyed.stream(rows).key_by("user").process(Same(), "user string")
+    with pytest.raises(SinkError, match="create the topic"):
+        output.run(KafkaSink("keyed-no-such-topic", bootstrap=kafka), checkpoint=tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: KafkaSink("", bootstrap="b"), "must not be empty"),
+        (lambda: KafkaSink("t", bootstrap="b", transactional_id=""), "must not be empty"),
+        (lambda: KafkaSink("t", bootstrap="b", value=Avro(registry="http://r")), "needs schema="),
+        (lambda: KafkaSink("t", bootstrap="b", value=Json(registry="http://r")), "needs schema="),
+        (lambda: KafkaSink("t", bootstrap="b", timeout=0), "timeout"),
+    ],
+)
+def test_wrong_definitions_are_refused(make, said):
+    with pytest.raises(DefinitionError, match=said):
+        make()
+
+
+def test_two_outputs_of_a_query_have_two_ids():
+    class Same(keyed.KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield (value.user,)
+
+    late = keyed.OutputTag("late", "user string")
+    output = keyed.stream([{"user": "ann"}]).key_by("user").process(Same(), "user string")
+    sink = KafkaSink("t", bootstrap="b")
+    with pytest.raises(DefinitionError, match="two outputs have the transactional_id 'keyed-t'"):
+        keyed.run(output.to(sink), output.side_output(late).to(KafkaSink("t", bootstrap="b")))
