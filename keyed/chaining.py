@@ -32,6 +32,8 @@ def shuffle_reason(chain: Sequence[Stage], index: int) -> str:
     before, tag = read.origin.stage, read.origin.tag
     if not read.chains:
         return "chain=False"
+    if read.steps:
+        return f"{read.steps[-1]!r} is before its key"
     if tag is not None:
         return f"it reads side output {tag.name!r} of {before.name!r}"
     if before.name != chain[index - 1].name:

@@ -11,6 +11,7 @@ from keyed.chaining import shuffle_reason
 from keyed.functions import declared_states
 from keyed.graph import Input, Port, Source, Stage, is_dataframe, shown_tag
 from keyed.shown import named
+from keyed.transforms import shown_steps
 from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy
 
@@ -65,6 +66,7 @@ def _read(each: Input, numbers: dict[Source, int]) -> str:
         origin = f"{each.origin.stage.name}{shown_tag(each.origin.tag)}"
     else:
         origin = f"source {numbers[each.origin]}"
+    origin += shown_steps(each.steps)
     if each.is_broadcast:
         return f"{origin}, broadcast"
     keys = f"the function {named(each.keys)}" if callable(each.keys) else ", ".join(map(repr, each.keys))

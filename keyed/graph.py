@@ -22,6 +22,7 @@ from keyed.shown import Shown, named
 from keyed.sinks import Sink, check_distinct
 from keyed.sources import IngestionTime
 from keyed.state import MapState
+from keyed.transforms import Transform, columns_after, schema_after, shown_steps
 from keyed.watermarks import WatermarkStrategy
 
 Keys = tuple[str, ...] | Callable[[Any], Any]
@@ -57,15 +58,33 @@ class Source:
 
 
 @attrs.frozen(eq=False)
+class Transformed:
+    """A source with transformations of its rows."""
+
+    origin: Source
+    steps: tuple[Transform, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.origin!r}{shown_steps(self.steps)}"
+
+
+@attrs.frozen(eq=False)
 class Port(Shown):
-    """The main output of an operator, or one of its side outputs (``tag``)."""
+    """The main output of an operator, or one of its side outputs (``tag``).
+
+    Attributes:
+        stage: The operator.
+        tag: The tag of a side output.
+        steps: Transformations of its rows.
+    """
 
     stage: Stage
     tag: OutputTag | None
+    steps: tuple[Transform, ...] = ()
 
     def __repr__(self) -> str:
         columns = f": {self.schema.ddl}" if self.schema is not None else ""
-        return f"Output({self.stage!r}{shown_tag(self.tag)}{columns})"
+        return f"Output({self.stage!r}{shown_tag(self.tag)}{shown_steps(self.steps)}{columns})"
 
     @property
     def address(self) -> tuple[str, str | None]:
@@ -75,7 +94,7 @@ class Port(Shown):
     @property
     def schema(self) -> Schema | None:
         """The declared columns; ``None`` if none are declared."""
-        return self.stage.output if self.tag is None else self.tag.schema
+        return schema_after(self.stage.output if self.tag is None else self.tag.schema, self.steps)
 
 
 @attrs.frozen(eq=False)
@@ -88,6 +107,7 @@ class Input:
         side: 0 for `KeyedProcessFunction.process_element` and the first side of connected streams, 1 for the second.
         is_broadcast: Every key group gets its elements, which have no key.
         chains: The operator may run in the tasks of the one before it (`keyed.chaining`).
+        steps: Transformations of the rows before they are keyed.
     """
 
     origin: Source | Port
@@ -95,10 +115,12 @@ class Input:
     side: int = 0
     is_broadcast: bool = False
     chains: bool = True
+    steps: tuple[Transform, ...] = ()
 
     def __repr__(self) -> str:
         origin = self.origin
         shown = repr(origin) if isinstance(origin, Source) else f"{origin.stage!r}{shown_tag(origin.tag)}"
+        shown += shown_steps(self.steps)
         return f"{shown} → {'broadcast' if self.is_broadcast else shown_keys(self.keys)}"
 
     @property
@@ -117,9 +139,22 @@ class Input:
         return self.event_time or not self.is_broadcast
 
     @property
+    def before_steps(self) -> Schema | None:
+        """The declared columns of an output before its transformations."""
+        return self.origin.schema if isinstance(self.origin, Port) else None
+
+    @property
     def columns(self) -> dict[str, str | None] | None:
         """Types of its columns by name, ``None`` if they are not known before it is read."""
-        return columns_of(self.origin)
+        return columns_after(columns_of(self.origin), self.steps)
+
+
+def input_of(origin: Source | Transformed | Port, keys: Keys, **others: Any) -> Input:
+    """Return the input that reads an origin with its transformations."""
+    if isinstance(origin, Source):
+        return Input(origin, keys, **others)
+    plain = origin.origin if isinstance(origin, Transformed) else attrs.evolve(origin, steps=())
+    return Input(plain if origin.steps else origin, keys, steps=origin.steps, **others)  # type: ignore[arg-type]
 
 
 @attrs.frozen(eq=False)
@@ -340,8 +375,10 @@ def producers_of(inputs: Sequence[Input]) -> list[Stage]:
     return list(dict.fromkeys(each.origin.stage for each in inputs if isinstance(each.origin, Port)))
 
 
-def columns_of(origin: Source | Port) -> dict[str, str | None] | None:
+def columns_of(origin: Source | Transformed | Port) -> dict[str, str | None] | None:
     """Return the types of the columns by name, ``None`` if they are not known before it is read."""
+    if isinstance(origin, Transformed):
+        return columns_after(columns_of(origin.origin), origin.steps)
     if isinstance(origin, Port):
         return None if origin.schema is None else dict(origin.schema.columns)
     data = origin.data
@@ -352,8 +389,10 @@ def columns_of(origin: Source | Port) -> dict[str, str | None] | None:
     return None
 
 
-def source_of(origin: Source | Port) -> Source:
+def source_of(origin: Source | Transformed | Port) -> Source:
     """Return its source; the first one if there are several."""
+    if isinstance(origin, Transformed):
+        return origin.origin
     return origin if isinstance(origin, Source) else origin.stage.source
 
 
@@ -386,7 +425,7 @@ def _ingests_alone() -> DefinitionError:
     )
 
 
-def check_together(origins: Sequence[Source | Port]) -> None:
+def check_together(origins: Sequence[Source | Transformed | Port]) -> None:
     """Check that one operator can read these inputs.
 
     Raises:
@@ -394,7 +433,7 @@ def check_together(origins: Sequence[Source | Port]) -> None:
     """
     sources = list(map(source_of, origins))
     check_one_query(sources)
-    if len(origins) > 1 and any(isinstance(origin, Source) and origin.ingests for origin in origins):
+    if len(origins) > 1 and any(not isinstance(origin, Port) and source_of(origin).ingests for origin in origins):
         raise _ingests_alone()
     if len({source.timestamp is None for source in sources}) > 1:
         raise DefinitionError(

@@ -43,6 +43,18 @@ def inferred_output(function: Function) -> Schema | None:
     return schemas[first]
 
 
+def inferred_result(function: Any, *, many: bool) -> Schema | None:
+    """Return the columns that the annotation of a function's result names, if it names any.
+
+    Args:
+        function: A function, or an object with ``__call__``.
+        many: True if the function returns or yields any number of rows.
+    """
+    method = function if hasattr(function, "__annotations__") else type(function).__call__
+    found = _yielded(method) if many else _returned(method)
+    return _schema(found)
+
+
 def unannotated(function: Function) -> str:
     """Return the remedy for an output without a type if only some of the methods are annotated."""
     if isinstance(function, VectorizedFunction):
@@ -63,6 +75,15 @@ def _yielded_by(function: Any) -> dict[str, Any]:
 
 def _yielded(method: Any) -> Any:
     """Return the type that a method yields by its annotation."""
+    resolved = _returned(method)
+    if resolved is _UNANNOTATED or resolved is _NOTHING:
+        return resolved
+    arguments = typing.get_args(resolved)
+    return arguments[0] if typing.get_origin(resolved) in _ITERABLES and arguments else _UNANNOTATED
+
+
+def _returned(method: Any) -> Any:
+    """Return the type that a method returns by its annotation."""
     hint = getattr(method, "__annotations__", {}).get("return", _UNANNOTATED)
     if hint is _UNANNOTATED:
         return _UNANNOTATED
@@ -74,10 +95,7 @@ def _yielded(method: Any) -> Any:
     if typing.get_origin(resolved) in (typing.Union, types.UnionType):
         rest = [part for part in typing.get_args(resolved) if part is not type(None)]
         resolved = rest[0] if len(rest) == 1 else Any
-    if resolved is type(None):
-        return _NOTHING
-    arguments = typing.get_args(resolved)
-    return arguments[0] if typing.get_origin(resolved) in _ITERABLES and arguments else _UNANNOTATED
+    return _NOTHING if resolved is type(None) else resolved
 
 
 def _schema(yielded: Any) -> Schema | None:

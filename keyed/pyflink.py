@@ -114,7 +114,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
-_KEYLESS = "has no key here: do it before keyed.stream, on the DataFrame or in a generator, or inside a keyed function"
+_KEYLESS = "has no key here: do it on a keyed.stream(...), which has map and filter, or inside a keyed function"
 _SOURCE = "is a source of Flink: give keyed.stream a Spark DataFrame, or from_collection a list"
 _SINK = "is a sink of Flink: run <stream>.output, a keyed.Output, with run(path) or start(path), or write its .df"
 _SETTING = "is a setting of Flink: give <stream>.output.run(...) the options checkpoint=..., local_dir=... and so on"

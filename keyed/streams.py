@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, TypeVar, Unpack, cast
 
 import attrs
 
@@ -41,10 +41,12 @@ from keyed.graph import (
     Port,
     Source,
     Stage,
+    Transformed,
     check_one_query,
     check_together,
     columns_of,
     in_order,
+    input_of,
     is_dataframe,
     linear,
     producers_of,
@@ -63,6 +65,7 @@ from keyed.shown import Shown, named, names_options, shows_options
 from keyed.sinks import CollectSink, SinkLike, nowhere, sink_of
 from keyed.sources import IngestionTime
 from keyed.state import MapState
+from keyed.transforms import Kind, transform_of
 from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps, strategy_of
 
@@ -97,7 +100,10 @@ _TIMES = "give them to the source: keyed.stream(source, timestamp='column', wate
 #: Operations that other objects have and streams lack, with remedies.
 _REMEDIES = {
     **dict.fromkeys(("process", "window"), _KEY_FIRST),
-    **dict.fromkeys(("map", "filter", "flat_map", "select", "reduce", "sum", "count"), _ROWS),
+    **dict.fromkeys(("select", "reduce", "sum", "count"), _ROWS),
+    **dict.fromkeys(
+        ("map", "filter", "flat_map", "map_batches"), "it comes before the key: stream.{1}(...).key_by(...)"
+    ),
     **dict.fromkeys(("run", "start", "to", "side_output", "df"), _PROCESS_FIRST),
     **dict.fromkeys(("aggregate", "reduce_window"), "cut windows first: {0}.key_by('column').window(...).{1}(...)"),
     **dict.fromkeys(("union", "broadcast"), "it comes before the key: stream.{1}(...)"),
@@ -140,8 +146,63 @@ class Unkeyed(_SuggestsOperations):
     """Base of `Stream` and `Output`: both can be united, connected and keyed."""
 
     @property
-    def origins(self) -> tuple[Source | Output, ...]:
+    def origins(self) -> tuple[Source | Transformed | Output, ...]:
         """The sources and outputs that it combines."""
+        raise NotImplementedError
+
+    def map(self, function: Callable[[Any], Any], output: Any = None) -> Self:
+        """Return a stream of the results of a function of each element, with the timestamps of the elements.
+
+        Args:
+            function: Returns one row for an element: a tuple, a dictionary, or an object of a class with fields.
+            output: Type of the results, as in `KeyedStream.process`; by default the type that the function is annotated
+                to return. Spark needs it.
+
+        Raises:
+            DefinitionError: It is not a function of one element, or is a generator.
+        """
+        return self._transformed("map", function, output)
+
+    def flat_map(self, function: Callable[[Any], Any], output: Any = None) -> Self:
+        """Return a stream of the rows that a function returns or yields for each element, any number of them.
+
+        Each has the timestamp of its element.
+
+        Args:
+            function: Returns an iterable of rows, or yields them; ``None`` for no rows.
+            output: As in `map`; by default the annotation: ``-> Iterator[Word]``.
+
+        Raises:
+            DefinitionError: It is not a function of one element.
+        """
+        return self._transformed("flat_map", function, output)
+
+    def filter(self, function: Callable[[Any], bool]) -> Self:
+        """Return a stream of the elements for which a function returns true.
+
+        The others still advance the watermark.
+
+        Raises:
+            DefinitionError: It is not a function of one element.
+        """
+        return self._transformed("filter", function)
+
+    def map_batches(self, function: Callable[[Any], Any], output: Any = None) -> Self:
+        """Return a stream of the rows of the tables that a function returns for tables of rows.
+
+        The results should not depend on where the input is cut into tables.
+
+        Args:
+            function: Takes and returns a ``pyarrow.Table``. Before `key_by`, if the stream has event time, the table
+                has the column `keyed.vectorized.TIMESTAMP_COLUMN`, which the result needs too.
+            output: Type of the result; without it the result has the columns of the input, as those of a filter.
+
+        Raises:
+            DefinitionError: It is not a function of one table.
+        """
+        return self._transformed("map_batches", function, output)
+
+    def _transformed(self, kind: Kind, function: Callable[[Any], Any], output: Any = None) -> Self:
         raise NotImplementedError
 
     def union(self, *others: Stream | Output) -> Stream:
@@ -206,7 +267,7 @@ class Unkeyed(_SuggestsOperations):
             DefinitionError: No key, or a function beside other keys.
         """
         keyed = _keys(keys)
-        return KeyedStream(tuple(Input(origin, keyed) for origin in self.origins))
+        return KeyedStream(tuple(input_of(origin, keyed) for origin in self.origins))
 
 
 @attrs.frozen(eq=False)
@@ -217,10 +278,21 @@ class Stream(Unkeyed):
         origins: Its sources and outputs: the first one, and those united with it.
     """
 
-    origins: tuple[Source | Output, ...]
+    origins: tuple[Source | Transformed | Output, ...]
 
     def __repr__(self) -> str:
         return f"Stream({' ∪ '.join(map(repr, self.origins))})"
+
+    def _transformed(self, kind: Kind, function: Callable[[Any], Any], output: Any = None) -> Stream:
+        step = transform_of(kind, function, output)
+        return Stream(
+            tuple(
+                Transformed(origin, (step,))
+                if isinstance(origin, Source)
+                else attrs.evolve(origin, steps=(*origin.steps, step))
+                for origin in self.origins
+            )
+        )
 
 
 @attrs.frozen(eq=False)
@@ -314,10 +386,11 @@ class KeyedStream(_SuggestsOperations):
 
     def _with_broadcast(self, other: BroadcastStream) -> KeyedStream:
         _check_connectable(self)
-        mine, theirs = [each.origin for each in self.inputs], other.stream.origins
+        mine: list[Source | Transformed | Port] = [each.origin for each in self.inputs]
+        theirs = other.stream.origins
         check_one_query([source_of(origin) for origin in (*mine, *theirs)])
-        check_together(mine if all(not Input(each, ()).event_time for each in theirs) else [*mine, *theirs])
-        read = (Input(origin, (), side=1, is_broadcast=True) for origin in theirs)
+        check_together(mine if all(not input_of(each, ()).event_time for each in theirs) else [*mine, *theirs])
+        read = (input_of(origin, (), side=1, is_broadcast=True) for origin in theirs)
         return KeyedStream((*self.inputs, *read), other.descriptors)
 
     def _with_table(self, table: GlobalTable) -> KeyedStream:
@@ -326,7 +399,7 @@ class KeyedStream(_SuggestsOperations):
         check_descriptors((*self.broadcast_states, table.state))
         (origin,) = stream(table).origins
         return KeyedStream(
-            (*self.inputs, Input(origin, (), side=1, is_broadcast=True)),
+            (*self.inputs, input_of(origin, (), side=1, is_broadcast=True)),
             (*self.broadcast_states, table.state),
             {**self.global_tables, table.state.name: table.key},
         )
@@ -432,9 +505,15 @@ class KeyedStream(_SuggestsOperations):
             if changelog is not None and earlier.changelog == changelog:
                 raise DefinitionError(f"changelog={changelog!r} is used by another operator of this query")
         for each in self.inputs:
-            if isinstance(each.origin, Output) and each.columns is not None and not callable(each.keys):
+            if (isinstance(each.origin, Output) or each.steps) and each.columns is not None and not callable(each.keys):
                 missing = [key for key in each.keys if key not in each.columns]
+                if missing and isinstance(each.origin, Source):
+                    raise DefinitionError(
+                        f"key column {missing[0]!r} is not in the result of {each.steps[-1]!r}: "
+                        f"{', '.join(each.columns)}"
+                    )
                 if missing:
+                    assert isinstance(each.origin, Output)
                     tag = each.origin.tag
                     raise DefinitionError(
                         f"key column {missing[0]!r} is not in "
@@ -482,6 +561,9 @@ class Output(Unkeyed, Port):
         """The output itself, as the only origin."""
         return (self,)
 
+    def _transformed(self, kind: Kind, function: Callable[[Any], Any], output: Any = None) -> Output:
+        return attrs.evolve(self, steps=(*self.steps, transform_of(kind, function, output)))
+
     @property
     def operators(self) -> dict[str, Function]:
         """The functions from the source to this output, by the name of their operator."""
@@ -517,7 +599,7 @@ class Output(Unkeyed, Port):
         """
         if not isinstance(chain, bool):
             raise DefinitionError(f"key_by: chain={chain!r} must be True or False")
-        return KeyedStream((Input(self, _keys(keys), chains=chain),))
+        return KeyedStream((input_of(self, _keys(keys), chains=chain),))
 
     def to(self, sink: SinkLike) -> BoundOutput:
         """Return this output with its sink, for `keyed.run` and `keyed.start`."""

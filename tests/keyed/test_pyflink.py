@@ -384,7 +384,7 @@ def test_two_operators_of_one_class_have_names_of_their_own():
 @pytest.mark.parametrize(
     ("call", "remedy"),
     [
-        (lambda env, stream: stream.map(str), "map of PyFlink has no key here: do it before keyed.stream"),
+        (lambda env, stream: stream.map(str), "map of PyFlink has no key here: do it on a keyed.stream"),
         (lambda env, stream: stream.window_all(None), "window_all .* key the stream by a constant"),
         (lambda env, stream: stream.process(CountWithTimeout()), "not keyed has no key here"),
         (lambda env, stream: stream.key_by(FirstField()).project(0), "project of PyFlink"),

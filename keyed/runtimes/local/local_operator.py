@@ -34,7 +34,7 @@ from keyed.recovery.origin import keep_origin
 from keyed.results import RestoreProgress
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.initial_frames import by_group
-from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter, partitioned
+from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter, partitioned, rows_after_steps
 from keyed.stores import MemoryStore, open_store
 from keyed.stores.commit_store import BufferedCommits
 from keyed.vectorized import VectorizedFunction
@@ -173,12 +173,15 @@ class LocalOperator:
         They are copies, because a sink or another stage may use the same output.
         """
         timed = self.spec.event_time
-        if self._vectorized:
+        read = self.stage.inputs[number]
+        if self._vectorized and not read.steps:
             from keyed.runtimes.local.table_rows import output_rows
 
             return output_rows(emitted, output, timed=timed)
         schema = output.schema
         values = as_rows(list(map(OutputCopies(schema).take, emitted.values)), schema, output.stage.name)
+        if read.steps:
+            return rows_after_steps(read, values, emitted.timestamps() if timed else None, self.stage.name)
         return SourceRows.of(list(map(self._keys_of[number], values)), emitted.timestamps() if timed else None, values)
 
     def rows_forwarded(self, before: LocalOperator) -> SourceRows:
@@ -245,7 +248,11 @@ class LocalOperator:
 
     def of_one_type(self, rows: SourceRows) -> SourceRows:
         """Return the rows of a batch; rows with keys of another type are bad if the stream diverts bad rows."""
-        diverts = [number for number, each in self.stage.source_inputs.items() if each.source.on_bad_row is not None]
+        diverts = [
+            number
+            for number, each in self.stage.source_inputs.items()
+            if each.source.on_bad_row is not None and all(step.kind == "filter" for step in each.steps)
+        ]
         if not diverts:
             return rows
         inputs = [*(rows.inputs or [rows])]
@@ -256,7 +263,11 @@ class LocalOperator:
                 fitting = each.without(self._other_types(each))
                 if self._vectorized:
                     fitting = fitting.without(_misfits(fitting))
-                if fitting is not each:
+                if fitting is not each and self.stage.inputs[number].steps:
+                    # The source's rows have the timestamps and partitions.
+                    fitting.highest, fitting.by_partition = each.highest, each.by_partition
+                    inputs[number] = fitting
+                elif fitting is not each:
                     inputs[number] = partitioned(self.stage.source_inputs[number].source, fitting)
         return attrs.evolve(rows, inputs=inputs) if rows.inputs else inputs[0]
 

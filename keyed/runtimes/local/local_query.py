@@ -15,12 +15,15 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
+import attrs
+
 from keyed.background import Status
 from keyed.chaining import lines
 from keyed.changelog.model import batch_id
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.engine.channels import Upstream
 from keyed.engine.loader import Loader
+from keyed.engine.output_copies import OutputCopies
 from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed
 from keyed.graph import BoundOutput, Port, Source, Stage
 from keyed.ids import random_id
@@ -43,7 +46,7 @@ from keyed.runtimes.local.local_position import (
     encode_position,
     restored_position,
 )
-from keyed.runtimes.local.local_rows import Limit, SourceRows
+from keyed.runtimes.local.local_rows import Limit, SourceRows, after_steps, as_rows
 from keyed.runtimes.local.local_sinks import check_declared, write
 from keyed.runtimes.local.process import Interrupted, leave, watched
 from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
@@ -457,10 +460,12 @@ class LocalQuery(Shown):
                 emitted |= {(stage.name, tag): side for tag, side in result.side.items()}
                 _divert(stage, rows, emitted)
             for bound in self._outputs:
-                found = emitted.get(bound.output.address)
+                found = emitted.get(bound.output.address) or Emitted()
+                if bound.output.steps:
+                    found = _after_steps(bound.output, found)
                 wrote = write(
                     bound,
-                    found or Emitted(),
+                    found,
                     position.batches,
                     checks=bound in self._unchecked,
                     to_kafka=lambda rows, bound=bound: outbox.update({bound: self._kafka[bound].records(rows)}),  # type: ignore[misc]
@@ -565,6 +570,16 @@ class LocalQuery(Shown):
         return loaders
 
 
+def _after_steps(output: Port, emitted: Emitted | EmittedTables) -> Emitted:
+    """Return the rows of a batch for a sink after the transformations of the output."""
+    plain = attrs.evolve(output, steps=())
+    own = map(OutputCopies(plain.schema).take, emitted.values)
+    values = as_rows(list(own), plain.schema, output.stage.name)
+    result = Emitted()
+    result.values, _ = after_steps(values, None, output.steps, plain.schema, output.stage.name)
+    return result
+
+
 def _rows_of(operator: LocalOperator, arrived: Arrivals, emitted: Outputs) -> SourceRows:
     """Return the rows that an operator reads in a batch."""
     stage = operator.stage
@@ -603,6 +618,8 @@ def _check_types(last: Stage, outputs: tuple[BoundOutput, ...]) -> None:
     """
     tags = [bound.output.tag for bound in outputs]
     schemas = [stage.output for stage in last.chain] + [tag.schema for tag in tags if tag is not None]
+    steps = [step for stage in last.chain for each in stage.inputs for step in each.steps]
+    schemas += [step.schema for step in [*steps, *(step for bound in outputs for step in bound.output.steps)]]
     for schema in schemas:
         if schema is not None:
             from keyed.arrow.write import arrow_schema

@@ -24,13 +24,14 @@ from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_ms
 from keyed.engine.batch import Chunk
 from keyed.engine.channels import ChannelId
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, RowError, TimestampError
-from keyed.graph import Keys, Source, Stage
+from keyed.graph import Input, Keys, Source, Stage
 from keyed.kafka_source import KafkaSource
 from keyed.outputs import Schema
 from keyed.rows import row_class
 from keyed.runtimes.usage_warnings import unit_warning
 from keyed.shown import shown
 from keyed.sources import BadElement
+from keyed.transforms import Transform
 
 #: Returns the highest timestamp that a row may have now.
 Limit = Callable[[], int]
@@ -136,6 +137,8 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
     Raises:
         RowError: There are bad rows, and the stream refuses them.
     """
+    if stage.inputs[0].steps:
+        return _transformed(stage, values, timestamps, limit)
     source = stage.source
     if source.on_bad_row is not None:
         return _sorted_out(stage, values, timestamps, limit)
@@ -152,6 +155,74 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
         first = min(bad)
         _refuse(source, stage.name, values[first], keys[first], None if timestamps is None else timestamps[first])
     return partitioned(source, SourceRows.of(keys, timestamps, values, len(values)))
+
+
+def _transformed(
+    stage: Stage, values: list[Any], timestamps: list[int | None] | None, limit: Limit | None
+) -> SourceRows:
+    """Return the rows of a batch after the transformations of a source's rows, keyed.
+
+    The source's rows are checked before them, and have the timestamps of the results and the progress of the watermark.
+    """
+    source, read = stage.source, stage.inputs[0]
+    plain = attrs.evolve(stage, inputs=(attrs.evolve(read, keys=_no_key, steps=()),))
+    before = checked(plain, values, timestamps, limit)
+    found = [(times, list(elements)) for _, times, elements, _ in before.chunks()]
+    times = None if source.time is None else [time for each, _ in found for time in each or ()]
+    rows = rows_after_steps(read, [value for _, each in found for value in each], times, stage.name)
+    ((keys, _, elements, _),) = rows.chunks()
+    if not read.is_broadcast and (bad := _bad_keys(keys)):
+        first = bad[0]
+        if source.on_bad_row is None or not all(step.kind == "filter" for step in read.steps):
+            _refuse(source, stage.name, list(elements)[first], keys[first], 0)
+        rows = rows.without(
+            {index: f"key: {'is null' if _is_null(keys[index]) else _reason(keys[index])}" for index in bad}
+        )
+    rows.read, rows.highest, rows.by_partition = len(values), before.highest, before.by_partition
+    rows.bad, rows.reasons = [*before.bad, *rows.bad], {**before.reasons, **rows.reasons}
+    return rows
+
+
+def _no_key(element: Any) -> int:  # noqa: ARG001 - as keys are computed
+    return 0
+
+
+def rows_after_steps(read: Input, values: list[Any], times: list[int | None] | None, operator: str) -> SourceRows:
+    """Return the rows of an input after its transformations, keyed and in order of arrival.
+
+    Args:
+        read: The input.
+        values: The rows before them.
+        times: Their timestamps, if they have any.
+        operator: Name of the operator that reads them.
+    """
+    made, times = after_steps(values, times, read.steps, read.before_steps, operator)
+    return SourceRows.of(list(map(key_getter(read.keys, operator), made)), times, made)
+
+
+def after_steps(
+    values: list[Any],
+    times: list[int | None] | None,
+    steps: Sequence[Transform],
+    schema: Schema | None,
+    operator: str,
+) -> tuple[list[Any], list[int | None] | None]:
+    """Return values and their timestamps after transformations.
+
+    Args:
+        values: The values.
+        times: Their timestamps, if they have any.
+        steps: The transformations.
+        schema: The declared columns of the values, if there are any.
+        operator: Name of their operator, for messages.
+    """
+    import pyarrow as pa
+
+    from keyed.runtimes.transforming import TransformedRows, transformed
+
+    column = None if times is None else pa.array(times, pa.int64())
+    result = transformed(TransformedRows(column, schema, values), steps, operator, element_of)
+    return result.values(), None if result.times is None else result.times.to_pylist()
 
 
 def _sorted_out(

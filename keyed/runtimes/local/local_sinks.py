@@ -118,13 +118,12 @@ def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
 
 
 def _schema(bound: BoundOutput) -> Schema | None:
-    output = bound.output
-    return output.stage.output if output.tag is None else output.tag.schema
+    return bound.output.schema
 
 
 def _takes_bad_rows(bound: BoundOutput) -> bool:
     tag = bound.output.tag
-    return tag is not None and tag.name in bound.output.stage.bad_row_outputs
+    return tag is not None and not bound.output.steps and tag.name in bound.output.stage.bad_row_outputs
 
 
 def _table_of_values(bound: BoundOutput, sink: ParquetSink, values: list[Any]) -> Any:

@@ -404,7 +404,7 @@ def _table_batches(
 def _needed(stage: Stage) -> tuple[str, ...]:
     """Return the columns of keys and timestamps."""
     timestamp = stage.source.timestamp
-    return stage.key_columns + ((timestamp,) if isinstance(timestamp, str) else ())
+    return (() if stage.inputs[0].steps else stage.key_columns) + ((timestamp,) if isinstance(timestamp, str) else ())
 
 
 def _of_table(stage: Stage, batch: Any, limit: Limit | None) -> SourceRows:
@@ -413,6 +413,8 @@ def _of_table(stage: Stage, batch: Any, limit: Limit | None) -> SourceRows:
     batch, unreadable = without_unreadable(source, stage.name, batch)
     if not batch.num_rows:
         rows = SourceRows()
+    elif stage.inputs[0].steps:
+        rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
     elif isinstance(stage.function, VectorizedFunction):
         from keyed.runtimes.local.table_rows import source_rows
 

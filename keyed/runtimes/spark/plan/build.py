@@ -55,6 +55,8 @@ from keyed.runtimes.spark.worker.wire import (
     read_chunk,
     source_id,
 )
+from keyed.runtimes.transforming import TransformedRows, transformed
+from keyed.transforms import Transform, schema_after
 from keyed.vectorized import combines
 
 if TYPE_CHECKING:
@@ -86,14 +88,26 @@ class Route:
         schema: Its columns.
         chunks: Its id in notes; ``None`` for the main output of the last stage.
         archive: Source code that workers need, over Spark Connect.
+        operator: Name of the operator.
+        steps: Transformations of its rows.
+        result: The columns after them.
     """
 
     schema: Schema
     chunks: str | None
     archive: SourceArchive | None = None
+    operator: str = ""
+    steps: tuple[Transform, ...] = ()
+    result: Schema | None = None
 
     def frame(self, whole: DataFrame) -> DataFrame:
         """Return this output from the whole output of the plan."""
+        frame = self._plain(whole)
+        if self.result is None:
+            return frame
+        return frame.mapInArrow(shipped(self.archive, _transforming(self, self.result)), self.result.ddl)
+
+    def _plain(self, whole: DataFrame) -> DataFrame:
         columns = [quoted(name) for name in self.schema.names]
         if self.chunks is None:
             return whole.where(f"{NOTE} IS NULL").selectExpr(*columns)
@@ -142,9 +156,14 @@ def build(
     schemas = [
         [_schema_of(chain, index, number) for number in range(len(stage.inputs))] for index, stage in enumerate(chain)
     ]
-    archive = archive_for(stage.function for stage in chain) if is_remote(last.source.data.sparkSession) else None
+    functions = [stage.function for stage in chain]
+    functions += [step.function for stage in chain for each in stage.inputs for step in each.steps]  # type: ignore[misc]
+    functions += [step.function for output in wanted for step in output.steps]  # type: ignore[misc]
+    archive = archive_for(functions) if is_remote(last.source.data.sparkSession) else None
     for stage in chain:
         check_serializable(stage.function, stage.name)
+        for step in [step for each in stage.inputs for step in each.steps]:
+            check_serializable(step.function, f"{stage.name}, {step!r}")
     ticks = packed_ticks(last, parallelism, end=end, needed=ticks_alone, files=tick_files)
     handing_on = {stage.name for line in lines for stage in line[:-1]}
     emitters = [
@@ -207,6 +226,12 @@ def _schema_of(chain: list[Stage], index: int, number: int) -> Schema:
     Raises:
         OutputDefinitionError: The input is an output without a type.
     """
+    each = chain[index].inputs[number]
+    return _after(_schema_before(chain, index, number), each.steps, chain[index].name)
+
+
+def _schema_before(chain: list[Stage], index: int, number: int) -> Schema:
+    """Return the columns of an input of a stage before its transformations."""
     stage = chain[index]
     origin = stage.inputs[number].origin
     if isinstance(origin, Source):
@@ -329,7 +354,28 @@ def _readers(chain: list[Stage], source: Source) -> list[tuple[int, int]]:
 
 
 def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]) -> Reading:
-    """Return the packing of a stage's input.
+    """Return the packing of a stage's input: with transformations that of its rows, and in it that of the results."""
+    stage = chain[index]
+    each = stage.inputs[number]
+    keyed = _keyed_reading(chain, index, number, wanted)
+    if not each.steps:
+        return keyed
+    timed = keyed.time is not None
+    diverts = all(step.kind == "filter" for step in each.steps)
+    after = attrs.evolve(
+        keyed,
+        time=TIMESTAMP if timed else None,
+        of_source=False,
+        bad_rows=keyed.bad_rows if diverts else None,
+        partition_by=None,
+        chunks=None,
+    )
+    names = _schema_before(chain, index, number).names
+    return attrs.evolve(keyed, keys=(), columns=names, combiner=None, steps=each.steps, after=after)
+
+
+def _keyed_reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]) -> Reading:
+    """Return the packing of a stage's input, as if it had no transformations.
 
     Raises:
         DefinitionError: A column is missing or has a type that cannot be used.
@@ -359,6 +405,7 @@ def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]
             broadcast=each.is_broadcast,
         )
     source = each.origin
+    of_source = _schema_before(chain, index, number)
     if source.watermark.alignment_group is not None:
         raise DefinitionError(
             "with_watermark_alignment: Spark chooses the rows of a batch from each source before the batch, so no "
@@ -366,16 +413,16 @@ def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]
             "maxOffsetsPerTrigger, maxFilesPerTrigger and so on"
         )
     partition_by = source.watermark.partition_by
-    if partition_by is not None and partition_by not in schema.names:
+    if partition_by is not None and partition_by not in of_source.names:
         raise DefinitionError(
-            f"with_partitions({partition_by!r}): the column is not in the source: {', '.join(schema.names)}"
+            f"with_partitions({partition_by!r}): the column is not in the source: {', '.join(of_source.names)}"
         )
     readers = [place for place, _ in _readers(chain, source)]
     return Reading(
         operator=stage.name,
         keys=keys,
         columns=names,
-        time=time_column(source, schema),
+        time=time_column(source, of_source),
         of_source=True,
         hash=hash_column(index, number),
         bad_rows=_bad_rows(source, wanted, chain, index),
@@ -400,7 +447,8 @@ def _bad_rows(source: Source, wanted: Sequence[Port], chain: list[Stage], index:
 def _hash(stage: Stage, number: int, schema: Schema, bad: str | None) -> str:
     """Return the SQL expression of the hash of the keys of an input, null for bad rows."""
     each = stage.inputs[number]
-    if each.is_broadcast:
+    if each.is_broadcast or each.steps:
+        # The keys of transformed rows are hashed where they are packed.
         return no_hash(bad)
     return hash_expression(key_columns(each.keys, schema, stage.name), schema, stage.name, bad)
 
@@ -465,6 +513,8 @@ def _packed_inputs(chain: list[Stage], index: int) -> tuple[PackedInput, ...]:
     for each in stage.inputs:
         is_source = isinstance(each.origin, Source)
         time: Any = each.source.time if is_source else TIMESTAMP if each.event_time else None
+        if time is not None and each.steps:
+            time = TIMESTAMP
         combined = combines(stage.function) and not (is_source and each.source.ingests)
         inputs.append(
             PackedInput(
@@ -534,9 +584,50 @@ def _route(chain: list[Stage], schemas: list[list[Schema]], output: Port, archiv
     index = _index_of(chain, output.stage.name)
     if output.tag is not None:
         schema = _side_schema(output.stage, output.tag, schemas[index][0])
-        return Route(schema, output_id(index, output.tag.name), archive)
-    schema = _main_schema(output.stage, "its main output is read")
-    return Route(schema, None if index + 1 == len(chain) else output_id(index, None), archive)
+        chunks: str | None = output_id(index, output.tag.name)
+    else:
+        schema = _main_schema(output.stage, "its main output is read")
+        chunks = None if index + 1 == len(chain) else output_id(index, None)
+    name, steps = output.stage.name, output.steps
+    result = _after(schema, steps, name) if steps else None
+    for step in steps:
+        check_serializable(step.function, f"{name}, {step!r}")
+    return Route(schema, chunks, archive, name, steps, result)
+
+
+def _after(schema: Schema, steps: tuple[Transform, ...], operator: str) -> Schema:
+    """Return the columns after transformations.
+
+    Raises:
+        OutputDefinitionError: They are not declared, or Spark has no such type.
+    """
+    for step in steps:
+        found = schema_after(schema, [step])
+        if found is None:
+            raise OutputDefinitionError(
+                f"operator {operator!r}, {step!r}: its result has no type, which Spark needs; give "
+                f"{step.kind}(..., output='name type, ...')"
+            )
+        _check(found, f"operator {operator!r}, {step!r}")
+        schema = found
+    return schema
+
+
+def _transforming(route: Route, result: Schema) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    steps, operator = route.steps, route.operator
+
+    def transform(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        target = arrow_schema(result)
+        for batch in batches:
+            rows = TransformedRows(None, table=pa.Table.from_batches([batch]))
+            rows = transformed(rows, steps, operator)
+            if rows.count:
+                table = rows.table(f"operator {operator!r}")
+                yield from (table if table.schema == target else table.cast(target)).to_batches()
+
+    return transform
 
 
 def _unpacker(schema: Schema) -> Callable[[Iterator[Any]], Iterator[Any]]:

@@ -34,8 +34,10 @@ from keyed.runtimes.spark.worker.wire import (
     encode_payload,
     read_chunk,
 )
+from keyed.runtimes.transforming import TransformedRows, transformed
 from keyed.runtimes.usage_warnings import unit_warning
 from keyed.shown import shown
+from keyed.transforms import Transform
 from keyed.vectorized import VectorizedFunction
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class Reading:
         broadcast: True if every key group gets all rows, which have no key.
         recorder: The recorder of the rows, if they are recorded.
         side: The side of the operator.
+        steps: Transformations of the rows.
+        after: The packing of their results, which are keyed; this reading then has no keys.
     """
 
     operator: str
@@ -86,6 +90,8 @@ class Reading:
     broadcast: bool = False
     recorder: Recorder | None = None
     side: int = 0
+    steps: tuple[Transform, ...] = ()
+    after: Reading | None = None
 
 
 @attrs.frozen
@@ -122,7 +128,9 @@ class Packer:
             for part in task.parts:
                 each = part.reading
                 if each.recorder is not None:
-                    part.record = stack.enter_context(each.recorder.writer(batch, each.input, partition, each.side))
+                    (part.after or part).record = stack.enter_context(
+                        each.recorder.writer(batch, each.input, partition, each.side)
+                    )
             yield from task.run(batches)
 
 
@@ -148,7 +156,7 @@ class _Task:
                 if out.payloads:
                     yield out.flush()
         for part in self.parts:
-            part.cut()
+            (part.after or part).cut()
         if self._seen:
             mark = TaskMark(None, self._end, self._upstream, passed=self._passed, starts_run=self._starts_run)
             for filled in [part.mark(mark) for part in self.parts] or [mark]:
@@ -243,16 +251,20 @@ class _Rows:
         self._partitions: dict[str, int] = {}
         self._rows_bad = self._rows_combined = 0
         self._bad = ""
+        #: The results of its transformations.
+        self.after = None if reading.after is None else _Rows(reading.after, out)
 
     def mark(self, mark: TaskMark) -> TaskMark:
         """Return a task's mark with the counts and timestamps of this input."""
         reading = self.reading
+        if self.after is not None:
+            mark = self.after.mark(mark)
         return attrs.evolve(
             mark,
             max_timestamp=self._max_timestamp,
-            rows_bad=self._rows_bad,
-            bad=self._bad,
-            rows_combined=self._rows_combined,
+            rows_bad=self._rows_bad + mark.rows_bad,
+            bad=self._bad or mark.bad,
+            rows_combined=self._rows_combined + mark.rows_combined,
             input=reading.input,
             partitions=None if reading.partition_by is None else self._partitions,
         )
@@ -270,6 +282,9 @@ class _Rows:
                 self._max_timestamp = highest
             if reading.partition_by is not None:
                 self._look_at_partitions(batch)
+        if self.after is not None:
+            self._transform(batch, self.after)
+            return
         if self.record is not None:
             self._record(batch)
         self._buffer.append(batch)
@@ -292,11 +307,38 @@ class _Rows:
             table = timestamped(table)
         if reading.hash not in table.column_names:
             hashes = (
-                pa.array(np.zeros(table.num_rows, "int64")) if reading.broadcast else key_hashes(table, reading.keys)
+                key_hashes(table, reading.keys)
+                if reading.keys and not reading.broadcast
+                else pa.array(np.zeros(table.num_rows, "int64"))
             )
             table = table.append_column(reading.hash, hashes)
         for batch in table.to_batches():
             self.keep(batch)
+
+    def _transform(self, batch: Any, after: _Rows) -> None:
+        """Keep the results of the transformations, with their timestamps and the hashes of their keys."""
+        import numpy as np
+        import pyarrow as pa
+
+        from keyed.arrow.event_times import event_times
+        from keyed.table_state.batches import key_hashes
+
+        reading, target = self.reading, after.reading
+        times = None
+        if reading.time is not None:
+            times = event_times(batch.column(reading.time), reading.time)
+            times = times.combine_chunks() if isinstance(times, pa.ChunkedArray) else times
+        rows = TransformedRows(times, table=pa.Table.from_batches([batch.select(reading.columns)]))
+        rows = transformed(rows, reading.steps, reading.operator)
+        if not rows.count:
+            return
+        table = rows.table(f"operator {reading.operator!r}")
+        hashes = np.zeros(table.num_rows, "int64") if target.broadcast else key_hashes(table, target.keys)
+        table = table.append_column(target.hash, pa.array(hashes))
+        if target.time is not None:
+            table = table.append_column(target.time, pa.chunked_array([rows.times]))
+        for part in table.combine_chunks().to_batches():
+            after.keep(part)
 
     def _record(self, batch: Any) -> None:
         import pyarrow as pa

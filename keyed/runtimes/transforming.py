@@ -1,0 +1,244 @@
+"""Runs the transformations of `keyed.transforms` over the rows of a batch, in both runtimes.
+
+Rows are a list of values or an Arrow table, whichever the last transformation made; they are converted when the next
+one, or the reader, needs the other form. Declared results are converted to their columns and read back, so the next
+function gets the same rows in both runtimes, and shares no mutable value with anyone.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.arrow.read import table_rows
+from keyed.arrow.write import table_of
+from keyed.engine.return_values import check_return_value
+from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
+from keyed.outputs import Schema
+from keyed.shown import shown
+from keyed.transforms import Transform
+from keyed.vectorized import TIMESTAMP_COLUMN
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@attrs.define(eq=False)
+class TransformedRows:
+    """Rows between two transformations, as a list of values, a table, or both.
+
+    Attributes:
+        times: The event time of each row in milliseconds, as int64; ``None`` if rows have none.
+        schema: The declared columns, if they are known.
+    """
+
+    times: pa.Array[Any] | None
+    schema: Schema | None = None
+    _values: list[Any] | None = None
+    _table: pa.Table | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        if self._table is not None:
+            return self._table.num_rows
+        return len(self._values or ())
+
+    def values(self) -> list[Any]:
+        """Return the rows as Python objects."""
+        if self._values is None:
+            self._values = [] if self._table is None else table_rows(self._table)
+        return self._values
+
+    def table(self, where: str) -> pa.Table:
+        """Return the rows as a table, without timestamps.
+
+        Raises:
+            OutputDefinitionError: The values have no columns, or do not fit the declared ones.
+        """
+        if self._table is None:
+            values = self._values or []
+            if self.schema is None and values and not hasattr(values[0], "_fields"):
+                raise OutputDefinitionError(
+                    f"{where}: values like {shown(values[0])} have no columns; give the function before it output=..."
+                )
+            self._table = table_of(values, self.schema, where)
+        return self._table
+
+    def chosen(self, places: list[int]) -> TransformedRows:
+        """Return the rows at some places."""
+        import pyarrow as pa
+
+        if len(places) == self.count:
+            return self
+        indices = pa.array(places, pa.int64())
+        return TransformedRows(
+            None if self.times is None else self.times.take(indices),
+            self.schema,
+            None if self._values is None else [self._values[place] for place in places],
+            None if self._table is None else self._table.take(indices),
+        )
+
+
+def transformed(
+    rows: TransformedRows, steps: Sequence[Transform], operator: str, own: Callable[[Any], Any] | None = None
+) -> TransformedRows:
+    """Return rows after transformations.
+
+    Args:
+        rows: The rows.
+        steps: The transformations.
+        operator: Name of the operator that reads or made the rows, for messages.
+        own: Returns results without declared columns in the form for functions.
+
+    Raises:
+        UserFunctionError: A function raised.
+        OutputDefinitionError: It returned what cannot be rows of its columns.
+    """
+    for step in steps:
+        where = f"operator {operator!r}, {step!r}"
+        if not rows.count:
+            # A function of tables is not called without rows, as it would not be on Spark.
+            rows = TransformedRows(rows.times, rows.schema if step.keeps_columns else step.schema, [])
+        elif step.kind == "map_batches":
+            rows = _map_batches(rows, step, where)
+        elif step.kind == "filter":
+            rows = rows.chosen(_chosen(step.function, rows.values(), where))
+        else:
+            rows = _mapped(rows, step, where, own)
+    return rows
+
+
+def _mapped(rows: TransformedRows, step: Transform, where: str, own: Callable[[Any], Any] | None) -> TransformedRows:
+    import pyarrow as pa
+
+    times = rows.times
+    if step.kind == "map":
+        results = _each(step.function, rows.values(), where, _check_row)
+    else:
+        results, counts = [], []
+        for found in _each(step.function, rows.values(), where, None, many=True):
+            results += found
+            counts.append(len(found))
+        if times is not None:
+            places = [place for place, count in enumerate(counts) for _ in range(count)]
+            times = times.take(pa.array(places, pa.int64()))
+    if step.schema is not None:
+        # As columns and back: checked, and copies in the form in which a stage gets them.
+        return TransformedRows(times, step.schema, None, table_of(results, step.schema, where))
+    return TransformedRows(times, None, results if own is None else list(map(own, results)))
+
+
+def _each(
+    function: Callable[[Any], Any],
+    values: list[Any],
+    where: str,
+    check: Callable[[Any, Any, str], None] | None,
+    *,
+    many: bool = False,
+) -> list[Any]:
+    """Return the result of a function for each value, each checked; with ``many`` each as a list."""
+    results: list[Any] = []
+    try:
+        for value in values:
+            result = function(value)
+            if many:
+                result = _rows_of(result, value, where)
+            elif check is not None:
+                check(result, value, where)
+            results.append(result)
+    except KeyedError:
+        raise
+    except Exception as error:
+        failing = values[len(results)]
+        raise UserFunctionError(f"{where} of {shown(failing)}: {type(error).__name__}: {error}") from error
+    return results
+
+
+def _check_row(result: Any, value: Any, where: str) -> None:
+    if result is None:
+        raise OutputDefinitionError(
+            f"{where} returned None for {shown(value)}; return a row, or use filter or flat_map to drop rows"
+        )
+    if isinstance(result, Iterator | types.CoroutineType):
+        raise OutputDefinitionError(
+            f"{where} returned a {type(result).__name__} for {shown(value)}; return a row, or use flat_map"
+        )
+
+
+def _rows_of(result: Any, value: Any, where: str) -> list[Any]:
+    """Return the rows that a function of `flat_map` returned or yields."""
+    if result is None:
+        return []
+    try:
+        check_return_value(result)
+    except OutputDefinitionError as error:
+        raise OutputDefinitionError(f"{where}: {error}") from None
+    if not isinstance(result, Iterable):
+        raise OutputDefinitionError(
+            f"{where} returned {shown(result)} of type {type(result).__name__} for {shown(value)}; return a list of "
+            "rows, or yield them"
+        )
+    rows = list(result)
+    for row in rows:
+        _check_row(row, value, where)
+    return rows
+
+
+def _chosen(function: Callable[[Any], Any], values: list[Any], where: str) -> list[int]:
+    """Return the places of the values for which a function returns true."""
+
+    def check(result: Any, value: Any, where: str) -> None:
+        # The second is numpy's.
+        if result.__class__ is not bool and type(result).__name__ not in ("bool", "bool_"):
+            raise OutputDefinitionError(
+                f"{where} returned {shown(result)} of type {type(result).__name__} for {shown(value)}; return True or "
+                "False, as with bool(...) or a comparison"
+            )
+
+    return [place for place, keeps in enumerate(_each(function, values, where, check)) if keeps]
+
+
+def _map_batches(rows: TransformedRows, step: Transform, where: str) -> TransformedRows:
+    import pyarrow as pa
+
+    from keyed.table_state.batches import shaped
+
+    given = rows.table(where)
+    columns = given.schema
+    if rows.times is not None:
+        given = given.append_column(TIMESTAMP_COLUMN, pa.chunked_array([rows.times]))
+    try:
+        result = step.function(given)
+    except KeyedError:
+        raise
+    except Exception as error:
+        raise UserFunctionError(
+            f"{where} of a table of {given.num_rows} rows: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(result, pa.Table):
+        raise OutputDefinitionError(f"{where} returned {type(result).__name__}; return a pyarrow.Table")
+    times = None
+    if rows.times is not None and TIMESTAMP_COLUMN not in result.column_names:
+        raise OutputDefinitionError(
+            f"{where}: its result lacks {TIMESTAMP_COLUMN!r}, the event time of each row; keep the column "
+            "keyed.vectorized.TIMESTAMP_COLUMN of the table that it gets"
+        )
+    result = shaped(result, step.schema, where)
+    if TIMESTAMP_COLUMN in result.column_names:
+        if rows.times is not None:
+            times = result.column(TIMESTAMP_COLUMN).combine_chunks()
+        result = result.drop_columns([TIMESTAMP_COLUMN])
+    if step.schema is None and not result.schema.equals(columns):
+        raise OutputDefinitionError(
+            f"{where}: without output= its result has the columns of its input, ({_shown(columns)}), and it returned "
+            f"({_shown(result.schema)}); give output='name type, ...'"
+        )
+    return TransformedRows(times, rows.schema if step.schema is None else step.schema, None, result)
+
+
+def _shown(columns: Any) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in columns)
