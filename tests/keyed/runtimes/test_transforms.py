@@ -225,16 +225,19 @@ def test_functions_are_checked_when_they_are_given() -> None:
     async def later(value: Any) -> Any:
         return value
 
+    def missing(keyed_stream: Any) -> Any:
+        return keyed_stream.map
+
     for call, message in [
         (lambda: stream.map(words), "the function is a generator; use flat_map"),
         (lambda: stream.filter(words), "the function is a generator; use flat_map"),  # type: ignore[arg-type]
         (lambda: stream.map(3), "give a function of one element"),  # type: ignore[arg-type]
         (lambda: stream.map(later), "asynchronous"),
         (lambda: stream.map(lambda one, two: one), "cannot be called with one element"),  # type: ignore[misc,arg-type]
-        (lambda: stream.key_by("text").map, "it comes before the key: stream.map"),
+        (lambda: missing(stream.key_by("text")), "it comes before the key: stream.map"),
     ]:
         with pytest.raises(DefinitionError, match=message):
-            call()  # type: ignore[no-untyped-call]
+            call()
 
 
 def test_bad_rows() -> None:
@@ -259,7 +262,7 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_spark_gives_the_same(spark: Any, tmp_path: Any) -> None:
     tag = keyed.OutputTag("bad")
-    rows = [*LINES, {"text": "bad", "time": None}]
+    rows: list[Any] = [*LINES, {"text": "bad", "time": None}]
     frame = spark.createDataFrame([(row["text"], row["time"]) for row in rows], "text string, time bigint")
 
     def run(source: Any) -> list[Any]:

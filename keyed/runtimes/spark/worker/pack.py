@@ -336,6 +336,7 @@ class _Rows:
         hashes = np.zeros(table.num_rows, "int64") if target.broadcast else key_hashes(table, target.keys)
         table = table.append_column(target.hash, pa.array(hashes))
         if target.time is not None:
+            assert rows.times is not None
             table = table.append_column(target.time, pa.chunked_array([rows.times]))
         for part in table.combine_chunks().to_batches():
             after.keep(part)
