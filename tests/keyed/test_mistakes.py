@@ -243,7 +243,7 @@ def test_a_mistake_in_a_definition_is_typed_and_has_a_remedy(use, said):
 
 def test_what_a_stream_does_not_have_is_an_attribute_error_too():
     for thing in (sales(), sales().key_by("item"), sales().key_by("item").window(TumblingEventTimeWindows.of(5))):
-        assert not hasattr(thing, "map")
+        assert not hasattr(thing, "select")
         assert not hasattr(thing, "_private")
 
 
