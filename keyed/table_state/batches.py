@@ -14,7 +14,7 @@ from keyed.arrow.write import arrow_schema
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import null_key
 from keyed.durations import MIN_TIMESTAMP
-from keyed.errors import DefinitionError, KeyedError, OutputDefinitionError, UserFunctionError
+from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.outputs import Schema
 from keyed.table_state.conversion import fitted, normalised_column
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
@@ -52,6 +52,7 @@ def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
     Raises:
         DefinitionError: A key column is missing.
         NullKeyError: A key is null.
+        EncodingError: A key column has lists or structs.
     """
     for key in keys:
         if key not in table.column_names:
@@ -61,6 +62,11 @@ def check_keys(table: pa.Table, keys: Sequence[str], operator: str) -> None:
             row = table_rows(table.filter(table.column(key).is_null()).slice(0, 1))[0]
             parts = tuple(row[part] for part in keys if part in table.column_names)
             raise null_key(operator, parts[0] if len(keys) == 1 else parts, row, of_source=False)
+        if pa.types.is_nested(table.column(key).type):
+            raise EncodingError(
+                f"operator {operator!r}: key column {key!r} has type {table.column(key).type}, which cannot be a key; "
+                "give each part a column of its own, as in key_by('a', 'b')"
+            )
 
 
 def normalised_keys(table: pa.Table, keys: Sequence[str]) -> pa.Table:

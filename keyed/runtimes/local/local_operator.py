@@ -278,12 +278,18 @@ class LocalOperator:
         if kinds == {self._one_kind}:
             return {}
         committed = self.groups[0].key_type()
-        reasons = {
-            index: why for index, key in enumerate(keys) if (why := self._key_types.misfit(key, committed)) is not None
-        }
+        misfit = self._key_types.misfit
+        reasons = {index: why for index, key in enumerate(keys) if (why := self._nested(key) or misfit(key, committed))}
         if not reasons and len(kinds) == 1 and tuple not in kinds:
             (self._one_kind,) = kinds
         return reasons
+
+    def _nested(self, key: Any) -> str | None:
+        """Return the reason why a key cannot be in columns; ``None`` if it can. A tuple in a column becomes a list."""
+        parts = (key,) if len(self.spec.keys) == 1 else key
+        if self._vectorized and any(isinstance(part, tuple) for part in parts):
+            return "key: it is a tuple, which a column holds as a list; give each part a column of its own"
+        return None
 
     def _forwarded(self, groups: list[SourceRows]) -> tuple[list[dict[str, Any]], str, int]:
         """Return the input of each key group from the rows that the same group of the previous operator has emitted.

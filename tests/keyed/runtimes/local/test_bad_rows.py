@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed import KeyedProcessFunction, OutputTag, ValueState
-from keyed.errors import NullKeyError, RowError, TimestampError
+from keyed.errors import EncodingError, NullKeyError, RowError, TimestampError
 from keyed.vectorized import VectorizedFunction
 
 BAD = OutputTag("bad")
@@ -283,6 +283,16 @@ def test_rows_of_another_form_are_bad_and_the_log_has_the_reason_once(row, reaso
     (said,) = [record.getMessage() for record in caplog.records if "a bad row" in record.getMessage()]
     assert reason in said
     assert "counted in rows_bad" in said
+
+
+@pytest.mark.parametrize("rows", [[{"k": (0, 0)}], [{"k": [0]}], [{"k": (0, 0)}, {"k": [0, 0]}], [{"k": ()}]])
+def test_nested_keys_of_a_vectorized_function_are_bad_and_refused_without_a_tag_for_them(rows):
+    bad = keyed.collect_sink()
+    processed = keyed.stream(rows, on_bad_row=BAD).key_by("k").process(Silent(), output="k string")
+    keyed.run(processed.to(lambda batch, number: None), processed.side_output(BAD).to(bad))
+    assert len(bad.values) == len(rows)
+    with pytest.raises(EncodingError, match=r"key column 'k' has type list.*a column of its own"):
+        keyed.stream(rows).key_by("k").process(Silent(), output="k string").run()
 
 
 def test_the_type_of_keys_is_that_of_the_state_after_a_restart(tmp_path):
