@@ -36,6 +36,8 @@ _NAME = "keyed-lease"
 _JVM_NAME = "keyed-lease-jvm"
 #: Seconds that a query waits for the end of a killed program's JVM, and seconds between two checks.
 _PATIENCE, _POLL = 30.0, 0.1
+#: Seconds that the holder of a new lock may take to write its process id.
+_WRITES = 2.0
 #: Maximal number of digits of a process id.
 _DIGITS = 20
 
@@ -100,7 +102,7 @@ def _locked(folder: Path) -> Lease | None:
         path.touch(mode=file_mode(folder))
         lock = Lease(path)
     except BlockingIOError:
-        holder = path.read_text(errors="replace")[:_DIGITS].strip()
+        holder = _holder(path)
         raise CheckpointError(
             f"the checkpoint {folder} is in use by another run{f', of process {holder}' if holder else ''}; stop that "
             "run, or choose another folder"
@@ -112,6 +114,14 @@ def _locked(folder: Path) -> Lease | None:
     with suppress(OSError):
         path.write_text(f"{os.getpid()}\n")
     return lock
+
+
+def _holder(path: Path) -> str:
+    """Return the id of the process that holds a lock; a holder writes it after it has locked the file."""
+    until = time.monotonic() + _WRITES
+    while not (holder := path.read_text(errors="replace")[:_DIGITS].strip()) and time.monotonic() < until:
+        time.sleep(_POLL)
+    return holder
 
 
 def _locked_by_jvm(folder: Path, session: SparkSession) -> Any:

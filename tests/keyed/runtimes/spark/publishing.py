@@ -14,6 +14,7 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import attrs
@@ -62,6 +63,8 @@ class Copy(KeyedProcessFunction):
 
 OUTPUT = "k string, drawn bigint, at bigint"
 _published: list[bool] = []
+#: Key groups are published by several threads.
+_one_at_a_time = Lock()
 
 
 @attrs.frozen
@@ -71,10 +74,11 @@ class KilledChangelog(DirectoryChangelog):
     when: str = attrs.field(default="", kw_only=True)
 
     def publish(self, group: int, sequence: int, attempt: str) -> bool:
-        if (self.when, len(_published)) in (("committed", 0), ("half", 1)):
-            kill(self.when)
-        _published.append(super().publish(group, sequence, attempt))
-        return _published[-1]
+        with _one_at_a_time:
+            if (self.when, len(_published)) in (("committed", 0), ("half", 1)):
+                kill(self.when)
+            _published.append(super().publish(group, sequence, attempt))
+            return _published[-1]
 
 
 def kill(when: str) -> None:
