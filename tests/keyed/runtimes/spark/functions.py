@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 from pathlib import Path
+from threading import Lock
 
 import attrs
 import numpy as np
@@ -36,6 +37,9 @@ EVERY = OutputTag("every", "k string, n bigint")
 BAD = OutputTag("bad")
 SCHEMA = "k string, t bigint, v bigint"
 COUNTED = "k string, n bigint, total bigint"
+#: Held while a key group is published, by a changelog that kills its job in between. It is here because a program's own
+#: globals are pickled.
+PUBLISHING = Lock()
 
 #: A value that makes `Count` raise.
 POISON = -13

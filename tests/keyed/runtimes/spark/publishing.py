@@ -14,7 +14,6 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import attrs
@@ -24,6 +23,7 @@ import pyarrow.parquet as pq
 import keyed
 from keyed import KeyedProcessFunction, ValueState
 from keyed.changelog import DirectoryChangelog
+from tests.keyed.runtimes.spark import functions
 from tests.keyed.runtimes.spark.functions import files_source
 from tests.support.explained import explained
 
@@ -63,8 +63,6 @@ class Copy(KeyedProcessFunction):
 
 OUTPUT = "k string, drawn bigint, at bigint"
 _published: list[bool] = []
-#: Key groups are published by several threads.
-_one_at_a_time = Lock()
 
 
 @attrs.frozen
@@ -74,7 +72,7 @@ class KilledChangelog(DirectoryChangelog):
     when: str = attrs.field(default="", kw_only=True)
 
     def publish(self, group: int, sequence: int, attempt: str) -> bool:
-        with _one_at_a_time:
+        with functions.PUBLISHING:
             if (self.when, len(_published)) in (("committed", 0), ("half", 1)):
                 kill(self.when)
             _published.append(super().publish(group, sequence, attempt))
