@@ -94,6 +94,7 @@ class TopicWriter:
             )
             found = self._producer.list_topics(sink.topic, timeout=self._seconds).topics[sink.topic]
             if found.error is not None:
+                self.close()
                 raise SinkError(f"{sink!r}: Kafka reports {found.error.name()}: create the topic before the query")
             self._producer.init_transactions(self._seconds)
             consumer: Any = cluster.consumer()
@@ -106,6 +107,7 @@ class TopicWriter:
             self.close()
             raise self._failed(error) from error
         if mark.error is not None:
+            self.close()
             raise SinkError(f"{sink!r}: the last written batch cannot be read: {mark.error.str()}")
         query, _, digest = (mark.metadata or "").partition(" ")
         if mark.offset >= 0 and query not in self._queries:
