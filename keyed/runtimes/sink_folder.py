@@ -229,6 +229,9 @@ class LocalFolder:
         Path(self.path).mkdir(parents=True, exist_ok=True)
         if new:
             Path(self.path, MARK).touch(exist_ok=False)
+        for left in Path(self.path).glob(f".{MARK}.*.tmp"):
+            # Of a query that was killed while it wrote the mark. The folder is this query's alone.
+            left.unlink(missing_ok=True)
         replace_file(Path(self.path, MARK), lambda file: file.write(mark))
 
     def parquet_files(self) -> list[str]:

@@ -426,8 +426,10 @@ def test_of_two_queries_that_find_a_folder_without_a_mark_the_second_is_refused(
 
 def test_the_mark_of_a_query_that_was_killed_when_it_made_it_counts_as_none(tmp_path):
     (tmp_path / MARK).touch()
+    (tmp_path / f".{MARK}.12345.tmp").touch()
     claim(ParquetSink(str(tmp_path)), LocalFolder(str(tmp_path)), ["one"], 0, 0)
     assert decode_mark((tmp_path / MARK).read_bytes(), "mark") == ["one"]
+    assert [file.name for file in tmp_path.iterdir()] == [MARK]
 
 
 def test_a_local_query_keeps_others_out_of_its_folder_while_it_runs(tmp_path):

@@ -20,6 +20,7 @@ from keyed.table_state.layout import Layout
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from keyed.vectorized import TableState
 from tests.keyed.changelog.kafka.topics import alter, create, delete, delete_records, messages, new_topic, produce
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -55,9 +56,11 @@ def test_a_writer_that_is_fenced_in_mid_commit_leaves_nothing(changelog, sample,
     commit, blocks = sample.commit()
     changes = [change for block in blocks for change in block] * 50
     taken = []
+    whole = len(messages(kafka, changelog.topic, committed=False))
 
     def overtaken():
         yield changes
+        until(lambda: len(messages(kafka, changelog.topic, committed=False)) > whole)
         taken.append(changelog.writer(0))
         yield changes
 
