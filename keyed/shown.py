@@ -49,11 +49,13 @@ def named(thing: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return the value's representation, cut to what fits into a message."""
+    """Return the value's representation, cut to what fits into a message, and without what no log can encode."""
     try:
         text = repr(value)
     except RecursionError:
         return f"<{type(value).__name__}, nested too deep to be shown>"
+    # Names of columns are shown as they are; text in quotes is escaped by Python.
+    text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 

@@ -204,3 +204,11 @@ def test_a_sum_of_text_is_refused_where_types_are_not_known():
     rows = keyed.stream(ROWS[:3], timestamp="t").key_by("k").window(TumblingEventTimeWindows.of(5))
     with pytest.raises(keyed.KeyedError, match=r"Sum\('k'\) needs numbers, and the values are text"):
         rows.aggregate(n=Sum("k")).run()
+
+
+def test_a_bad_row_with_a_column_name_that_cannot_be_encoded_is_logged_escaped(caplog):
+    bad = keyed.OutputTag("bad")
+    rows = keyed.stream([{"k": None, "\ud800": 1}], on_bad_row=bad).key_by("k")
+    assert rows.process(Outages(), output="k string").side_output(bad).run().metrics["Outages"]["rows_bad"] == 1
+    assert r"\ud800=1" in caplog.text
+    assert caplog.text.encode()
