@@ -240,4 +240,4 @@ def test_a_mode_that_is_refused_leaves_no_descriptor(tmp_path, monkeypatch):
         for _ in range(5):
             with pytest.raises(ChangelogError, match="not permitted"):
                 writer.append(*commit)
-    assert psutil.Process().num_fds() == before
+    assert psutil.Process().num_fds() <= before

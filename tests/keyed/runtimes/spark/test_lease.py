@@ -149,4 +149,4 @@ def test_a_thousand_times_leave_no_descriptor(tmp_path):
     before = psutil.Process().num_fds()
     for _ in range(1_000):
         CheckpointLease(tmp_path, never).release()
-    assert psutil.Process().num_fds() == before
+    assert psutil.Process().num_fds() <= before
