@@ -96,8 +96,10 @@ def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks
         )
     if is_new or record is None or not record.queries:
         queries = record.queries if record is not None else []
+        # Sinks of a query that began without a record have Spark's id.
+        queries = queries or [random_id() if is_new or record is not None else _spark_id(folder)]
         record = Begin(ticks=ticks) if is_new or record is None else attrs.evolve(record, version=2)
-        record = attrs.evolve(record, queries=queries or [random_id()])
+        record = attrs.evolve(record, queries=queries)
         _write(folder, record)
     return record
 
@@ -146,14 +148,23 @@ def read_begin(folder: CheckpointFolder) -> Begin | None:
 
 
 def begun(session: SparkSession, checkpoint: str) -> Begin:
-    """Return the record of a query whose checkpoint this program cannot reach; its sinks depend on it."""
-    from pyspark.errors import PySparkException
+    """Return the record of a query over Spark Connect, whose checkpoint only the server reaches.
+
+    Its sinks depend on it.
+
+    Raises:
+        CheckpointError: The server cannot read the checkpoint.
+    """
+    from pyspark.errors import AnalysisException, PySparkException
 
     try:
         found = session.read.format("binaryFile").load(f"{checkpoint.rstrip('/')}/{_NAME}").select("content").collect()
-    except PySparkException:
-        # There is no other way to check for a file on a file system that only Spark reaches.
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise CheckpointError(f"Spark cannot read {_NAME} of the checkpoint {checkpoint}: {error}") from error
         return Begin()
+    except PySparkException as error:
+        raise CheckpointError(f"Spark cannot read {_NAME} of the checkpoint {checkpoint}: {error}") from error
     return _decode(bytes(found[0].content) if found else None, checkpoint) or Begin()
 
 
@@ -172,6 +183,12 @@ def take_position(folder: CheckpointFolder, record: Begin) -> Begin:
     record = attrs.evolve(record, sources=None)
     _write(folder, record)
     return record
+
+
+def _spark_id(folder: CheckpointFolder) -> str:
+    """Return Spark's id of a query that has begun."""
+    metadata = folder.read("metadata")
+    return random_id() if metadata is None else str(json.loads(metadata)["id"])
 
 
 def _position_of(changelog: Changelog, sequence: int) -> bytes | None:

@@ -12,7 +12,7 @@ that the program has forked keeps that open. The JVM therefore locks the file ``
 its process id, and the next query waits for a JVM that is ending.
 
 The lease exists on file systems of this machine, and on network file systems that have locks. A checkpoint that only
-Spark or `pyarrow.fs` reaches has none, because object stores have no locks.
+Spark reaches has none, because object stores have no locks.
 """
 
 from __future__ import annotations

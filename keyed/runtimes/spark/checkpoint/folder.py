@@ -1,8 +1,10 @@
 """The files of a checkpoint that this program can reach.
 
 Spark has readers for the state of a checkpoint. Its position in the sources is in files without a reader, and a
-restored query's checkpoint begins with files that no query has written. Both need a file system that this program
-reaches without Spark: a folder, or one that `pyarrow.fs` supports.
+restored query's checkpoint begins with files that no query has written. Where Spark runs on this machine alone, they
+are files of a local folder. Elsewhere the JVM of the session reads and writes them with the class that Spark itself
+uses for its checkpoints, and so with Spark's own settings and credentials: other clients may have other ones, and
+would find another store under the same name. Over Spark Connect there is no such JVM, and the files are out of reach.
 
     metadata            identity of the query
     offsets/<batch>     written before a batch runs: a version, the batch's settings, and a line for each source: where
@@ -16,54 +18,185 @@ reaches without Spark: a folder, or one that `pyarrow.fs` supports.
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
 from keyed.errors import CheckpointError
+from keyed.runtimes.spark.query.failures import is_gone
 from keyed.runtimes.spark.session.session_check import is_remote
-from keyed.runtimes.spark.session.spark_session import is_here
+from keyed.runtimes.spark.session.spark_session import default_files, is_here
 from keyed.sinks import local_folder
 
 if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
     from pyspark.sql import SparkSession
 
 _VERSION = "v1"
 
 
 def open_checkpoint(path: str) -> CheckpointFolder | None:
-    """Return the files of a checkpoint; ``None`` if this program cannot reach its file system.
+    """Return the files of a checkpoint in a folder of this machine; ``None`` for a path with another scheme.
 
     Args:
         path: The checkpoint's folder.
     """
-    from pyarrow.fs import FileSystem, LocalFileSystem
-
     folder = local_folder(path)
-    if folder is not None:
-        return CheckpointFolder(path, LocalFileSystem(), str(folder))
-    try:
-        # Hadoop has its own names for s3 and abfs.
-        files, root = FileSystem.from_uri(re.sub(r"^s3[an]://", "s3://", path))
-    except (ValueError, OSError, NotImplementedError):
-        return None
-    return CheckpointFolder(path, files, root)
+    return None if folder is None else CheckpointFolder(path, _LocalFiles(), str(folder))
+
+
+def spark_path(session: SparkSession, path: str) -> str:
+    """Return the path by which Spark reaches a checkpoint.
+
+    On Databricks the file system ``dbfs:/`` is mounted as ``/dbfs`` on the machines, and to Spark a path without a
+    scheme is one of ``dbfs:/`` itself.
+
+    Args:
+        session: The session.
+        path: The user's path.
+    """
+    if path.startswith("/dbfs/") and default_files(session).startswith("dbfs:"):
+        return f"dbfs:/{path.removeprefix('/dbfs/')}"
+    return path
 
 
 def reached(session: SparkSession, path: str) -> CheckpointFolder | None:
     """Return the files of a checkpoint of a session's query; ``None`` if this program cannot reach them.
 
-    Over Spark Connect the server may be on another machine, and a path without a scheme may belong to any file system.
-
     Args:
         session: The session.
         path: The checkpoint's folder.
+
+    Raises:
+        CheckpointError: Spark has no file system for the path.
     """
-    if is_remote(session) or not (is_here(session) or ":" in path):
+    if is_remote(session):
         return None
-    return open_checkpoint(path)
+    folder = open_checkpoint(path) if is_here(session) else None
+    if folder is not None:
+        return folder
+    try:
+        return CheckpointFolder(path, _SparkFiles(session, path), path.rstrip("/"))
+    except OSError as error:
+        raise CheckpointError(f"Spark cannot open the file system of the checkpoint {path}: {error}") from error
+
+
+class _Files(Protocol):
+    """A file system. Each method raises an `OSError`, of which `FileNotFoundError` says that there is no such file."""
+
+    def read(self, path: str) -> bytes: ...
+
+    def names(self, folder: str) -> list[str]: ...
+
+    def replace(self, path: str, data: bytes) -> None: ...
+
+    def delete(self, path: str) -> None: ...
+
+
+class _LocalFiles:
+    """The file system of this machine."""
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file."""
+        return Path(path).read_bytes()
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder."""
+        with os.scandir(folder) as found:
+            return [entry.name for entry in found if entry.is_file()]
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write or replace a file atomically."""
+        folder, _, name = path.rpartition("/")
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        new = Path(folder, f".{name}.new")
+        new.write_bytes(data)
+        # Hadoop stores the checksum of a local file beside it, and also reads files without one.
+        Path(folder, f".{name}.crc").unlink(missing_ok=True)
+        new.replace(path)
+
+    def delete(self, path: str) -> None:
+        """Delete a file."""
+        Path(path).unlink()
+
+
+class _SparkFiles:
+    """The file system of a path, as Spark reaches it.
+
+    Args:
+        session: The session; its JVM is in reach.
+        path: A path.
+
+    Raises:
+        OSError: Spark has no file system for the path.
+    """
+
+    def __init__(self, session: SparkSession, path: str) -> None:
+        jvm: Any = session._jvm  # noqa: SLF001 - PySpark has no public name for it
+        self._jvm = jvm
+        settings = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - as above
+        streaming = jvm.org.apache.spark.sql.execution.streaming
+        # Spark 4.0 has it in another package than later versions; py4j takes an unknown name for a package.
+        places = [getattr(package, "CheckpointFileManager$") for package in (streaming.checkpointing, streaming)]
+        manager = getattr(next(place for place in places if type(place).__name__ == "JavaClass"), "MODULE$")
+        with self._errors():
+            self._manager = manager.create(self._path(path), settings)
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file."""
+        with self._errors():
+            stream = self._manager.open(self._path(path))
+            try:
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            finally:
+                stream.close()
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder."""
+        with self._errors():
+            return [each.getPath().getName() for each in self._manager.list(self._path(folder)) if each.isFile()]
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write or replace a file atomically, as Spark writes a file of a checkpoint."""
+        at = self._path(path)
+        with self._errors():
+            if not self._manager.exists(at.getParent()):
+                self._manager.mkdirs(at.getParent())
+            stream = self._manager.createAtomic(at, True)
+            try:
+                stream.write(bytearray(data))
+            except BaseException:
+                stream.cancel()
+                raise
+            stream.close()
+
+    def delete(self, path: str) -> None:
+        """Delete a file, if it exists."""
+        with self._errors():
+            self._manager.delete(self._path(path))
+
+    def _path(self, path: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(path)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise what the JVM raises as an `OSError`."""
+        try:
+            yield
+        except Exception as error:
+            if is_gone(error) or not hasattr(error, "java_exception"):
+                raise
+            kind = FileNotFoundError if _is_of(error, "FileNotFoundException") else OSError
+            raise kind(str(error.java_exception)) from error
+
+
+def _is_of(error: BaseException, name: str) -> bool:
+    """Return true if a JVM's exception is of a class."""
+    raised = getattr(error, "java_exception", None)
+    return raised is not None and raised.getClass().getSimpleName() == name
 
 
 @attrs.frozen
@@ -75,7 +208,7 @@ class CheckpointFolder:
     """
 
     path: str
-    _files: FileSystem
+    _files: _Files
     _root: str
 
     def read(self, name: str) -> bytes | None:
@@ -85,8 +218,7 @@ class CheckpointFolder:
             CheckpointError: It cannot be read.
         """
         try:
-            with self._files.open_input_stream(f"{self._root}/{name}", compression=None) as stream:
-                return bytes(stream.read())
+            return self._files.read(f"{self._root}/{name}")
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -98,13 +230,12 @@ class CheckpointFolder:
         Raises:
             CheckpointError: It cannot be read.
         """
-        from pyarrow.fs import FileSelector, FileType
-
         try:
-            found = self._files.get_file_info(FileSelector(f"{self._root}/{folder}", allow_not_found=True))
+            return self._files.names(f"{self._root}/{folder}")
+        except FileNotFoundError:
+            return []
         except OSError as error:
             raise self._failed("read", folder, error) from error
-        return [info.base_name for info in found if info.type is FileType.File]
 
     def write(self, name: str, data: bytes) -> None:
         """Write or replace a file atomically.
@@ -112,15 +243,8 @@ class CheckpointFolder:
         Raises:
             CheckpointError: It cannot be written.
         """
-        folder, _, last = f"{self._root}/{name}".rpartition("/")
         try:
-            self._files.create_dir(folder, recursive=True)
-            with self._files.open_output_stream(f"{folder}/.{last}.new", compression=None) as stream:
-                stream.write(data)
-            # Hadoop stores the checksum of a local file beside it, and also reads files without one.
-            if f".{last}.crc" in self.names(name.rpartition("/")[0]):
-                self._files.delete_file(f"{folder}/.{last}.crc")
-            self._files.move(f"{folder}/.{last}.new", f"{folder}/{last}")
+            self._files.replace(f"{self._root}/{name}", data)
         except OSError as error:
             raise self._failed("write", name, error) from error
 
@@ -131,7 +255,7 @@ class CheckpointFolder:
             CheckpointError: It cannot be deleted.
         """
         try:
-            self._files.delete_file(f"{self._root}/{name}")
+            self._files.delete(f"{self._root}/{name}")
         except FileNotFoundError:
             return
         except OSError as error:

@@ -25,7 +25,7 @@ from keyed.errors import ChangelogFenced, OperatorChanged
 from keyed.outputs import Schema
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.begin import read_begin
-from keyed.runtimes.spark.checkpoint.folder import reached
+from keyed.runtimes.spark.checkpoint.folder import reached, spark_path
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
 from keyed.runtimes.spark.checkpoint.state_reader import Selection, StateOperator, committed_metas, for_groups
 from keyed.runtimes.spark.group_ids import group_ids
@@ -68,7 +68,7 @@ def spark_flush(
         ChangelogDiverged: A changelog does not belong to this checkpoint.
         ChangelogError: It cannot be written.
     """
-    checkpoint = os.fspath(checkpoint)
+    checkpoint = spark_path(session, os.fspath(checkpoint))
     metas = committed_metas(session, checkpoint)
     operators = {operator: meta.operator for operator, meta in metas.items()}
     unknown = changelogs.keys() - operators.values()

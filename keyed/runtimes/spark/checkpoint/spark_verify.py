@@ -14,6 +14,7 @@ from keyed.engine.meta import GroupMeta
 from keyed.errors import OperatorChanged
 from keyed.outputs import schema_of
 from keyed.recovery.verification import Verified, verify_group
+from keyed.runtimes.spark.checkpoint.folder import spark_path
 from keyed.runtimes.spark.checkpoint.state_reader import Selection, committed_metas, for_groups
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def spark_verify(
         CheckpointError: There is no checkpoint, or it has no such operator.
         ChangelogError: The changelog was never written, or cannot be read.
     """
-    checkpoint = os.fspath(checkpoint)
+    checkpoint = spark_path(session, os.fspath(checkpoint))
     found = {meta.operator: state for state, meta in committed_metas(session, checkpoint).items()}
     if operator is not None and operator not in found:
         raise OperatorChanged(f"the checkpoint {checkpoint} has no operator {operator!r}; it has {sorted(found)}")

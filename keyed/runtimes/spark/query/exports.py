@@ -88,9 +88,8 @@ class Exports:
         )
         if changelogs and folder is None:
             _log.warning(
-                "the checkpoint %s is on a file system that this program cannot reach: its changelogs get no "
-                "positions, and a query that is restored from them reads its sources from the start that their "
-                "options set",
+                "over Spark Connect this program cannot reach the checkpoint %s: its changelogs get no positions, and "
+                "a query that is restored from them reads its sources from the start that their options set",
                 checkpoint,
             )
 

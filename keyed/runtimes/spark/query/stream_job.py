@@ -20,7 +20,7 @@ from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.recording import Recorder, recorder
 from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, take_position
 from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
-from keyed.runtimes.spark.checkpoint.folder import reached
+from keyed.runtimes.spark.checkpoint.folder import reached, spark_path
 from keyed.runtimes.spark.checkpoint.state_reader import check_path, checked_layout
 from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.plan.build import Plan, parallelism_of
@@ -66,7 +66,7 @@ class StreamJob(Job):
             raise DefinitionError(
                 "a streaming DataFrame needs checkpoint=<folder>, where Spark keeps position and state"
             )
-        self._checkpoint = os.fspath(options.checkpoint)
+        self._checkpoint = spark_path(self._session, os.fspath(options.checkpoint))
         self._query_name = options.query_name
         self._lease: CheckpointLease | None = None
         self._started: StreamingQuery | None = None
@@ -101,15 +101,14 @@ class StreamJob(Job):
     def _resolve_start(self, options: Options) -> None:
         """Determine the start of the query, while the lease keeps other queries from changing it."""
         last = self._last
-        needed = self._here or self.points or self._changelogs
-        self._folder = reached(self._session, self._checkpoint) if needed else None
+        self._folder = reached(self._session, self._checkpoint)
         if self._folder is not None:
             record = begin(self._folder, self.points, ticks=last.ticks)
         elif self.points:
             raise DefinitionError(
-                f"restore_from= of operator {min(self.points)!r}: this program cannot reach the file system of the "
-                f"checkpoint {self._checkpoint}; give one that it can reach, with its scheme, or write <output>.df "
-                "with writeStream, which restores state without the position in the source"
+                f"restore_from= of operator {min(self.points)!r}: over Spark Connect this program cannot reach the "
+                f"checkpoint {self._checkpoint}; run the query in Spark's own program, or write <output>.df with "
+                "writeStream, which restores state without the position in the source"
             )
         else:
             record = begun(self._session, self._checkpoint)

@@ -32,6 +32,7 @@ from keyed.runtimes.spark.session.session_check import (
     ROCKSDB,
     check_session,
     check_versions,
+    is_remote,
     trust_workers,
 )
 from keyed.runtimes.spark.session.spark_log import to_file
@@ -129,13 +130,21 @@ def spark_session(
 def is_here(session: SparkSession) -> bool:
     """Return true if Spark runs on this machine alone, on its file system."""
     master = session.conf.get("spark.master", "") or ""
-    files = session.conf.get("spark.hadoop.fs.defaultFS", "file:///") or ""
-    return master.startswith("local") and files.startswith("file:")
+    return master.startswith("local") and shares_files(session)
 
 
 def shares_files(session: SparkSession) -> bool:
     """Return true if paths without a scheme are on a file system that Spark's driver and tasks share."""
-    return (session.conf.get("spark.hadoop.fs.defaultFS", "file:///") or "").startswith("file:")
+    return default_files(session).startswith("file:")
+
+
+def default_files(session: SparkSession) -> str:
+    """Return the URI of the file system to which paths without a scheme belong."""
+    if is_remote(session):
+        return session.conf.get("spark.hadoop.fs.defaultFS", "file:///") or ""
+    # Platforms set it in Hadoop's own files, which Spark's settings do not show.
+    state: Any = session._jsparkSession.sessionState()  # noqa: SLF001 - PySpark has no public name for Hadoop's settings
+    return str(state.newHadoopConf().get("fs.defaultFS", "file:///"))
 
 
 @contextmanager

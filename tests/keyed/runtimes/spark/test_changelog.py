@@ -304,27 +304,6 @@ def test_a_restore_whose_cut_is_compacted_away_meanwhile_takes_a_newer_one(spark
 
 
 @pytest.mark.long
-def test_sinks_go_on_in_a_restored_checkpoint_that_only_spark_reaches(spark, tmp_path, monkeypatch, caplog):
-    changelog = DirectoryChangelog(tmp_path / "log")
-    write_files(tmp_path, range(2))
-    source, out = files_source(spark, tmp_path / "in"), tmp_path / "out"
-    count(source, changelog=changelog).run(out, checkpoint=tmp_path / "ck")
-    count(source, restore_from=changelog).run(out, checkpoint=tmp_path / "ck2")
-    write_files(tmp_path, [2])
-    for module in ("query.stream_job", "checkpoint.folder"):
-        monkeypatch.setattr(f"keyed.runtimes.spark.{module}.is_here", lambda _: False)
-    seen: list[keyed.Progress] = []
-    new = DirectoryChangelog(tmp_path / "new")
-    with caplog.at_level(logging.WARNING):
-        count(source, changelog=new).run(checkpoint=tmp_path / "ck2", on_progress=seen.append)
-    assert "this program cannot reach" in caplog.text
-    assert [(progress.batch_id, progress.rows) for progress in seen] == [(4, ROWS)]
-    assert (total(new)[0], list(new.positions())) == (5, [])
-    with pytest.raises(keyed.errors.DefinitionError, match="does not reach the file system of the checkpoint"):
-        count(source, restore_from=changelog).run(checkpoint=tmp_path / "ck3")
-
-
-@pytest.mark.long
 def test_a_changelog_of_another_checkpoint_is_refused(spark, tmp_path):
     changelog = DirectoryChangelog(tmp_path / "log")
     write_files(tmp_path, [0])

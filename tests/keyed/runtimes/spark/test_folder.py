@@ -3,20 +3,16 @@
 import pytest
 
 from keyed.errors import CheckpointError
-from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder, open_checkpoint
+from keyed.runtimes.spark.checkpoint.folder import open_checkpoint, reached, spark_path
+from keyed.runtimes.spark.session.spark_session import is_here
+from tests.support.viewfs import mounted
 
 
-def memory() -> CheckpointFolder:
-    """A folder in a file system that is reached by its scheme."""
-    folder = open_checkpoint("mock:///bucket/checkpoint")
-    assert folder is not None
-    return folder
-
-
-@pytest.fixture(params=["path", "file", "scheme"])
+@pytest.fixture(params=["path", "file", pytest.param("Spark", marks=pytest.mark.slow)])
 def folder(request, tmp_path):
-    if request.param == "scheme":
-        return memory()
+    if request.param == "Spark":
+        session = request.getfixturevalue("spark")
+        return reached(session, f"{mounted(session, tmp_path)}/ck")
     return open_checkpoint(str(tmp_path / "ck") if request.param == "path" else f"file:{tmp_path}/ck")
 
 
@@ -52,16 +48,47 @@ def test_offsets_are_lines_and_commits_are_numbers(folder):
     assert folder.last_commit() == 10
 
 
-def test_a_file_system_that_is_not_known_is_not_reached():
-    assert open_checkpoint("dbfs:/checkpoints/one") is None
-    assert open_checkpoint("abfs-like://container@account/one") is None
+def test_a_file_is_deleted_once(folder):
+    folder.write("keyed-ticks/one", b"")
+    folder.delete("keyed-ticks/one")
+    folder.delete("keyed-ticks/one")
+    assert folder.names("keyed-ticks") == []
 
 
-def test_what_cannot_be_read_or_written_is_named(tmp_path):
-    (tmp_path / "offsets").write_text("a file")
+def test_databricks_has_two_names_for_its_files(spark, monkeypatch):
+    assert spark_path(spark, "/dbfs/job/ck") == "/dbfs/job/ck"
+    monkeypatch.setattr("keyed.runtimes.spark.checkpoint.folder.default_files", lambda _: "dbfs:/")
+    assert spark_path(spark, "/dbfs/job/ck") == "dbfs:/job/ck"
+    assert spark_path(spark, "/Volumes/main/job/ck") == "/Volumes/main/job/ck"
+
+
+def test_a_default_file_system_in_hadoops_own_settings_is_seen(spark):
+    assert is_here(spark)
+    hadoop = spark._jsc.hadoopConfiguration()
+    before = hadoop.get("fs.defaultFS")
+    hadoop.set("fs.defaultFS", "viewfs://cluster/")
+    try:
+        assert not is_here(spark)
+    finally:
+        hadoop.set("fs.defaultFS", before)
+
+
+def test_a_scheme_that_spark_lacks_is_named(spark):
+    assert open_checkpoint("nosuch://container@account/one") is None
+    with pytest.raises(CheckpointError, match=r"nosuch://container@account/one: .*No FileSystem for scheme"):
+        reached(spark, "nosuch://container@account/one")
+
+
+def test_what_cannot_be_read_or_written_is_named(folder, tmp_path):
+    (tmp_path / "ck").mkdir(exist_ok=True)
+    (tmp_path / "ck" / "offsets").write_text("a file")
+    with pytest.raises(CheckpointError, match=r"write offsets/0 of the checkpoint .*ck: "):
+        folder.write("offsets/0", b"")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
     folder = open_checkpoint(str(tmp_path))
     assert folder is not None
-    with pytest.raises(CheckpointError, match=r"write offsets/0 of the checkpoint .*test_what"):
-        folder.write("offsets/0", b"")
+    (tmp_path / "offsets" / "0").mkdir(parents=True)
     with pytest.raises(CheckpointError, match=r"read offsets/0 of the checkpoint"):
         folder.read("offsets/0")

@@ -1,6 +1,11 @@
-"""Queries of Spark with changelogs in an object store, on a server in the process of the test."""
+"""Queries of Spark with changelogs in an object store, on a server in the process of the test.
+
+Their checkpoints are in a folder of this machine, or in a file system that only Spark reaches.
+"""
 
 import shutil
+
+import pytest
 
 import keyed
 from keyed.changelog import ObjectStoreChangelog
@@ -10,6 +15,7 @@ from keyed.testing.changelog_conformance import state_of
 from tests.keyed.runtimes.spark.functions import count, files_source
 from tests.keyed.runtimes.spark.test_changelog import KEYS, write_files
 from tests.support.s3 import SECRET, s3_server
+from tests.support.viewfs import mounted
 
 
 def entries(changelog):
@@ -19,22 +25,28 @@ def entries(changelog):
     return {address: value for each in found for address, value in each.items()}
 
 
-def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, capfd):
+@pytest.mark.parametrize("place", ["a folder", "Spark alone"])
+def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, capfd, caplog, place):
+    at = tmp_path if place == "a folder" else mounted(spark, tmp_path)
     with s3_server() as server:
         old, new = (ObjectStoreChangelog(f"s3://bucket/{name}/count", server.options) for name in ("old", "new"))
         write_files(tmp_path, range(3))
         output = count(files_source(spark, tmp_path / "in"), parallelism=2, changelog=old)
-        assert output.run(tmp_path / "out", checkpoint=tmp_path / "ck").batches == 3
+        assert output.run(tmp_path / "out", checkpoint=f"{at}/ck").batches == 3
         # Everything is exported when the run ends, and it is what the checkpoint has.
-        assert [group.problem for group in verify(tmp_path / "ck", old, session=spark)] == ["", ""]
+        assert [group.problem for group in verify(f"{at}/ck", old, session=spark)] == ["", ""]
         shutil.rmtree(tmp_path / "ck")
 
         write_files(tmp_path, range(3, 5))
         source = files_source(spark, tmp_path / "in")
         output = count(source, parallelism=3, changelog=new, restore_from=old)
-        result = output.run(tmp_path / "out", checkpoint=tmp_path / "ck2", local_dir=tmp_path / "stores")
+        result = output.run(tmp_path / "out", checkpoint=f"{at}/ck2", local_dir=tmp_path / "stores")
         assert result.restored == keyed.Restored(2, with_position=True)
         assert [group.problem for group in verify(new)] == ["", "", ""]
+        # It goes on from its own checkpoint.
+        write_files(tmp_path, range(5, 6))
+        assert output.run(tmp_path / "out", checkpoint=f"{at}/ck2", local_dir=tmp_path / "stores").batches == 1
+        assert "no positions" not in caplog.text
 
         undisturbed = keyed.DirectoryChangelog(tmp_path / "undisturbed")
         count(source, changelog=undisturbed).run(tmp_path / "out2", checkpoint=tmp_path / "ck3")
