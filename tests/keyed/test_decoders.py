@@ -54,6 +54,7 @@ from keyed.rows import row_class
 from keyed.runtimes.local import local_position
 from keyed.runtimes.sink_folder import decode_mark, encode_mark
 from keyed.runtimes.spark.checkpoint import spark_position
+from keyed.runtimes.spark.worker import wire
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.table_declaration import TableState
 from keyed.table_state.layout import Layout
@@ -160,6 +161,10 @@ def row() -> bytes:
     return record
 
 
+PAYLOAD = wire.RowsEncoder(TABLE.schema, None).payload(
+    TABLE.combine_chunks().to_batches()[0], 1, 2, wire.mark_content(wire.TaskMark(5, False, {}))
+)
+
 #: Each decoder with something that it decodes.
 DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "key": (decode_key, encode_key(KEY)),
@@ -194,6 +199,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
         spark_position.encode_position(spark_position.SparkPosition(5, ["{}"])),
     ),
     "mark of a sink's folder": (lambda data: decode_mark(data, "here"), encode_mark(["query"])),
+    "payload": (lambda data: wire.read_payload(data).table(TABLE.schema), PAYLOAD),
     "snapshot": (MemoryCommitStore().restore, snapshot()),
     "key of a topic's record": (RecordKeys("op", "here").address, RecordKeys("op", "here").key(*CHANGES[0][:2])),
     "migrated value": (with_fields(value_codec(Pair).fingerprint, {"new": 5})[1], value_codec(Pair).encode(Pair(1))),

@@ -60,6 +60,7 @@ from keyed.transforms import Transform, schema_after
 from keyed.vectorized import combines
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, Observation
 
 
@@ -371,7 +372,7 @@ def _reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]
         chunks=None,
     )
     names = _schema_before(chain, index, number).names
-    return attrs.evolve(keyed, keys=(), columns=names, combiner=None, steps=each.steps, after=after)
+    return attrs.evolve(keyed, keys=(), columns=names, combiner=None, schema=None, steps=each.steps, after=after)
 
 
 def _keyed_reading(chain: list[Stage], index: int, number: int, wanted: Sequence[Port]) -> Reading:
@@ -403,6 +404,7 @@ def _keyed_reading(chain: list[Stage], index: int, number: int, wanted: Sequence
             chunks=None if adjacent else output_id(_index_of(chain, address[0]), address[1]),
             last=not _needed(chain, index, wanted, address),
             broadcast=each.is_broadcast,
+            schema=_packed_schema(chain, index, number),
         )
     source = each.origin
     of_source = _schema_before(chain, index, number)
@@ -433,7 +435,53 @@ def _keyed_reading(chain: list[Stage], index: int, number: int, wanted: Sequence
         chunks=None if readers[0] == index else source_id(chain[-1].sources.index(source)),
         last=readers[-1] == index,
         broadcast=each.is_broadcast,
+        schema=_packed_schema(chain, index, number),
     )
+
+
+def _packed_schema(chain: list[Stage], index: int, number: int) -> pa.Schema | None:
+    """Return the Arrow schema of the packed rows of an input; ``None`` if the function combines them.
+
+    It is an expectation, which saves sending the schema with each chunk. Rows with another schema have it with them.
+    """
+    import pyarrow as pa
+
+    stage = chain[index]
+    each = stage.inputs[number]
+    of_source = isinstance(each.origin, Source)
+    if combines(stage.function) and not (isinstance(each.origin, Source) and each.origin.ingests):
+        return None
+    columns = dict(_schema_of(chain, index, number).columns)
+    first = next(place for place, other in enumerate(stage.inputs) if other.side == each.side)
+    names = _schema_of(chain, index, first).names
+    try:
+        schema = arrow_schema(Schema(tuple((name, columns[name]) for name in names)))
+    except (KeyError, OutputDefinitionError):
+        return None
+    zone = chain[-1].source.data.sparkSession.conf.get("spark.sql.session.timeZone")
+    schema = pa.schema([pa.field(field.name, _zoned(field.type, zone)) for field in schema])
+    # The hidden column has the timestamps of rows that keyed has emitted or transformed.
+    timed = each.source.time is not None if of_source else each.event_time
+    if timed and (each.steps or not of_source):
+        schema = schema.append(pa.field(TIMESTAMP, pa.int64()))
+    return schema
+
+
+def _zoned(type_: pa.DataType, zone: str) -> pa.DataType:
+    """Return a type with its timestamps in a zone."""
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(type_) and type_.tz is not None:
+        return pa.timestamp("us", zone)
+    fields = [type_.field(place) for place in range(type_.num_fields)]
+    inner = [field.with_type(_zoned(field.type, zone)) for field in fields]
+    if pa.types.is_struct(type_):
+        return pa.struct(inner)
+    if pa.types.is_list(type_):
+        return pa.list_(inner[0])
+    if pa.types.is_map(type_):
+        return pa.map_(_zoned(type_.key_type, zone), _zoned(type_.item_type, zone))
+    return type_
 
 
 def _bad_rows(source: Source, wanted: Sequence[Port], chain: list[Stage], index: int) -> str | None:
@@ -510,7 +558,7 @@ def _packed_inputs(chain: list[Stage], index: int) -> tuple[PackedInput, ...]:
     """Return the inputs of a stage, for unpacking."""
     stage, inputs = chain[index], []
     sided = takes_two(stage.function)
-    for each in stage.inputs:
+    for number, each in enumerate(stage.inputs):
         is_source = isinstance(each.origin, Source)
         time: Any = each.source.time if is_source else TIMESTAMP if each.event_time else None
         if time is not None and each.steps:
@@ -523,6 +571,7 @@ def _packed_inputs(chain: list[Stage], index: int) -> tuple[PackedInput, ...]:
                 each.side if sided else None,
                 each.is_broadcast,
                 _index_of(chain, each.origin.stage.name) if isinstance(each.origin, Port) and each.counts else None,
+                _packed_schema(chain, index, number),
             )
         )
     return tuple(inputs)

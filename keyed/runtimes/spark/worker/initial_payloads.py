@@ -8,17 +8,16 @@ from typing import Any
 from keyed.engine.initial_rows import InitialEntry, entries_of
 from keyed.runtimes.initial_frames import cut
 from keyed.runtimes.spark.group_ids import group_ids
-from keyed.runtimes.spark.worker.wire import HEAD, encode_payload
+from keyed.runtimes.spark.worker.wire import RowsEncoder, read_payload
 
 _STATE = b"keyed_state"
 
 
 def read_initial(payloads: list[bytes], keys: tuple[str, ...], operator: str) -> Iterator[InitialEntry]:
     """Yield the entries in the payloads of a key group, in the order of the frames' partitions."""
-    import pyarrow as pa
-
-    for payload in sorted(payloads, key=lambda payload: HEAD.unpack_from(payload)[1:]):
-        table = pa.ipc.open_stream(pa.py_buffer(payload).slice(HEAD.size)).read_all()
+    found = map(read_payload, payloads)
+    for payload in sorted(found, key=lambda payload: (payload.source, payload.position)):
+        table = payload.table(None)
         name = (table.schema.metadata or {}).get(_STATE)
         yield from entries_of(table, None if name is None else name.decode(), keys, operator)
 
@@ -49,7 +48,7 @@ def packing_of(
                 rows = part.replace_schema_metadata(metadata).combine_chunks().to_batches()[0]
                 arrays: list[Any] = [
                     pa.array([ids[index]], pa.int32()),
-                    pa.array([encode_payload(b"R", partition, position, rows)], pa.binary()),
+                    pa.array([RowsEncoder(rows.schema, None).payload(rows, partition, position)], pa.binary()),
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, names=["keygroup", "payload"])
 

@@ -27,11 +27,13 @@ from keyed.runtimes.spark.worker.wire import (
     NOTE,
     TIMESTAMP,
     GroupMark,
+    RowsEncoder,
     TaskMark,
     chunk_note,
     chunk_prefix,
     encode_mark,
-    encode_payload,
+    encode_note,
+    mark_content,
     read_chunk,
 )
 from keyed.runtimes.transforming import TransformedRows, transformed
@@ -73,6 +75,7 @@ class Reading:
         side: The side of the operator.
         steps: Transformations of the rows.
         after: The packing of their results, which are keyed; this reading then has no keys.
+        schema: The expected Arrow schema of the packed rows, which the key groups have, too.
     """
 
     operator: str
@@ -92,6 +95,7 @@ class Reading:
     side: int = 0
     steps: tuple[Transform, ...] = ()
     after: Reading | None = None
+    schema: pa.Schema | None = None
 
 
 @attrs.frozen
@@ -155,12 +159,12 @@ class _Task:
                 self._take(batch)
                 if out.payloads:
                     yield out.flush()
-        for part in self.parts:
-            (part.after or part).cut()
         if self._seen:
             mark = TaskMark(None, self._end, self._upstream, passed=self._passed, starts_run=self._starts_run)
-            for filled in [part.mark(mark) for part in self.parts] or [mark]:
-                out.to_all(encode_mark(filled))
+            for part in self.parts:
+                part.finish(mark)
+            if not self.parts:
+                out.to_all(encode_mark(mark))
         if out.payloads:
             yield out.flush()
 
@@ -221,15 +225,25 @@ class _Packed:
     def forward(self, note: bytes) -> None:
         """Send a note through a key group; the groups share this work."""
         group = self._ids[(self._source + self._position) % len(self._ids)]
-        self.payloads.append((group, encode_payload(b"N", self._source, self._position, note)))
+        self.payloads.append((group, encode_note(self._source, self._position, note)))
         self._position += 1
 
-    def rows(self, chunks: Iterable[tuple[int, Any]], number: int) -> None:
-        """Send rows of an input to their key groups, given by index."""
+    def rows(self, chunks: Iterable[tuple[int, Any]], reading: Reading, mark: TaskMark | None = None) -> None:
+        """Send rows of an input to their key groups, given by index, and to all groups the task's mark after them."""
+        content = b"" if mark is None else mark_content(mark)
+        left, schema, encoder = set(self._ids), None, None
         for index, chunk in chunks:
-            payload = encode_payload(b"R", self._source, self._position, chunk, number)
-            self.payloads.append((self._ids[index], payload))
+            if encoder is None or chunk.schema != schema:
+                # Combined rows may have columns that depend on them, which the reader refuses.
+                schema = chunk.schema
+                encoder = RowsEncoder(schema, reading.schema, reading.input)
+            group = self._ids[index]
+            self.payloads.append((group, encoder.payload(chunk, self._source, self._position, content)))
+            left.discard(group)
         self._position += 1
+        if mark is not None:
+            payload = encode_mark(mark)
+            self.payloads += [(group, payload) for group in self._ids if group in left]
 
     def to_all(self, payload: bytes) -> None:
         """Send a payload to every key group."""
@@ -253,6 +267,13 @@ class _Rows:
         self._bad = ""
         #: The results of its transformations.
         self.after = None if reading.after is None else _Rows(reading.after, out)
+
+    def finish(self, mark: TaskMark) -> None:
+        """Send the rest of the rows, and the mark of this input."""
+        last = self.after or self
+        # Combining changes the counts of the mark.
+        chunks = last.cut()
+        self._out.rows(chunks, last.reading, self.mark(mark))
 
     def mark(self, mark: TaskMark) -> TaskMark:
         """Return a task's mark with the counts and timestamps of this input."""
@@ -292,7 +313,7 @@ class _Rows:
         self._bytes += batch.nbytes
         enough = reading.combiner is None and self._rows >= _ROWS_PER_GROUP * self._out.parallelism
         if enough or self._bytes >= _MAX_BYTES:
-            self.cut()
+            self._out.rows(self.cut(), reading)
 
     def keep_chunk(self, note: bytes) -> None:
         """Keep the rows of a chunk, with the hash of their keys and their timestamps."""
@@ -420,13 +441,13 @@ class _Rows:
         time = self.reading.time
         return "" if time is None else unit_warning(_highest(row.column(time), time))
 
-    def cut(self) -> None:
-        """Cut the collected rows into one chunk per key group."""
+    def cut(self) -> list[tuple[int, Any]]:
+        """Cut the collected rows into one chunk per key group, given by index."""
         import numpy as np
         import pyarrow as pa
 
         if not self._buffer:
-            return
+            return []
         reading = self.reading
         names = [*reading.columns, TIMESTAMP] if reading.time == TIMESTAMP else list(reading.columns)
         table = pa.Table.from_batches(self._buffer)
@@ -434,8 +455,7 @@ class _Rows:
         parallelism = self._out.parallelism
         if reading.broadcast:
             [chunk] = table.select(names).combine_chunks().to_batches()
-            self._out.rows(((group, chunk) for group in range(parallelism)), reading.input)
-            return
+            return [(group, chunk) for group in range(parallelism)]
         hashes = table.column(reading.hash).to_numpy().view("uint64")
         batch = table.select(names).combine_chunks().to_batches()[0]
         if parallelism == 1:
@@ -446,12 +466,12 @@ class _Rows:
             order: Any = np.argsort(groups, kind="stable")
             batch = batch.take(pa.array(order))
             bounds = [0, *np.cumsum(np.bincount(groups, minlength=parallelism)).tolist()]
-        chunks = (
+        chunks = [
             (index, self._combined(batch.slice(start, end - start)))
             for index, (start, end) in enumerate(pairwise(bounds))
             if end > start
-        )
-        self._out.rows(((index, chunk) for index, chunk in chunks if chunk.num_rows), reading.input)
+        ]
+        return [(index, chunk) for index, chunk in chunks if chunk.num_rows]
 
     def _combined(self, rows: Any) -> Any:
         reading = self.reading

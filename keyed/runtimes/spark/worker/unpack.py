@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from struct import error as struct_error
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -20,7 +19,7 @@ from keyed.engine.batch import Batch, Chunk
 from keyed.engine.channels import ChannelId, Upstream
 from keyed.engine.merged_chunks import merged_chunks
 from keyed.errors import OutputDefinitionError
-from keyed.runtimes.spark.worker.wire import HEAD, TIMESTAMP, decode_mark, read_stream
+from keyed.runtimes.spark.worker.wire import TIMESTAMP, Payload, read_payload
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +35,7 @@ class PackedInput:
         side: The side of a function of two streams; ``None`` for a function of one stream.
         broadcast: True if every key group gets the rows, which have no key.
         stage: Index of the stage whose output it is, if the watermark depends on that stage.
+        schema: The expected Arrow schema of the packed rows, which the packer has, too.
     """
 
     keys: tuple[str, ...]
@@ -43,6 +43,7 @@ class PackedInput:
     side: int | None = None
     broadcast: bool = False
     stage: int | None = None
+    schema: pa.Schema | None = None
 
 
 @attrs.define(eq=False)
@@ -50,7 +51,7 @@ class Incoming:
     """Input of a key group in one micro-batch.
 
     Attributes:
-        chunks: Arrow buffers of rows by the number of their input, in order.
+        chunks: Payloads of rows by the number of their input, in order.
         notes: Notes to be forwarded, in order.
         highest: Highest timestamp over all tasks by channel, for channels with rows.
         clock: Processing time, milliseconds.
@@ -64,7 +65,7 @@ class Incoming:
     """
 
     clock: int
-    chunks: dict[int, list[Any]] = attrs.field(factory=dict)
+    chunks: dict[int, list[Payload]] = attrs.field(factory=dict)
     notes: list[bytes] = attrs.field(factory=list)
     highest: dict[ChannelId, int] = attrs.field(factory=dict)
     end: bool = False
@@ -82,40 +83,36 @@ def read_payloads(payloads: Iterable[bytes], clock: int) -> Incoming:
     Args:
         payloads: The payloads.
         clock: Processing time of the batch, milliseconds.
-    """
-    import pyarrow as pa
 
-    chunks: list[tuple[int, int, int, Any]] = []
+    Raises:
+        CorruptionError: A payload is damaged.
+    """
+    chunks: list[Payload] = []
     notes: list[tuple[int, int, bytes]] = []
     incoming = Incoming(clock)
-    for payload in payloads:
-        kind = payload[:1]
-        if kind == b"M":
-            mark = decode_mark(payload)
-            partitions = mark.partitions
-            if partitions is None:
-                partitions = {} if mark.max_timestamp is None else {"": mark.max_timestamp}
-            for name, highest in partitions.items():
-                channel = mark.input, name
-                incoming.highest[channel] = max(highest, incoming.highest.get(channel, highest))
-            incoming.end = incoming.end or mark.end
-            incoming.starts_run = incoming.starts_run or mark.starts_run
-            incoming.upstream.update(mark.upstream)
-            incoming.passed.update(mark.passed)
-            incoming.rows_bad += mark.rows_bad
-            incoming.rows_combined += mark.rows_combined
-            incoming.bad = incoming.bad or mark.bad
+    for each in map(read_payload, payloads):
+        if each.kind == b"N":
+            notes.append((each.source, each.position, bytes(each.content)))
+        elif each.kind != b"M":
+            chunks.append(each)
+        mark = each.mark
+        if mark is None:
             continue
-        try:
-            _, number, source, position = HEAD.unpack_from(payload)
-        except struct_error:
-            raise AssertionError(f"a packed payload starts with {payload[:16]!r}") from None
-        if kind == b"R":
-            chunks.append((number, source, position, pa.py_buffer(payload).slice(HEAD.size)))
-        else:
-            notes.append((source, position, payload[HEAD.size :]))
-    for number, _, _, chunk in sorted(chunks, key=lambda item: item[:3]):
-        incoming.chunks.setdefault(number, []).append(chunk)
+        partitions = mark.partitions
+        if partitions is None:
+            partitions = {} if mark.max_timestamp is None else {"": mark.max_timestamp}
+        for name, highest in partitions.items():
+            channel = mark.input, name
+            incoming.highest[channel] = max(highest, incoming.highest.get(channel, highest))
+        incoming.end = incoming.end or mark.end
+        incoming.starts_run = incoming.starts_run or mark.starts_run
+        incoming.upstream.update(mark.upstream)
+        incoming.passed.update(mark.passed)
+        incoming.rows_bad += mark.rows_bad
+        incoming.rows_combined += mark.rows_combined
+        incoming.bad = incoming.bad or mark.bad
+    for each in sorted(chunks, key=lambda each: (each.input, each.source, each.position)):
+        incoming.chunks.setdefault(each.input, []).append(each)
     incoming.notes = [note for _, _, note in sorted(notes)]
     return incoming
 
@@ -165,7 +162,7 @@ def batch_of(
         return batch
     read = [(incoming.chunks[number], inputs[number]) for number in sorted(incoming.chunks)]
     if vectorized:
-        tables = [(partial(_read, chunks), each) for chunks, each in read]
+        tables = [(partial(_read, chunks, each), each) for chunks, each in read]
         sides = [[part for part in tables if (part[1].side or 0) == side] for side in (0, 1)]
         batch.table, batch.table2 = (partial(_table, side, by_time=by_time) for side in sides)
         return batch
@@ -206,10 +203,10 @@ def forwarded_batch(
     return batch
 
 
-def _read(chunks: Iterable[Any]) -> Any:
+def _read(chunks: Iterable[Payload], packed: PackedInput) -> Any:
     import pyarrow as pa
 
-    tables = [read_stream(chunk) for chunk in chunks]
+    tables = [chunk.table(packed.schema) for chunk in chunks]
     try:
         return pa.concat_tables(tables)
     except pa.ArrowInvalid as error:
@@ -234,13 +231,13 @@ def _table(read: Sequence[tuple[Callable[[], pa.Table], PackedInput]], *, by_tim
     return in_time_order(table) if by_time else table
 
 
-def _merged(read: Sequence[tuple[list[Any], PackedInput]], *, by_time: bool) -> Callable[[], Iterable[Chunk]]:
+def _merged(read: Sequence[tuple[list[Payload], PackedInput]], *, by_time: bool) -> Callable[[], Iterable[Chunk]]:
     """Return the rows of inputs for a row function."""
     if not read:
         return tuple
     if len(read) == 1 and read[0][1].side is None:
-        return _rows(_read(read[0][0]), read[0][1], by_time=by_time)
-    parts = [(_rows(_read(chunks), each, by_time=by_time), each.side) for chunks, each in read]
+        return _rows(_read(*read[0]), read[0][1], by_time=by_time)
+    parts = [(_rows(_read(chunks, each), each, by_time=by_time), each.side) for chunks, each in read]
     timed = by_time and read[0][1].time is not None
     return lambda: merged_chunks([(chunks(), side) for chunks, side in parts], by_time=timed)
 

@@ -3,14 +3,23 @@
 A *packed row* is what the packer sends to a key group: the group's id, a payload and, added by the plan, the
 processing time of the batch.
 
-    R | input (u8) | 0 (6 bytes) | source (u32) | position (u32) | Arrow IPC stream, lz4
+    R | head | schema of the rows, or nothing | record batch, lz4 | mark, or nothing
                                                                 rows of one group, in arrival order
-    N | 0 (7 bytes) | source (u32) | position (u32) | note      a note that the group passes on as it is
-    M | msgpack of `TaskMark`                                   once per task, the same to every group
+    S | head | Arrow IPC stream | mark, or nothing              the same, for rows with dictionaries
+    N | head | note                                             a note that the group passes on as it is
+    M | crc32 (u32) | mark                                      the mark of a task without rows for the group
+
+    head: input (u8) | 0 (u16) | source (u32) | position (u32) | length of the schema (u32) | length of the mark (u32)
+          | length of the record batch before compression (u32) | crc32 (u32), of the payload without this number
 
 All integers are little-endian. ``input`` is the number of the stage's input, ``source`` the packing task's partition,
-and ``position`` counts its payloads, so that the group can restore the same order in every run of the batch. The zeros
-align uncompressed numbers to multiples of 8, so that Arrow reads them in place.
+and ``position`` counts its payloads, so that the group can restore the same order in every run of the batch.
+
+A record batch is Arrow's encapsulated message. Its schema is a part of the plan (`Reading.schema`). Rows with another
+schema, such as those that a function has combined, have it with them, as Arrow's message of a schema.
+
+Every task with rows sends every group one mark for each of its inputs: msgpack of the fields of a `TaskMark`, in
+order, without trailing defaults. It is at the end of the last rows for the group, if there are any.
 
 A *note* is a row of a stage's output that is not data; it is in the column ``NOTE``, which is null in rows of data.
 
@@ -24,14 +33,18 @@ a source with several readers is its number, ``s0``. There is a mark for each op
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable
+from functools import lru_cache
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from struct import error as struct_error
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 import msgspec
 
 from keyed.engine.channels import Upstream
+from keyed.errors import CorruptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,8 +54,13 @@ TIMESTAMP, HASH, NOTE = "__keyed_timestamp", "__keyed_hash", "__keyed_note"
 #: The columns of packed rows. pandas does not accept names that start with an underscore.
 PACKED = "keygroup int, payload binary"
 
-HEAD = Struct("<cB6xII")
+_HEAD = Struct("<cB2xIIIII")
+_CRC = Struct("<I")
+_CONTENT = _HEAD.size + _CRC.size
 _LENGTH = Struct("<H")
+#: The compression of record batches. They are copied half a dozen times in the JVM, which costs more than compression.
+#: A message is compressed as a whole: compression of each of its buffers takes three times as long for few rows.
+_LZ4: Literal["lz4_raw"] = "lz4_raw"
 
 
 @attrs.frozen
@@ -128,24 +146,204 @@ class GroupMark:
 
 
 def encode_mark(mark: TaskMark) -> bytes:
-    """Return the payload of a task's mark."""
-    return b"M" + msgspec.msgpack.encode(mark)
+    """Return the payload of a task's mark without rows."""
+    content = mark_content(mark)
+    return b"M" + _CRC.pack(zlib.crc32(content, zlib.crc32(b"M"))) + content
 
 
-_decode_mark = msgspec.msgpack.Decoder(TaskMark).decode
+def mark_content(mark: TaskMark) -> bytes:
+    """Return a task's mark as the end of a payload of rows."""
+    values = {name: getattr(mark, name) for name in _NAMES}
+    for name in ("upstream", "passed"):
+        values[name] = {index: (each.watermark, each.idle) for index, each in values[name].items()}
+    for name in reversed(_NAMES):
+        if name not in _LEFT_OUT or values[name] != _LEFT_OUT[name]:
+            break
+        del values[name]
+    return msgspec.msgpack.encode(list(values.values()))
 
 
-def decode_mark(payload: bytes) -> TaskMark:
-    """Return the mark in a payload."""
-    return _decode_mark(memoryview(payload)[1:])
+_NAMES = tuple(TaskMark.__annotations__)
+#: Values of the last fields that are not sent.
+_LEFT_OUT: dict[str, Any] = {
+    "rows_bad": 0,
+    "rows_combined": 0,
+    "input": 0,
+    "partitions": None,
+    "starts_run": False,
+    "passed": {},
+    "bad": "",
+}
 
 
-def encode_payload(
-    kind: bytes, source: int, position: int, content: bytes | pa.RecordBatch, input_number: int = 0
-) -> bytes:
-    """Return a payload of rows (``R``, with their Arrow batch) or of a note (``N``)."""
-    head = HEAD.pack(kind, input_number, source, position)
-    return head + content if isinstance(content, bytes) else write_stream(content, head)
+def _decode_mark(content: bytes | memoryview) -> TaskMark:
+    try:
+        found = dict(zip(_NAMES, msgspec.msgpack.decode(content), strict=False))
+        for name in ("upstream", "passed"):
+            found[name] = {index: Upstream(*each) for index, each in found.get(name, {}).items()}
+        return TaskMark(**found)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise _damaged(f"a mark is malformed: {error}") from error
+
+
+@attrs.frozen
+class Payload:
+    """A decoded payload.
+
+    Attributes:
+        kind: ``R`` or ``S`` for rows, ``N`` for a note, ``M`` for a mark alone.
+        input: Number of the input of the rows.
+        source: Partition of the packing task.
+        position: Its position among the payloads of the task.
+        content: The rows or the note.
+        mark: The mark of the task, if it has one.
+        schema: The schema that the rows have with them, as bytes.
+        size: Length of the record batch before compression.
+    """
+
+    kind: bytes
+    input: int = 0
+    source: int = 0
+    position: int = 0
+    content: memoryview | bytes = b""
+    mark: TaskMark | None = None
+    schema: bytes = b""
+    size: int = 0
+
+    def table(self, schema: pa.Schema | None) -> pa.Table:
+        """Return the rows.
+
+        Args:
+            schema: Their schema in the plan.
+
+        Raises:
+            CorruptionError: The rows are damaged, or have another schema.
+        """
+        import pyarrow as pa
+
+        try:
+            if self.kind == b"S":
+                return read_stream(pa.py_buffer(self.content))
+            schema = _read_schema(self.schema) if self.schema else schema
+            assert schema is not None, "rows without a schema arrived, and the plan has none for them"
+            message = _codec().decompress(self.content, decompressed_size=self.size)
+            batch = pa.ipc.read_record_batch(message, schema)
+        except (pa.ArrowException, OSError, EOFError) as error:
+            raise _damaged(f"rows of task {self.source} are malformed: {error}") from error
+        return pa.Table.from_batches([batch])
+
+
+def read_payload(payload: bytes) -> Payload:
+    """Decode a payload.
+
+    Raises:
+        CorruptionError: It is damaged.
+    """
+    kind = payload[:1]
+    try:
+        if kind == b"M":
+            (crc,), content = _CRC.unpack_from(payload, 1), memoryview(payload)[1 + _CRC.size :]
+            _check(crc, zlib.crc32(content, zlib.crc32(b"M")))
+            return Payload(b"M", mark=_decode_mark(content))
+        kind, number, source, position, schema, mark, size = _HEAD.unpack_from(payload)
+        (crc,) = _CRC.unpack_from(payload, _HEAD.size)
+    except struct_error:
+        raise _damaged(f"{len(payload)} bytes are too short for a payload") from None
+    view = memoryview(payload)
+    content = view[_CONTENT:]
+    _check(crc, zlib.crc32(content, zlib.crc32(view[: _HEAD.size])))
+    if kind not in (b"R", b"S", b"N"):
+        raise _damaged(f"a payload is of the unknown kind {kind!r}")
+    end = len(content) - mark
+    return Payload(
+        kind,
+        number,
+        source,
+        position,
+        content[schema:end],
+        _decode_mark(content[end:]) if mark else None,
+        bytes(content[:schema]),
+        size,
+    )
+
+
+def _check(crc: int, found: int) -> None:
+    if crc != found:
+        raise _damaged("the checksum of a payload does not match")
+
+
+def _damaged(problem: str) -> CorruptionError:
+    return CorruptionError(problem, where="the rows that Spark has shuffled to a key group")
+
+
+def encode_note(source: int, position: int, note: bytes) -> bytes:
+    """Return the payload of a note."""
+    return _payload(_HEAD.pack(b"N", 0, source, position, 0, 0, 0), note)
+
+
+class RowsEncoder:
+    """Encodes rows of one schema.
+
+    Args:
+        schema: The schema.
+        planned: The schema that the reader expects; rows of another one have it with them.
+        number: Number of the input.
+    """
+
+    def __init__(self, schema: pa.Schema, planned: pa.Schema | None, number: int = 0) -> None:
+        self._number = number
+        self._as_stream = any(_has_dictionary(type_) for type_ in schema.types)
+        known = (
+            planned is not None
+            and not schema.metadata
+            # Columns that have no nulls are of another schema, but are encoded in the same way.
+            and (schema.names, schema.types) == (planned.names, planned.types)
+        )
+        self._schema = b"" if known or self._as_stream else schema.serialize().to_pybytes()
+
+    def payload(self, rows: pa.RecordBatch, source: int, position: int, mark: bytes = b"") -> bytes:
+        """Return the payload of rows.
+
+        Args:
+            rows: The rows.
+            source: Partition of the packing task.
+            position: Number of the payload in the task.
+            mark: The mark that follows them, from `mark_content`.
+        """
+        if self._as_stream:
+            kind, size, content = b"S", 0, write_stream(rows)
+        else:
+            message = rows.serialize()
+            kind, size, content = b"R", message.size, _codec().compress(message, asbytes=True)
+        head = _HEAD.pack(kind, self._number, source, position, len(self._schema), len(mark), size)
+        return _payload(head, self._schema, content, mark)
+
+
+def _payload(head: bytes, *parts: bytes) -> bytes:
+    content = b"".join(parts)
+    return b"".join((head, _CRC.pack(zlib.crc32(content, zlib.crc32(head))), content))
+
+
+def _has_dictionary(type_: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(type_):
+        return True
+    return any(_has_dictionary(type_.field(place).type) for place in range(type_.num_fields))
+
+
+@lru_cache(maxsize=1)
+def _codec() -> Any:
+    import pyarrow as pa
+
+    return pa.Codec(_LZ4)
+
+
+@lru_cache(maxsize=64)
+def _read_schema(schema: bytes) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.ipc.read_schema(pa.py_buffer(schema))
 
 
 def output_id(stage: int, tag: str | None) -> str:
@@ -188,7 +386,6 @@ def write_stream(batch: pa.RecordBatch, head: bytes = b"") -> bytes:
 
     sink = pa.BufferOutputStream()
     sink.write(head)
-    # It is copied half a dozen times in the JVM, which costs more than compression.
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)

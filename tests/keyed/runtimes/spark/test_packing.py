@@ -19,10 +19,10 @@ from keyed.runtimes.spark.worker.wire import (
     NOTE,
     TIMESTAMP,
     GroupMark,
+    RowsEncoder,
     TaskMark,
     chunk_note,
     encode_mark,
-    encode_payload,
     output_id,
     read_chunk,
 )
@@ -391,8 +391,8 @@ def test_two_inputs_are_merged_by_time_whatever_order_their_chunks_come_in():
         return pa.table({key: list(keys), time: pa.array(times)}).to_batches()[0]
 
     left, right = [rows("k", "t", "ab", [1, 4]), rows("k", "t", "a", [2])], [rows("other", "u", "ab", [2, 3])]
-    payloads = [encode_payload(b"R", 1, position, batch) for position, batch in enumerate(left)]
-    payloads += [encode_payload(b"R", 0, position, batch, 1) for position, batch in enumerate(right)]
+    payloads = [RowsEncoder(batch.schema, None).payload(batch, 1, position) for position, batch in enumerate(left)]
+    payloads += [RowsEncoder(batch.schema, None, 1).payload(batch, 0, position) for position, batch in enumerate(right)]
     inputs = [PackedInput(("k",), "t", 0), PackedInput(("other",), "u", 1)]
     for order in (payloads, payloads[::-1]):
         batch = batch_of(read_payloads(order, 0), inputs, by_time=True, reached={})
