@@ -19,6 +19,9 @@ from tests.support.kafka import ADDRESS, Broker, NoBroker
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
 
+# Imports and collection make hardly any garbage: the collector runs again when they are done.
+gc.disable()
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
     from pyspark.sql import SparkSession
@@ -92,9 +95,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector all that was imported: it looks at it again and again otherwise."""
+    """Exempt all that was imported from garbage collection, which would look at it again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroDeserializer
-from confluent_kafka.serialization import MessageField, SerializationContext
 
 import keyed
 from keyed.errors import DefinitionError, QueryFailed, SinkError
@@ -130,6 +127,10 @@ def test_spark_writes_each_row_once(spark, kafka, topic, tmp_path):
 
 
 def test_values_in_avro_are_registered_and_read_by_others(kafka, topic):
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.avro import AvroDeserializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
     with schema_registry() as registry:
         sink = KafkaSink(topic, bootstrap=kafka, key="user", value=Avro(AVRO, registry=registry.url))
         writer = TopicWriter(sink, ["q"])

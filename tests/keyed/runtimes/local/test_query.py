@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -189,6 +188,8 @@ class Everything(KeyedProcessFunction):
 
 
 def test_all_kinds_of_sources_give_the_same():
+    import polars as pl
+
     values = [{"k": f"k{i % 3}", "ts": (i * 7) % 20, "v": i} for i in range(30)]
     sources = {
         "list": lambda: values,
