@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from keyed.errors import DefinitionError
 from keyed.shown import shows_options
@@ -12,6 +12,8 @@ from keyed.shown import shows_options
 MIN_TIMESTAMP = -(2**63)
 #: The watermark at the end of input (Flink's ``Watermark.MAX_WATERMARK``).
 MAX_TIMESTAMP = 2**63 - 1
+#: Timestamps that are read as times in messages: 1973 to 5138. Lesser numbers are those of tests.
+_FIRST_READ, _LAST_READ = 10**11, 10**14
 
 Duration = int | timedelta
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -30,6 +32,22 @@ def instant_of(milliseconds: int) -> datetime:
         OverflowError: It is outside the range of Python's datetimes.
     """
     return _EPOCH + timedelta(milliseconds=milliseconds)
+
+
+def clock_text(clock: int) -> str:
+    """Return a watermark or processing time as text: milliseconds and their time, ``none`` or ``end of input``."""
+    if clock in (MIN_TIMESTAMP, MAX_TIMESTAMP):
+        return "none" if clock < 0 else "end of input"
+    try:
+        time = instant_of(clock)
+    except OverflowError:
+        return str(clock)
+    return f"{clock} ({time.replace(tzinfo=None).isoformat(sep=' ', timespec='milliseconds')} UTC)"
+
+
+def time_text(number: Any) -> str:
+    """Return the text of a number that may be a timestamp: with its time if it is one of 1973 to 5138."""
+    return clock_text(number) if type(number) is int and _FIRST_READ <= number < _LAST_READ else str(number)
 
 
 def milliseconds_of(duration: Duration, parameter: str, *, least: int = 0) -> int:

@@ -13,12 +13,13 @@ import msgspec
 
 from keyed.changelog.model import batch_id
 from keyed.cli.command import Command, check_checkpoint, session_for
-from keyed.cli.shown_rows import clock_text, print_rows
+from keyed.cli.shown_rows import namespace_text, print_rows
 from keyed.codec.state_schema import is_shown_as_another, shown_tables
 from keyed.content.addresses import key_of, state_id_of
 from keyed.content.contents import content_blocks
 from keyed.content.table_entries import entries_of
 from keyed.content.table_entries import tables_of as converters_of
+from keyed.durations import clock_text
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.errors import OperatorChanged
@@ -224,11 +225,15 @@ def _run(arguments: argparse.Namespace) -> int:
         print_rows([{"state": state, **about} for state, about in operator.states.items()])
         print("counters: " + ", ".join(f"{counter} {count}" for counter, count in operator.counters.items() if count))
         if arguments.key is not None:
-            timers = {"state": _TIMERS}.items()
-            print_rows(
-                row | {"value": clock_text(row["value"])} if timers <= row.items() else row for row in operator.entries
-            )
+            print_rows(map(_readable, operator.entries))
     return int(arguments.key is not None and not any(operator.entries for operator in found.values()))
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry with its times as text."""
+    if row["state"] == _TIMERS:
+        return row | {"value": clock_text(row["value"])}
+    return row | {"about": namespace_text(row["about"])}
 
 
 COMMANDS = (

@@ -1,4 +1,4 @@
-"""Human-readable rows: a table with aligned columns, and clocks as numbers with their times."""
+"""Human-readable rows: a table with aligned columns."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_of
+from keyed.durations import time_text
 from keyed.tables.json_values import as_json
-
-#: Numbers that probably are times in milliseconds: 1973 to 5138.
-_FIRST_TIME, _LAST_TIME = 10**11, 10**14
 
 
 def print_rows(rows: Iterable[dict[str, Any]]) -> None:
@@ -27,22 +24,11 @@ def print_rows(rows: Iterable[dict[str, Any]]) -> None:
         sys.stdout.write(text.rstrip() + "\n")
 
 
-def clock_text(clock: int) -> str:
-    """Return a watermark or processing time as text: milliseconds and their time, or ``none``."""
-    if clock in (MIN_TIMESTAMP, MAX_TIMESTAMP):
-        return "none" if clock < 0 else "end of input"
-    try:
-        time = instant_of(clock)
-    except OverflowError:
-        return str(clock)
-    return f"{clock} ({time.replace(tzinfo=None).isoformat(sep=' ', timespec='milliseconds')} UTC)"
-
-
 def namespace_text(namespace: Any) -> Any:
     """Return a human-readable namespace: a number that may be a time in milliseconds is shown with that time."""
     if isinstance(namespace, tuple):
         return ", ".join(_text(namespace_text(part)) for part in namespace)
-    return clock_text(namespace) if type(namespace) is int and _FIRST_TIME <= namespace < _LAST_TIME else namespace
+    return time_text(namespace) if type(namespace) is int else namespace
 
 
 def _text(value: Any) -> str:

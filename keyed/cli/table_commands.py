@@ -14,8 +14,9 @@ import attrs
 
 from keyed.cli.command import CHANGELOG, Command, add_groups, add_settings, changelog_of, check_tables_folder
 from keyed.cli.places import CHANGELOGS, Place, check_place
-from keyed.cli.shown_rows import clock_text, namespace_text, print_rows
+from keyed.cli.shown_rows import namespace_text, print_rows
 from keyed.cli.stdout import check_reader
+from keyed.durations import clock_text
 from keyed.errors import DefinitionError, GroupUnavailable
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables import StateTable, StateTables, open_tables, read_tables
@@ -170,7 +171,10 @@ def _row_maker(table: StateTable, *, is_json: bool) -> Callable[[Entry], dict[st
     def row(entry: Entry) -> dict[str, Any]:
         if schema.kind != "window":
             found = attrs.asdict(entry, recurse=False)
-            return found if is_json else found | {"namespace": namespace_text(entry.namespace)}
+            if is_json:
+                return found
+            expires = None if entry.expires is None else clock_text(entry.expires)
+            return found | {"namespace": namespace_text(entry.namespace), "expires": expires}
         keys = entry.key if isinstance(entry.key, tuple) and len(names) > 1 else (entry.key,)
         return dict(zip(names or ("key",), keys, strict=True)) | window_row(schema, entry)
 

@@ -28,7 +28,7 @@ from struct import Struct
 from typing import Any
 
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
-from keyed.durations import MAX_TIMESTAMP
+from keyed.durations import MAX_TIMESTAMP, time_text
 from keyed.errors import CorruptionError
 
 #: The encoded value of a null map entry, and of a version that is a deletion, for every type.
@@ -200,7 +200,7 @@ def describe_entry(prefix: bytes, sub: bytes, states: dict[str, Any]) -> str:
     number = state_id_of(prefix)
     if number is None:
         domain = "event-time" if prefix[0] == TIMER_EVENT else "processing-time"
-        which = f"timer {decode_key(sub[1:])!r}" if sub[0] else f"timer at {decode_time(sub, 1)}"
+        which = f"timer {decode_key(sub[1:])!r}" if sub[0] else f"timer at {time_text(decode_time(sub, 1))}"
         return f"{domain} {which} of key {key!r}"
     name, kind = f"number {number}", ""
     for state_name, state in states.items():

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from keyed.codec.snapshots import UNCHANGING
 from keyed.context import Context, TimerService
-from keyed.durations import MAX_TIMESTAMP
+from keyed.durations import MAX_TIMESTAMP, time_text
 from keyed.engine.batch import Batch
 from keyed.engine.broadcasting import Broadcasting
 from keyed.engine.engine_context import EngineContext, EngineTimerService
@@ -282,14 +282,14 @@ class Driver:
             raise error
         if self._broadcast is not None and self._broadcast.running is not None:
             (element,) = self._broadcast.running
-            call = f"process_broadcast_element of element {shown(element)}, timestamp {scope.timestamp}"
+            call = f"process_broadcast_element of element {shown(element)}, timestamp {time_text(scope.timestamp)}"
         elif self._ending:
             call = "on_batch_end"
         elif context.domain is None:
-            call = f"{self._call} of element {shown(self._element)}, timestamp {scope.timestamp}"
+            call = f"{self._call} of element {shown(self._element)}, timestamp {time_text(scope.timestamp)}"
         else:
             named = f" {shown(context.name)}" if context.name is not None else ""
-            call = f"on_timer of {context.domain.value} timer{named} at {scope.timestamp}"
+            call = f"on_timer of {context.domain.value} timer{named} at {time_text(scope.timestamp)}"
         where = f"operator {self._spec.name!r}, {call}, key {shown(scope.key)}"
         raise_at(where, error, _remedy(error, self._function, self._element) or _of_none(error, self._function, scope))
 

@@ -10,7 +10,7 @@ import attrs
 from keyed.broadcast import BroadcastState
 from keyed.codec.snapshots import snapshot
 from keyed.context import Timer
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, time_text
 from keyed.engine.batch import Emitted
 from keyed.engine.output_copies import OutputCopies
 from keyed.engine.return_values import check_return_value
@@ -38,8 +38,8 @@ def _check_end_of_input(timestamp: int) -> int:
     """
     if check_timestamp(timestamp) != MAX_TIMESTAMP:
         raise DefinitionError(
-            f"an event-time timer at {timestamp} would wait for ever, because the rows of the stream have no "
-            "timestamps; give keyed.stream(..., timestamp=...), or register_processing_time_timer; "
+            f"an event-time timer at {time_text(timestamp)} would wait for ever, because the rows of the "
+            "stream have no timestamps; give keyed.stream(..., timestamp=...), or register_processing_time_timer; "
             "keyed.MAX_TIMESTAMP is the end of the input"
         )
     return timestamp

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.durations import time_text
 from keyed.engine.batch import Batch, EmittedTables
 from keyed.engine.changes import Changes
 from keyed.engine.driver import raise_at
@@ -151,7 +152,7 @@ class VectorizedWork:
                 self._call(f"{call} of {rows} rows", process)
                 context._late = None
             scope.watermark = watermark
-            self._call(f"on_watermark({watermark})", lambda: function.on_watermark(watermark, context))
+            self._call(f"on_watermark at {time_text(watermark)}", lambda: function.on_watermark(watermark, context))
             registry.flush(changes)
         finally:
             registry.deactivate()

@@ -15,6 +15,7 @@ import attrs
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects import changelog_at
 from keyed.codec.keys import encode_key
+from keyed.durations import clock_text, time_text
 from keyed.errors import DefinitionError
 from keyed.functions import Function
 from keyed.global_tables import GlobalTable
@@ -103,7 +104,7 @@ class KeyedTestHarness(DrivenFunction, Shown):
         self.reload_tables()
 
     def __repr__(self) -> str:
-        parts = [f"watermark {self._watermark}", f"processing time {self._processing_time}"]
+        parts = [f"watermark {clock_text(self._watermark)}", f"processing time {time_text(self._processing_time)}"]
         for name in self.state_names:
             for namespace in (None, *self.namespaces(name)):
                 state = self.state(name, namespace)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from keyed.durations import Duration, milliseconds_of
+from keyed.durations import Duration, milliseconds_of, time_text
 from keyed.errors import DefinitionError
 from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
 from keyed.operators import check_parallelism, check_store
@@ -767,7 +767,7 @@ def _contents_by_key(harness: KeyedTestHarness) -> dict[str, Any]:
             for key, state in harness.state(name, namespace).items():
                 held.setdefault(key, []).append(f"{name} {state!r}{where}")
     for timer in harness.pending_timers():
-        held.setdefault(timer.key, []).append(f"timer at {timer.timestamp}")
+        held.setdefault(timer.key, []).append(f"timer at {time_text(timer.timestamp)}")
     many = {key: harness.state_entries(key) + len(harness.pending_timers(key)) for key in held}
     return {"by key": {key: (many[key], entries) for key, entries in held.items()}}
 

@@ -16,6 +16,7 @@ import attrs
 
 from keyed.changelog.model import Changelog, batch_id, sequence_of
 from keyed.changelog.objects import changelog_at
+from keyed.durations import time_text
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.functions import Function
 from keyed.kafka_source import KafkaSource
@@ -142,7 +143,7 @@ def _seen(harness: KeyedTestHarness) -> dict[str, dict[str, Any]]:
             for key, value in harness.state(name, namespace).items():
                 states[f"state {name}[{key!r}]{where}"] = value
     timers = Counter(
-        f"timer {'' if timer.name is None else f'{timer.name!r} '}of {timer.key!r} at {timer.timestamp}, "
+        f"timer {'' if timer.name is None else f'{timer.name!r} '}of {timer.key!r} at {time_text(timer.timestamp)}, "
         f"{timer.domain.value}"
         for timer in harness.pending_timers()
     )

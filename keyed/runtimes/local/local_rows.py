@@ -20,7 +20,7 @@ from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unre
 from keyed.codec.keys import encode_key, is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.codec.snapshots import UNCHANGING, snapshot
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_ms
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_ms, time_text
 from keyed.engine.batch import Chunk
 from keyed.engine.channels import ChannelId
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, RowError, TimestampError
@@ -467,8 +467,9 @@ def _refuse(source: Source, operator: str, element: Any, key: Any, timestamp: in
             f"milliseconds or a datetime with a time zone; {_conversion(source, element)}{BAD_ROW_REMEDY}"
         )
     raise TimestampError(
-        f"operator {operator!r}: timestamp {timestamp} of {shown(element)} is more than {source.max_ahead_ms} ms ahead "
-        f"of the processing time{unit_warning(timestamp)}; {BAD_ROW_REMEDY}, or give another max_ahead="
+        f"operator {operator!r}: timestamp {time_text(timestamp)} of {shown(element)} is more than "
+        f"{source.max_ahead_ms} ms ahead of the processing time{unit_warning(timestamp)}; "
+        f"{BAD_ROW_REMEDY}, or give another max_ahead="
     )
 
 

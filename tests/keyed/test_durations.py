@@ -1,0 +1,65 @@
+"""Timestamps as people read them: in errors, on the command line, and in what a harness shows of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+import keyed
+from keyed.cli.main import main
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, clock_text, time_text
+from keyed.errors import UserFunctionError
+from keyed.testing import KeyedTestHarness
+
+AT = 1_700_000_000_000
+AS_TIME = "1700000000000 (2023-11-14 22:13:20.000 UTC)"
+
+
+def test_numbers_that_may_be_timestamps_are_shown_with_their_times():
+    assert time_text(AT) == clock_text(AT) == AS_TIME
+    assert [time_text(number) for number in (7, None, AT * 1000, True)] == ["7", "None", f"{AT * 1000}", "True"]
+    assert [clock_text(clock) for clock in (MIN_TIMESTAMP, MAX_TIMESTAMP)] == ["none", "end of input"]
+    assert clock_text(7) == "7 (1970-01-01 00:00:00.007 UTC)"
+    assert clock_text(10**17) == str(10**17)
+
+
+class Fails(keyed.KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_event_time_timer(ctx.timestamp())
+        assert value == "fine", "no good"
+
+    def on_timer(self, timestamp, ctx):
+        raise ValueError("no good")
+
+
+def test_the_place_of_an_error_and_the_repr_of_a_harness_have_times():
+    with KeyedTestHarness(Fails()) as harness:
+        with pytest.raises(UserFunctionError) as caught:
+            harness.process("bad", AT)
+        assert f"process_element of element 'bad', timestamp {AS_TIME}" in str(caught.value)
+    with KeyedTestHarness(Fails()) as harness:
+        harness.process("fine", AT)
+        harness.advance_watermark(AT - 1)
+        assert "watermark 1699999999999 (2023-11-14 22:13:19.999 UTC)" in repr(harness)
+        with pytest.raises(UserFunctionError, match="on_timer of event_time timer at") as caught:
+            harness.advance_watermark(AT)
+        assert AS_TIME in str(caught.value)
+
+
+class Kept(keyed.KeyedProcessFunction):
+    seen = keyed.ValueState(int, ttl=keyed.StateTtl(3_600_000, time_domain=keyed.TimeDomain.EVENT_TIME))
+
+    def process_element(self, value, ctx):
+        self.seen.update(1)
+        self.seen.namespace((0, ctx.timestamp())).update(2)
+
+
+def test_ends_of_life_and_namespaces_are_printed_as_times(tmp_path, capsys):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    kept = keyed.stream([{"k": "a", "t": AT}], timestamp="t").key_by("k").process(Kept(), changelog=changelog)
+    kept.run(checkpoint=tmp_path / "checkpoint", drain=False)
+    assert main(["scan", str(tmp_path / "log"), "seen"]) == 0
+    out = capsys.readouterr().out
+    assert AS_TIME in out
+    assert "(2023-11-14 23:13:" in out
+    assert main(["inspect", str(tmp_path / "checkpoint"), "--key", "a"]) == 0
+    assert f"0, {AS_TIME}" in capsys.readouterr().out
