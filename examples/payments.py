@@ -37,7 +37,7 @@ def per_customer(payments: Any, log: keyed.Changelog) -> keyed.Output:
 
 
 def main(folder: str) -> None:
-    """Run it, and ask for its table."""
+    """Run the job and query its table."""
     path = Path(folder)
     log = keyed.DirectoryChangelog(path / "log")
     per_customer(PAYMENTS, log).run(checkpoint=path / "checkpoint", drain=False)

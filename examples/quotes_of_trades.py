@@ -13,7 +13,7 @@ import pandas as pd
 import keyed
 from keyed.joins import AsOfJoin
 
-#: A quote that is older than this, in milliseconds, is none.
+#: Maximal age of a quote, in milliseconds.
 TOLERANCE = 5_000
 
 
@@ -58,7 +58,7 @@ def main() -> None:
     if found != dict(zip(zip(merged["symbol"], merged["time"], strict=True), prices, strict=True)):
         raise SystemExit("the join differs from pandas.merge_asof")
     with_quote = sum(price is not None for price in found.values())
-    print(f"{len(found)} trades, {with_quote} with a quote, as pandas.merge_asof has them")
+    print(f"{len(found)} trades, {with_quote} with a quote; pandas.merge_asof agrees")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The last reading of each sensor, by arrival and by time: the effect of late data on a cache of latest values.
 
-By arrival it is ksqlDB's ``LATEST_BY_OFFSET``: a reading that comes late replaces a newer one. By time it does not.
+By arrival, as with ksqlDB's ``LATEST_BY_OFFSET``, a late reading replaces a newer one. By time it does not.
 
     python -m examples.recency_cache FOLDER
 """
@@ -35,7 +35,7 @@ def latest(readings: Any, log: keyed.Changelog) -> keyed.Output:
 
 
 def main(folder: str) -> None:
-    """Run it, and ask for its table."""
+    """Run the job and query its table."""
     path = Path(folder)
     log = keyed.DirectoryChangelog(path / "log")
     latest(READINGS, log).run(checkpoint=path / "checkpoint", rows_per_batch=2, drain=False)

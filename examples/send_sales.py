@@ -1,4 +1,4 @@
-"""Sends the sales that `examples.top_n` makes up to a Kafka topic, as JSON: ``{"product": ..., "at": ...}``.
+"""Sends the sales that `examples.top_n` generates to a Kafka topic, as JSON: ``{"product": ..., "at": ...}``.
 
 Run it with ``python -m examples.send_sales --help``.
 """
@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="brokers, separated by commas")
     result.add_argument("--topic", default="sales", help="the topic (default: %(default)s)")
     result.add_argument("--rows", type=int, default=100_000, help="number of sales (default: %(default)s)")
-    result.add_argument("--seed", type=int, default=1, help="their seed (default: %(default)s)")
+    result.add_argument("--seed", type=int, default=1, help="seed of the generator (default: %(default)s)")
     result.add_argument("--a-second", type=float, default=1_000, help="number per second (default: %(default)s)")
     return result
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The command line, without the program's name.
 
     Returns:
-        The exit status: 0, or 1 where the brokers do not take them.
+        The exit status: 0, or 1 if the brokers do not accept them.
     """
     options = parser().parse_args(arguments)
     (sales,) = (chunk.rows for chunk in Sales(options.rows, options.seed).chunks())
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"send_sales: {options.bootstrap}: {error}", file=sys.stderr)
         return 1
     if left:
-        print(f"send_sales: {options.bootstrap} did not take {left:,} of {options.rows:,} sales", file=sys.stderr)
+        print(f"send_sales: {options.bootstrap} did not accept {left:,} of {options.rows:,} sales", file=sys.stderr)
     return int(left > 0)
 
 

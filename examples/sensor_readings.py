@@ -38,7 +38,7 @@ def averages(readings: Any, log: keyed.Changelog) -> keyed.Output:
 
 
 def main(folder: str) -> None:
-    """Run it, and ask for its table."""
+    """Run the job and query its table."""
     path = Path(folder)
     log = keyed.DirectoryChangelog(path / "log", compaction_lag=0, auto_compact=False)
 

@@ -2,8 +2,8 @@
 
 An aircraft that leaves New York and is back for its next departure within a gap is on the same *rotation*. For each
 rotation: when it began and ended, how many flights it had, how many airports it served and in which order, and its
-worst delay. Flights arrive in the order in which they departed and carry their scheduled time, so they are in disorder
-by up to a day; the watermark waits for that.
+worst delay. Flights arrive in the order in which they departed and carry their scheduled time, so they are out of
+order by up to a day; the watermark has this delay.
 
     python -m examples.sessions                     on Spark
     python -m examples.sessions --runtime local     in this process, without Java
@@ -62,7 +62,7 @@ def rotations(source: Any, gap_hours: int = 12) -> keyed.Output:
     """Return the rotations of each aircraft.
 
     Args:
-        source: Rows as `read_flights` gives them: an Arrow table, or a Spark DataFrame of it.
+        source: Rows of `read_flights`: an Arrow table, or a Spark DataFrame of it.
         gap_hours: An aircraft that stays away for longer begins a new rotation.
     """
     return (
@@ -85,7 +85,7 @@ def rotations(source: Any, gap_hours: int = 12) -> keyed.Output:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the longest rotations. Returns 0, or 2 where the data or Java is missing."""
+    """Print the longest rotations. Returns 0, or 2 if the data or Java is missing."""
     parser = argparse.ArgumentParser(prog="python -m examples.sessions", description="Rotations of aircraft.")
     parser.add_argument("--runtime", choices=("spark", "local"), default="spark", help="what runs it")
     parser.add_argument("--gap-hours", type=int, default=12, help="a longer absence begins a new rotation")

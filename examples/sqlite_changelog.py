@@ -1,7 +1,7 @@
 """A changelog in a SQLite database: an example of a third-party changelog.
 
-`python -m examples.sqlite_changelog counts.db` runs a counter whose every change goes there, one row for a commit, and
-resumes from the database alone.
+`python -m examples.sqlite_changelog counts.db` runs a counter, records its changes in the database, one row per
+commit, and resumes from the database alone.
 `keyed.testing.changelog_conformance` has the contract of changelogs.
 """
 
@@ -37,7 +37,7 @@ _CONTENT: RecordFormat[Any] = RecordFormat(b"KSQB", 1, list[tuple[int, msgspec.R
 
 @attrs.frozen
 class SqliteChangelog:
-    """A `keyed.Changelog` in one database file. Data only: it is sent to where the key groups run.
+    """A `keyed.Changelog` in one database file. It holds data only, because it is sent to the workers.
 
     Args:
         path: The file; the first batch creates it.
@@ -124,7 +124,7 @@ class SqliteChangelog:
 
 @attrs.frozen
 class Group:
-    """The log of one key group, for those who write and those who read it."""
+    """The log of one key group, for writers and readers."""
 
     log: SqliteChangelog
     log_id: str
@@ -173,7 +173,7 @@ class Group:
                 yield self._marker(sequence, marker), blocks
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is open."""
 
 
 class Count(keyed.KeyedProcessFunction):
@@ -182,13 +182,13 @@ class Count(keyed.KeyedProcessFunction):
     count = keyed.ValueState(int, default=0)
 
     def process_element(self, value: str, ctx: keyed.Context) -> Iterator[tuple[str, int]]:
-        """Give the key and how often it has come."""
+        """Yield the key and its count."""
         self.count.update(self.count.value() + 1)
         yield value, self.count.value()
 
 
 def main(path: str) -> None:
-    """Count twice, the second time from the state in the database."""
+    """Run the counter twice; the second run restores the state from the database."""
     words = keyed.stream(["to", "be", "or", "not", "to", "be"]).key_by(str)
     print(words.process(Count(), changelog=SqliteChangelog(path)).run(rows_per_batch=2, drain=False).values)
     more = keyed.stream(["to", "be", "or", "not", "to", "be", "is"]).key_by(str)

@@ -1,4 +1,4 @@
-"""The queries by name, and how one is run."""
+"""The queries by name, and a function that runs one."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def run(
         on_progress: Called after each batch.
 
     Raises:
-        NexmarkError: There is no such query, or a folder is not one of events, or not one of its results.
+        NexmarkError: There is no such query, the source has no events, or the target has other files.
     """
     if name not in QUERIES:
         raise NexmarkError(f"{name!r} is not a query; there are {', '.join(QUERIES)}")

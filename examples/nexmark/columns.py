@@ -23,7 +23,7 @@ class Columns(VectorizedFunction):
     """Emits the columns that a function returns.
 
     Args:
-        function: Returns the columns of the output for those of a batch.
+        function: Returns the columns of the output for the columns of a batch.
     """
 
     def __init__(self, function: Callable[[pa.Table], pa.Table]) -> None:

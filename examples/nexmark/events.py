@@ -24,9 +24,9 @@ from examples.nexmark.generator import AUCTION, BID, PERSON, SCHEMA, SIDE_INPUT
 from examples.nexmark.nexmark_errors import NexmarkError
 
 _TYPES = {"person": PERSON, "auction": AUCTION, "bid": BID}
-#: A column of each struct that is never null in it.
+#: A column of each struct that is never null.
 _IDS = {"person": "id", "auction": "id", "bid": "auction"}
-#: Spark takes no time without a zone for an event time, and its casts would read it in the zone of the session.
+#: Spark does not accept a time without a zone as event time, and its casts would use the zone of the session.
 _SPARK_MILLISECONDS = (
     "unix_date(CAST({0} AS DATE)) * 86400000L + hour({0}) * 3600000 + minute({0}) * 60000 + "
     "CAST(extract(SECOND FROM {0}) * 1000 AS BIGINT)"
@@ -76,8 +76,8 @@ class Events:
 
         Args:
             columns: The columns to read.
-            derive: Returns further columns of a batch, with those that it got.
-            derived: The columns that are kept of them, as DDL.
+            derive: Returns a batch with further columns.
+            derived: The further columns to keep, as DDL.
         """
         return self._stream("bid", columns, derive=derive, derived=derived)
 
@@ -85,7 +85,7 @@ class Events:
         """Return the side table.
 
         Raises:
-            NexmarkError: The folder has none, or the file is not one.
+            NexmarkError: The folder has no side table, or the file is damaged.
         """
         path = self.folder / SIDE_INPUT
         try:
@@ -135,7 +135,7 @@ class Events:
         files = self.files()
         times = [file.stat().st_mtime_ns // 1_000_000 for file in files]
         reader = self.spark.readStream.schema(self.spark.read.parquet(str(files[0])).schema)
-        # Spark reads files in the order of their modification. If that is not the order of events, all are one batch.
+        # Spark reads files by modification time. If that is not the order of events, one batch reads all.
         if all(earlier < later for earlier, later in pairwise(times)):
             reader = reader.option("maxFilesPerTrigger", 1)
         frame = reader.option("pathGlobFilter", "*.parquet").parquet(str(self.folder))

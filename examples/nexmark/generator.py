@@ -26,7 +26,7 @@ PERSON, AUCTION, BID = 0, 1, 2
 BASE_TIME = 1_436_918_400_000
 FIRST_ID = 1000
 FIRST_CATEGORY = 10
-#: Events of one turn, and of these the people and auctions at its start.
+#: Events of one round, and the people and auctions at its start.
 TURN, PEOPLE, AUCTIONS = 50, 1, 3
 SIDE_INPUT = "side_input.csv"
 SIDE_ROWS = 10_000
@@ -73,11 +73,11 @@ class Generator:
     Attributes:
         events: Number of events.
         rate: Events a second of event time.
-        seed: Seed of everything random.
+        seed: Seed of all random choices.
         disorder_ms: Milliseconds by which an event may follow one with a later time; 0 for events in order.
 
     Raises:
-        NexmarkError: A parameter is out of its range.
+        NexmarkError: A parameter is out of range.
     """
 
     events: int
@@ -259,13 +259,13 @@ def _prices(rng: np.random.Generator, count: int) -> Ints:
 
 
 def _padding(rng: np.random.Generator, count: int, length: int) -> Any:
-    """Return texts of a length, give or take a fifth."""
+    """Return texts of about a length, at most a fifth more or less."""
     fifth = length // 5
     return _letters(rng, length + rng.integers(-fifth, fifth + 1, count))
 
 
 def _letters(rng: np.random.Generator, lengths: Ints) -> Any:
-    """Return texts of random small letters."""
+    """Return texts of random lower-case letters."""
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     letters = rng.integers(97, 123, ends[-1], dtype=np.uint8)
     return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends.tobytes()), pa.py_buffer(letters.tobytes()))

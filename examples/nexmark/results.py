@@ -54,7 +54,7 @@ def partitioned(folder: Path, output: keyed.Output) -> Callable[[Any, int], None
 
 
 def claim(folder: Path, query: str, *, resumes: bool) -> None:
-    """Make the folder of a query's results.
+    """Create the folder of a query's results.
 
     Args:
         folder: The folder.

@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The command line, without the program's name.
 
     Returns:
-        The exit status: 0, or 1 where the data, a folder or the query fails.
+        The exit status: 0, or 1 if the data, a folder or the query fails.
     """
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -170,12 +170,12 @@ def _source(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Dat
         return Topic(options.bootstrap, options.topic, options.item_column, options.time_column)
     if options.source == "sales":
         if options.dataset is not None:
-            parser.error("--dataset says something about another source than --source sales")
+            parser.error("--dataset cannot be combined with another --source")
         return Sales(options.rows, options.seed)
     if options.dataset is None:
         given = [name for name, value in columns.items() if value is not None]
         if given:
-            parser.error(f"{given[0]} says something about --dataset, which is not given")
+            parser.error(f"{given[0]} needs --dataset")
         return Flights()
     missing = [name for name, value in columns.items() if value is None]
     if missing:
@@ -192,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     what = parser.add_argument_group("what is computed")
-    what.add_argument("--n", type=_number(1), default=10, help="items a window; ties by name (default: %(default)s)")
+    what.add_argument("--n", type=_number(1), default=10, help="items per window; ties by name (default: %(default)s)")
     what.add_argument(
         "--window-minutes",
         type=_number(1),
@@ -205,7 +205,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_number(0),
         default=60,
         metavar="MINUTES",
-        help="how long a window waits for rows that come late: the watermark stays this far behind the newest event "
+        help="how long a window waits for late rows: the watermark stays this far behind the newest event "
         "time; 1440 waits for every flight (default: %(default)s)",
     )
     made = parser.add_argument_group("the source")
@@ -213,11 +213,11 @@ def _parser() -> argparse.ArgumentParser:
         "--source",
         choices=("flights", "sales", "kafka"),
         default="flights",
-        help="flights: those from New York, or the file of --dataset; sales: made up, with popular products, a daily "
+        help="flights: those from New York, or the file of --dataset; sales: generated, with popular products, a daily "
         "rhythm, bursts and late events; kafka: a topic of JSON, followed until Ctrl-C (default: flights)",
     )
     made.add_argument("--rows", type=_number(1), default=1_000_000, help="with --source sales (default: 1000000)")
-    made.add_argument("--seed", type=_number(0), default=1, help="with --source sales: the same rows (default: 1)")
+    made.add_argument("--seed", type=_number(0), default=1, help="with --source sales: seed of the rows (default: 1)")
     made.add_argument("--bootstrap", metavar="HOST:PORT", help="with --source kafka: brokers, separated by commas")
     made.add_argument(
         "--topic",
@@ -230,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="with --source kafka: a setting of Spark, such as spark.jars=... for a connector that is there already",
+        help="with --source kafka: a setting of Spark, such as spark.jars=... for an existing connector",
     )
     data = parser.add_argument_group("your own file instead of the flights; rows arrive in the order of the file")
     data.add_argument("--dataset", type=Path, metavar="FILE", help="a .parquet, .csv (with a header) or .csv.gz file")
@@ -254,7 +254,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_number(1),
         default=20_000,
         metavar="ROWS",
-        help="rows a micro-batch (default: %(default)s)",
+        help="rows per micro-batch (default: %(default)s)",
     )
     how.add_argument(
         "--runtime",
@@ -269,7 +269,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_number(0),
         default=60,
         metavar="SECONDS",
-        help="seconds over which the rows arrive; 0 is as fast as they are processed (default: %(default)s)",
+        help="seconds over which the rows arrive; 0: as fast as possible (default: %(default)s)",
     )
     page.add_argument("--headless", action="store_true", help="no page and no pace, as without a terminal")
     return parser

@@ -1,9 +1,9 @@
-"""The rows as Parquet files in order of arrival, which a streaming source reads one file a micro-batch.
+"""The rows as Parquet files in order of arrival, of which a streaming source reads one per micro-batch.
 
 ``<folder>/part-000000.parquet`` and so on, each with ``rows_per_batch`` rows, and ``_arrivals.json`` with their number
-(Spark's file source skips names that begin with an underscore). Spark takes files in the order of their times of
-change, so these rise by a second a file. The folder is written under another name and renamed when it is complete: it
-is there whole or not at all, and a later run goes on with the same files.
+(Spark's file source skips names that begin with an underscore). Spark reads files in the order of their
+modification times, which increase by a second per file. The folder is written under another name and renamed when it
+is complete, so it never exists in part; a later run continues with the same files.
 """
 
 from __future__ import annotations

@@ -23,20 +23,20 @@ class PortTaken(Exception):
 
 
 class Dashboard:
-    """Serves the page from the moment on when the job has written its first batch, until it is closed.
+    """Serves the page from the first batch of the job until it is closed.
 
     Args:
         changelogs: The changelogs of the job's operators.
         folder: Folder for the tables.
-        port: Port at which the page is served, on loopback.
-        rows: Rows that the job will read, if that is known.
+        port: Port of the page, on loopback.
+        rows: Rows that the job will read, if known.
         title: Heading of the page.
 
     Attributes:
-        address: Where the page is.
+        address: The address of the page.
 
     Raises:
-        PortTaken: Something else listens there.
+        PortTaken: Another program listens at the port.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Dashboard:
         self._pace = [*self._pace[-9:], (time.monotonic(), rows_read(progress))]
 
     def wait(self) -> None:
-        """Wait until it is closed."""
+        """Wait until the dashboard is closed."""
         self._closing.wait()
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         self._closing.set()
         self._thread.join()
 
@@ -80,7 +80,7 @@ class Dashboard:
     def _serve_or_tell(self) -> None:
         try:
             self._serve()
-        except Exception as error:  # noqa: BLE001 - the job goes on: its results do not hang on the page
+        except Exception as error:  # noqa: BLE001 - the job continues: its results do not depend on the page
             print(f"top_n: there is no page: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         finally:
             self._closing.set()
@@ -92,7 +92,7 @@ class Dashboard:
                     tables = stack.enter_context(keyed.tables.open_tables(self._changelogs, self._folder))
                     break
                 except keyed.errors.ChangelogError:
-                    # The job has not begun yet.
+                    # The job has not started yet.
                     self._closing.wait(0.2)
             else:
                 return

@@ -1,6 +1,6 @@
 """The counted data: the flights, or a user's CSV or Parquet file.
 
-Whatever the data is, the job sees rows of two columns in the order in which they arrive: ``item`` (text) and
+The job always gets rows of two columns in the order of their arrival: ``item`` (text) and
 ``event_time`` (a timestamp, UTC). Files are read piece by piece.
 """
 
@@ -47,7 +47,7 @@ class Dataset(Protocol):
 
     @property
     def about(self) -> str:
-        """Description of the data, for people."""
+        """Human-readable description of the data."""
         ...
 
     @property
@@ -64,7 +64,7 @@ class Dataset(Protocol):
         """Return the identity of the data as plain JSON.
 
         Raises:
-            DatasetError: The data cannot be read at all: a missing file or column.
+            DatasetError: The data cannot be read: a file or column is missing.
         """
         ...
 
@@ -72,7 +72,7 @@ class Dataset(Protocol):
         """Read the data.
 
         Raises:
-            DatasetError: A row cannot be understood.
+            DatasetError: A row cannot be parsed.
         """
         ...
 
@@ -96,13 +96,13 @@ class Flights:
 
 @attrs.frozen
 class Sales:
-    """Sales of products, made up from a seed.
+    """Sales of products, generated from a seed.
 
-    Some products are popular, evenings are busy, offers make bursts of two hours, and some sales are late.
+    Some products are popular, evenings are busy, offers cause bursts of two hours, and some sales are late.
 
     Args:
-        rows: How many.
-        seed: What they are made from: the same seed gives the same rows.
+        rows: Number of sales.
+        seed: The same seed gives the same rows.
     """
 
     rows: int
@@ -149,8 +149,8 @@ class FileDataset:
     Args:
         path: A file whose name ends in ``.parquet``, ``.csv`` or ``.csv.gz``; CSV has a header line.
         time_column: Event time: a timestamp or date, ISO 8601 text, or an integer in milliseconds since the epoch.
-            Without a time zone it is taken as UTC.
-        item_column: What is counted; taken as text.
+            UTC if it has no time zone.
+        item_column: The counted column, read as text.
     """
 
     path: Path
@@ -160,7 +160,7 @@ class FileDataset:
 
     @property
     def about(self) -> str:
-        """The file and the column that is counted."""
+        """The file and the counted column."""
         return f"{self.path}, by {self.item_column}"
 
     @property
@@ -190,7 +190,7 @@ class FileDataset:
         }
 
     def chunks(self) -> Iterator[Chunk]:
-        """Return the file, piece by piece."""
+        """Yield the file, piece by piece."""
         first = 0
         try:
             with self._open(self.time_column, self.item_column) as source:
@@ -307,6 +307,6 @@ def utc_times(column: pa.Array[Any]) -> pa.Array[Any]:
         return pc.cast(pc.cast(column, pa.timestamp("ms", tz="UTC")), utc)
     if pa.types.is_date(column.type):
         column = pc.cast(column, pa.timestamp("us"))
-    # Of times finer than a microsecond the rest is cut off. Inside, a timestamp without a zone is that of UTC.
+    # Times are truncated to microseconds. Arrow stores a timestamp without a zone as UTC.
     cut = pc.cast(column, pa.timestamp("us", tz=getattr(column.type, "tz", None)), safe=False)
     return pc.cast(pc.cast(cut, pa.int64()), utc)

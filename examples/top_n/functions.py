@@ -1,11 +1,11 @@
 """The two keyed functions of the job: count per item and window, then rank the items of each window.
 
 A tumbling window by hand is a value per window and an event-time timer at the window's last millisecond. A window is
-``[start, end)``; its timer stands at ``end - 1``, because a watermark of ``end - 1`` says that no row before ``end``
-is missing.
+``[start, end)``; its timer is set to ``end - 1``, because at a watermark of ``end - 1`` no row before ``end`` is
+missing.
 
-What has been counted and ranked is kept for a while, for those who ask for it while the job runs: the states `history`
-and `ranking` are what the page shows, as state tables.
+Counts and rankings are kept for a while, so that they can be queried while the job runs: the page shows the states
+`history` and `ranking`, as state tables.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ LATE = OutputTag("late")
 #: Rows without an item or a time, which are counted as ``rows_bad``.
 BAD = OutputTag("bad")
 
-#: How long results can be asked for, in processing time.
+#: How long results can be queried, in processing time.
 _KEPT = StateTtl(days=30)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @attrs.frozen
 class WindowCount:
-    """The number of occurrences of an item in a window."""
+    """The number of rows of an item in a window."""
 
     window_start: datetime
     window_end: datetime
@@ -41,7 +41,7 @@ class WindowCount:
 
 @attrs.frozen
 class Ranked:
-    """An item's place in a window, from 1."""
+    """The rank of an item in a window, from 1."""
 
     window_start: datetime
     window_end: datetime
@@ -53,7 +53,7 @@ class Ranked:
 class CountByItem(KeyedProcessFunction):
     """Counts the rows of each item in tumbling windows; emits a `WindowCount` when a window ends.
 
-    Rows come in disorder, so several windows of an item are open at once: each has its count in a namespace of its
+    Rows are out of order, so several windows of an item are open at once: each has its count in a namespace of its
     own. A row whose window has fired goes to `LATE`.
 
     Args:
@@ -77,10 +77,10 @@ class CountByItem(KeyedProcessFunction):
             return
         count = self.count.namespace(last)
         count.update(count.value() + 1)
-        timers.register_event_time_timer(last)  # one per key and time, however often it is registered
+        timers.register_event_time_timer(last)  # registering it again has no effect
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[WindowCount]:
-        """Emit the count of the window that ends here, and forget it."""
+        """Emit the count of the window that ends now, and clear it."""
         count = self.count.namespace(timestamp)
         start, end = _time(timestamp + 1 - self.window_ms), _time(timestamp + 1)
         yield WindowCount(start, end, ctx.get_current_key(), count.value())
@@ -89,13 +89,13 @@ class CountByItem(KeyedProcessFunction):
 
 
 class RankPerWindow(KeyedProcessFunction):
-    """Collects the counts of a window (the key is its start and end); emits the ``n`` highest when all are there.
+    """Collects the counts of a window (the key is its start and end); emits the ``n`` highest when it has all.
 
     A count has the timestamp of the timer that emitted it, the window's last millisecond. The watermark of this
     operator passes it only after that of every task of the operator before: then no count is missing.
 
     Args:
-        n: Number of items a window; items with equal counts stand in the order of their names.
+        n: Number of items per window; items with equal counts are ordered by name.
     """
 
     counts = MapState(str, int)
@@ -105,14 +105,14 @@ class RankPerWindow(KeyedProcessFunction):
         self.n = n
 
     def process_element(self, value: Any, ctx: Context) -> None:
-        """Keep an item's count."""
+        """Store an item's count."""
         timestamp = ctx.timestamp()
         assert timestamp is not None
         self.counts.put(value.item, value.count)
         ctx.timer_service().register_event_time_timer(timestamp)
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Ranked]:
-        """Emit the ranking, and forget the counts."""
+        """Emit the ranking, and clear the counts."""
         start, end = ctx.get_current_key()
         highest = heapq.nsmallest(self.n, self.counts.items(), key=lambda entry: (-entry[1], entry[0]))
         ranking = [Ranked(start, end, rank, item, count) for rank, (item, count) in enumerate(highest, start=1)]

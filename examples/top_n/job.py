@@ -1,4 +1,4 @@
-"""The chain of streams, and the runs of it: on Spark, or in this process.
+"""The chain of streams, and its runs: on Spark, or in this process.
 
 The chain is the same for both; only the source differs.
 """
@@ -27,11 +27,11 @@ class Settings:
     """Settings of the job.
 
     Attributes:
-        n: Items a window.
+        n: Items per window.
         window_minutes: Length of a window.
         delay_minutes: How far the watermark stays behind the newest event time.
-        rows_per_batch: Rows a micro-batch.
-        runtime: What runs the job.
+        rows_per_batch: Rows per micro-batch.
+        runtime: The runtime of the job.
     """
 
     n: int
@@ -48,8 +48,8 @@ def top_n(
 
     Args:
         source: Rows with ``item`` and ``event_time``: a streaming DataFrame, an Arrow table, or any other source.
-        settings: What to compute.
-        changelog: Gives the changelog of an operator.
+        settings: Settings of the job.
+        changelog: Returns the changelog of an operator.
 
     Returns:
         The rankings, and the late rows.
@@ -75,10 +75,10 @@ def run_on_spark(
 
     Args:
         arrivals: The rows.
-        settings: What to compute.
-        workspace: Where everything is.
+        settings: Settings of the job.
+        workspace: The folders of the job.
         on_progress: Called after each batch.
-        pace: Seconds that all arrivals take; 0 is as fast as they can be processed.
+        pace: Seconds over which the rows arrive; 0 is as fast as possible.
 
     Raises:
         keyed.KeyedError: The query failed, or Spark cannot be started.
@@ -124,7 +124,7 @@ def run_locally(
 
 
 def rows_read(progress: keyed.Progress | None) -> int:
-    """Return rows that the job has read until now, earlier runs included."""
+    """Return the number of rows that the job has read, including earlier runs."""
     return 0 if progress is None else progress.metrics.get(COUNT, {}).get("rows_in", 0)
 
 

@@ -31,13 +31,13 @@ def progress_line(progress: keyed.Progress, total: int | None) -> str:
 
 
 def read_results(folder: Path) -> pa.Table:
-    """Return all rows of a Parquet folder; a table without columns where there is no file."""
+    """Return all rows of a Parquet folder; a table without columns if it has no file."""
     files = sorted(folder.glob("*.parquet"))
     return pa.concat_tables(pq.read_table(path) for path in files) if files else pa.table({})
 
 
 def rows_in(folder: Path) -> int:
-    """Return the number of rows of a Parquet folder; reads the footers only."""
+    """Return the number of rows of a Parquet folder; only footers are read."""
     return sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
 
 
@@ -46,7 +46,7 @@ def table_lines(top: pa.Table, windows: int = 4) -> Iterator[str]:
 
     Args:
         top: Rows of `examples.top_n.functions.Ranked`.
-        windows: How many windows.
+        windows: Number of windows.
 
     Yields:
         Lines of text.

@@ -1,8 +1,8 @@
 """The job over a Kafka topic of JSON: rankings, late rows and changelogs go back to topics of their own.
 
 Of a topic ``sales`` these are ``sales-top``, ``sales-late``, ``sales-count-by-item-changelog`` and
-``sales-rank-per-window-changelog``. Spark writes results at least once: their keys, the window and the rank, say what a
-later record replaces.
+``sales-rank-per-window-changelog``. Spark writes results at least once: a later record replaces an earlier one with
+the same key, which is the window and the rank.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Topic:
     Args:
         bootstrap: Addresses of brokers, ``host:port``, separated by commas.
         name: The topic.
-        item_column: The field that is counted, as text.
+        item_column: The counted field, as text.
         time_column: The field with the event time: ISO 8601 text, or an integer in milliseconds since the epoch.
     """
 
@@ -43,7 +43,7 @@ class Topic:
 
     @property
     def about(self) -> str:
-        """The topic and the field that is counted."""
+        """The topic and the counted field."""
         return f"topic {self.name} at {self.bootstrap}, by {self.item_column}"
 
     @property
@@ -52,11 +52,11 @@ class Topic:
         return f"values of {self.item_column}"
 
     def identity(self) -> dict[str, Any]:
-        """Return the identity of the data; the brokers may move."""
+        """Return the identity of the data, without the brokers, which may move."""
         return {"topic": self.name, "item_column": self.item_column, "time_column": self.time_column}
 
     def check(self) -> None:
-        """Ask the brokers for the topic.
+        """Check that the brokers have the topic.
 
         Raises:
             DatasetError: There is no such topic, or no broker answers.
@@ -97,7 +97,7 @@ class Topic:
         """Return a sink that writes rows as JSON to a topic beside this one.
 
         Args:
-            suffix: What is put behind the name.
+            suffix: Suffix of the name.
             key: SQL of the records' key.
         """
 
@@ -126,11 +126,11 @@ def run_over_topic(
 
     Args:
         topic: The topic.
-        settings: What to compute.
-        workspace: Where the checkpoint is.
+        settings: Settings of the job.
+        workspace: The folders of the job.
         on_progress: Called after each batch.
         config: Settings of Spark. Without ``spark.jars`` and ``spark.jars.packages`` Spark fetches its own connector.
-        goes_on: Whether to wait for more until the program is stopped; otherwise it ends with what is there.
+        goes_on: Whether to wait for more records until the program is stopped, instead of ending with the last one.
 
     Raises:
         keyed.KeyedError: The query failed, or Spark cannot be started.

@@ -1,16 +1,16 @@
 """The output folder: its layout, and the check that a run may use it.
 
-    DIR/job.json     what is computed from which data; written first, and compared by every later run
+    DIR/job.json     settings and data of the job; written first, and compared by every later run
     DIR/arrivals/    the rows in order of arrival, see `arrivals`
-    DIR/checkpoint/  where the query stands (or the folder of --checkpoint)
+    DIR/checkpoint/  the state of the query (or the folder of --checkpoint)
     DIR/top/         results: window_start, window_end, rank, item, count
     DIR/late/        late rows: item, event_time
     DIR/changelog/   every change of the state of both functions
     DIR/tables/      that state as tables, for the page
     DIR/_SUCCESS     the input has ended, and its results are complete
 
-A run with the same options on the same folder goes on where the last one stopped. Every other mixture would spoil
-results that are there, so it is refused before anything is written.
+A run with the same options on the same folder resumes the last one. Other options would damage the existing results,
+so they are refused before anything is written.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class Workspace:
         return keyed.DirectoryChangelog(self.output / "changelog" / operator)
 
     def finish(self) -> None:
-        """Say that the results are complete."""
+        """Mark the results as complete."""
         self._success.touch()
 
     def is_finished(self) -> bool:
-        """Tell whether an earlier run has completed the results."""
+        """Return whether an earlier run has completed the results."""
         return self._success.exists()
 
     @property
@@ -82,16 +82,16 @@ class Workspace:
         return self.output / "job.json"
 
     def claim(self, job: dict[str, Any]) -> bool:
-        """Take the folders for a job, or find that they are its own.
+        """Claim the folders for a job, or check that they are its own.
 
         Args:
-            job: All that decides the results, as plain JSON.
+            job: All settings that affect the results, as plain JSON.
 
         Returns:
             Whether an earlier run of the same job used them.
 
         Raises:
-            WorkspaceError: They hold something else.
+            WorkspaceError: They hold other files.
         """
         job = {**job, "checkpoint": str(self.checkpoint.resolve())}
         for path in (self.output, self.checkpoint):
@@ -101,8 +101,8 @@ class Workspace:
             self._compare(job)
             if not _filled(self.checkpoint) and (_filled(self.top) or _filled(self.late)):
                 raise WorkspaceError(
-                    f"{self.output} holds results, but their checkpoint {self.checkpoint} is gone, so nobody knows "
-                    f"which rows they cover; remove {self.output} to start again, or name another --output"
+                    f"{self.output} holds results, but their checkpoint {self.checkpoint} is gone, so it is "
+                    f"unknown which rows they cover; remove {self.output} to start again, or name another --output"
                 )
             return True
         if _filled(self.output):

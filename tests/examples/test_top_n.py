@@ -218,7 +218,7 @@ def test_bad_data_is_refused_with_a_reason(tmp_path, capsys, name, content, opti
         (["--item-column", "x"], "--dataset, which is not given"),
         (["--dataset", "x.csv", "--item-column", "x"], "--dataset needs --time-column"),
         (["--runtime", "flink"], "invalid choice"),
-        (["--source", "sales", "--dataset", "x.csv"], "--dataset says something about another source"),
+        (["--source", "sales", "--dataset", "x.csv"], "--dataset cannot be combined with another --source"),
     ],
 )
 def test_bad_options_are_refused(tmp_path, capsys, options, message):

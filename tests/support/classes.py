@@ -1,8 +1,8 @@
 """An archive of the classes that Spark loads, which halves the start of the tests' JVMs.
 
 ``python -m tests.support.classes`` runs a small query and has its JVM write the archive (Java's class data sharing)
-into the environment. The tests look for it there, and do without where there is none. A JVM that has other
-classes leaves it alone.
+into the environment. The tests use it if it exists. A JVM with other classes
+ignores it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-#: Options of the tests' JVMs, which live too short for Java's second compiler and its concurrent collector: these cost
-#: half their time.
+#: Options of the tests' JVMs, which are too short-lived for Java's second compiler and its concurrent collector: these
+#: take half their time.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 
@@ -33,7 +33,7 @@ def main() -> None:
             write_file(Path(folder) / "in", number, [(key, number * 100, 1) for key in "abc"])
         command = [sys.executable, "-m", "tests.keyed.runtimes.spark.program", folder, "local[2]", "rocksdb", "columns"]
         options = f'{JVM} "-XX:ArchiveClassesAtExit={unfinished}" -Xlog:disable'
-        # The pipe is at its end when the JVM is, which outlives the program.
+        # The pipe ends with the JVM, which outlives the program.
         subprocess.run(command, env=os.environ | {"SPARK_SUBMIT_OPTS": options}, check=False, stdout=subprocess.PIPE)
     if unfinished.exists():
         unfinished.rename(ARCHIVE)

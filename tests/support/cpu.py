@@ -1,8 +1,7 @@
 """The cost of tests: a pytest plugin that prints the CPU-seconds of every test file.
 
-``make test ARGS="-p tests.support.cpu"``. Counted are the process that runs a test and all that descend from it:
-Spark's JVM and its Python workers, brokers, programs. On a machine that does other work too this says what durations
-do not.
+``make test ARGS="-p tests.support.cpu"``. It counts the process that runs a test and all its descendants: Spark's JVM
+and its Python workers, brokers, programs. Unlike durations, these figures mean something on a busy machine, too.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _COST = "cpu_seconds"
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Record the cost of a test, with the fixtures that it is the first to use."""
+    """Record the cost of a test, including the fixtures that it is the first to use."""
     item.stash[_BEFORE] = _spent()
     return (yield)
 
@@ -28,7 +27,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Hand the cost of each phase over with its report, which is how it leaves a worker of xdist."""
+    """Attach the cost of each phase to its report, which xdist sends from the worker."""
     report = yield
     now = _spent()
     report.user_properties = [*report.user_properties, (_COST, now - item.stash[_BEFORE])]
@@ -37,7 +36,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the files by cost, and the dearest tests."""
+    """Print the files by cost, and the most expensive tests."""
     files: dict[str, float] = defaultdict(float)
     tests: dict[str, float] = defaultdict(float)
     for reports in terminalreporter.stats.values():
@@ -54,7 +53,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def _spent() -> float:
-    """CPU-seconds of this process and its descendants, living and waited for."""
+    """Return the CPU-seconds of this process and its descendants, running and ended."""
     total = sum(os.times()[:4])
     for child in psutil.Process().children(recursive=True):
         try:

@@ -1,7 +1,7 @@
-"""The features of the support matrix: for each a small job, and where it is supported.
+"""The features of the support matrix: a small job for each, and the runtimes that support it.
 
 `docs/generate.py` writes `docs/reference/support.md` from the table, and `tests/test_support.py` runs each job in each
-column. So the page claims only what the tests have shown.
+column. So every claim of the page is tested.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from keyed.windows import (
     aggregate,
 )
 
-#: The columns: runtimes, and uses of a changelog; the last three are tried in the local runtime.
+#: The columns: runtimes, and uses of a changelog; the last three are tested in the local runtime.
 COLUMNS = ("local", "Spark", "Connect", "tables", "time travel", "rescale")
 ROWS = [("a", 1_000, 1), ("b", 2_000, 2), ("a", 3_000, 3), ("b", 5_000, 5), ("a", 70_000, 4), ("c", 71_000, 6)]
 OTHERS = [("a", 500, 10), ("b", 1_500, 20), ("a", 69_000, 30), ("c", 70_500, 40)]
 SCHEMA = "k string, at bigint, v bigint"
 OUTPUT = "k string, n bigint"
-#: Gives a stream of rows of the schema.
+#: Returns a stream of rows of the schema.
 Streams = Callable[[Sequence[tuple[str, int, int]]], keyed.Stream]
 Options = Mapping[str, Any]
 Chain = Callable[[Streams, Options], keyed.Output]
@@ -108,7 +108,7 @@ class Reducing(keyed.KeyedProcessFunction):
 
 
 class Longest:
-    """The greatest value, as Flink's aggregate functions are written."""
+    """The greatest value, in the form of Flink's aggregate functions."""
 
     def create_accumulator(self) -> int:
         return 0
@@ -318,7 +318,7 @@ FEATURES: dict[str, list[Feature]] = {
 
 @attrs.frozen
 class SinkKind:
-    """A kind of sink: how it is made over a folder, and how its rows are read.
+    """A kind of sink: how it is created over a folder, and how its rows are read.
 
     Attributes:
         name: Its name on the page.
@@ -334,7 +334,7 @@ class SinkKind:
 
 
 def write_rows(folder: Path) -> Callable[[Any, int], None]:
-    """Return a sink that replaces a file by each batch."""
+    """Return a sink that writes one file per batch."""
 
     def sink(batch: Any, batch_id: int) -> None:
         rows = batch.collect() if hasattr(batch, "collect") else batch

@@ -1,7 +1,7 @@
 """Java libraries for tests, fetched once by the Ivy that pyspark ships, and kept in the user's cache folder.
 
-A set of libraries has a folder named after what was asked for, so that another version is fetched beside it. It appears
-by a rename: what is there is complete.
+Each set of libraries has its own folder, named after the libraries and their versions. The folder is renamed into
+place, so it is always complete.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ BROKER = """\
   </dependencies>
 </ivy-module>
 """
-#: The version of the connector: of a Spark whose own the tests cannot get one that fits.
+#: Version of the connector; if the version of this Spark is not available, one that fits.
 _CONNECTOR = {"4.0": "4.0.0", "4.1": "4.1.0"}.get(pyspark.__version__[:3], "4.2.0")
-#: Spark's Kafka connector: only libraries that are not among pyspark's own jars. A user takes the version of
-#: his Spark by `spark.jars.packages`.
+#: Spark's Kafka connector: only libraries that are not among pyspark's own jars. Users get
+#: the version of their Spark with `spark.jars.packages`.
 CONNECTOR = f"""\
 <ivy-module version="2.0">
   <info organisation="keyed" module="connector"/>
@@ -49,7 +49,7 @@ _FETCH_SECONDS = 600
 
 
 class NoJars(Exception):
-    """The libraries are neither in the cache nor to be had."""
+    """The libraries are neither in the cache nor available for download."""
 
 
 def cache_folder() -> Path:
@@ -58,7 +58,7 @@ def cache_folder() -> Path:
 
 
 def fetch(libraries: str) -> list[Path]:
-    """The files of a set of libraries, in order of their names.
+    """Return the files of a set of libraries, ordered by name.
 
     Args:
         libraries: `BROKER` or `CONNECTOR`.
@@ -71,17 +71,17 @@ def fetch(libraries: str) -> list[Path]:
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with (cache / "lock").open("w") as lock:
-            # Of two workers that begin at once the second finds the files of the first: Ivy's cache is for one process.
+            # If two workers start at once, the second uses the files of the first: Ivy's cache is for one process.
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.exists():
                 _fill(folder, libraries, cache)
     except (OSError, JavaNotFound) as error:
-        raise NoJars(f"{folder} cannot be made: {error}") from error
+        raise NoJars(f"{folder} cannot be created: {error}") from error
     return sorted(folder.glob("*.jar"))
 
 
 def _fill(folder: Path, libraries: str, cache: Path) -> None:
-    """Make a folder with the files of a set of libraries, in one step."""
+    """Create a folder with the files of a set of libraries, in one step."""
     new = Path(tempfile.mkdtemp(dir=cache, prefix=".jars-"))
     try:
         _retrieve(libraries, new, cache / "ivy")
@@ -94,7 +94,7 @@ def _fill(folder: Path, libraries: str, cache: Path) -> None:
 
 
 def _retrieve(libraries: str, folder: Path, ivy_cache: Path) -> None:
-    """Let Ivy resolve the libraries and copy their files into a folder."""
+    """Have Ivy resolve the libraries and copy their files into a folder."""
     ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
         raise NoJars("this pyspark has no Ivy among its jars")

@@ -1,6 +1,6 @@
 """A Kafka broker for tests: one that an environment variable names, or a real one, started here on loopback.
 
-`Broker` runs Apache Kafka in KRaft mode, broker and controller in one process, with its data in a folder that outlives
+`Broker` runs Apache Kafka in KRaft mode, broker and controller in one process, with its data in a folder that survives
 a kill: `start` after `kill` recovers from it at the same address. More brokers may join it.
 """
 
@@ -18,13 +18,13 @@ from keyed.runtimes.spark.session.java import require_java_home
 from tests.support.jars import BROKER, NoJars, fetch
 from tests.support.waiting import until
 
-#: Environment variable that names a broker to use instead of one of our own: ``host:port``.
+#: Environment variable with the address of a broker to use instead of our own: ``host:port``.
 ADDRESS = "KEYED_TEST_KAFKA"
 
-#: Who may log in at the address that asks for it. It may do nothing there that was not granted; others may do all.
+#: The user of the listener with log-in. It has only the rights that a test grants; other listeners allow everything.
 USER, PASSWORD = "keyed", "keyed-secret"
 
-#: Of the first broker, which is the controller, and of the others.
+#: Listeners of the first broker, which is the controller, and of the others.
 _FIRST = """\
 process.roles=broker,controller
 listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port},\
@@ -83,30 +83,30 @@ Configuration:
 """
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _KEYSTORE, _CERTIFICATE = "tls.p12", "tls.pem"
-#: keytool, which a Java without tools has too.
+#: keytool, which a Java runtime without tools also has.
 _KEYTOOL = ("-m", "java.base/sun.security.tools.keytool.Main")
 _START_SECONDS, _STOP_SECONDS = 120, 20
 _READY = b"Kafka Server started"
 
 
 class NoBroker(Exception):
-    """No broker is named, and none can be started here."""
+    """No broker is given, and none can be started here."""
 
 
 class Broker:
     """A broker of our own.
 
     Args:
-        folder: Where it keeps its settings, data and log.
+        folder: Folder for its settings, data and log.
         node: Its number.
-        first: The broker that it joins, which is number 1, if it is another.
-        replicas: How many brokers there are to be: internal topics have so many replicas.
+        first: The broker that it joins, number 1; not for number 1 itself.
+        replicas: Planned number of brokers, and of replicas of internal topics.
 
     Attributes:
         bootstrap: Its address, the same for all its lives.
-        sasl_bootstrap: The address at which one has to log in, by SASL's mechanism PLAIN. The first broker has it.
-        tls_bootstrap: The address at which TLS is spoken. The first broker has it.
-        certificate: What TLS clients have to trust.
+        sasl_bootstrap: The address with log-in, by SASL PLAIN; only of the first broker.
+        tls_bootstrap: The address with TLS; only of the first broker.
+        certificate: The certificate that TLS clients have to trust.
     """
 
     def __init__(self, folder: Path, *, node: int = 1, first: Broker | None = None, replicas: int = 1) -> None:
@@ -115,7 +115,7 @@ class Broker:
         self._node = node
         self._is_first = first is None
         self._ports = dict(zip(("port", "sasl_port", "tls_port", "controller_port"), _free_ports(4), strict=True))
-        # Its first character is none that begins an option.
+        # The first character must not be that of an option.
         self._cluster = base64.urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         self._replicas = replicas
         if first is not None:
@@ -127,10 +127,10 @@ class Broker:
         self.certificate = folder / _CERTIFICATE
 
     def start(self) -> None:
-        """Start it, and return when it serves: 3 to 5 s.
+        """Start it, and wait until it serves: 3 to 5 s.
 
         Raises:
-            NoBroker: Java or Kafka is not to be had, or it does not start; the message holds the end of its log.
+            NoBroker: Java or Kafka is not available, or it does not start; the message has the end of its log.
         """
         try:
             jars = fetch(BROKER)
@@ -161,7 +161,7 @@ class Broker:
             storage = ["kafka.tools.StorageTool", "format", quorum, "-t", self._cluster, "-c", str(settings)]
             done = subprocess.run([*command, *storage], capture_output=True, text=True, check=False)
             if done.returncode != 0:
-                raise NoBroker(f"Kafka's folder cannot be made: {done.stdout}{done.stderr}")
+                raise NoBroker(f"Kafka's folder cannot be created: {done.stdout}{done.stderr}")
         log = self._folder / "kafka.log"
         start = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
@@ -198,10 +198,10 @@ class Broker:
 
 
 def certificate(folder: Path) -> Path:
-    """Make a key and its certificate for a server at 127.0.0.1.
+    """Create a key and its certificate for a server at 127.0.0.1.
 
     Returns:
-        The certificate, which is signed by itself.
+        The self-signed certificate.
     """
     store = ["-keystore", str(folder / _KEYSTORE), "-storetype", "PKCS12", "-storepass", PASSWORD, "-alias", "server"]
     made = folder / _CERTIFICATE

@@ -1,6 +1,6 @@
 """A real S3 server for tests: MinIO, built from its source by Go, on loopback.
 
-``python -m tests.support.minio`` builds it, which takes minutes; the tests do so too if it is not there.
+``python -m tests.support.minio`` builds it, which takes minutes; the tests build it if it is missing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class NoServer(Exception):
 
 
 def build() -> Path:
-    """Return the program; it is built if it is not there.
+    """Return the program, building it if it is missing.
 
     Raises:
-        NoServer: There is no Go, or it fails.
+        NoServer: There is no Go, or the build fails.
     """
     program = FOLDER / VERSION / "minio"
     if not program.exists():
@@ -53,13 +53,13 @@ def build() -> Path:
 
 @contextmanager
 def minio(data: Path) -> Iterator[dict[str, Any]]:
-    """Run a server with a bucket ``bucket``, and give the options of its clients.
+    """Run a server with a bucket ``bucket``, and yield the options of its clients.
 
     Args:
         data: Folder for its data.
     """
     program = build()
-    # A folder of its data is a bucket.
+    # MinIO treats a folder of its data as a bucket.
     (data / "bucket").mkdir(parents=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

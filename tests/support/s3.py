@@ -1,7 +1,7 @@
 """A small S3 server for tests, in a thread of the process: conditional puts, ranges, pages of listings, faults.
 
 Objects are in memory, and one lock makes each request atomic. It does not check signatures. A fault is a function that
-gets each request before and after it is carried out.
+is called before and after each request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 
 import attrs
 
-#: A secret of the tests, which keyed must not show.
+#: A secret that keyed must not print.
 SECRET = "sesame-0123456789"
 KEY_ID = "AKIAEXAMPLE"
 _DATE = "2026-01-01T00:00:00.000Z"
@@ -51,10 +51,10 @@ class S3Server:
 
     Attributes:
         objects: The objects of its one bucket, ``bucket``, by key.
-        requests: How many requests there were, by kind: PUT, GET, HEAD, LIST, DELETE.
-        before: Called with kind and key before a request is carried out; an answer that it gives is sent instead.
-        after: Called with kind, key and answer after it; what it gives is sent.
-        page: Most names in a page of a listing.
+        requests: Number of requests, by kind: PUT, GET, HEAD, LIST, DELETE.
+        before: Called with kind and key before a request is carried out; if it returns an answer, that is sent instead.
+        after: Called with kind, key and answer after it; its result is sent.
+        page: Maximal number of names in a page of a listing.
         conditional: Whether conditional puts are refused; some servers ignore the condition.
         url: The endpoint.
     """
@@ -179,7 +179,7 @@ def s3_server() -> Iterator[S3Server]:
             self.end_headers()
             self.wfile.write(answer.body)
 
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - the names that the base calls
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - names of the base class
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -16,7 +16,7 @@ class SchemaRegistry(ThreadingHTTPServer):
     Attributes:
         schemas: Schemas by number.
         subjects: Numbers of the versions of each subject.
-        password: With a value, requests have to log in as ``user``.
+        password: If given, requests have to log in as ``user``.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class SchemaRegistry(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def registered(self, subject: str, schema: dict[str, Any]) -> int:
-        """Return the number of a schema of a subject, a new one if it is new."""
+        """Return the number of a schema of a subject, which is registered if it is new."""
         found = [number for number, each in self.schemas.items() if each == schema]
         number = found[0] if found else len(self.schemas) + 1
         self.schemas[number] = schema

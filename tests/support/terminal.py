@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def free_port() -> int:
-    """Find a port that nobody uses."""
+    """Return a free port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -44,7 +44,7 @@ class Job:
         self._reader.start()
 
     def _read(self, master: int) -> None:
-        # A terminal whose program has ended gives an error.
+        # Reading from a terminal whose program has ended raises an error.
         try:
             while data := os.read(master, 65536):
                 self.printed += data.decode(errors="replace")
@@ -63,7 +63,7 @@ class Job:
             return json.load(answer)
 
     def serves(self) -> None:
-        """Wait until the page is there."""
+        """Wait until the page is served."""
 
         def answers() -> bool:
             assert self.process.poll() is None, self.printed
@@ -75,11 +75,11 @@ class Job:
         until(answers)
 
     def kill(self) -> None:
-        """Kill the program and all that it has started, as `kill -9` does."""
+        """Kill the program and all its child processes with SIGKILL."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     def interrupt(self) -> int:
-        """Press Ctrl-C; give the exit status."""
+        """Press Ctrl-C, and return the exit status."""
         os.killpg(self.process.pid, signal.SIGINT)
         return self.process.wait(300)

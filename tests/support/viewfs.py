@@ -1,4 +1,4 @@
-"""A file system that only Spark reaches, without a server: Hadoop's mount table over a folder."""
+"""A file system that only Spark can access, without a server: Hadoop's mount table over a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def mounted(session: SparkSession, folder: Path) -> str:
-    """Return the URI under which Spark finds a folder of this machine; no other client knows it.
+    """Return a URI of a folder of this machine that only Spark can resolve.
 
     Args:
         session: The session, of Spark's own program.

@@ -10,9 +10,9 @@ def until(condition: Callable[[], object], *, seconds: float = 300, report: Call
     """Wait until a condition holds.
 
     Args:
-        condition: Called again and again until it is true.
-        seconds: The limit. It is generous, because it matters only if something is broken.
-        report: Returns the known facts for the message of a failure.
+        condition: Called repeatedly until it returns true.
+        seconds: The time limit, which is generous because it is reached only if something is broken.
+        report: Returns details for the message of a failure.
     """
     deadline = time.monotonic() + seconds
     while not condition():
