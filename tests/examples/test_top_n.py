@@ -215,7 +215,7 @@ def test_bad_data_is_refused_with_a_reason(tmp_path, capsys, name, content, opti
         (["--n", "0"], "--n: 0 is not between"),
         (["--n", "ten"], "'ten' is not a whole number"),
         (["--delay-minutes", "-1"], "-1 is not between"),
-        (["--item-column", "x"], "--dataset, which is not given"),
+        (["--item-column", "x"], "--item-column needs --dataset"),
         (["--dataset", "x.csv", "--item-column", "x"], "--dataset needs --time-column"),
         (["--runtime", "flink"], "invalid choice"),
         (["--source", "sales", "--dataset", "x.csv"], "--dataset cannot be combined with another --source"),
