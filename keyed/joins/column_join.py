@@ -13,11 +13,14 @@ from keyed.errors import TimestampError, UserFunctionError
 from keyed.extending import Schema, table_of, table_rows
 from keyed.joins.join_path import OWN, JoinPlan
 from keyed.joins.matching import Numbers
+from keyed.joins.select import Select
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedCoFunction
 
 TIME, NUMBER = f"{OWN}time", f"{OWN}number"
 #: Number of outputs that are Python objects at a time.
 _OUTPUTS = 8192
+#: Number of outputs of a `Select` that are copied at a time.
+_SELECTED = 65536
 #: The greatest distance of a timestamp from 1970, so that sums with the bounds of a join fit into 64 bits.
 MOST_TIME = 2**62
 
@@ -143,10 +146,31 @@ class ColumnJoin(VectorizedCoFunction):
             rights: The same for the right side.
             times: The time of each pair.
         """
+        # Each `take` from a column of several chunks would copy the whole column first.
+        stored = lefts[0].combine_chunks(), rights[0].combine_chunks()
+        columns = self._selected(join, stored) if isinstance(join, Select) else None
+        if columns is not None:
+            names = [*self._plan.output.names, TIMESTAMP_COLUMN]
+            for start in range(0, len(times), _SELECTED):
+                part = slice(start, start + _SELECTED)
+                places = [pa.array(of[part], mask=of[part] < 0) for of in (lefts[1], rights[1])]
+                taken = [column.take(places[side]) for side, column in columns]
+                ctx.emit(pa.table([*taken, pa.array(times[part])], names=names))
+            return
         for start in range(0, len(times), _OUTPUTS):
             part = slice(start, start + _OUTPUTS)
-            left, right = self.rows(0, lefts[0], lefts[1][part]), self.rows(1, rights[0], rights[1][part])
+            left, right = self.rows(0, stored[0], lefts[1][part]), self.rows(1, stored[1], rights[1][part])
             self.emit_outputs(ctx, joined(join, left, right), times[part])
+
+    def _selected(self, select: Select, stored: tuple[pa.Table, pa.Table]) -> list[tuple[int, Any]] | None:
+        """Return the side and the column of each selected name; ``None`` if the output has other types."""
+        columns = []
+        for side, names in enumerate((select.left, select.right)):
+            of = self._plan.sides[side]
+            stored_names = dict(zip(of.keys, of.stored_keys, strict=True))
+            columns += [(side, stored[side].column(stored_names.get(name, name))) for name in names]
+        has_types = [column.type for _, column in columns] == table_of([], self._plan.output).schema.types
+        return columns if has_types else None
 
 
 def _whole_microseconds(column: Any) -> Any:

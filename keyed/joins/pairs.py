@@ -10,6 +10,7 @@ from keyed import Context, KeyedCoProcessFunction, KeyedStream, OutputTag
 from keyed.errors import DefinitionError, TimestampError
 from keyed.extending import MOST_LENGTH, Path, check_path, choose_path, schema_of, shown_path
 from keyed.joins.join_path import JoinPlan, row_reason, sides_of
+from keyed.joins.select import Select
 from keyed.vectorized import VectorizedFunction
 
 How = Literal["inner", "left", "right", "full"]
@@ -86,6 +87,10 @@ class TimedJoin(KeyedCoProcessFunction):
         """Return the join over whole columns if possible, else this one with the reason."""
         if len(stream.sides) < 2:
             return self
+        select = getattr(getattr(self, "pairs", None), "join", None)
+        if isinstance(select, Select):
+            width = None if output is None else len(schema_of(output).columns)
+            select.check([side.columns for side in stream.sides], width)
         reason = self.row_reason() or row_reason(stream, output, order)
         if reason is None and max(map(abs, self.spans_ms())) > MOST_LENGTH:
             reason = f"its bounds are above {MOST_LENGTH} ms"

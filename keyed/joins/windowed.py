@@ -188,13 +188,13 @@ class WindowJoin(WindowCoGroup):
     @shows_options(CoGroupOptions, offset=0, path="auto")
     def __init__(self, join: Join, *, how: How = "inner", **options: Unpack[CoGroupOptions]) -> None:
         super().__init__(self._joined, **options)
-        self._pairs = Pairing(join, how)
+        self.pairs = Pairing(join, how)
 
     def _joined(self, start: int, end: int, lefts: list[Any], rights: list[Any]) -> Iterator[Any]:
-        if not rights and self._pairs.keeps[0]:
+        if not rights and self.pairs.keeps[0]:
             rights = [None]
-        if not lefts and self._pairs.keeps[1]:
+        if not lefts and self.pairs.keeps[1]:
             lefts = [None]
         for left in lefts:
             for right in rights:
-                yield from self._pairs.emit(left, right)
+                yield from self.pairs.emit(left, right)

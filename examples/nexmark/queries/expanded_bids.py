@@ -7,7 +7,7 @@ from typing import Any
 
 import keyed
 from examples.nexmark.events import Events
-from keyed.joins import IntervalJoin
+from keyed.joins import IntervalJoin, Select
 
 _EVER = timedelta(days=36_500)
 _ITEM = (
@@ -48,29 +48,23 @@ def q3(events: Events) -> keyed.Output:
 
 def q20(events: Events) -> keyed.Output:
     """Return the bids for auctions of category 10 with all columns of both."""
-
-    def expanded(bid: Any, auction: Any) -> tuple[Any, ...]:
-        return (*bid[:7], *auction[1:10])
-
-    bids = events.bids("auction", "bidder", "price", "channel", "url", "dateTime", "extra")
+    columns = ("auction", "bidder", "price", "channel", "url", "dateTime", "extra")
+    bids = events.bids(*columns)
     both = bids.connect(events.auctions("id", *_ITEM_COLUMNS, category=10)).key_by("auction", "id")
     bid = "auction bigint, bidder bigint, price bigint, channel string, url string, bid_dateTime timestamp_ntz"
-    return both.process(_join(expanded), output=f"{bid}, bid_extra string, {_ITEM}")
+    expanded = _join(Select(columns, _ITEM_COLUMNS))
+    return both.process(expanded, output=f"{bid}, bid_extra string, {_ITEM}")
 
 
 def q23(events: Events) -> keyed.Output:
     """Return the bids with their bidder and each auction that this person sells."""
-
-    def with_bidder(bid: Any, person: Any) -> tuple[Any, ...]:
-        return (*bid[:5], *person[:7])
-
-    def with_item(bid: Any, auction: Any) -> tuple[Any, ...]:
-        return (*bid[:12], *auction[:9])
-
+    columns = ("bidder", "price", "channel", "url", "extra")
     bid = "bidder bigint, price bigint, channel string, url string, bid_extra string"
     person = "person_id bigint, name string, emailAddress string, creditCard string, city string, state string"
-    bids = events.bids("bidder", "price", "channel", "url", "extra")
-    bidders = bids.connect(events.people(*_PERSON_COLUMNS)).key_by("bidder", "id")
-    bids_of_people = bidders.process(_join(with_bidder), output=f"{bid}, {person}, person_extra string", name="bidders")
+    names = [each.split()[0] for each in f"{bid}, {person}, person_extra".split(", ")]
+    bidders = events.bids(*columns).connect(events.people(*_PERSON_COLUMNS)).key_by("bidder", "id")
+    with_bidder = _join(Select(columns, _PERSON_COLUMNS))
+    bids_of_people = bidders.process(with_bidder, output=f"{bid}, {person}, person_extra string", name="bidders")
     items = bids_of_people.connect(events.auctions(*_ITEM_COLUMNS)).key_by("person_id", "seller")
-    return items.process(_join(with_item), output=f"{bid}, {person}, person_extra string, {_ITEM}", name="items")
+    with_item = _join(Select(names, _ITEM_COLUMNS))
+    return items.process(with_item, output=f"{bid}, {person}, person_extra string, {_ITEM}", name="items")

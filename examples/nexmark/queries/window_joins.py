@@ -10,7 +10,7 @@ import pyarrow as pa
 import keyed
 from examples.nexmark.columns import with_columns
 from examples.nexmark.events import Events
-from keyed.joins import IntervalJoin, WindowCoGroup
+from keyed.joins import IntervalJoin, Select, WindowCoGroup
 from keyed.windows import Max, TumblingEventTimeWindows
 
 _SIZE = timedelta(seconds=10)
@@ -24,9 +24,6 @@ def q7(events: Events) -> keyed.Output:
     That price has the window's last millisecond as its time. A bid at the end of a window counts for it and the next.
     """
 
-    def highest(_: Any, bid: Any) -> tuple[Any, ...]:
-        return bid.auction, bid.price, bid.bidder, bid.dateTime, bid.extra
-
     def of_site(bids: pa.Table) -> pa.Table:
         return with_columns(bids, site=pa.nulls(bids.num_rows, pa.int64()).fill_null(0))
 
@@ -34,6 +31,7 @@ def q7(events: Events) -> keyed.Output:
     highest_prices = prices.key_by("site").window(TumblingEventTimeWindows.of(_SIZE)).aggregate(price=Max("price"))
     both = highest_prices.connect(events.bids("auction", "price", "bidder", "extra")).key_by("price")
     output = "auction bigint, price bigint, bidder bigint, dateTime timestamp_ntz, extra string"
+    highest = Select(right=("auction", "price", "bidder", "dateTime", "extra"))
     return both.process(IntervalJoin(highest, lower=_MS - _SIZE, upper=_MS), output=output)
 
 

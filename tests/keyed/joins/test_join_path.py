@@ -13,7 +13,7 @@ import keyed
 from keyed import OutputTag
 from keyed.arrow.write import arrow_schema
 from keyed.errors import DefinitionError
-from keyed.joins import AsOfJoin, IntervalJoin, WindowCoGroup, WindowJoin
+from keyed.joins import AsOfJoin, IntervalJoin, Select, WindowCoGroup, WindowJoin
 from keyed.testing import Record, strategies
 from tests.support.explained import computed
 
@@ -44,6 +44,9 @@ def table(rows, key):
 def ids(left, right):
     key = right.j if left is None else left.k
     return (key, None if left is None else left.id, None if right is None else right.id)
+
+
+JOINS = (ids, Select(left=("k", "id"), right=("id",)))
 
 
 def joined(function, left, right, size, parallelism=1, **options):
@@ -93,15 +96,16 @@ def check(make, left, right, size, parallelism, *, ordered=True):
     aside=st.booleans(),
     how=st.sampled_from(HOWS),
     parallelism=PARALLELISM,
+    join=st.sampled_from(JOINS),
 )
-def test_interval_join(left, right, bounds, size, aside, how, parallelism):
+def test_interval_join(left, right, bounds, size, aside, how, parallelism, join):
     lower, upper = sorted(bounds[:2])
     if lower + bounds[2] > upper - bounds[3]:
         return
 
     def make(path):
         options = {"lower_exclusive": bounds[2], "upper_exclusive": bounds[3], **(LATES if aside else {})}
-        return IntervalJoin(ids, lower=lower, upper=upper, how=how, path=path, **options)
+        return IntervalJoin(join, lower=lower, upper=upper, how=how, path=path, **options)
 
     paths = check(make, left, right, size, parallelism, ordered=how == "inner")
     assert paths[0][3] == paths[1][3] == 0
@@ -116,10 +120,11 @@ def test_interval_join(left, right, bounds, size, aside, how, parallelism):
     how=st.sampled_from(HOWS[:2]),
     exact=st.booleans(),
     parallelism=PARALLELISM,
+    join=st.sampled_from(JOINS),
 )
-def test_as_of_join(left, right, tolerance, size, how, exact, parallelism):
+def test_as_of_join(left, right, tolerance, size, how, exact, parallelism, join):
     def make(path):
-        return AsOfJoin(ids, tolerance=tolerance, allow_exact_matches=exact, how=how, path=path, late_left=LATE)
+        return AsOfJoin(join, tolerance=tolerance, allow_exact_matches=exact, how=how, path=path, late_left=LATE)
 
     paths = check(make, left, right, size, parallelism)
     # The last right row of each key, at most, stays.
@@ -135,12 +140,15 @@ def test_as_of_join(left, right, tolerance, size, how, exact, parallelism):
     size=SIZES,
     how=st.sampled_from(HOWS),
     parallelism=PARALLELISM,
+    join=st.sampled_from(JOINS),
 )
-def test_window_join(left, right, window, size, how, parallelism):
+def test_window_join(left, right, window, size, how, parallelism, join):
     def make(path):
-        return WindowJoin(ids, size=window[0], slide=window[1], offset=-3, how=how, path=path, **LATES)
+        return WindowJoin(join, size=window[0], slide=window[1], offset=-3, how=how, path=path, **LATES)
 
-    paths = check(make, left, right, size, parallelism)
+    # Without a left row, selected columns lack the key by which outputs are compared.
+    ordered = join is ids or how in HOWS[:2]
+    paths = check(make, left, right, size, parallelism, ordered=ordered)
     assert paths[0][3] == paths[1][3] == 0
 
 
@@ -282,3 +290,43 @@ def test_times_with_nanoseconds_are_cut_as_they_are_by_row():
         found.append(first.connect(second).key_by("k").process(join, "l timestamp, r timestamp").run().values)
     assert [*map(tuple, found[0])] == [*map(tuple, found[1])]
     assert [left.microsecond for left, _ in found[1]] == [0, 0]
+
+
+@pytest.mark.parametrize("output", ["k string, a bigint, b bigint", "k string, a double, b int"])
+@pytest.mark.parametrize("path", ["row", "vectorized"])
+def test_selected_columns_have_the_types_of_the_output_and_null_without_a_partner(path, output):
+    left, right = [Record({"k": "a"}, 1), Record({"k": "b"}, 2)], [Record({"k": "a"}, 2)]
+    function = IntervalJoin(Select(("k", "id"), ("id",)), lower=0, upper=5, how="left", path=path)
+    found, *_ = joined(function, left, right, 10, output=output)
+    assert found == {"a": [(0, 0)], "b": [(1, None)]}
+    none, *_ = joined(AsOfJoin(Select(("k", "id"), ("id",)), path=path), left, [], 10, output=output)
+    assert none == {"a": [(0, None)], "b": [(1, None)]}
+
+
+def test_selected_columns_are_copied_without_a_call_for_each_pair(monkeypatch):
+    monkeypatch.setattr(Select, "__call__", None)
+    rows = [Record({"k": "a"}, time) for time in range(5)]
+    function = IntervalJoin(Select(("k", "id"), ("id",)), lower=0, upper=0, path="vectorized")
+    assert joined(function, rows, rows, 2)[0] == {"a": [(n, n) for n in range(5)]}
+
+
+def test_the_row_path_selects_from_dictionaries_and_objects():
+    element = type("Element", (), {"id": 1})
+    assert Select(("id",), ("id",))({"id": 2}, element()) == (2, 1)
+
+
+def test_columns_that_are_not_there_are_refused_before_the_first_row():
+    for make, said in (
+        (Select, "no column is selected"),
+        (lambda: Select("k"), "'k' is not a list of names"),
+        (lambda: Select(right=(1,)), "is not a list of names"),
+    ):
+        with pytest.raises(DefinitionError, match=said):
+            make()
+    for select, said in (
+        (Select(("k",), ("z",)), "the right side has no column 'z'; it has k, t"),
+        (Select(("k",)), "1 columns are selected, and the output has 2"),
+    ):
+        for function in (IntervalJoin(select, lower=0, upper=1), AsOfJoin(select), WindowJoin(select, size=5)):
+            with pytest.raises(DefinitionError, match=said):
+                streams().process(function, "k string, t bigint")

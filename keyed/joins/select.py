@@ -1,0 +1,72 @@
+"""A join's output as a list of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import attrs
+
+from keyed.errors import DefinitionError
+
+
+def _names(names: Any) -> tuple[str, ...]:
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise DefinitionError(f"Select: {names!r} is not a list of names of columns")
+    return tuple(names)
+
+
+@attrs.frozen
+class Select:
+    """The function of a join whose output has columns of both elements: ``SELECT left.a, left.b, right.c``.
+
+    It can be passed wherever a join takes ``join(left, right)``. Over whole columns, interval and as-of joins copy
+    the columns of all pairs at once, which is several times as fast as a function that is called for each pair. The
+    columns of the output need the types of the selected ones; with other types each value is converted by itself.
+
+    Args:
+        left: Names of columns of the left element, which come first; ``None`` for each if there is no left element.
+        right: The same for the right element.
+
+    Raises:
+        DefinitionError: No column is selected, or something is not a name.
+    """
+
+    left: Sequence[str] = attrs.field(default=(), converter=_names)
+    right: Sequence[str] = attrs.field(default=(), converter=_names)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.left and not self.right:
+            raise DefinitionError("Select: no column is selected; give names as left= or right=")
+
+    def __call__(self, left: Any, right: Any) -> tuple[Any, ...]:
+        """Return the selected values of a pair."""
+        return (*_values(left, self.left), *_values(right, self.right))
+
+    def check(self, sides: Sequence[Collection[str] | None], width: int | None) -> None:
+        """Check that the columns exist and are as many as those of the output.
+
+        Args:
+            sides: The columns of the two sides, ``None`` where they are not known.
+            width: Number of columns of the output, if it is known.
+
+        Raises:
+            DefinitionError: They are not.
+        """
+        for where, names, columns in zip(("left", "right"), (self.left, self.right), sides, strict=True):
+            unknown = [name for name in names if columns is not None and name not in columns]
+            if unknown:
+                raise DefinitionError(
+                    f"Select: the {where} side has no column {unknown[0]!r}; it has {', '.join(columns or ())}"
+                )
+        count = len(self.left) + len(self.right)
+        if width is not None and width != count:
+            raise DefinitionError(f"Select: {count} columns are selected, and the output has {width}")
+
+
+def _values(element: Any, names: Sequence[str]) -> list[Any]:
+    if element is None:
+        return [None] * len(names)
+    if isinstance(element, tuple | dict):
+        return [element[name] for name in names]  # type: ignore[call-overload]
+    return [getattr(element, name) for name in names]
