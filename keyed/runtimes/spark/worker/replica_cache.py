@@ -13,6 +13,7 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import socket
 import stat
 import tempfile
 import time
@@ -44,16 +45,23 @@ def default_local_dir() -> str:
     """Return the default folder for local stores: one per user in the folder for temporary files.
 
     Raises:
-        LocalStoreError: Another user has created it.
+        LocalStoreError: Another user has created it, or it cannot be created.
     """
     try:
         user = getpass.getuser()
     except (OSError, KeyError):
         user = "nobody"
-    folder = Path(tempfile.gettempdir()) / f"keyed-{user}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
+    try:
+        # Without a folder for temporary files that can be written to, its name is an error too.
+        folder = Path(tempfile.gettempdir()) / f"keyed-{user}"
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+    except OSError as error:
+        raise LocalStoreError(
+            f"the folder for local stores cannot be created on {socket.gethostname()}: {error}; free space on its "
+            "disk, or give local_dir= a folder that each worker machine can write to"
+        ) from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise LocalStoreError(
             f"the folder for local stores {folder} is a link, or belongs to another user; remove it, or give local_dir="

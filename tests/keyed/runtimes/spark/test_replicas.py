@@ -1,6 +1,7 @@
 """The local stores that a worker process keeps, and the log in Spark's state."""
 
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from keyed.engine.replica import Replica
+from keyed.errors import LocalStoreError
 from keyed.operators import Store
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
@@ -131,6 +133,19 @@ def test_stores_on_disk_that_nobody_uses_are_deleted_and_other_folders_are_not(t
 
 def test_the_default_folder_is_the_user_s_own():
     assert Path(default_local_dir()).name.startswith("keyed-")
+
+
+@pytest.mark.parametrize("temporary", ["a-file", "missing", None], ids=["no folder", "missing", "none is usable"])
+def test_a_machine_without_a_usable_temporary_folder_gets_a_typed_error(tmp_path, monkeypatch, temporary):
+    (tmp_path / "a-file").touch()
+    if temporary is None:
+        # A full or read-only disk: no candidate can be written to.
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/keyed"])
+    else:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / temporary))
+    with pytest.raises(LocalStoreError, match=r"cannot be created on .*give local_dir= a folder"):
+        default_local_dir()
 
 
 class Values:
