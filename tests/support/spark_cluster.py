@@ -27,7 +27,6 @@ from tests.support.waiting import until
 
 _ROOT = Path(__file__).parents[2]
 _SPARK = Path(pyspark.__file__).parent
-_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss8m"
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 #: Settings of a program whose executors are those of such a cluster, of one core each.
 SETTINGS = {
@@ -36,7 +35,7 @@ SETTINGS = {
     "spark.driver.memory": "768m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": _JVM,
+    "spark.executor.extraJavaOptions": jvm_options(),
     "spark.ui.enabled": "false",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     # An executor that is killed again and again is not excluded.
@@ -75,7 +74,7 @@ class Machine:
                     "SPARK_LOCAL_IP": "127.0.0.1",
                     "SPARK_LOCAL_DIRS": str(spark),
                     "SPARK_DAEMON_MEMORY": "256m",
-                    "SPARK_DAEMON_JAVA_OPTS": f"{_JVM} -Dspark.decommission.enabled=true",
+                    "SPARK_DAEMON_JAVA_OPTS": f"{jvm_options()} -Dspark.decommission.enabled=true",
                     "PYSPARK_PYTHON": sys.executable,
                     # The code is installed on every machine.
                     "PYTHONPATH": str(_ROOT),
