@@ -53,7 +53,7 @@ def write_rows(job: str, folder: Path, batches: int, rows: int) -> None:
             into = folder / f"in-{side}"
             into.mkdir(parents=True, exist_ok=True)
             path = into / f"part-{batch:04}.parquet"
-            pq.write_table(pa.table(columns, names=names), path)
+            pq.write_table(pa.table(dict(zip(names, columns, strict=True))), path)
             os.utime(path, (1_600_000_000 + batch,) * 2)
 
 
