@@ -37,8 +37,8 @@ from tests.support.waiting import until
 
 STORES = ("lmdb", "rocksdb", "memory")
 BATCH = 100_000
-#: Rows of a batch on Spark.
-SPARK_BATCH = 500_000
+#: Entries that a row writes on Spark, and rows of a batch there.
+PER_ROW, SPARK_BATCH = 1_000, 500
 
 
 class Last(keyed.KeyedProcessFunction):
@@ -47,9 +47,19 @@ class Last(keyed.KeyedProcessFunction):
     last = keyed.ValueState(str)
 
     def process_element(self, value, ctx):
-        # On Spark the element is a row, and Spark compresses what it stores.
-        is_row = not isinstance(value, int)
-        self.last.update(blake2b(b"%d" % value.value, digest_size=50).hexdigest() if is_row else f"{value:0100}")
+        self.last.update(f"{value:0100}")
+        return ()
+
+
+class Many(keyed.KeyedProcessFunction):
+    """Keeps a thousand entries of 100 bytes for each row, which do not compress to nothing in Spark's state."""
+
+    many = keyed.MapState(int, str)
+
+    def process_element(self, value, ctx):
+        first = value.value * PER_ROW
+        for number in range(first, first + PER_ROW):
+            self.many.put(number, blake2b(b"%d" % number, digest_size=50).hexdigest())
         return ()
 
 
@@ -93,22 +103,22 @@ def on_spark(entries: int, stores: list[str]) -> None:
 
 def _taken_over(folder: Path, cluster: SparkCluster, entries: int, store: str) -> str:
     """Write the entries, replace the worker, and return what was measured."""
-    first = cluster.add_worker()
-    for start in range(0, entries, SPARK_BATCH):
-        _write(folder, range(start, min(start + SPARK_BATCH, entries)))
+    first, rows = cluster.add_worker(), entries // PER_ROW
+    for start in range(0, rows, SPARK_BATCH):
+        _write(folder, range(start, min(start + SPARK_BATCH, rows)))
     driver = cluster.program(__spec__.name, "query", str(folder), cluster.url, store)
-    driver.wait_for(f"ROWS {entries} ")
+    driver.wait_for(f"ROWS {rows} ", seconds=3_600)
     before = _state(driver.said())
     first.lose()
     began = time.monotonic()
     second = cluster.add_worker()
-    _write(folder, range(entries, entries + 1))
+    _write(folder, range(rows, rows + 1))
     java = python = 0
 
     def is_over() -> bool:
         nonlocal java, python
         java, python = map(max, (java, python), _memory(second))
-        return f"ROWS {entries + 1} " in driver.said() or driver.process.poll() is not None
+        return f"ROWS {rows + 1} " in driver.said() or driver.process.poll() is not None
 
     until(is_over, seconds=3_600)
     seconds, cpu = time.monotonic() - began, cpu_of(second.process.pid)
@@ -153,10 +163,10 @@ def _query(folder: Path, master: str, store: Any) -> None:
     config = SETTINGS | {"spark.executor.memory": "1g", "spark.task.maxFailures": "8"}
     session = keyed.spark_session("takeover", master=master, parallelism=1, config=config, quiet=False)
     source = session.readStream.schema("value bigint").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
-    output = keyed.stream(source).key_by("value").process(Last(), output="n bigint", store=store)
+    output = keyed.stream(source).key_by("value").process(Many(), output="n bigint", store=store)
 
     def show(progress: keyed.Progress) -> None:
-        found = progress.metrics["Last"]
+        found = progress.metrics["Many"]
         print("ROWS", found["rows_in"], found["entries_replayed"], found["busy_microseconds"], flush=True)
 
     sink = folder / "out"

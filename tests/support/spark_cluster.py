@@ -90,11 +90,11 @@ class Machine:
         """Return what it has logged."""
         return self.log.read_text(errors="replace")
 
-    def wait_for(self, text: str, many: int = 1) -> None:
-        """Wait until it has logged a text so many times, and is alive."""
+    def wait_for(self, text: str, seconds: float = 900) -> None:
+        """Wait until it has logged a text."""
         poll = self.process.poll
-        until(lambda: self.said().count(text) >= many or poll() is not None, report=lambda: self.said()[-4000:])
-        assert self.said().count(text) >= many, self.said()[-6000:]
+        until(lambda: text in self.said() or poll() is not None, seconds=seconds, report=lambda: self.said()[-4000:])
+        assert text in self.said(), self.said()[-6000:]
 
     def kill(self) -> None:
         """SIGKILL it with all of its processes."""
