@@ -8,17 +8,18 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, assert_never
 
 import attrs
 
 from keyed.errors import DefinitionError, QueryFailed
-from keyed.shown import Shown, named
+from keyed.shown import Shown, named, shown
 from keyed.topics import KafkaSink
 
 SinkMode = Literal["error", "overwrite"]
+TableMode = Literal["append", "upsert"]
 
 #: Suffixes of files that are not folders of Parquet files.
 _FILES = frozenset(
@@ -54,10 +55,18 @@ class ParquetSink:
 class FunctionSink:
     """``function(batch, batch_id)``: a Spark ``DataFrame``, or a list of values in the local runtime.
 
-    As with Spark's ``foreachBatch`` a batch may come again with the same id: replace the rows of that id.
+    As with Spark's ``foreachBatch`` a batch may come again with the same id: replace the rows of that id. If the
+    function has a parameter ``query_id``, it also gets the id of the query, which is kept with its checkpoint.
     """
 
-    function: Callable[[Any, int], object] = attrs.field(repr=named)
+    function: Callable[..., object] = attrs.field(repr=named)
+
+    def call(self, batch: Any, batch_id: int, query_id: str) -> None:
+        """Call the function."""
+        if _takes_query(self.function):
+            self.function(batch, batch_id, query_id=query_id)
+        else:
+            self.function(batch, batch_id)
 
 
 @attrs.define(eq=False)
@@ -76,9 +85,76 @@ class CollectSink(Shown):
         return [value for batch in sorted(self.batches) for value in self.batches[batch]]
 
 
-Sink = ParquetSink | FunctionSink | CollectSink | KafkaSink
+def _columns(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _option_names(options: Mapping[str, str]) -> str:
+    return "{" + ", ".join(options) + "}"
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class TableSink(Shown):
+    """A table of a lakehouse: the parameters that all formats have.
+
+    Attributes:
+        mode: ``"append"`` adds the rows; ``"upsert"`` replaces the rows with the same key.
+        key: The columns of the key, for ``"upsert"``.
+        deleted: The column that is true in a row that deletes its key, for ``"upsert"``. The table does not have it.
+    """
+
+    mode: TableMode = "append"
+    key: tuple[str, ...] = attrs.field(default=(), converter=_columns)
+    deleted: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.mode not in ("append", "upsert"):
+            raise DefinitionError(f"{self!r}: mode={shown(self.mode)} must be 'append' or 'upsert'")
+        if (self.mode == "upsert") != bool(self.key) or (self.deleted is not None and self.mode != "upsert"):
+            raise DefinitionError(
+                f'{self!r}: mode="upsert" needs key=, the columns whose values name a row; "append" takes neither key= '
+                "nor deleted="
+            )
+        if not all(isinstance(name, str) for name in self.key) or self.deleted in self.key:
+            raise DefinitionError(f"{self!r}: key= takes names of columns, and deleted= that of another column")
+
+    @property
+    def place(self) -> str:
+        """The table, as users name it."""
+        raise NotImplementedError(f"{type(self).__name__} does not define place")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class DeltaSink(TableSink):
+    """A Delta table. See `delta_sink`.
+
+    Attributes:
+        path: The table's folder or URI; empty if it is in a catalog.
+        table: The table's name in Spark's catalog; empty if it has a path.
+        storage_options: Options of the store, for the local runtime.
+    """
+
+    path: str = ""
+    table: str = ""
+    storage_options: Mapping[str, str] = attrs.field(factory=dict, repr=_option_names)
+
+    def __attrs_post_init__(self) -> None:
+        if bool(self.path) == bool(self.table) or "\0" in self.path:
+            raise DefinitionError(
+                f"delta_sink: path={self.path!r}, table={self.table!r}: give the path of a table, or table= with its "
+                "name in Spark's catalog"
+            )
+        super().__attrs_post_init__()
+
+    @property
+    def place(self) -> str:
+        """See `TableSink`."""
+        return self.path or self.table
+
+
+Sink = ParquetSink | FunctionSink | CollectSink | KafkaSink | DeltaSink
 #: The arguments that `sink_of` accepts.
-SinkLike = Sink | str | os.PathLike[str] | Callable[[Any, int], object]
+SinkLike = Sink | str | os.PathLike[str] | Callable[..., object]
 
 
 def parquet_sink(path: str | os.PathLike[str], *, mode: SinkMode = "error") -> ParquetSink:
@@ -91,6 +167,38 @@ def parquet_sink(path: str | os.PathLike[str], *, mode: SinkMode = "error") -> P
             either.
     """
     return ParquetSink(os.fspath(path), mode)
+
+
+def delta_sink(
+    path: str | os.PathLike[str] = "",
+    *,
+    table: str = "",
+    mode: TableMode = "append",
+    key: str | Sequence[str] = (),
+    deleted: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> DeltaSink:
+    """Write the rows of an output to a Delta table, each exactly once.
+
+    Each batch is one transaction of the table, which records the query's id and the batch's. A batch that comes again
+    is not written twice. The local runtime needs the extra ``keyed[delta]``, Spark needs Delta's jars.
+
+    Args:
+        path: The table's folder or URI. If there is no table, one with the output's columns is created.
+        table: Instead of ``path``, the table's name in Spark's catalog.
+        mode: ``"append"`` adds the rows. ``"upsert"`` replaces the rows with the same key by the batch's last one.
+        key: The columns of the key, for ``"upsert"``.
+        deleted: A boolean column that is true in a row that deletes its key, for ``"upsert"``. The table does not have
+            this column.
+        storage_options: Options of the store beyond those in the environment, for the local runtime; their values are
+            never shown. Spark uses its own.
+
+    Raises:
+        DefinitionError: Parameters are missing or exclude each other.
+    """
+    return DeltaSink(
+        path=os.fspath(path), table=table, mode=mode, key=key, deleted=deleted, storage_options=storage_options or {}
+    )
 
 
 def collect_sink() -> CollectSink:
@@ -136,7 +244,7 @@ def _check_parameters(function: Callable[..., object]) -> None:
     Raises:
         DefinitionError: It has other parameters.
     """
-    if function is collect_sink or function is parquet_sink:
+    if function in (collect_sink, parquet_sink, delta_sink):
         raise DefinitionError(f"sink={function.__name__} is a function; call it: keyed.{function.__name__}(...)")
     try:
         signature = inspect.signature(function)
@@ -144,11 +252,22 @@ def _check_parameters(function: Callable[..., object]) -> None:
         # Some builtins have no signature.
         return
     try:
-        signature.bind(None, 0)
+        if _takes_query(function):
+            signature.bind(None, 0, query_id="")
+        else:
+            signature.bind(None, 0)
     except TypeError as error:
         raise DefinitionError(
-            f"sink={named(function)} is called with two arguments, function(batch, batch_id): {error}"
+            f"sink={named(function)} is called with two arguments, function(batch, batch_id), and the query's id if it "
+            f"has a parameter query_id: {error}"
         ) from None
+
+
+def _takes_query(function: Callable[..., object]) -> bool:
+    try:
+        return "query_id" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 def check_distinct(sinks: Iterable[Sink]) -> None:
@@ -168,6 +287,11 @@ def check_distinct(sinks: Iterable[Sink]) -> None:
                     f"two outputs have the transactional_id {sink.transactional_id!r}, and the batches of one would be "
                     "taken for those of the other; give each KafkaSink a transactional_id= of its own"
                 )
+            if isinstance(sink, TableSink):
+                raise DefinitionError(
+                    f"two outputs go to the table {sink.place!r}, and the batches of one would be taken for those of "
+                    "the other; give each output a table of its own"
+                )
             named = "one collect_sink()" if isinstance(sink, CollectSink) else f"the folder {sink.path!r}"
             raise DefinitionError(
                 f"two outputs go to {named}, and the second would replace the first; give each output a sink of its own"
@@ -181,7 +305,7 @@ def failed(sink: Sink, batch_id: int, error: Exception) -> QueryFailed:
         name = f"the function {getattr(sink.function, '__qualname__', sink.function)!s}"
     elif isinstance(sink, ParquetSink):
         name = f"the Parquet sink {sink.path!r}"
-    elif isinstance(sink, CollectSink | KafkaSink):
+    elif isinstance(sink, CollectSink | KafkaSink | TableSink):
         name = repr(sink)
     else:
         assert_never(sink)
@@ -195,8 +319,10 @@ def local_folder(path: str) -> Path | None:
     return None if _SCHEME.match(path) else Path(path).absolute()
 
 
-def _place(sink: ParquetSink | CollectSink | KafkaSink) -> Hashable:
+def _place(sink: ParquetSink | CollectSink | KafkaSink | DeltaSink) -> Hashable:
     """Return the identity of a sink's destination."""
+    if isinstance(sink, DeltaSink) and sink.table:
+        return "table", sink.table.lower()
     if isinstance(sink, CollectSink):
         return id(sink)
     if isinstance(sink, KafkaSink):

@@ -103,6 +103,7 @@ needs("server", "starlette", lambda: imported("keyed.tables.server", "serve"))
 needs("testing", "hypothesis", lambda: imported("keyed.testing", "assert_deterministic"))
 needs("testing", "hypothesis", lambda: imported("keyed.testing", "strategies"))
 needs("kafka", "confluent_kafka", lambda: keyed.KafkaChangelog("topic", bootstrap="127.0.0.1:1").header())
+needs("delta", "deltalake", lambda: counted.run(keyed.delta_sink("table")))
 needs("s3", "obstore", lambda: keyed.ObjectStoreChangelog("s3://bucket/log").header())
 tables.close()
 """

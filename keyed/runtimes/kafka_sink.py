@@ -36,7 +36,7 @@ class Outbox:
 
     Attributes:
         batch: Its id.
-        records: Keys and values, by transactional id.
+        records: Keys and values, by transactional id; or rows of a table, by the id of its writer.
     """
 
     batch: int

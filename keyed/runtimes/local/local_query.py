@@ -47,15 +47,16 @@ from keyed.runtimes.local.local_position import (
     restored_position,
 )
 from keyed.runtimes.local.local_rows import Limit, SourceRows, after_steps, as_rows
-from keyed.runtimes.local.local_sinks import check_declared, write
+from keyed.runtimes.local.local_sinks import check_declared, declared_columns, write
 from keyed.runtimes.local.process import Interrupted, leave, watched
 from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
 from keyed.runtimes.metrics_export import MetricsExport, exported_metrics
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, locked_folder
+from keyed.runtimes.table_sinks import TableWriter
 from keyed.runtimes.usage_warnings import UsageWarnings
 from keyed.shown import Shown
-from keyed.sinks import CollectSink, ParquetSink
+from keyed.sinks import CollectSink, DeltaSink, ParquetSink, TableSink
 from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
@@ -128,8 +129,8 @@ class LocalQuery(Shown):
         self._warnings = UsageWarnings(last, outputs)
         #: The outputs whose columns were not compared yet with those of existing files.
         self._unchecked: set[BoundOutput] = set()
-        #: The writers of Kafka sinks.
-        self._kafka: dict[BoundOutput, TopicWriter] = {}
+        #: The writers of the sinks that get the rows of a batch after its commit.
+        self._writers: dict[BoundOutput, TopicWriter | TableWriter] = {}
         #: The kinds of bad rows that were logged, by operator.
         self._bad: set[tuple[str, str]] = set()
         #: Numbers of chained operators, and the operators that are chained to the previous one.
@@ -286,20 +287,20 @@ class LocalQuery(Shown):
             for bound in self._outputs:
                 if isinstance(bound.sink, ParquetSink):
                     stack.enter_context(locked_folder(bound.sink.path))
-            stack.callback(self._close_kafka)
+            stack.callback(self._close_writers)
             self._claim(commits, position)
             stack.callback(self._close_source)
             return self._run_batches(commits, operators, position, collector)
 
-    def _send_outbox(self, commits: BufferedCommits, writer: TopicWriter) -> None:
-        """Send the records of the last committed batch, if an earlier run has not done it."""
+    def _send_outbox(self, commits: BufferedCommits, writer: TopicWriter | TableWriter) -> None:
+        """Write the records of the last committed batch, if an earlier run has not done it."""
         record = commits.read("outbox")
         if record is not None:
             outbox = decode_outbox(record, f"checkpoint {self._checkpoint}, record 'outbox'")
             writer.write(outbox.records.get(writer.id, ()), outbox.batch)
 
-    def _close_kafka(self) -> None:
-        for writer in self._kafka.values():
+    def _close_writers(self) -> None:
+        for writer in self._writers.values():
             writer.close()
 
     def _on_signal(self, number: int) -> None:
@@ -324,11 +325,18 @@ class LocalQuery(Shown):
                 commits.write("query", record)
                 commits.commit()
             position.queries = decode_mark(record, f"checkpoint {self._checkpoint}, record 'query'")
-        for bound in self._outputs:
+        # Folders are claimed last, because a claim may replace their files.
+        for bound in sorted(self._outputs, key=lambda bound: isinstance(bound.sink, ParquetSink)):
             if isinstance(bound.sink, KafkaSink):
-                self._kafka[bound] = TopicWriter(bound.sink, position.queries)
-                self._kafka[bound].claim()
-                self._send_outbox(commits, self._kafka[bound])
+                self._writers[bound] = topic = TopicWriter(bound.sink, position.queries)
+                topic.claim()
+                self._send_outbox(commits, topic)
+            if isinstance(bound.sink, TableSink):
+                columns = declared_columns(bound)
+                self._writers[bound] = table = _table_writer(bound.sink, position.queries)
+                table.claim(position.batches)
+                self._send_outbox(commits, table)
+                table.prepare(columns)
             if isinstance(bound.sink, ParquetSink):
                 folder = LocalFolder(bound.sink.path)
                 claim(bound.sink, folder, position.queries, position.batches - position.restored, position.batches)
@@ -467,8 +475,9 @@ class LocalQuery(Shown):
                     bound,
                     found,
                     position.batches,
+                    query_id=position.queries[-1],
                     checks=bound in self._unchecked,
-                    to_kafka=lambda rows, bound=bound: outbox.update({bound: self._kafka[bound].records(rows)}),  # type: ignore[misc]
+                    to_outbox=lambda rows, bound=bound: outbox.update({bound: self._writers[bound].records(rows)}),  # type: ignore[misc]
                 )
                 if wrote:
                     self._unchecked.discard(bound)
@@ -480,11 +489,11 @@ class LocalQuery(Shown):
             position.ended = position.ended or end
             commits.write("run", encode_position(position))
             if outbox:
-                by_id = {self._kafka[bound].id: records for bound, records in outbox.items()}
+                by_id = {self._writers[bound].id: records for bound, records in outbox.items()}
                 commits.write("outbox", encode_outbox(Outbox(position.batches - 1, by_id)))
             commits.commit()
             for bound, records in outbox.items():
-                self._kafka[bound].write(records, position.batches - 1)
+                self._writers[bound].write(records, position.batches - 1)
         except KeyedError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a sink or source raises is named and raised again
@@ -600,6 +609,14 @@ def _divert(stage: Stage, rows: SourceRows, emitted: Outputs) -> None:
             beside = emitted.get((stage.name, tag.name))
             diverted = emitted[stage.name, tag.name] = Emitted()
             diverted.values = [*(beside.values if beside else ()), *bad]
+
+
+def _table_writer(sink: TableSink, queries: list[str]) -> TableWriter:
+    if isinstance(sink, DeltaSink):
+        from keyed.runtimes.local.delta_table import DeltaWriter
+
+        return DeltaWriter(sink, queries)
+    raise TypeError(f"{sink!r} has no writer")
 
 
 def _export_position(commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> None:

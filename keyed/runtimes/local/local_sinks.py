@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from keyed.engine.batch import Emitted, EmittedTables
-from keyed.errors import KeyedError, OutputDefinitionError
+from keyed.errors import DefinitionError, KeyedError, OutputDefinitionError
 from keyed.graph import BoundOutput
 from keyed.inference import unannotated
 from keyed.outputs import Schema
 from keyed.rows import row_class
 from keyed.runtimes.local.local_rows import as_rows
 from keyed.runtimes.sink_folder import LocalFolder, check_columns, last_file, replace_file
-from keyed.sinks import CollectSink, FunctionSink, ParquetSink, failed
+from keyed.sinks import CollectSink, FunctionSink, ParquetSink, TableSink, failed
 from keyed.topics import KafkaSink
 from keyed.vectorized import TIMESTAMP_COLUMN
 
@@ -50,8 +50,9 @@ def write(
     emitted: Emitted | EmittedTables,
     batch_id: int,
     *,
+    query_id: str,
     checks: bool = False,
-    to_kafka: Callable[[list[Any]], object] = lambda _: None,
+    to_outbox: Callable[[Any], object] = lambda _: None,
 ) -> bool:
     """Write the outputs of a batch to the output's sink, replacing earlier outputs of the same batch.
 
@@ -59,8 +60,9 @@ def write(
         bound: The output with its sink.
         emitted: The outputs of the batch.
         batch_id: Its id.
+        query_id: Id of the query.
         checks: Compare undeclared columns with those of existing files.
-        to_kafka: Called with the rows of a Kafka sink.
+        to_outbox: Called with the rows of a Kafka sink, and with the Arrow table of a sink of tables.
 
     Returns:
         True if there was something to write.
@@ -75,16 +77,17 @@ def write(
         if isinstance(sink, CollectSink):
             sink.batches[batch_id] = _rows(bound, emitted.values)
         elif isinstance(sink, FunctionSink):
-            sink.function(_rows(bound, emitted.values), batch_id)
+            sink.call(_rows(bound, emitted.values), batch_id, query_id)
         elif isinstance(sink, ParquetSink):
-            tables = isinstance(emitted, EmittedTables)
-            table = _table_of_tables(bound, emitted) if tables else _table_of_values(bound, sink, emitted.values)
+            table = _table_of(bound, emitted)
             if checks and schema is None and table is not None and not _takes_bad_rows(bound):
                 _check_columns(sink, table.schema)
             _write_parquet(sink, table, schema, batch_id)
             return table is not None
         elif isinstance(sink, KafkaSink):
-            to_kafka(_rows(bound, emitted.values))
+            to_outbox(_rows(bound, emitted.values))
+        elif isinstance(sink, TableSink):
+            to_outbox(_table_of(bound, emitted))
         else:
             assert_never(sink)
     except KeyedError:
@@ -126,17 +129,45 @@ def _takes_bad_rows(bound: BoundOutput) -> bool:
     return tag is not None and not bound.output.steps and tag.name in bound.output.stage.bad_row_outputs
 
 
-def _table_of_values(bound: BoundOutput, sink: ParquetSink, values: list[Any]) -> Any:
+def declared_columns(bound: BoundOutput) -> Any:
+    """Return the Arrow schema of an output to a table.
+
+    Raises:
+        DefinitionError: The columns are not declared.
+    """
+    from keyed.arrow.write import arrow_schema
+    from keyed.runtimes.table_sinks import check_types, stored
+
+    schema, sink = _schema(bound), bound.sink
+    assert isinstance(sink, TableSink)
+    if schema is None:
+        raise DefinitionError(
+            f"{sink!r}: the table needs the types of the output's columns before the first row; give process(..., "
+            "output=...) or OutputTag(name, type)"
+        )
+    stored(sink, schema.names)
+    check_types(sink, dict(schema.columns))
+    return arrow_schema(schema)
+
+
+def _table_of(bound: BoundOutput, emitted: Emitted | EmittedTables) -> Any:
+    if isinstance(emitted, EmittedTables):
+        return _table_of_tables(bound, emitted)
+    return _table_of_values(bound, emitted.values)
+
+
+def _table_of_values(bound: BoundOutput, values: list[Any]) -> Any:
     """Return values as a table, ``None`` if there are none."""
     from keyed.arrow.write import raw_table_of, table_of
 
     schema = _schema(bound)
     if not values:
         return None
-    if schema is None and not hasattr(values[0], "_fields"):
+    if schema is None and isinstance(bound.sink, ParquetSink) and not hasattr(values[0], "_fields"):
+        annotate = "" if bound.output.tag else unannotated(bound.output.stage.function)
         raise OutputDefinitionError(
-            f"Parquet sink {sink.path!r}: values like {values[0]!r} have no columns; give process(..., output=...) or "
-            f"OutputTag(name, type){'' if bound.output.tag else unannotated(bound.output.stage.function)}"
+            f"Parquet sink {bound.sink.path!r}: values like {values[0]!r} have no columns; give process(..., "
+            f"output=...) or OutputTag(name, type){annotate}"
         )
     return raw_table_of(values, schema) if _takes_bad_rows(bound) else table_of(values, schema)
 

@@ -26,7 +26,7 @@ from keyed.runtimes.kafka_sink import TopicWriter
 from keyed.runtimes.recording import Recorder
 from keyed.runtimes.sink_folder import MARK, LocalFolder, SinkFolder, check_columns, claim, last_file
 from keyed.runtimes.spark.plan.build import Route
-from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, local_folder
+from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, TableSink, local_folder
 from keyed.topics import KafkaSink
 
 if TYPE_CHECKING:
@@ -91,8 +91,10 @@ class Writer:
         Raises:
             SinkError: One belongs to another query.
         """
-        queries = self.queries or [_spark_id(session, self.checkpoint)]
+        queries = self._queries(session)
         for sink in self.sinks:
+            if isinstance(sink, TableSink):
+                raise DefinitionError(f"{sink!r} is for the local runtime; on Spark write output.df with Delta's sink")
             if isinstance(sink, KafkaSink):
                 with closing(TopicWriter(sink, queries)) as writer:
                     writer.claim()
@@ -104,7 +106,7 @@ class Writer:
         """Write one batch."""
         if self.recorder is not None:
             # Tasks record rows as soon as any part of the batch is computed.
-            queries = self.queries or [_spark_id(whole.sparkSession, self.checkpoint)]
+            queries = self._queries(whole.sparkSession)
             self.recorder.claim(queries, batch_id, self.first_batch + batch_id)
             self.recorder.begin(batch_id)
         # Each action would run the stateful operators again, so a batch that is read more than once is cached.
@@ -174,13 +176,18 @@ class Writer:
         elif isinstance(sink, CollectSink):
             sink.batches[batch_id] = collected(frame)
         elif isinstance(sink, FunctionSink):
-            sink.function(frame, batch_id)
+            sink.call(frame, batch_id, self._queries(frame.sparkSession)[-1])
         elif isinstance(sink, KafkaSink):
-            queries = self.queries or [_spark_id(frame.sparkSession, self.checkpoint)]
+            queries = self._queries(frame.sparkSession)
             with closing(TopicWriter(sink, queries)) as writer:
                 writer.write(writer.records(collected(frame)), batch_id)
+        elif isinstance(sink, TableSink):
+            raise TypeError(f"{sink!r} was not refused")
         else:
             assert_never(sink)
+
+    def _queries(self, session: SparkSession) -> Sequence[str]:
+        return self.queries or [_spark_id(session, self.checkpoint)]
 
 
 @attrs.frozen
@@ -272,7 +279,7 @@ def _named(sink: Sink | FolderSink) -> str:
         return f"the sink {getattr(sink.function, '__qualname__', None) or repr(sink.function)}"
     if isinstance(sink, CollectSink):
         return "a collecting sink"
-    if isinstance(sink, KafkaSink):
+    if isinstance(sink, KafkaSink | TableSink):
         return repr(sink)
     if isinstance(sink, ParquetSink | FolderSink):
         return f"the Parquet sink {sink.path!r}"

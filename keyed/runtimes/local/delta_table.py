@@ -1,0 +1,171 @@
+"""Writing of Delta tables in the local runtime, with the package deltalake.
+
+A commit has Delta's transaction identifier (``txn``) of the query, whose version is the id of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from keyed.arrow.kinds import kinds
+from keyed.errors import DefinitionError, KeyedError, SinkError
+from keyed.extras import extra
+from keyed.runtimes.kafka_sink import Record
+from keyed.runtimes.table_sinks import (
+    PREFIX,
+    added,
+    attempts,
+    last_rows,
+    packed,
+    stored,
+    unpacked,
+    warn_of_overlap,
+)
+from keyed.sinks import DeltaSink, local_folder
+
+
+class DeltaWriter:
+    """Writes the batches of one query to a Delta table. See `keyed.runtimes.table_sinks.TableWriter`.
+
+    Args:
+        sink: The sink.
+        queries: Id of the query, after those of the queries that it was restored from.
+
+    Raises:
+        DefinitionError: The sink names a table of Spark's catalog.
+        ExtraNotInstalled: The package is not installed.
+    """
+
+    def __init__(self, sink: DeltaSink, queries: Sequence[str]) -> None:
+        if not sink.path:
+            raise DefinitionError(
+                f"{sink!r}: table= is a name in Spark's catalog, which the local runtime does not have; give the path"
+            )
+        with extra("delta", repr(sink)):
+            import deltalake
+        self._delta: Any = deltalake
+        self._sink = sink
+        folder = local_folder(sink.path)
+        self._place = sink.path if folder is None else str(folder)
+        self.id = f"delta {self._place}"
+        self._queries = queries
+        #: The table, ``None`` before it is created.
+        self._table: Any = None
+
+    def claim(self, next_batch: int) -> None:
+        self._table = self._opened()
+        if self._table is None or self._version(self._queries[-1]) is not None:
+            return
+        for query in self._queries[:-1]:
+            warn_of_overlap(self._sink, query, self._version(query) or 0, next_batch)
+
+    def prepare(self, schema: pa.Schema) -> None:
+        delta = self._delta
+        names = stored(self._sink, schema.names)
+        wanted = delta.Schema.from_arrow(pa.schema([schema.field(name) for name in names]))
+
+        def grow() -> None:
+            if self._table is None:
+                self._table = delta.DeltaTable.create(
+                    self._place, wanted, mode="ignore", storage_options=dict(self._sink.storage_options) or None
+                )
+            self._table.update_incremental()
+            fields = self._table.schema().fields
+            required = [field.name for field in fields if not field.nullable]
+            new = added(self._sink, _types(self._table.schema()), _types(wanted), required)
+            if new:
+                self._table.alter.add_columns([field for field in wanted.fields if field.name in new])
+
+        self._doing(grow)
+
+    def records(self, rows: pa.Table | None) -> list[Record]:
+        if rows is not None and rows.num_rows and self._sink.mode == "upsert":
+            rows = last_rows(rows, self._sink)
+        return packed(rows)
+
+    def write(self, records: Sequence[Record], batch_id: int) -> None:
+        rows = unpacked(records)
+        if rows is None:
+            return
+        if self._table is None:
+            # The rows were committed before the table was created.
+            self.prepare(rows.schema)
+
+        def commit() -> None:
+            self._table.update_incremental()
+            last = self._version(self._queries[-1])
+            if last is None or last < batch_id:
+                self._commit(rows, batch_id)
+
+        self._doing(commit)
+
+    def close(self) -> None:
+        self._table = None
+
+    def _commit(self, rows: pa.Table, batch_id: int) -> None:
+        delta, sink, query = self._delta, self._sink, self._queries[-1]
+        properties = delta.CommitProperties(
+            custom_metadata={"keyed-query": query, "keyed-batch": str(batch_id)},
+            app_transactions=[delta.Transaction(PREFIX + query, batch_id)],
+        )
+        if sink.mode == "append":
+            # A column that another query has added is null.
+            delta.write_deltalake(self._table, rows, mode="append", schema_mode="merge", commit_properties=properties)
+            return
+        columns = {_quoted(name): f"s.{_quoted(name)}" for name in stored(sink, rows.column_names)}
+        same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in sink.key)
+        merge = self._table.merge(rows, same, source_alias="s", target_alias="t", commit_properties=properties)
+        kept = None
+        if sink.deleted is not None:
+            gone = f"coalesce(s.{_quoted(sink.deleted)}, false)"
+            merge, kept = merge.when_matched_delete(gone), f"NOT {gone}"
+        merge.when_matched_update(columns).when_not_matched_insert(columns, predicate=kept).execute()
+
+    def _opened(self) -> Any:
+        options = dict(self._sink.storage_options) or None
+
+        def opened() -> Any:
+            if self._delta.DeltaTable.is_deltatable(self._place, options):
+                return self._delta.DeltaTable(self._place, storage_options=options)
+            folder = local_folder(self._place)
+            if folder is not None and folder.exists():
+                other = next((each.name for each in _content(folder)), None)
+                if other is not None:
+                    raise SinkError(f"{self._sink!r}: the folder holds {other}, and is no Delta table; give another")
+            return None
+
+        return self._doing(opened)
+
+    def _version(self, query: str) -> int | None:
+        """Return the last batch of a query in the table."""
+        version: int | None = self._table.transaction_version(PREFIX + query)
+        return version
+
+    def _doing(self, attempt: Any) -> Any:
+        try:
+            return attempts(self._sink, attempt, self._delta.exceptions.CommitFailedError)
+        except KeyedError:
+            raise
+        except Exception as error:
+            raise SinkError(f"{self._sink!r}: {type(error).__name__}: {error}") from error
+
+
+def _content(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return [folder]
+    return [each for each in sorted(folder.iterdir()) if each.name != "_delta_log"]
+
+
+def _types(schema: Any) -> dict[str, str]:
+    """Return the columns of Delta's schema with the names of their types."""
+    arrow = pa.schema(schema)
+    local = {field.name for field in arrow if pa.types.is_timestamp(field.type) and field.type.tz is None}
+    return {name: "timestamp_ntz" if name in local else kind for name, kind in kinds(arrow).items()}
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

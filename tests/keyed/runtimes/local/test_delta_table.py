@@ -1,0 +1,315 @@
+"""Delta tables as sinks of the local runtime, on real tables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import keyed
+from keyed.errors import DefinitionError, ExtraNotInstalled, SinkError
+from keyed.runtimes.local.delta_table import DeltaWriter
+from keyed.testing.sink_conformance import SinkConformance
+
+if os.environ.get("CI") != "true":
+    pytest.importorskip("deltalake", reason="deltalake is not installed: make setup")
+
+import deltalake
+
+#: The columns of a table.
+COLUMNS: pa.Schema = pa.table({"k": ["a"], "n": [1]}).schema
+
+
+class Changes(keyed.KeyedProcessFunction):
+    """Emits its rows."""
+
+    def process_element(self, value, ctx):
+        yield tuple(value)
+
+
+def changes(rows: Any, output: str = "k string, n bigint, gone boolean"):
+    return keyed.stream(rows).key_by("k").process(Changes(), output)
+
+
+def row(k, n, gone=None):
+    return {"k": k, "n": n, "gone": gone}
+
+
+def content(path, *names):
+    table = deltalake.DeltaTable(path).to_pyarrow_table()
+    return sorted(tuple(each.values()) for each in table.select(names or table.column_names).to_pylist())
+
+
+class TestAppends(SinkConformance):
+    def make_sink(self, path):
+        return keyed.delta_sink(path)
+
+    def read(self, path):
+        return content(path, "name", "n")
+
+
+class TestUpserts(SinkConformance):
+    def make_sink(self, path):
+        return keyed.delta_sink(path, mode="upsert", key="name")
+
+    def read(self, path):
+        return content(path, "name", "n")
+
+
+ROWS = [row("a", 1), row("b", 2), row("a", 3), row("b", 4, gone=True), row("c", 5), row("b", 6), row("c", 7, gone=True)]
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 2, 3, 100])
+def test_an_upsert_keeps_the_last_row_of_a_key_and_honours_deletions(tmp_path, rows_per_batch):
+    sink = keyed.delta_sink(tmp_path / "t", mode="upsert", key="k", deleted="gone")
+    changes(ROWS).run(sink, rows_per_batch=rows_per_batch)
+    assert content(tmp_path / "t") == [("a", 3), ("b", 6)]
+
+
+def test_keys_and_columns_have_any_names(tmp_path):
+    rows = [{"A b": "x", 'k`"': 1, "Value": 1}, {"A b": "x", 'k`"': 1, "Value": 2}, {"A b": "y", 'k`"': 1, "Value": 3}]
+    sink = keyed.delta_sink(tmp_path / "t", mode="upsert", key=["A b", 'k`"'])
+    out = keyed.stream(rows).key_by("A b").process(Changes(), '`A b` string, `k``"` bigint, Value bigint')
+    out.run(sink, rows_per_batch=1)
+    assert content(tmp_path / "t") == [("x", 1, 2), ("y", 1, 3)]
+
+
+def test_types_survive(tmp_path):
+    output = (
+        "k string, y tinyint, i int, d double, f float, m decimal(10,2), b binary, day date, t timestamp, "
+        "l timestamp_ntz, a array<int>, o map<string,double>, s struct<x:bigint,y:string>"
+    )
+    nothing: dict[str, Any] = dict.fromkeys([each.split()[0] for each in output.split(", ")])
+    for _ in range(2):
+        # The second run finds the columns that the first has created.
+        changes([{**nothing, "k": "x"}], output).run(keyed.delta_sink(tmp_path / "t"))
+    assert len(content(tmp_path / "t", "k")) == 2
+
+
+def test_a_table_has_the_columns_before_the_first_row(tmp_path):
+    changes([]).run(keyed.delta_sink(tmp_path / "t"))
+    assert deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table().column_names == ["k", "n", "gone"]
+
+
+def test_two_queries_write_to_one_table(tmp_path):
+    for k in "ab":
+        changes([row(k, 1), row(k, 2)]).run(keyed.delta_sink(tmp_path / "t"), checkpoint=tmp_path / k, drain=False)
+    assert content(tmp_path / "t", "k", "n") == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_commit_that_another_query_overtakes_is_tried_again(tmp_path, mode, caplog, monkeypatch):
+    caplog.set_level("INFO", "keyed")
+    rows = pa.table({"k": ["a"], "n": [1]})
+    one, two = writer(tmp_path, "one", mode), writer(tmp_path, "two", mode)
+    commit = DeltaWriter._commit
+
+    def overtaken(self, rows, batch):
+        if self is one and not two_has(batch):
+            two.write(two.records(rows), batch)
+            if batch == 1:
+                two.prepare(pa.schema([*COLUMNS, pa.field("more", pa.int64())]))
+        commit(self, rows, batch)
+
+    def two_has(batch):
+        return (two._version("two") or -1) >= batch
+
+    monkeypatch.setattr(DeltaWriter, "_commit", overtaken)
+    for batch in range(3):
+        one.write(one.records(rows), batch)
+    assert content(tmp_path / "t", "k", "more") == [("a", None)] * (6 if mode == "append" else 1)
+    assert caplog.text.count("trying again") == (1 if mode == "append" else 3)
+
+
+def writer(tmp_path, query, mode="append", earlier=()):
+    made = DeltaWriter(
+        keyed.delta_sink(tmp_path / "t", mode=mode, key="k" if mode == "upsert" else ()), [*earlier, query]
+    )
+    made.claim(2)
+    made.prepare(COLUMNS)
+    return made
+
+
+def test_a_batch_that_comes_again_is_not_written_again(tmp_path):
+    first = writer(tmp_path, "one")
+    rows = pa.table({"k": ["a"], "n": [1]})
+    first.write(first.records(rows), 0)
+    again = writer(tmp_path, "one")
+    for batch in (0, 0, 1, 0):
+        again.write(again.records(rows), batch)
+    assert content(tmp_path / "t") == [("a", 1)] * 2
+
+
+def test_two_runs_of_one_query_at_once_write_a_batch_once(tmp_path):
+    runs = [writer(tmp_path, "one") for _ in range(2)]
+    for each in runs:
+        each.write(each.records(pa.table({"k": ["a"], "n": [1]})), 0)
+    assert content(tmp_path / "t") == [("a", 1)]
+
+
+def test_a_restored_query_that_repeats_batches_of_the_earlier_one_is_reported(tmp_path, caplog):
+    first = writer(tmp_path, "one")
+    for batch in range(3):
+        first.write(first.records(pa.table({"k": ["a"], "n": [1]})), batch)
+    writer(tmp_path, "two", earlier=["one"])
+    assert "has written batches up to 2 to the table, and this one goes on with batch 2" in caplog.text
+
+
+KILLED = """
+import os, sys
+import keyed
+from keyed.runtimes.local import local_query
+from keyed.runtimes.local.delta_table import DeltaWriter
+from tests.keyed.runtimes.local.test_delta_table import changes, row
+
+out, place, batch, mode = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+write, outbox = DeltaWriter.write, local_query.encode_outbox
+
+def dies(self, records, batch_id):
+    if batch_id == batch and place == "before":
+        os.kill(os.getpid(), 9)
+    write(self, records, batch_id)
+    if batch_id == batch and place == "after":
+        os.kill(os.getpid(), 9)
+
+def dies_before_commit(box):
+    if box.batch == batch and place == "commit":
+        os.kill(os.getpid(), 9)
+    return outbox(box)
+
+DeltaWriter.write, local_query.encode_outbox = dies, dies_before_commit
+key = {"key": "k"} if mode == "upsert" else {}
+# Other batches than in the run before.
+size = int(sys.argv[5])
+rows = [row(str(n), n) for n in range(9)]
+sink = keyed.delta_sink(out + "/t", mode=mode, **key)
+changes(rows).run(sink, checkpoint=out + "/ck", rows_per_batch=size, drain=False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_query_that_is_killed_writes_each_row_once(tmp_path, mode):
+    """Kills at each step of a batch; the next run cuts its input into other batches."""
+    kills = [("commit", 0, 2), ("before", 0, 3), ("after", 1, 1), ("commit", 2, 4), ("before", 3, 2), ("none", -1, 3)]
+    for place, batch, size in kills:
+        command = [sys.executable, "-c", KILLED, str(tmp_path), place, str(batch), mode, str(size)]
+        done = subprocess.run(command, cwd=Path(keyed.__file__).parents[1], check=False, capture_output=True, text=True)
+        assert done.returncode == (0 if place == "none" else -9), done.stderr
+    assert content(tmp_path / "t", "n") == [(n,) for n in range(9)]
+
+
+def test_columns_may_be_added(tmp_path):
+    out, checkpoint = keyed.delta_sink(tmp_path / "t"), tmp_path / "ck"
+    changes([{"k": "a", "n": 1}], "k string, n bigint").run(out, checkpoint=checkpoint, drain=False)
+    more = [{"k": "a", "n": 1}, {"k": "b", "n": 2, "x": 0.5}]
+    changes(more, "k string, n bigint, x double").run(out, checkpoint=checkpoint, drain=False)
+    assert content(tmp_path / "t") == [("a", 1, None), ("b", 2, 0.5)]
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("k string", "the output has no n. The table has k string, n int64; the output has k string"),
+        ("k string, n string", "n is string in the output"),
+        ("k string, N bigint", "N is n there"),
+        ("k string, m bigint", "the output has no n"),
+    ],
+)
+def test_other_columns_are_refused_with_both_schemas(tmp_path, output, message):
+    changes([{"k": "a", "n": 1}], "k string, n bigint").run(keyed.delta_sink(tmp_path / "t"))
+    before = deltalake.DeltaTable(tmp_path / "t").version()
+    with pytest.raises(SinkError, match=message):
+        changes([{"k": "a"}], output).run(keyed.delta_sink(tmp_path / "t"))
+    assert deltalake.DeltaTable(tmp_path / "t").version() == before
+
+
+def test_a_table_whose_columns_must_not_be_null_is_refused(tmp_path):
+    deltalake.DeltaTable.create(tmp_path / "t", pa.schema([pa.field("k", pa.string(), nullable=False)]))
+    with pytest.raises(SinkError, match="k must not be null there"):
+        changes([{"k": "a"}], "k string").run(keyed.delta_sink(tmp_path / "t"))
+
+
+class Refused(Exception):
+    """A row was read."""
+
+
+def unread():
+    raise Refused
+    yield {}
+
+
+@pytest.mark.parametrize(
+    ("sink", "output", "message"),
+    [
+        ({"mode": "upsert", "key": "x"}, "k string, n bigint", "no column 'x', only k, n"),
+        ({"mode": "upsert", "key": "n"}, "k string, n double", "'n' of the key is of type double"),
+        (
+            {"mode": "upsert", "key": "k", "deleted": "n"},
+            "k string, n bigint",
+            "'n' is of type bigint, and not boolean",
+        ),
+    ],
+)
+def test_columns_that_do_not_fit_the_sink_are_refused_before_the_first_row(tmp_path, sink, output, message):
+    with pytest.raises(SinkError, match=message):
+        changes(unread(), output).run(keyed.delta_sink(tmp_path / "t", **sink))
+    assert not (tmp_path / "t").exists()
+
+
+def test_an_output_without_declared_columns_is_refused(tmp_path):
+    with pytest.raises(DefinitionError, match="needs the types of the output's columns"):
+        keyed.stream([row("a", 1)]).key_by("k").process(Changes()).run(keyed.delta_sink(tmp_path / "t"))
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "x.parquet").touch()
+    with pytest.raises(SinkError, match=r"the folder holds x\.parquet, and is no Delta table"):
+        changes([row("a", 1)]).run(keyed.delta_sink(tmp_path / "t"))
+    assert [each.name for each in (tmp_path / "t").iterdir()] == ["x.parquet"]
+
+
+def test_a_null_in_a_key_is_refused(tmp_path):
+    sink = keyed.delta_sink(tmp_path / "t", mode="upsert", key="n")
+    with pytest.raises(SinkError, match="a row has a null in 'n'"):
+        changes([row("a", None)]).run(sink)
+
+
+def test_parameters_that_exclude_each_other_are_refused(tmp_path):
+    wrong: list[dict[str, Any]] = [
+        {"mode": "merge"},
+        {"mode": "upsert"},
+        {"key": "k"},
+        {"deleted": "gone"},
+        {"mode": "upsert", "key": "k", "deleted": "k"},
+        {"table": "a.b"},
+    ]
+    for options in wrong:
+        with pytest.raises(DefinitionError):
+            keyed.delta_sink(tmp_path, **options)
+    with pytest.raises(DefinitionError):
+        keyed.delta_sink()
+    with pytest.raises(DefinitionError, match="Spark's catalog"):
+        changes([row("a", 1)]).run(keyed.delta_sink(table="sales.counts"))
+    sink = keyed.delta_sink(tmp_path / "t", storage_options={"aws_secret_access_key": "s3cr3t"})
+    assert "s3cr3t" not in repr(sink)
+    assert "aws_secret_access_key" in repr(sink)
+
+
+def test_two_outputs_into_one_table_are_refused(tmp_path):
+    output = changes([row("a", 1)])
+    with pytest.raises(DefinitionError, match="two outputs go to the table"):
+        keyed.run(*(output.to(keyed.delta_sink(tmp_path / "t")) for _ in range(2)))
+
+
+def test_a_missing_extra_is_named_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ExtraNotInstalled, match=r"keyed\[delta\]"):
+        changes(unread()).run(keyed.delta_sink(tmp_path / "t"))
+    assert not (tmp_path / "t").exists()
