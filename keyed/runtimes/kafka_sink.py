@@ -11,6 +11,7 @@ were not sent. So they are the same records. On Spark a batch that runs again ha
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -26,6 +27,10 @@ from keyed.kafka_values import check_format, encoder, json_bytes
 from keyed.topics import KafkaSink
 
 _log = logging.getLogger(__name__)
+#: Errors while the coordinator of a consumer group starts or moves to another broker.
+_MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
+#: Seconds between two requests meanwhile.
+_PAUSE = 0.1
 #: Key and value.
 Record = tuple[bytes | None, bytes]
 
@@ -99,7 +104,7 @@ class TopicWriter:
             self._producer.init_transactions(self._seconds)
             consumer: Any = cluster.consumer()
             try:
-                (mark,) = consumer.committed([ck.TopicPartition(sink.topic, 0)], self._seconds)
+                mark = committed(consumer, ck.TopicPartition(sink.topic, 0), self._seconds)
                 self._group = consumer.consumer_group_metadata()
             finally:
                 consumer.close()
@@ -186,6 +191,27 @@ class TopicWriter:
         doing = f"topic {self._sink.topic!r} with transactional_id={self._sink.transactional_id!r}"
         said = str(error) if isinstance(error, ChangelogError) else str(translated(error, doing))
         return SinkError(said.replace("another writer has taken over this key group", "another writer has its id"))
+
+
+def committed(consumer: Any, partition: Any, seconds: float) -> Any:
+    """Return the committed offset of a group, asking again while the group's coordinator starts or moves.
+
+    Raises:
+        KafkaException: Another error, or the coordinator is not found in time.
+    """
+    import confluent_kafka as ck
+
+    deadline = time.monotonic() + seconds
+    while True:
+        is_last = time.monotonic() >= deadline
+        try:
+            (found,) = consumer.committed([partition], max(deadline - time.monotonic(), 0.1))
+            if is_last or found.error is None or found.error.name() not in _MOVING:
+                return found
+        except ck.KafkaException as error:
+            if is_last or error.args[0].name() not in _MOVING:
+                raise
+        time.sleep(_PAUSE)
 
 
 def _digest(records: Sequence[Record]) -> str:

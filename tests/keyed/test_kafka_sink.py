@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 import keyed
 from keyed.errors import DefinitionError, QueryFailed, SinkError
 from keyed.kafka_values import decoder, encoder
-from keyed.runtimes.kafka_sink import TopicWriter
+from keyed.runtimes.kafka_sink import TopicWriter, committed
 from keyed.testing.sink_conformance import SinkConformance
 from keyed.topics import Avro, Format, Json, KafkaSink, Protobuf
 from tests.keyed.changelog.kafka import topics
@@ -165,6 +167,31 @@ def test_a_registry_that_is_down_is_an_error_of_the_sink():
         url = gone.url
     with pytest.raises(SinkError, match=r"(?s)cannot be registered at the registry http://127.*that the registry runs"):
         encoder(Avro(AVRO, registry={"url": url, "max.retries": 0}), "sales")(SALE)
+
+
+class Moving:
+    """A consumer whose group's coordinator is not there at first: some requests raise an error, some return it."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def committed(self, partitions, timeout):
+        answer = self.answers.pop(0)
+        if isinstance(answer, KafkaException):
+            raise answer
+        partition = TopicPartition("sales", 0, 7)
+        return [SimpleNamespace(offset=partition.offset, error=answer)]
+
+
+def test_a_coordinator_that_moves_is_asked_again():
+    moving, loading = KafkaError(KafkaError.NOT_COORDINATOR), KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+    partition = TopicPartition("sales", 0)
+    assert committed(Moving(KafkaException(moving), loading, None), partition, 60).offset == 7
+    with pytest.raises(KafkaException, match="NOT_COORDINATOR"):
+        committed(Moving(KafkaException(moving)), partition, 0)
+    denied = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
+    with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
+        committed(Moving(denied), partition, 60)
 
 
 def test_a_topic_that_does_not_exist_is_refused_before_any_damage(kafka, tmp_path):

@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import keyed
@@ -39,6 +40,7 @@ ROWS = [("a", 1_000, 1), ("b", 2_000, 2), ("a", 3_000, 3), ("b", 5_000, 5), ("a"
 OTHERS = [("a", 500, 10), ("b", 1_500, 20), ("a", 69_000, 30), ("c", 70_500, 40)]
 SCHEMA = "k string, at bigint, v bigint"
 OUTPUT = "k string, n bigint"
+OUTPUT_ALSO = "n bigint, k string"
 #: Returns a stream of rows of the schema.
 Streams = Callable[[Sequence[tuple[str, int, int]]], keyed.Stream]
 Options = Mapping[str, Any]
@@ -210,6 +212,36 @@ def process(function: Callable[[], Any]) -> Chain:
     return lambda streams, options: streams(ROWS).key_by("k").process(function(), output=OUTPUT, **options)
 
 
+def doubled(row: Any) -> tuple[str, int, int]:
+    """Return a row with twice its value."""
+    return row.k, row.at, 2 * row.v
+
+
+def is_small(row: Any) -> bool:
+    """Return whether the value of a row is small."""
+    return bool(row.v < 4)
+
+
+def repeated(row: Any) -> Iterator[tuple[str, int, int]]:
+    """Yield a row as often as its value modulo 3."""
+    yield from [(row.k, row.at, row.v)] * (row.v % 3)
+
+
+def capitals(table: pa.Table) -> pa.Table:
+    """Return a table with its keys in capital letters."""
+    return table.set_column(table.column_names.index("k"), "k", pc.utf8_upper(table["k"]))
+
+
+def before(change: Callable[[keyed.Stream], keyed.Stream]) -> Chain:
+    """Return the job of a change of rows before their keys."""
+    return lambda streams, options: change(streams(ROWS)).key_by("k").process(Values(), output=OUTPUT, **options)
+
+
+def after(streams: Streams, options: Options) -> keyed.Output:
+    """Return the job of changes of an output."""
+    return process(Values)(streams, options).filter(lambda row: row.n > 2).map(lambda row: (row.n, row.k), OUTPUT_ALSO)
+
+
 def broadcast(streams: Streams, options: Options) -> keyed.Output:
     """Return the job of broadcast state."""
     rows = streams(ROWS).key_by("k").connect(streams(OTHERS[:2]).broadcast(RULES))
@@ -274,11 +306,19 @@ def looked_up(streams: Streams, options: Options) -> keyed.Output:
     return lookup_join(streams(ROWS).key_by("k"), lengths, "n bigint", input=SCHEMA, **options)
 
 
+MAP = "../how-to/map-and-filter.md"
 STATE = "../explanation/state.md"
 WINDOWS = "../explanation/windows.md"
 JOINS = "../how-to/joins.md"
 #: The features by the heading of their table.
 FEATURES: dict[str, list[Feature]] = {
+    "Rows without keys": [
+        Feature("`map`", MAP, before(lambda stream: stream.map(doubled, SCHEMA))),
+        Feature("`filter`", MAP, before(lambda stream: stream.filter(is_small))),
+        Feature("`flat_map`", MAP, before(lambda stream: stream.flat_map(repeated, SCHEMA))),
+        Feature("`map_batches`", MAP, before(lambda stream: stream.map_batches(capitals))),
+        Feature("`map` and `filter` of an output", MAP, after),
+    ],
     "State": [
         Feature("`ValueState`", STATE, process(Values)),
         Feature("`ListState`", STATE, process(Lists)),
@@ -318,22 +358,22 @@ FEATURES: dict[str, list[Feature]] = {
 
 @attrs.frozen
 class SinkKind:
-    """A kind of sink: how it is created over a folder, and how its rows are read.
+    """A kind of sink: how it is created over a folder or a broker, and how its rows are read.
 
     Attributes:
         name: Its name on the page.
         link: Page that explains it, from `docs/reference`.
-        make: Returns a sink over a folder.
+        make: Returns a sink over a folder or a broker.
         read: Returns the rows in a folder, or in the sink.
     """
 
     name: str
     link: str
-    make: Callable[[Path], Any]
+    make: Callable[[Path, str], Any]
     read: Callable[[Path, Any], list[tuple[Any, ...]]]
 
 
-def write_rows(folder: Path) -> Callable[[Any, int], None]:
+def write_rows(folder: Path, broker: str) -> Callable[[Any, int], None]:
     """Return a sink that writes one file per batch."""
 
     def sink(batch: Any, batch_id: int) -> None:
@@ -353,17 +393,34 @@ def read_parquet(folder: Path, sink: Any) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for file in folder.rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
 
 
+def read_topic(folder: Path, sink: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of the committed records of a topic."""
+    source = keyed.KafkaSource(sink.topic, bootstrap=sink.bootstrap, value=keyed.topics.Json(), bounded=True)
+    return [(row["k"], row["n"]) for row in source if row is not keyed.PAUSE]
+
+
 HOW_TO = "../how-to/"
 SINKS = [
-    SinkKind("Parquet folder, each row once", f"{HOW_TO}sinks.md", keyed.parquet_sink, read_parquet),
+    SinkKind(
+        "Parquet folder, each row once",
+        f"{HOW_TO}sinks.md",
+        lambda folder, broker: keyed.parquet_sink(folder),
+        read_parquet,
+    ),
     SinkKind(
         "function `(batch, batch_id)`; over Connect it runs on the server", f"{HOW_TO}sinks.md", write_rows, read_rows
     ),
     SinkKind(
         "`collect_sink()`",
         f"{HOW_TO}sinks.md",
-        lambda folder: keyed.collect_sink(),
+        lambda folder, broker: keyed.collect_sink(),
         lambda folder, sink: [tuple(row) for row in sink.values],
+    ),
+    SinkKind(
+        "Kafka topic `KafkaSink`, each row once",
+        f"{HOW_TO}sinks.md#kafka",
+        lambda folder, broker: keyed.topics.KafkaSink(new_topic(broker), bootstrap=broker),
+        read_topic,
     ),
 ]
 #: Kinds of changelogs: the name on the page, and a function that makes one from a folder and a broker's address.
@@ -383,11 +440,14 @@ CHANGELOGS: dict[str, tuple[str, Callable[[Path, str], Any]]] = {
 }
 
 
-def new_topic() -> str:
-    """Return the name of a topic that is deleted after the tests."""
+def new_topic(broker: str | None = None) -> str:
+    """Return the name of a topic that is deleted after the tests; with a broker it exists."""
     from tests.keyed.changelog.kafka import topics
 
-    return topics.new_topic()
+    name = topics.new_topic()
+    if broker is not None:
+        topics.create(broker, name, 2)
+    return name
 
 
 def sink_lines() -> list[str]:

@@ -87,7 +87,8 @@ class StreamJob(Job):
         if folder is not None and self._here:
             # Created before Spark, which would make it readable for all.
             make_private(folder, group=options.group_access)
-            self._lease = CheckpointLease(folder, self._has_ended, self._session)
+            # Over Spark Connect the program cannot ask the JVM for its lock.
+            self._lease = CheckpointLease(folder, self._has_ended, None if self._remote else self._session)
         elif folder is not None and not self._remote and shares_files(self._session):
             # A mount, whose modes apply to the executors too.
             folder.mkdir(parents=True, exist_ok=True)

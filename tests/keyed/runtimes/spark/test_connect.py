@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import keyed
@@ -36,7 +37,8 @@ from tests.keyed.runtimes.spark.functions import (
     parquet_rows,
     write_file,
 )
-from tests.support.features import FEATURES, local
+from tests.support.features import FEATURES, SINKS, local, table_of
+from tests.support.features import ROWS as ROWS_OF_FEATURES
 from tests.support.features import SCHEMA as SCHEMA_OF_FEATURES
 from tests.support.waiting import until
 
@@ -237,6 +239,19 @@ def test_connect(remote, feature):
             rows_of(on_connect)
     else:
         assert rows_of(on_connect) == rows_of(local)
+
+
+@pytest.mark.parametrize("sink", SINKS, ids=lambda sink: sink.name)
+def test_sinks(remote, kafka, sink, tmp_path):
+    """The column of the support matrix, of a streaming query, which calls sinks on the server."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(table_of(ROWS_OF_FEATURES), tmp_path / "in" / "0.parquet")
+    frame = remote.readStream.schema(SCHEMA_OF_FEATURES).parquet(str(tmp_path / "in"))
+    made = sink.make(tmp_path, kafka)
+    sums = FEATURES["State"][0].chain(lambda rows: keyed.stream(frame, timestamp="at"), {"parallelism": 2})
+    sums.run(made, checkpoint=tmp_path / "checkpoint")
+    wanted = [("a", 1), ("a", 4), ("a", 8), ("b", 2), ("b", 7), ("c", 6)]
+    until(lambda: sorted(sink.read(tmp_path, made)) == wanted)
 
 
 def test_what_needs_positions_is_refused(remote, tmp_path):
