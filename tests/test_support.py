@@ -9,6 +9,7 @@ import pytest
 import keyed
 from docs.generate import ROOT
 from tests.support.features import CHANGELOGS, COLUMNS, FEATURES, ROWS, SCHEMA, SINKS, local, page, table_of
+from tests.support.s3 import s3_server
 from tests.support.waiting import until
 
 ALL = [
@@ -137,7 +138,11 @@ def test_a_sink_in_kafka_on_spark(spark, kafka, tmp_path):
     check_sink(IN_KAFKA, tmp_path, kafka, partial(on_spark, spark))
 
 
-@pytest.mark.parametrize("name", [name for name in CHANGELOGS if "Kafka" not in name])
+#: The others need a server; on Spark they are tested in `tests/keyed/runtimes/spark`.
+LOGS_IN_FOLDERS = [name for name in CHANGELOGS if "Kafka" not in name and "ObjectStore" not in name]
+
+
+@pytest.mark.parametrize("name", LOGS_IN_FOLDERS)
 def test_changelogs(name, tmp_path):
     check_changelog(CHANGELOGS[name][1], tmp_path, "", local)
 
@@ -146,8 +151,13 @@ def test_a_changelog_in_kafka(kafka, tmp_path):
     check_changelog(CHANGELOGS["`KafkaChangelog`"][1], tmp_path, kafka, local)
 
 
+def test_a_changelog_in_an_object_store(tmp_path):
+    with s3_server() as server:
+        check_changelog(CHANGELOGS["`ObjectStoreChangelog`"][1], tmp_path, server.url, local)
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in CHANGELOGS if "Kafka" not in name])
+@pytest.mark.parametrize("name", LOGS_IN_FOLDERS)
 def test_changelogs_on_spark(name, spark, tmp_path):
     log = CHANGELOGS[name][1](tmp_path / "log", "")
     (tmp_path / "in").mkdir()

@@ -33,6 +33,7 @@ from keyed.windows import (
     TumblingProcessingTimeWindows,
     aggregate,
 )
+from tests.support.s3 import S3Server
 
 #: The columns: runtimes, and uses of a changelog; the last three are tested in the local runtime.
 COLUMNS = ("local", "Spark", "Connect", "tables", "time travel", "rescale")
@@ -423,7 +424,7 @@ SINKS = [
         read_topic,
     ),
 ]
-#: Kinds of changelogs: the name on the page, and a function that makes one from a folder and a broker's address.
+#: Kinds of changelogs: the name on the page, and a function that creates one from a folder and the address of a server.
 CHANGELOGS: dict[str, tuple[str, Callable[[Path, str], Any]]] = {
     "`DirectoryChangelog`": (
         f"{HOW_TO}directory-changelog.md",
@@ -432,6 +433,10 @@ CHANGELOGS: dict[str, tuple[str, Callable[[Path, str], Any]]] = {
     "`KafkaChangelog`": (
         f"{HOW_TO}kafka.md",
         lambda folder, broker: keyed.KafkaChangelog(new_topic(), bootstrap=broker, replication_factor=1),
+    ),
+    "`ObjectStoreChangelog`": (
+        f"{HOW_TO}object-stores.md",
+        lambda folder, url: keyed.ObjectStoreChangelog("s3://bucket/log", S3Server(url=url).options),
     ),
     "your own, such as `examples/sqlite_changelog.py`": (
         f"{HOW_TO}own-changelog.md",
@@ -477,7 +482,7 @@ def changelog_lines() -> list[str]:
 def page() -> str:
     """Return the page of the reference."""
     lines = [
-        "# What is supported where",
+        "# Support matrix",
         "",
         "<!-- Written by docs/generate.py from tests/support/features.py; change that, not this page. -->",
         "",
