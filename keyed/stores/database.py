@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -32,7 +33,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from keyed.errors import KeyedError
+from keyed.errors import KeyedError, LocalStoreError
 from keyed.private_files import make_private
 
 if TYPE_CHECKING:
@@ -438,3 +439,17 @@ def _leave_all() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_all)
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete the folder of a store, if it exists.
+
+    Raises:
+        LocalStoreError: It cannot be deleted.
+    """
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise LocalStoreError(f"{folder} is damaged and cannot be deleted: {error}") from error

@@ -40,7 +40,7 @@ from keyed.content.blocks import Change, TableDelta
 from keyed.errors import CorruptionError, KeyedError, LocalStoreError
 from keyed.ids import random_id
 from keyed.private_files import make_private
-from keyed.stores.database import explained, is_refused, keep_for_ever
+from keyed.stores.database import delete_folder, explained, is_refused, keep_for_ever
 from keyed.stores.rocks_store import RocksStore
 
 if TYPE_CHECKING:
@@ -464,7 +464,7 @@ class LmdbStore(RocksStore):
             self._transact(self._clear)
         except LocalStoreError:
             self.close()
-            _delete(self.path / _subfolder())
+            delete_folder(self.path / _subfolder())
             self._open()
 
     def _clear(self) -> None:
@@ -499,7 +499,7 @@ def open_lmdb_store(path: str | os.PathLike[str]) -> LmdbStore:
     except LocalStoreError as error:
         if is_refused(error) or _OPEN_HERE in str(error.__cause__):
             raise
-    _delete(path / _subfolder())
+    delete_folder(path / _subfolder())
     return LmdbStore(path)
 
 
@@ -511,12 +511,3 @@ def _delete_older(path: Path) -> None:
             files = [file.stat().st_mtime for file in folder.iterdir()]
             if folder.name != _subfolder() and max(files, default=0.0) < before:
                 shutil.rmtree(folder)
-
-
-def _delete(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise LocalStoreError(f"{folder} is damaged and cannot be deleted: {error}") from error

@@ -40,7 +40,7 @@ from keyed.content.addresses import PLAIN, TIMER_PROCESSING, decode_time, encode
 from keyed.content.blocks import Change, TableDelta
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.errors import CorruptionError, LocalStoreError
-from keyed.stores.database import Database, is_locked, is_refused, successor
+from keyed.stores.database import Database, delete_folder, is_locked, is_refused, successor
 
 if TYPE_CHECKING:
     from keyed.stores.rocks_tables import ChunkCache, RocksTable
@@ -288,7 +288,7 @@ class RocksStore:
     def reset(self) -> None:
         """See `LocalStore.reset`."""
         self._close()
-        _delete(self.path / _SUBFOLDER)
+        delete_folder(self.path / _SUBFOLDER)
         self._open()
 
     def close(self) -> None:
@@ -330,7 +330,7 @@ def open_rocks_store(path: str | os.PathLike[str]) -> RocksStore:
             return _open_beside(path)
         if is_refused(error):
             raise
-    _delete(path / _SUBFOLDER)
+    delete_folder(path / _SUBFOLDER)
     return RocksStore(path)
 
 
@@ -365,12 +365,3 @@ def _sweep(path: Path) -> None:
                 shutil.rmtree(folder)
         except OSError:
             continue
-
-
-def _delete(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise LocalStoreError(f"{folder} is damaged and cannot be deleted: {error}") from error

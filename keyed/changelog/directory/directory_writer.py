@@ -22,7 +22,7 @@ from keyed.changelog.directory.disk import (
 from keyed.changelog.directory.group_folder import GroupFolder, Listing
 from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import Blocks, Commit, why_not_next
-from keyed.errors import ChangelogDiverged, ChangelogFenced
+from keyed.errors import ChangelogDiverged
 
 
 class DirectoryWriter:
@@ -68,7 +68,7 @@ class DirectoryWriter:
             # Another writer may have continued in the meantime.
             self._look()
             if self._last is not None and commit.sequence <= self._last.sequence:
-                return self._existing(commit)
+                return self._folder.existing(self._listing, commit, self._last)
             if (reason := why_not_next(commit, self._last)) is not None:
                 raise ChangelogDiverged(
                     f"{self._folder.path}: {reason}; give changelog= an empty folder, which starts with a snapshot"
@@ -88,7 +88,7 @@ class DirectoryWriter:
         # Another writer was faster; or it is so far ahead that this sequence was compacted, which freed its name; or
         # this is the first commit, without a predecessor to compare.
         self._look()
-        return self._existing(commit)
+        return self._folder.existing(self._listing, commit, self._last)
 
     def stage(self, commit: Commit, blocks: Blocks) -> bool:
         commit = attrs.evolve(commit, log_id=self._folder.log_id, group=self._folder.group)
@@ -151,23 +151,3 @@ class DirectoryWriter:
     def _is_there(self, sequence: int) -> bool:
         """Return true if the newest commit, or the base that replaced it, still exists."""
         return exists(self._path) or exists(self._folder.base(sequence))
-
-    def _existing(self, commit: Commit) -> Commit:
-        """Return the existing commit of the same sequence."""
-        path = self._folder.path_of(self._listing, commit.sequence)
-        try:
-            with self._folder.opened(path, commit.sequence) as (found, _):
-                if found is not None and found.attempt == commit.attempt:
-                    return found
-        except FileNotFoundError:
-            found = None
-        if found is None:
-            newest = 0 if self._last is None else self._last.sequence
-            raise ChangelogFenced(
-                f"{path}: another writer has continued to commit {newest} while commit {commit.sequence} was written; "
-                "unless this is an outdated attempt, open the writer again"
-            )
-        raise ChangelogDiverged(
-            f"{path}: another commit {commit.sequence} exists, of attempt {found.attempt} and not {commit.attempt}; "
-            "give changelog= an empty folder, which starts with a snapshot"
-        )

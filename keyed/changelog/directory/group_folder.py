@@ -27,7 +27,7 @@ import attrs
 from keyed.changelog.directory.disk import OpenFile, exists, file_sizes, locked, publish, remove, sync_folder
 from keyed.changelog.directory.segment_file import ReadableFile, SegmentFile
 from keyed.changelog.model import Commit
-from keyed.errors import ChangelogError, CorruptionError
+from keyed.errors import ChangelogDiverged, ChangelogError, ChangelogFenced, CorruptionError
 
 AnyPath = TypeVar("AnyPath", bound=PurePath)
 _TRIES = 10
@@ -73,7 +73,12 @@ class GroupFiles(ABC, Generic[AnyPath]):
         path: Their folder or prefix.
         log_id: Identity of the changelog that they are part of.
         group: Index of the key group.
+
+    Attributes:
+        place: The word for the place of a changelog, in messages.
     """
+
+    place = "folder"
 
     def __init__(self, path: AnyPath, log_id: str, group: int) -> None:
         self.path = path
@@ -264,6 +269,35 @@ class GroupFiles(ABC, Generic[AnyPath]):
                         raise CorruptionError(f"the commit does not follow commit {after}", where=str(path))
                 yield commit, segment, path
             before, after, torn = commit, sequence, None
+
+    def existing(self, listing: Listing, commit: Commit, last: Commit | None) -> Commit:
+        """Return the existing commit of the same sequence and attempt.
+
+        Args:
+            listing: The newest listing.
+            commit: The commit.
+            last: The newest commit.
+
+        Raises:
+            ChangelogFenced: There is none, because another writer has continued.
+            ChangelogDiverged: It is of another attempt.
+        """
+        path = self.path_of(listing, commit.sequence)
+        found = None
+        with suppress(FileNotFoundError), self.opened(path, commit.sequence) as (there, _):
+            found = there
+        if found is None:
+            newest = 0 if last is None else last.sequence
+            raise ChangelogFenced(
+                f"{path}: another writer has continued to commit {newest} while commit {commit.sequence} was written; "
+                "unless this is an outdated attempt, open the writer again"
+            )
+        if found.attempt != commit.attempt:
+            raise ChangelogDiverged(
+                f"{path}: another commit {commit.sequence} exists, of attempt {found.attempt} and not "
+                f"{commit.attempt}; give changelog= an empty {self.place}, which starts with a snapshot"
+            )
+        return found
 
     @staticmethod
     def _whole(commit: Commit | None, path: PurePath) -> Commit:

@@ -81,6 +81,8 @@ class ObjectGroup(GroupFiles[PurePosixPath]):
         group: Index of the key group.
     """
 
+    place = "prefix"
+
     def __init__(self, bucket: Bucket, path: PurePosixPath, log_id: str, group: int) -> None:
         super().__init__(path, log_id, group)
         self._bucket = bucket

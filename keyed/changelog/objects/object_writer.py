@@ -13,7 +13,7 @@ from keyed.changelog.directory.group_folder import Listing
 from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import Blocks, Commit, why_not_next
 from keyed.changelog.objects.object_group import ObjectGroup
-from keyed.errors import ChangelogDiverged, ChangelogFenced
+from keyed.errors import ChangelogDiverged
 
 #: Seconds after a listing for which `last` makes no request, because it is called several times per batch. `append`
 #: finds the commits of another writer.
@@ -68,7 +68,7 @@ class ObjectWriter:
             # Another writer may have continued in the meantime.
             self._look()
             if self._last is not None and commit.sequence <= self._last.sequence:
-                return self._existing(commit)
+                return group.existing(self._listing, commit, self._last)
             if (reason := why_not_next(commit, self._last)) is not None:
                 raise ChangelogDiverged(
                     f"{group.path}: {reason}; give changelog= an empty prefix, which starts with a snapshot"
@@ -84,7 +84,7 @@ class ObjectWriter:
         # Another writer was faster; or it is so far ahead that this sequence was compacted, which freed its name; or
         # this is the first commit, without a predecessor to compare; or the answer to the put was lost.
         self._look()
-        return self._existing(commit)
+        return group.existing(self._listing, commit, self._last)
 
     @property
     def status(self) -> Status:
@@ -107,23 +107,3 @@ class ObjectWriter:
     def _is_there(self, sequence: int) -> bool:
         """Return true if the newest commit, or the base that replaced it, still exists."""
         return self._group.exists(self._path) or self._group.exists(self._group.base(sequence))
-
-    def _existing(self, commit: Commit) -> Commit:
-        """Return the existing commit of the same sequence."""
-        path = self._group.path_of(self._listing, commit.sequence)
-        try:
-            with self._group.opened(path, commit.sequence) as (found, _):
-                if found is not None and found.attempt == commit.attempt:
-                    return found
-        except FileNotFoundError:
-            found = None
-        if found is None:
-            newest = 0 if self._last is None else self._last.sequence
-            raise ChangelogFenced(
-                f"{path}: another writer has continued to commit {newest} while commit {commit.sequence} was written; "
-                "unless this is an outdated attempt, open the writer again"
-            )
-        raise ChangelogDiverged(
-            f"{path}: another commit {commit.sequence} exists, of attempt {found.attempt} and not {commit.attempt}; "
-            "give changelog= an empty prefix, which starts with a snapshot"
-        )
