@@ -89,7 +89,7 @@ class _Loop:
         error: BaseException | None = None
         try:
             loop.run_forever()
-        except BaseException as raised:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as raised:  # noqa: BLE001 - raised in the calling thread
             error = raised
         with self._lock:
             is_wanted = self._loop is not loop

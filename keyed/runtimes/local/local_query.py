@@ -216,7 +216,7 @@ class LocalQuery(Shown):
         def work() -> None:
             try:
                 self._result = self.run()
-            except BaseException as error:  # noqa: BLE001 - given to whoever waits
+            except BaseException as error:  # noqa: BLE001 - raised where the program waits
                 self._error = error
                 if isinstance(error, Exception):
                     self._kept.leave()
