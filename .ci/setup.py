@@ -3,11 +3,10 @@
 The environment holds the project (editable) with its extras, in the versions of `constraints.txt`, and a Java runtime
 from the package index where the machine has none that fits.
 
-`.venv/.keyed-setup` is written last and holds a digest of what the environment was made from: it is what `make` looks
-at. `.venv/.keyed-demo` is the same of an environment that has what the main job needs, or more.
-`.venv/.keyed-setup-unfinished` is there from before the first step until then: an environment that has it was
-interrupted, and is made anew. A lock on the clone's folder, which ends with the process that holds it, keeps two
-set-ups apart; the one that waited finds the other's stamp.
+`.venv/.keyed-setup` is written last, and is the target of `make`. It has a digest of the files that decide what is
+installed. `.venv/.keyed-demo` is the same for an environment with the extras of the main job. While
+`.venv/.keyed-setup-unfinished` exists, a set-up runs or was interrupted; after an interruption the environment is
+created again. A lock on the clone's folder lets one set-up run at a time, and ends with its process.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def digest() -> str:
 
 
 def works() -> bool:
-    """Tell whether the environment's Python runs: the one it was made from may be gone."""
+    """Return whether the environment's Python runs; the Python that it was created from may be gone."""
     program = "import sys; sys.exit(sys.version_info < (3, 11))"
     try:
         return subprocess.run([PYTHON, "-c", program], check=False, capture_output=True).returncode == 0
@@ -65,13 +64,13 @@ def pip_install(*arguments: str) -> None:
 
 
 def is_made(name: str, wanted: str) -> bool:
-    """Tell whether the environment has what a stamp says."""
+    """Return whether the environment matches a stamp."""
     stamp = VENV / name
     return stamp.exists() and stamp.read_text() == wanted and works()
 
 
 def write_stamp(name: str, wanted: str) -> None:
-    """Say that the environment has what a name stands for."""
+    """Write the stamp of an environment."""
     new = VENV / f"{name}.new"
     new.write_text(wanted)
     new.replace(VENV / name)

@@ -317,7 +317,7 @@ class _Page(HTMLParser):
         self.anchors: set[str] = {"", "__skip"}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Take note of a tag."""
+        """Record the identifiers and links of a tag."""
         given = dict(attrs)
         self.anchors |= {value for name in ("id", "name") if (value := given.get(name))}
         address = given.get("src") or (given.get("href") if tag != "base" else None)

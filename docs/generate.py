@@ -248,7 +248,7 @@ def _members(cls: type) -> list[str]:
 
 
 def _only_overrides(name: str, member: Any, bases: Sequence[type]) -> bool:
-    """Tell whether a member is documented where it is declared, and has nothing to add."""
+    """Return whether a member is documented where it is declared, and adds nothing."""
     return not getattr(member, "__doc__", None) and any(name in vars(base) for base in bases)
 
 

@@ -51,7 +51,7 @@ def inferred_result(function: Any, *, many: bool) -> Schema | None:
         many: True if the function returns or yields any number of rows.
     """
     method = function if hasattr(function, "__annotations__") else type(function).__call__
-    found = _yielded(method) if many else _returned(method)
+    found = _yielded(method) if many else _return_type(method)
     return _schema(found)
 
 
@@ -75,14 +75,14 @@ def _yielded_by(function: Any) -> dict[str, Any]:
 
 def _yielded(method: Any) -> Any:
     """Return the type that a method yields by its annotation."""
-    resolved = _returned(method)
+    resolved = _return_type(method)
     if resolved is _UNANNOTATED or resolved is _NOTHING:
         return resolved
     arguments = typing.get_args(resolved)
     return arguments[0] if typing.get_origin(resolved) in _ITERABLES and arguments else _UNANNOTATED
 
 
-def _returned(method: Any) -> Any:
+def _return_type(method: Any) -> Any:
     """Return the type that a method returns by its annotation."""
     hint = getattr(method, "__annotations__", {}).get("return", _UNANNOTATED)
     if hint is _UNANNOTATED:

@@ -68,7 +68,7 @@ class TransformedRows:
             self._table = table_of(values, self.schema, where)
         return self._table
 
-    def chosen(self, places: list[int]) -> TransformedRows:
+    def take(self, places: list[int]) -> TransformedRows:
         """Return the rows at some places."""
         import pyarrow as pa
 
@@ -106,7 +106,7 @@ def transformed(
         elif step.kind == "map_batches":
             rows = _map_batches(rows, step, where)
         elif step.kind == "filter":
-            rows = rows.chosen(_chosen(step.function, rows.values(), where))
+            rows = rows.take(_matching(step.function, rows.values(), where))
         else:
             rows = _mapped(rows, step, where, own)
     return rows
@@ -188,7 +188,7 @@ def _rows_of(result: Any, value: Any, where: str) -> list[Any]:
     return rows
 
 
-def _chosen(function: Callable[[Any], Any], values: list[Any], where: str) -> list[int]:
+def _matching(function: Callable[[Any], Any], values: list[Any], where: str) -> list[int]:
     """Return the places of the values for which a function returns true."""
 
     def check(result: Any, value: Any, where: str) -> None:

@@ -12,6 +12,7 @@ from keyed.codec.keys import encode_key
 from keyed.content.addresses import PLAIN, state_prefix
 from keyed.errors import LocalStoreError
 from keyed.stores import lmdb_store, open_lmdb_store, rocks_store
+from keyed.stores.database import delete_folder
 from keyed.testing.store_conformance import ReferenceStore, assert_same
 
 PREFIX = state_prefix(PLAIN, 1, encode_key("a"), encode_key(None))
@@ -283,7 +284,7 @@ def test_a_file_of_something_else_is_a_store_that_starts_empty(tmp_path):
 def test_a_store_that_was_deleted_is_opened_again(tmp_path):
     store = open_lmdb_store(tmp_path)
     store.apply("log", 1, [(PREFIX, b"", b"1")])
-    lmdb_store._delete(tmp_path / lmdb_store._subfolder())
+    delete_folder(tmp_path / lmdb_store._subfolder())
     store.refresh()
     assert store.position() is None
     store.apply("log", 1, [(PREFIX, b"", b"1")])
