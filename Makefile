@@ -70,7 +70,7 @@ types: setup ## mypy, strict
 bench: setup ## the benchmarks; several minutes
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-nexmark: setup ## the Nexmark queries beside Flink SQL and Spark SQL; hours (ARGS="--only q5,q7 --events 300000" and so on)
+nexmark: setup ## the Nexmark queries beside Flink SQL and Spark SQL; 90 minutes at most (ARGS="--only q5,q7 --minutes 600" and so on)
 	$(BIN)/python -m tests.benchmarks.nexmark $(ARGS)
 
 docs: setup ## the documentation site in build/site, with warnings as errors and a check of every link

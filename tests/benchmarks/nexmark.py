@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -42,6 +43,7 @@ from examples.nexmark.catalog import run as run_locally
 from examples.nexmark.events import Events
 from examples.nexmark.generator import Generator
 from tests.benchmarks.meter import cpu_of
+from tests.benchmarks.nexmark_latency import FILE_MS, LATENCY_QUERIES, latency_table
 from tests.benchmarks.nexmark_sql import FLINK, FLINK_CANNOT, FLINK_TABLES, SPARK, SPARK_CANNOT, SPARK_MODES
 from tests.examples.nexmark_oracles import Oracle
 
@@ -86,9 +88,18 @@ class CannotRun(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure. Returns 1 where results differ or a run failed."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.latency and not set(options.only) & set(LATENCY_QUERIES):
+        parser.error(f"--latency measures {', '.join(LATENCY_QUERIES)}")
     if options.child is not None:
         _child(options.engines[0], options.only[0], [Path(folder) for folder in options.child])
+        return 0
+    if options.latency:
+        chosen = [query for query in options.only if query in LATENCY_QUERIES]
+        print(_settings(options), flush=True)
+        print(f"a file of events each {FILE_MS} ms; {options.warm} s to warm up, then {options.seconds} s")
+        print(latency_table(options.rate, options.warm, options.seconds, chosen, _CONFIG))
         return 0
     _FOLDER.mkdir(parents=True, exist_ok=True)
     (_FOLDER.parent / ".gitignore").write_text("*\n")
@@ -96,11 +107,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     million = (options.events - _FEW) / 1e6
     print(_settings(options), flush=True)
     figures: dict[str, dict[str, Figures | str]] = {}
+    until = time.monotonic() + 60 * options.minutes
     for query in options.only:
         figures[query] = {}
         for engine in options.engines:
+            left = until - time.monotonic()
             try:
-                measured: Figures | str = _measured(engine, query, few, whole, million, options)
+                if left <= 0:
+                    measured: Figures | str = f"not measured: --minutes {options.minutes} are over"
+                else:
+                    measured = _measured(engine, query, few, whole, million, min(left, options.limit), options)
             except (CannotRun, RuntimeError) as error:
                 measured = f"{'cannot' if isinstance(error, CannotRun) else 'FAILED'}: {error}"
             figures[query][engine] = measured
@@ -202,12 +218,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.nexmark", description=__doc__)
     parser.add_argument("--only", type=names([*QUERIES]), default=[*QUERIES], help="queries, by default all")
     parser.add_argument("--engines", type=names([*_NAMES]), default=[*_NAMES], help="by default all four")
-    parser.add_argument("--events", type=positive, default=1_000_000, help="number of events")
+    parser.add_argument("--events", type=positive, default=300_000, help="number of events (default: 300000)")
     parser.add_argument("--rate", type=positive, default=10_000, help="events a second of event time")
     parser.add_argument("--rounds", type=positive, default=2, help="measured runs")
     parser.add_argument("--flink-state", choices=("rocksdb", "hashmap"), default="rocksdb", help="state of Flink")
     parser.add_argument("--limit", type=positive, default=900, help="seconds after which a process is ended")
+    minutes = "minutes after which the rest is not measured (default: 90)"
+    parser.add_argument("--minutes", type=positive, default=90, help=minutes)
     parser.add_argument("--chart", type=Path, metavar="FILE", help="where a chart of the figures goes (SVG)")
+    latency = "measure latencies of keyed on Spark instead (q1, q5, q8, q18; about 15 minutes)"
+    parser.add_argument("--latency", action="store_true", help=latency)
+    parser.add_argument("--warm", type=positive, default=20, help="seconds before events count, with --latency")
+    parser.add_argument("--seconds", type=positive, default=40, help="seconds for which events count, with --latency")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     return parser
 
@@ -270,8 +292,10 @@ def _flink_settings(state: str, checkpoints: Path) -> dict[str, str]:
     }
 
 
-def _measured(engine: str, query: str, few: Path, whole: Path, million: float, options: argparse.Namespace) -> Figures:
-    """Measure a query in an engine.
+def _measured(
+    engine: str, query: str, few: Path, whole: Path, million: float, seconds: float, options: argparse.Namespace
+) -> Figures:
+    """Measure a query in an engine, for so many seconds at most.
 
     Raises:
         CannotRun: It cannot.
@@ -294,7 +318,7 @@ def _measured(engine: str, query: str, few: Path, whole: Path, million: float, o
         }
         command = [_flink_python(), str(_FLINK_RUN), json.dumps(given)]
     try:
-        marks, peak, state = _watched(command, scratch, options.limit)
+        marks, peak, state = _watched(command, scratch, seconds)
         costs = [after - before for before, after in zip(marks[::2], marks[1::2], strict=True)]
         cpu = (median(costs[3:]) - costs[2]) / million
         return Figures(cpu, peak, state, _agrees(engine, query, few, scratch))
@@ -346,7 +370,7 @@ def _watched(command: list[str], scratch: Path, seconds: float) -> tuple[list[fl
             child.communicate()
         if child.returncode:
             log.seek(0)
-            text = log.read()[-1500:] if in_time else f"not through after {seconds} s"
+            text = log.read()[-1500:] if in_time else f"not through after {seconds:.0f} s"
             raise RuntimeError(f"exit status {child.returncode}: {text}")
     return marks, peaks[0], max(states) or None
 
