@@ -43,7 +43,7 @@ from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps, bounded_out_of_orderness
 
 if TYPE_CHECKING:
-    from keyed import errors, extending, joins, metrics, recovery, tables, testing, topics, vectorized, windows  # noqa: F401 - for type checkers
+    from keyed import errors, extending, joins, metrics, recovery, sql, tables, testing, topics, vectorized, windows  # noqa: F401 - for type checkers
     from keyed.runtimes.spark.session.spark_session import spark_session
 
 #: Packages that are loaded when they are first used, so that `import keyed` is enough.
@@ -53,6 +53,7 @@ _PACKAGES = {
     "joins",
     "metrics",
     "recovery",
+    "sql",
     "tables",
     "testing",
     "topics",

@@ -4,7 +4,8 @@
     ├── DefinitionError (ValueError)     an invalid function, state, stream or parameter; raised before the first row
     │   ├── StateDefinitionError
     │   ├── TimerDefinitionError
-    │   └── OutputDefinitionError
+    │   ├── OutputDefinitionError
+    │   └── SqlError                     a script of `keyed.sql` cannot be compiled; with line and column
     ├── EncodingError (ValueError)       a key, value, namespace or timer name cannot be encoded as declared
     ├── StateAccessError (RuntimeError)  state, timers or outputs used outside of a call that has a key
     ├── TableOverflowError (OverflowError)  a sum in a table state is out of the range of its column
@@ -78,6 +79,7 @@ __all__ = [
     "SessionError",
     "SinkError",
     "SourceError",
+    "SqlError",
     "StateAccessError",
     "StateDefinitionError",
     "StateSchemaChanged",
@@ -131,6 +133,20 @@ class TimerDefinitionError(DefinitionError):
 
 class OutputDefinitionError(DefinitionError):
     """An output type or tag cannot be used, or a value does not fit it."""
+
+
+class SqlError(DefinitionError):
+    """A script cannot be compiled: a syntax error, an unknown name, or types that do not fit. Raised before it runs.
+
+    Attributes:
+        line: Line in the script, from 1.
+        column: Column in the line, from 1.
+    """
+
+    def __init__(self, message: str, line: int = 0, column: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
+        self.column = column
 
 
 class EncodingError(KeyedError, ValueError):

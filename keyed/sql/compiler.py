@@ -1,0 +1,256 @@
+"""Builds the operators of checked definitions: streams, joins and functions of the public API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keyed
+from keyed.sql.catalog import Source
+from keyed.sql.changes import KEY, META, TIME, VALUE, WINDOW, Change, route, route_of
+from keyed.sql.definitions import Definitions, WrittenQuery
+from keyed.sql.java_formats import parse_moment
+from keyed.sql.planner import DAY_MS, JoinPlan, QueryPlan, Relation
+from keyed.sql.sql_operators import (
+    ForeignKeyJoin,
+    Grouped,
+    Select,
+    Sessions,
+    StreamStreamJoin,
+    StreamTableJoin,
+    TableRows,
+    TableTableJoin,
+    Windowed,
+    spread,
+)
+from keyed.sql.value_formats import BadRecord
+
+#: A record of a topic: topic, key, value, timestamp, partition, offset, headers, window.
+TOPIC, RAW_KEY, RAW_VALUE, RAW_TIME, PARTITION, OFFSET, HEADERS, RAW_WINDOW = range(8)
+
+
+class Compiler:
+    """Builds the outputs of a script.
+
+    Args:
+        definitions: The checked script.
+        records: The stream of the records of all topics.
+        topics: The topics that have records.
+    """
+
+    def __init__(self, definitions: Definitions, records: keyed.Stream, topics: Iterable[str]) -> None:
+        self._definitions = definitions
+        self._records = records
+        self._topics = set(topics)
+        self._built: dict[str, Any] = {}
+        self._tables: dict[str, Any] = {}
+        self.outputs: list[tuple[WrittenQuery, keyed.Output]] = []
+        self._names: dict[str, int] = {}
+
+    def build(self) -> list[tuple[WrittenQuery, keyed.Output]]:
+        """Return the output of each query that writes."""
+        for query in self._definitions.queries:
+            self._output(query)
+        return self.outputs
+
+    def _name(self, what: str) -> str:
+        """Return a name for an operator that no other has."""
+        count = self._names[what] = self._names.get(what, 0) + 1
+        return what if count == 1 else f"{what}_{count}"
+
+    def _output(self, query: WrittenQuery) -> keyed.Output:
+        if query.name in self._built:
+            found: keyed.Output = self._built[query.name]
+            return found
+        self._built[query.name] = made = self._query(query)
+        self.outputs.append((query, made))
+        return made
+
+    def _query(self, query: WrittenQuery) -> keyed.Output:
+        plan = query.plan
+        changes = self._relation(plan.relation, query.target)
+        function: Any
+        if plan.grouping is None or plan.prepare is None:
+            transform = _finished(plan.transform, query)
+            name = self._name(query.name.lower())
+            return changes.key_by(route).process(Select(transform), name=name, order="arrival")
+        grouping = plan.grouping
+        if query.time is not None:
+            import attrs
+
+            emit = grouping.emit
+            finish = _finished(lambda change: (change,), query)
+            grouping = attrs.evolve(
+                grouping, emit=lambda *given: [each for change in emit(*given) for each in finish(change)]
+            )
+        name = self._name(query.name.lower())
+        keyed_changes = changes.flat_map(spread(plan.prepare)).key_by(route)
+        function = self._grouping(plan, grouping, name)
+        return keyed_changes.process(function, name=name, order="arrival")
+
+    def _grouping(self, plan: QueryPlan, grouping: Any, name: str) -> Any:
+        window = plan.window
+        if window is None:
+            return Grouped(name, grouping)
+        is_final = plan.emit == "FINAL"
+        grace = window.grace_ms
+        if grace is None:
+            grace = 0 if is_final else max(0, DAY_MS - window.size_ms)
+        if window.kind == "SESSION":
+            return Sessions(name, grouping, window.size_ms, grace, is_final=is_final)
+        return Windowed(name, grouping, window.size_ms, window.advance_ms, grace, is_final=is_final)
+
+    # Relations.
+
+    def _relation(self, relation: Relation, name: str) -> Any:
+        if isinstance(relation.input, JoinPlan):
+            return self._join(relation.input, name)
+        return self._source(relation.input)
+
+    def _join(self, plan: JoinPlan, name: str) -> Any:
+        left = self._relation(plan.left, name).flat_map(spread(plan.left_key))
+        right = self._relation(plan.right, name).flat_map(spread(plan.right_key))
+        stage = self._name(f"{name.lower()}_join")
+        function: Any
+        if plan.kind == "stream-stream":
+            assert plan.within is not None
+            before, after, grace = plan.within
+            eager = grace is None
+            function = StreamStreamJoin(
+                plan.sides, before, after, max(0, DAY_MS - before - after) if grace is None else grace, is_eager=eager
+            )
+        elif plan.kind == "stream-table":
+            function = StreamTableJoin(stage, plan.sides)
+        elif plan.kind == "table-table":
+            function = TableTableJoin(stage, plan.sides)
+        else:
+            left = left.flat_map(_subscriptions(plan.foreign))
+            function = ForeignKeyJoin(stage, plan.sides)
+        return left.connect(right).key_by(route, route).process(function, name=stage, order="arrival")
+
+    def _source(self, source: Source) -> Any:
+        """Return the changes of a source."""
+        if source.is_table and source.name in self._tables:
+            return self._tables[source.name]
+        queries = self._definitions.queries
+        writers = [each for each in queries if each.target == source.name]
+        topics = {each.name: each.topic for each in self._definitions.sources.values()}
+        others = [each for each in queries if each.target != source.name and topics[each.target] == source.topic]
+        parts: list[Any] = [self._output(each) for each in writers]
+        for each in others:
+            target = self._definitions.sources[each.target]
+            parts.append(self._output(each).flat_map(spread(_recoded(target, source))))
+        if source.topic in self._topics or not parts:
+            parts.append(self._records.flat_map(spread(_decoded(source))))
+        changes = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
+        if source.is_table and not (writers and len(parts) == 1):
+            name = self._name(source.name.lower())
+            changes = changes.key_by(route).process(TableRows(name), name=name, order="arrival")
+        if source.is_table:
+            self._tables[source.name] = changes
+        return changes
+
+
+def _finished(transform: Any, query: WrittenQuery) -> Callable[[Change], Iterable[Change]]:
+    """Return a transform with the types and timestamps of the output."""
+    fit, time = query.fit, query.time
+    if fit is None and time is None:
+        found: Callable[[Change], Iterable[Change]] = transform
+        return found
+
+    def finished(change: Change) -> Iterable[Change]:
+        made = []
+        for each in transform(change):
+            value, moment = each[VALUE], each[TIME]
+            if fit is not None and value is not None:
+                value = fit(value)
+            if time is not None and value is not None:
+                cell = (*each[KEY], *value)[time[0]]
+                if cell is None:
+                    continue
+                try:
+                    moment = parse_moment(cell, time[1]) if time[1] is not None else cell
+                except ValueError:
+                    continue
+                if moment < 0:
+                    continue
+            made.append((*each[:VALUE], value, each[3], moment, *each[WINDOW:]))
+        return made
+
+    return finished
+
+
+def _decoded(source: Source) -> Callable[[Any], Iterable[Change]]:
+    """Return the function from a record of any topic to the change of a source, if it is one of its topic."""
+    topic, key_of, value_of = source.topic, source.key_decoder(), source.value_decoder()
+    headers = dict(source.headers)
+    names = [name for name, _ in source.values]
+    stored = [name for name, _ in source.stored]
+    is_table, is_windowed = source.is_table, source.window is not None
+    width = source.window_ms
+
+    def decode(record: Any) -> Iterable[Change]:
+        if record[TOPIC] != topic:
+            return ()
+        try:
+            key, value = key_of(record[RAW_KEY]), value_of(record[RAW_VALUE])
+        except BadRecord:
+            return ()
+        if is_table and None in key:
+            return ()
+        window = record[RAW_WINDOW] if is_windowed else None
+        if is_windowed and window is None:
+            start = record[RAW_TIME]
+            window = (start, start + (width or 0))
+        if headers and value is not None:
+            cells = dict(zip(stored, value, strict=True))
+            value = tuple(_header(record[HEADERS], headers[n]) if n in headers else cells[n] for n in names)
+        meta = (record[PARTITION], record[OFFSET], record[HEADERS])
+        return ((route_of(key), key, value, None, record[RAW_TIME], window, meta),)
+
+    return decode
+
+
+def _header(headers: Any, name: str | None) -> Any:
+    if name is None:
+        return [{"KEY": key, "VALUE": value} for key, value in headers or ()]
+    found = [value for key, value in headers or () if key == name]
+    return found[-1] if found else None
+
+
+def _recoded(target: Source, source: Source) -> Callable[[Change], Iterable[Change]]:
+    """Return the function from a change that is written to a topic to that of another source of the topic."""
+    encode_key, encode_value = target.key_encoder(), target.value_encoder()
+    decode = _decoded(source)
+
+    def recode(change: Change) -> Iterable[Change]:
+        record = (
+            source.topic,
+            encode_key(change[KEY]),
+            encode_value(change[VALUE]),
+            change[TIME],
+            change[META][0],
+            change[META][1],
+            None,
+            change[WINDOW],
+        )
+        return decode(record)
+
+    return recode
+
+
+def _subscriptions(foreign: Any) -> Callable[[Change], Iterable[Change]]:
+    """Return the function from a change of a left table to those of the keys of the right one that it names."""
+
+    def subscriptions(change: Change) -> Iterable[Change]:
+        new, old = change[VALUE], change[3]
+        new_key = None if new is None else foreign(new)
+        old_key = None if old is None else foreign(old)
+        key, rest = change[KEY], change[TIME:]
+        if old is not None and (new is None or new_key != old_key):
+            yield (route_of((old_key,)), key, (None, new is not None), old, *rest)
+        if new is not None:
+            same = old is not None and new_key == old_key
+            yield (route_of((new_key,)), key, (new, False), old if same else None, *rest)
+
+    return subscriptions

@@ -1,0 +1,494 @@
+"""Checks the statements of a script, in order, and returns what they define: sources, queries and answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from keyed.sql import syntax as tree
+from keyed.sql.catalog import Catalog, Columns, Source
+from keyed.sql.conversions import is_implicit, widening
+from keyed.sql.expressions import Scope, guarded
+from keyed.sql.planner import Planner, QueryPlan
+from keyed.sql.script_errors import Text, nearest
+from keyed.sql.sql_types import BIGINT, BYTES, STRING, array, shown_name, struct
+from keyed.sql.value_formats import FORMATS
+
+_OPTIONS = {
+    "KAFKA_TOPIC",
+    "VALUE_FORMAT",
+    "KEY_FORMAT",
+    "FORMAT",
+    "TIMESTAMP",
+    "TIMESTAMP_FORMAT",
+    "WRAP_SINGLE_VALUE",
+    "VALUE_DELIMITER",
+    "KEY_DELIMITER",
+    "WINDOW_TYPE",
+    "WINDOW_SIZE",
+    "PARTITIONS",
+    "REPLICAS",
+    "RETENTION_MS",
+    "VALUE_SCHEMA_ID",
+    "KEY_SCHEMA_ID",
+    "VALUE_SCHEMA_FULL_NAME",
+    "KEY_SCHEMA_FULL_NAME",
+    "VALUE_AVRO_SCHEMA_FULL_NAME",
+    "VALUE_PROTOBUF_NULLABLE_REPRESENTATION",
+    "KEY_PROTOBUF_NULLABLE_REPRESENTATION",
+    "CLEANUP_POLICY",
+}
+_ONE_VALUE = {"KAFKA"}
+_NO_UNWRAPPED = {"DELIMITED", "KAFKA", "NONE"}
+_FIXED_WRAP = {"PROTOBUF", "PROTOBUF_NOSR", "DELIMITED", "KAFKA", "NONE"}
+_PRIMITIVE = {"INTEGER", "BIGINT", "DOUBLE", "STRING", "BYTES"}
+
+
+@attrs.frozen(eq=False)
+class WrittenQuery:
+    """A query that writes a stream or table.
+
+    Attributes:
+        name: Name of the query.
+        target: The output.
+        plan: Its plan.
+        fit: Returns a value with the column types of the output.
+        time: Returns the timestamp of a row of the output, if a column has it.
+    """
+
+    name: str
+    target: str
+    plan: QueryPlan
+    fit: Any
+    time: Any
+
+
+@attrs.frozen(eq=False)
+class Insert:
+    """A row of ``INSERT INTO … VALUES``: the columns by name."""
+
+    target: str
+    row: dict[str, Any]
+
+
+@attrs.define(eq=False)
+class Definitions:
+    """What a script defines.
+
+    Attributes:
+        text: Its text.
+        catalog: The sources that exist at its end.
+        sources: All sources, also dropped ones.
+        queries: The queries that write, in order.
+        inserts: The inserted rows.
+        selects: Queries that are read: pull and push queries.
+        shows: ``SHOW``, ``DESCRIBE`` and ``EXPLAIN``.
+        properties: What ``SET`` has set.
+    """
+
+    text: Text
+    catalog: Catalog
+    sources: dict[str, Source]
+    queries: list[WrittenQuery]
+    inserts: list[Insert]
+    selects: list[tree.Select]
+    shows: list[tree.Show]
+    properties: dict[str, str]
+
+
+def define(text: Text, statements: list[tree.Statement], properties: dict[str, str] | None = None) -> Definitions:
+    """Check statements and return what they define.
+
+    Raises:
+        SqlError: A statement is not valid.
+    """
+    return _Definer(text, dict(properties or {})).define(statements)
+
+
+class _Definer:
+    def __init__(self, text: Text, properties: dict[str, str]) -> None:
+        self._text = text
+        self._catalog = Catalog()
+        self._found = Definitions(text, self._catalog, {}, [], [], [], [], properties)
+
+    def define(self, statements: list[tree.Statement]) -> Definitions:
+        for statement in statements:
+            match statement:
+                case tree.CreateSource():
+                    self._source(statement)
+                case tree.CreateAs():
+                    self._create_as(statement)
+                case tree.InsertSelect():
+                    self._insert_select(statement)
+                case tree.InsertValues():
+                    self._insert_values(statement)
+                case tree.Drop():
+                    self._drop(statement)
+                case tree.SetOption():
+                    if statement.value is None:
+                        self._found.properties.pop(statement.name, None)
+                    else:
+                        self._found.properties[statement.name] = statement.value
+                case tree.Show():
+                    if statement.what == "DESCRIBE" and statement.name:
+                        self._catalog.find(self._text, statement.name, statement.at)
+                    self._found.shows.append(statement)
+                case tree.Select():
+                    self._planner().relation(statement)
+                    self._found.selects.append(statement)
+        return self._found
+
+    def _planner(self) -> Planner:
+        return Planner(self._text, self._catalog)
+
+    # Sources.
+
+    def _option(self, options: dict[str, Any], name: str, default: Any = None) -> Any:
+        return options[name].value if name in options else default
+
+    def _checked(self, options: dict[str, Any]) -> None:
+        for name, value in options.items():
+            if name not in _OPTIONS:
+                self._text.fail(f"unknown option {name}{nearest(name, _OPTIONS)}", value.at)
+
+    def _formats(self, options: dict[str, Any], at: int, key: str | None, value: str | None) -> tuple[str, str]:
+        """Return the formats of keys and values."""
+        if "FORMAT" in options and ("KEY_FORMAT" in options or "VALUE_FORMAT" in options):
+            self._text.fail("give FORMAT, or KEY_FORMAT and VALUE_FORMAT", at)
+        both = self._option(options, "FORMAT")
+        properties = self._found.properties
+        found_key = both or self._option(options, "KEY_FORMAT") or key
+        found_value = both or self._option(options, "VALUE_FORMAT") or value
+        found_key = found_key or properties.get("ksql.persistence.default.format.key", "KAFKA")
+        found_value = found_value or properties.get("ksql.persistence.default.format.value")
+        if found_value is None:
+            self._text.fail("VALUE_FORMAT is missing: WITH (VALUE_FORMAT = 'JSON')", at)
+        for name in (found_key, found_value):
+            if not isinstance(name, str) or name.upper() not in FORMATS:
+                self._text.fail(f"unknown format {name}{nearest(str(name), FORMATS)}", at)
+        return found_key.upper(), found_value.upper()
+
+    def _wrap(self, options: dict[str, Any], value_format: str, values: Columns, at: int) -> bool:
+        """Return whether values are objects."""
+        if "WRAP_SINGLE_VALUE" in options:
+            wrap = self._option(options, "WRAP_SINGLE_VALUE")
+            if isinstance(wrap, str):
+                wrap = wrap.lower() == "true"
+            if len(values) != 1:
+                self._text.fail("WRAP_SINGLE_VALUE is for values of one column", at)
+            if value_format in _FIXED_WRAP:
+                self._text.fail(f"format {value_format} does not support WRAP_SINGLE_VALUE", at)
+            return bool(wrap)
+        if value_format in _FIXED_WRAP or len(values) != 1:
+            return True
+        return self._found.properties.get("ksql.persistence.wrap.single.values", "true") != "false"
+
+    def _delimiter(self, options: dict[str, Any], name: str, format_: str, at: int, default: str = ",") -> str:
+        if name not in options:
+            return default
+        given = self._option(options, name)
+        if format_ != "DELIMITED":
+            self._text.fail(f"{name} is for the format DELIMITED", at)
+        found = {"TAB": "\t", "SPACE": " "}.get(str(given).upper(), given)
+        if not isinstance(found, str) or len(found) != 1:
+            self._text.fail(f"{name}={given!r} must be one character, TAB or SPACE", at)
+        return found
+
+    def _check_formats(self, source: Source, at: int) -> None:
+        fail = self._text.fail
+        if source.key_format == "KAFKA" and len(source.keys) > 1:
+            fail("format KAFKA does not support a key of several columns; write KEY_FORMAT='JSON'", at)
+        if source.key_format == "NONE" and source.keys:
+            fail("format NONE is for no key, and there are key columns", at)
+        if source.value_format == "NONE" and source.values:
+            fail("format NONE is for no value, and there are value columns", at)
+        if source.value_format == "KAFKA" and len(source.stored) > 1:
+            fail("format KAFKA does not support values of several columns; write VALUE_FORMAT='JSON'", at)
+        for format_, columns in ((source.key_format, source.keys), (source.value_format, source.stored)):
+            for name, type_ in columns:
+                if format_ == "KAFKA" and type_.base not in _PRIMITIVE:
+                    fail(f"format KAFKA does not support type {type_}, of column {shown_name(name)}", at)
+                if format_ == "DELIMITED" and type_.base in ("ARRAY", "MAP", "STRUCT"):
+                    fail(f"format DELIMITED does not support type {type_}, of column {shown_name(name)}", at)
+                if format_ in ("PROTOBUF", "PROTOBUF_NOSR", "JSON", "AVRO", "JSON_SR"):
+                    self._check_maps(format_, type_, at)
+
+    def _check_maps(self, format_: str, type_: Any, at: int) -> None:
+        if type_.base == "MAP" and type_.parts[0] != STRING and not format_.startswith("PROTOBUF") and format_ != "AVRO":
+            self._text.fail(f"format {format_} supports maps with keys of type STRING, not {type_.parts[0]}", at)
+        for part in (*type_.parts, *(each for _, each in type_.fields)):
+            self._check_maps(format_, part, at)
+
+    def _existing(self, statement: tree.CreateSource | tree.CreateAs) -> bool:
+        """Return whether the statement is to be skipped, because its name exists."""
+        name = statement.name
+        if name not in self._catalog.sources or statement.replace:
+            return False
+        if statement.only_if_missing:
+            return True
+        return self._text.fail(f"{shown_name(name)} exists already; write CREATE OR REPLACE", statement.at)
+
+    def _source(self, statement: tree.CreateSource) -> None:
+        text, options, at = self._text, statement.options, statement.at
+        self._checked(options)
+        if self._existing(statement):
+            return
+        if not statement.elements:
+            text.fail("the columns are missing; they are not read from a schema registry", at)
+        topic = self._option(options, "KAFKA_TOPIC", statement.name)
+        wrong = "primary" if statement.kind == "STREAM" else "key"
+        names: set[str] = set()
+        for each in statement.elements:
+            if each.name in names:
+                text.fail(f"column {shown_name(each.name)} is declared twice", each.at)
+            names.add(each.name)
+            if each.name in ("ROWTIME", "ROWPARTITION", "ROWOFFSET", "WINDOWSTART", "WINDOWEND"):
+                text.fail(f"{each.name} is a column that each source has; choose another name", each.at)
+            if each.role == wrong:
+                text.fail(
+                    "a column of a stream is KEY, not PRIMARY KEY"
+                    if wrong == "primary"
+                    else "the key of a table is PRIMARY KEY, not KEY",
+                    each.at,
+                )
+            self._check_headers(each, statement)
+        keys = tuple((each.name, each.type) for each in statement.elements if each.role in ("key", "primary"))
+        values = tuple((each.name, each.type) for each in statement.elements if each.role not in ("key", "primary"))
+        headers = tuple((e.name, e.header) for e in statement.elements if e.role in ("headers", "header"))
+        if statement.kind == "TABLE" and not keys:
+            text.fail("a table needs a PRIMARY KEY: CREATE TABLE name (id INT PRIMARY KEY, ...)", at)
+        for name, type_ in keys:
+            if type_.base == "MAP":
+                text.fail(f"a key of type {type_} is not supported", at)
+            del name
+        key_format, value_format = self._formats(options, at, None, None)
+        window = self._option(options, "WINDOW_TYPE")
+        size = self._option(options, "WINDOW_SIZE")
+        if window is not None and (str(window).upper() not in ("TUMBLING", "HOPPING", "SESSION") or not keys):
+            text.fail(f"WINDOW_TYPE={window!r} must be 'TUMBLING', 'HOPPING' or 'SESSION', of a source with a key", at)
+        if window is not None and (size is None) != (str(window).upper() == "SESSION"):
+            text.fail("WINDOW_SIZE is for the window types TUMBLING and HOPPING", at)
+        stored = tuple(each for each in values if each[0] not in {name for name, _ in headers})
+        source = Source(
+            statement.name,
+            statement.kind,
+            keys,
+            values,
+            str(topic),
+            key_format,
+            value_format,
+            None if window is None else str(window).upper(),
+            None if size is None else _duration(str(size)),
+            self._timestamp(options, (*keys, *values), at),
+            headers,
+            self._delimiter(options, "VALUE_DELIMITER", value_format, at),
+            self._delimiter(options, "KEY_DELIMITER", key_format, at),
+            self._wrap(options, value_format, stored, at),
+            statement.read_only,
+        )
+        self._check_formats(source, at)
+        self._add(source)
+
+    def _check_headers(self, each: tree.Element, statement: tree.CreateSource) -> None:
+        if each.role not in ("headers", "header"):
+            return
+        if statement.kind == "TABLE":
+            self._text.fail("columns with headers are for streams", each.at)
+        wanted = BYTES if each.role == "header" else array(struct(("KEY", STRING), ("VALUE", BYTES)))
+        if each.type != wanted:
+            self._text.fail(f"a column with {each.role.upper()} is of type {wanted}, not {each.type}", each.at)
+        roles = [other.role for other in statement.elements if other.role in ("headers", "header")]
+        if "headers" in roles and len(roles) > 1:
+            self._text.fail("there is one column with HEADERS, or columns with HEADER('name')", each.at)
+        same = [other for other in statement.elements if other.role == "header" and other.header == each.header]
+        if each.role == "header" and len(same) > 1:
+            self._text.fail(f"two columns have the header {each.header!r}", each.at)
+
+    def _add(self, source: Source) -> None:
+        self._catalog.add(source)
+        self._found.sources[source.name] = source
+
+    def _timestamp(self, options: dict[str, Any], columns: Columns, at: int) -> tuple[str, str | None] | None:
+        if "TIMESTAMP" not in options:
+            if "TIMESTAMP_FORMAT" in options:
+                self._text.fail("TIMESTAMP_FORMAT needs TIMESTAMP, the name of the column", at)
+            return None
+        given = str(self._option(options, "TIMESTAMP"))
+        name = given[1:-1] if given[:1] in "`\"" else given.upper()
+        types = dict(columns)
+        if name not in types:
+            self._text.fail(f"TIMESTAMP: unknown column {shown_name(name)}{nearest(name, types)}", at)
+        pattern = self._option(options, "TIMESTAMP_FORMAT")
+        type_ = types[name]
+        if type_ == STRING and pattern is None:
+            self._text.fail(f"TIMESTAMP: column {name} is a STRING, so TIMESTAMP_FORMAT is needed", at)
+        if type_.base not in ("STRING", "BIGINT", "TIMESTAMP"):
+            self._text.fail(f"TIMESTAMP: column {name} is of type {type_}; it must be BIGINT, TIMESTAMP or STRING", at)
+        if type_ != STRING and pattern is not None:
+            self._text.fail("TIMESTAMP_FORMAT is for a column of type STRING", at)
+        return name, pattern
+
+    # Queries.
+
+    def _create_as(self, statement: tree.CreateAs) -> None:
+        text, options, at = self._text, statement.options, statement.at
+        self._checked(options)
+        if self._existing(statement):
+            return
+        if "WINDOW_TYPE" in options or "WINDOW_SIZE" in options:
+            text.fail("the windows of an output are those of its query", at)
+        plan = self._planner().plan(statement.query, statement.kind, statement.name)
+        first = self._catalog.find(text, statement.query.source.name, at)
+        if statement.replace:
+            self._check_replaced(statement, plan)
+        default_key = first.key_format
+        if default_key == "NONE" and plan.keys:
+            default_key = self._found.properties.get("ksql.persistence.default.format.key", "KAFKA")
+        default_value = first.value_format
+        if default_value == "NONE" and plan.values:
+            default_value = self._found.properties.get("ksql.persistence.default.format.value")
+        key_format, value_format = self._formats(options, at, default_key, default_value)
+        if not plan.keys and "KEY_FORMAT" not in options and "FORMAT" not in options:
+            key_format = "NONE"
+        if not plan.keys and plan.is_table:
+            text.fail("a table needs a key", at)
+        prefix = self._found.properties.get("ksql.output.topic.name.prefix", "")
+        inherited = first.delimiter if value_format == first.value_format else ","
+        key_inherited = first.key_delimiter if key_format == first.key_format else ","
+        source = Source(
+            statement.name,
+            statement.kind,
+            plan.keys,
+            plan.values,
+            str(self._option(options, "KAFKA_TOPIC", prefix + statement.name)),
+            key_format,
+            value_format,
+            None if plan.output_window is None else plan.output_window[0],
+            None if plan.output_window is None else plan.output_window[1],
+            self._timestamp(options, (*plan.keys, *plan.values), at),
+            (),
+            self._delimiter(options, "VALUE_DELIMITER", value_format, at, inherited),
+            self._delimiter(options, "KEY_DELIMITER", key_format, at, key_inherited),
+            self._wrap(options, value_format, plan.values, at),
+            is_query=True,
+        )
+        self._check_formats(source, at)
+        if statement.replace and statement.name in self._catalog.sources:
+            self._found.queries = [each for each in self._found.queries if each.name != statement.name]
+        self._add(source)
+        time = None
+        if source.timestamp is not None:
+            name, pattern = source.timestamp
+            place = [each for each, _ in (*plan.keys, *plan.values)].index(name)
+            time = (place, pattern)
+        self._found.queries.append(WrittenQuery(statement.name, statement.name, plan, None, time))
+
+    def _check_replaced(self, statement: tree.CreateAs, plan: QueryPlan) -> None:
+        before = self._catalog.sources.get(statement.name)
+        if before is None:
+            return
+        columns = (*plan.keys, *plan.values)
+        for name, type_ in (*before.keys, *before.values):
+            if (name, type_) not in columns:
+                self._text.fail(
+                    f"CREATE OR REPLACE can add columns, but column {shown_name(name)} {type_} is gone", statement.at
+                )
+        if before.keys != plan.keys:
+            self._text.fail("CREATE OR REPLACE cannot change the key", statement.at)
+
+    def _insert_select(self, statement: tree.InsertSelect) -> None:
+        text, at = self._text, statement.at
+        target = self._catalog.find(text, statement.name, at)
+        if target.is_table:
+            text.fail("INSERT INTO ... SELECT is for streams", at)
+        if target.is_read_only:
+            text.fail(f"{shown_name(target.name)} is a SOURCE stream, which is read only", at)
+        if target.headers:
+            text.fail("a stream with columns for headers takes no rows", at)
+        plan = self._planner().plan(statement.query, "STREAM", statement.name)
+        mine, theirs = (*plan.keys, *plan.values), (*target.keys, *target.values)
+        if plan.output_window is not None and target.window is None:
+            text.fail("the query is windowed, and the stream is not", at)
+        wanted = dict(theirs)
+        fits = (
+            len(plan.keys) == len(target.keys)
+            and [name for name, _ in mine] == [name for name, _ in theirs]
+            and all(is_implicit(type_, wanted[name]) for name, type_ in mine)
+        )
+        if not fits:
+            text.fail(
+                f"the query has the columns ({_shown(mine)}), and {shown_name(target.name)} ({_shown(theirs)}); they "
+                "must have the same names, types and order",
+                at,
+            )
+        converts = [widening(type_, wanted[name]) for name, type_ in plan.values]
+        fit = lambda value: tuple(each(cell) for each, cell in zip(converts, value, strict=True))  # noqa: E731
+        name = f"INSERT_{len(self._found.queries)}_{statement.name}"
+        self._found.queries.append(WrittenQuery(name, target.name, plan, fit, None))
+
+    def _insert_values(self, statement: tree.InsertValues) -> None:
+        text, at = self._text, statement.at
+        target = self._catalog.find(text, statement.name, at)
+        if target.is_read_only:
+            text.fail(f"{shown_name(target.name)} is a SOURCE, which is read only", at)
+        types = dict((*target.keys, *target.values)) | {"ROWTIME": BIGINT}
+        names = statement.columns or tuple(name for name, _ in (*target.keys, *target.values))
+        if len(names) != len(statement.values):
+            text.fail(f"{len(names)} columns and {len(statement.values)} values", at)
+        row: dict[str, Any] = {}
+        nothing = Scope(text, (), " in VALUES")
+        for name, node in zip(names, statement.values, strict=True):
+            if name not in types:
+                text.fail(f"unknown column {shown_name(name)}{nearest(name, types)}", at)
+            value = nothing.compile(node)
+            convert = widening(value.type, types[name])
+            if not is_implicit(value.type, types[name]):
+                from keyed.sql.conversions import casting
+
+                found = casting(value.type, types[name])
+                if found is None:
+                    text.fail(f"column {shown_name(name)} is of type {types[name]}, not {value.type}", node.at)
+                convert = found
+            row[name] = convert(guarded(value.of)(()))
+        self._found.inserts.append(Insert(target.name, row))
+
+    def _drop(self, statement: tree.Drop) -> None:
+        if statement.kind == "TYPE":
+            return
+        source = self._catalog.sources.get(statement.name)
+        if source is None:
+            if not statement.if_exists:
+                self._catalog.find(self._text, statement.name, statement.at)
+            return
+        if source.kind != statement.kind:
+            self._text.fail(f"{shown_name(source.name)} is a {source.kind}", statement.at)
+        readers = [
+            each.target
+            for each in self._found.queries
+            if each.target != source.name and _reads(each.plan.relation, source.name)
+        ]
+        if readers:
+            self._text.fail(
+                f"{shown_name(source.name)} is read by {', '.join(readers)}; drop that first", statement.at
+            )
+        del self._catalog.sources[statement.name]
+        self._found.queries = [each for each in self._found.queries if each.target != source.name]
+
+
+def _reads(relation: Any, name: str) -> bool:
+    given = relation.input
+    if isinstance(given, Source):
+        return given.name == name
+    return _reads(given.left, name) or _reads(given.right, name)
+
+
+def _shown(columns: Columns) -> str:
+    return ", ".join(f"{shown_name(name)} {type_}" for name, type_ in columns)
+
+
+def _duration(text: str) -> int:
+    count, _, unit = text.strip().partition(" ")
+    units = {"MILLISECOND": 1, "SECOND": 1000, "MINUTE": 60_000, "HOUR": 3_600_000, "DAY": 86_400_000}
+    return int(count) * units[unit.strip().upper().removesuffix("S")]
+

@@ -1,0 +1,46 @@
+"""Errors of a script, with line, column and the line of the text."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import NoReturn
+
+from keyed.errors import SqlError
+
+
+class Text:
+    """The text of a script, which raises errors at places in it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Return line and column of an offset, both from 1."""
+        before = self.text[:at]
+        return before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1
+
+    def fail(self, message: str, at: int) -> NoReturn:
+        """Raise an error at an offset.
+
+        Raises:
+            SqlError: Always.
+        """
+        line, column = self.place(at)
+        shown = self.text.split("\n")[line - 1] if self.text else ""
+        first = max(0, column - 61)
+        caret = " " * (column - 1 - first) + "^"
+        raise SqlError(
+            f"line {line}, column {column}: {message}\n  {shown[first : first + 120]}\n  {caret}",
+            line=line,
+            column=column,
+        )
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return ``; did you mean …?`` for an unknown name, or the known names, or nothing."""
+    known = sorted(set(names))
+    found = difflib.get_close_matches(name.upper(), known, n=1)
+    if found:
+        return f"; did you mean {found[0]}?"
+    return f"; known are {', '.join(known)}" if 0 < len(known) <= 12 else ""  # noqa: PLR2004 - as many as fit a line

@@ -1,0 +1,252 @@
+"""Runs scripts: `script` checks a text, compiles it to operators, and runs them over the given records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+import keyed
+from keyed.errors import DefinitionError
+from keyed.shown import shown
+from keyed.sql.catalog import Source
+from keyed.sql.changes import KEY, TIME, VALUE, WINDOW
+from keyed.sql.compiler import RAW_TIME, Compiler
+from keyed.sql.definitions import Definitions, define
+from keyed.sql.grammar import parse
+from keyed.sql.java_formats import parse_moment
+from keyed.sql.script_errors import nearest
+
+
+@attrs.frozen
+class Record:
+    """A record of a topic.
+
+    Attributes:
+        key: Its key: the value of one column, a dictionary of several, ``None`` without a key.
+        value: Its value, ``None`` for a tombstone.
+        timestamp: Milliseconds since 1970.
+        window: Start and end of its window, ``None`` without one. The end of a session is its last timestamp.
+    """
+
+    key: Any
+    value: Any
+    timestamp: int
+    window: tuple[int, int] | None = None
+
+
+@attrs.frozen(eq=False)
+class ScriptResult:
+    """The outputs of a script.
+
+    Attributes:
+        records: The records of each stream and table that a query wrote, by its name.
+        topics: The same by topic.
+        run: The result of `keyed.run`, with its metrics and, with ``tables=``, its state tables.
+    """
+
+    records: Mapping[str, list[Record]]
+    topics: Mapping[str, list[Record]]
+    run: keyed.RunResult | None
+
+    def __getitem__(self, name: str) -> list[Record]:
+        """Return the records of a stream or table; its name is in upper case unless it was quoted.
+
+        Raises:
+            KeyError: No query wrote it.
+        """
+        if name not in self.records and name.upper() in self.records:
+            name = name.upper()
+        if name not in self.records:
+            raise KeyError(f"no query writes {name}{nearest(name, self.records)}")
+        return self.records[name]
+
+    def table(self, name: str) -> dict[Any, Any]:
+        """Return the rows of a table at the end, by key; in a windowed table by key and window.
+
+        Raises:
+            KeyError: No query wrote it.
+        """
+        rows: dict[Any, Any] = {}
+        for record in self[name]:
+            key = tuple(record.key.items()) if isinstance(record.key, dict) else record.key
+            place = key if record.window is None else (key, record.window)
+            if record.value is None:
+                rows.pop(place, None)
+            else:
+                rows[place] = record.value
+        return rows
+
+
+def script(
+    text: str,
+    streams: Mapping[str, Iterable[Any]] | None = None,
+    topics: Mapping[str, Iterable[Any]] | Sequence[Any] | None = None,
+    *,
+    rows_per_batch: int = 1,
+    properties: Mapping[str, str] | None = None,
+    **options: Any,
+) -> ScriptResult:
+    """Run a script of SQL statements over records, and return what its queries write.
+
+    The whole script is checked before anything runs.
+
+    Args:
+        text: The statements. [Statements](../reference/sql.md) lists them.
+        streams: Rows of streams and tables by their names: dictionaries with the columns, those of the key too, and
+            optionally ``ROWTIME``.
+        topics: Records of topics by name: ``(key, value, timestamp)``, and optionally more fields: partition, offset,
+            headers, window. Records of several topics are merged by timestamp. A list of ``(topic, key, value,
+            timestamp, …)`` gives the order in which they arrive.
+        rows_per_batch: Records of a micro-batch. The results do not depend on it.
+        properties: Settings, as of ``SET``.
+        options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``.
+
+    Raises:
+        SqlError: A statement is not valid.
+        DefinitionError: A stream or record does not fit the script.
+        KeyedError: The query failed.
+    """
+    parsed, statements = parse(text)
+    found = define(parsed, statements, dict(properties or {}))
+    records = _records(found, streams or {}, topics or {})
+    sinks: dict[str, list[Record]] = {each.target: [] for each in found.queries}
+    if not found.queries:
+        return ScriptResult(sinks, {}, None)
+    source: Any = keyed.stream(records, timestamp=_time, max_ahead=None)
+    compiled = Compiler(found, source, {record[0] for record in records}).build()
+    bound = [output.to(_collector(sinks[query.target], found.sources[query.target])) for query, output in compiled]
+    options.setdefault("drain", False)
+    result = keyed.run(*bound, rows_per_batch=rows_per_batch, **options)
+    by_topic = {found.sources[name].topic: written for name, written in sinks.items()}
+    return ScriptResult(sinks, by_topic, result)
+
+
+def _time(record: Any) -> Any:
+    return record[RAW_TIME]
+
+
+def _collector(into: list[Record], target: Source) -> Callable[[Iterable[Any], int], None]:
+    key_of, value_of = target.key_encoder(), target.value_encoder()
+
+    def collect(rows: Iterable[Any], _: int) -> None:
+        for change in rows:
+            into.append(Record(key_of(change[KEY]), value_of(change[VALUE]), change[TIME], change[WINDOW]))
+
+    return collect
+
+
+def _records(found: Definitions, streams: Mapping[str, Iterable[Any]], topics: Any) -> list[Any]:
+    """Return the records of all topics in the order in which they arrive."""
+    known = {source.topic for source in found.sources.values()}
+    lists: list[list[Any]] = []
+    inserted = [_inserted(found, each.target, each.row) for each in found.inserts]
+    if inserted:
+        lists.append(inserted)
+    for name, rows in streams.items():
+        source = found.sources.get(name) or found.sources.get(name.upper())
+        if source is None:
+            raise DefinitionError(
+                f"streams={{{name!r}: ...}}: the script declares no stream or table of that name"
+                f"{nearest(name, found.sources)}"
+            )
+        lists.append([_inserted(found, source.name, {str(k): v for k, v in row.items()}) for row in rows])
+    if isinstance(topics, Mapping):
+        for name, given in topics.items():
+            if name not in known:
+                raise DefinitionError(
+                    f"topics={{{name!r}: ...}}: no statement names that topic{nearest(name, known)}"
+                )
+            lists.append([_raw(name, each) for each in given])
+    else:
+        lists.append([_raw(each[0], each[1:]) for each in topics])
+    offsets: dict[tuple[str, int], int] = {}
+    extract = _extractors(found)
+    numbered = []
+    for each in lists:
+        made = []
+        for record in each:
+            topic, key, value, time, partition, offset, headers, window = record
+            place = (topic, partition)
+            if offset is None:
+                offset = offsets.get(place, 0)
+            offsets[place] = offset + 1
+            if topic in extract:
+                time = extract[topic](key, value, time)
+            if time is None or time < 0:
+                continue
+            made.append((topic, key, value, time, partition, offset, headers, window))
+        numbered.append(made)
+    return _merged(numbered)
+
+
+def _raw(topic: str, record: Any) -> tuple[Any, ...]:
+    if not isinstance(record, tuple | list) or not 2 <= len(record) <= 7:  # noqa: PLR2004 - key, value ... window
+        raise DefinitionError(
+            f"topics={{{topic!r}: ...}}: a record is (key, value, timestamp), and this one is {shown(record)}"
+        )
+    key, value, *rest = record
+    time, partition, offset, headers, window = (*rest, *(None,) * (5 - len(rest)))
+    return topic, key, value, time or 0, partition or 0, offset, headers, None if window is None else tuple(window)
+
+
+def _inserted(found: Definitions, name: str, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return a row with the columns of a source as a record of its topic."""
+    source = found.sources[name]
+    given = {each.upper(): value for each, value in row.items()} | dict(row)
+    columns = {*(each for each, _ in (*source.keys, *source.values)), "ROWTIME"}
+    unknown = [each for each in row if each not in columns and each.upper() not in columns]
+    if unknown:
+        raise DefinitionError(
+            f"{name} has no column {unknown[0]!r}{nearest(unknown[0], columns)}; the row is {shown(dict(row))}"
+        )
+    key = tuple(given.get(each) for each, _ in source.keys)
+    value = tuple(given.get(each) for each, _ in source.stored)
+    time = given.get("ROWTIME", 0)
+    encoded = source.value_encoder()(value) if source.stored else None
+    return source.topic, source.key_encoder()(key), encoded, time, 0, None, None, None
+
+
+def _extractors(found: Definitions) -> dict[str, Callable[[Any, Any, int], int | None]]:
+    """Return for topics whose source has a column with the timestamp the function that reads it."""
+    extractors: dict[str, Callable[[Any, Any, int], int | None]] = {}
+    for source in found.sources.values():
+        if source.timestamp is None or source.is_query or source.topic in extractors:
+            continue
+        name, pattern = source.timestamp
+        names = [each for each, _ in (*source.keys, *source.stored)]
+        place = names.index(name)
+        key_of, value_of = source.key_decoder(), source.value_decoder()
+
+        def extracted(
+            key: Any, value: Any, time: int, *, place: int = place, key_of: Any = key_of, value_of: Any = value_of,
+            pattern: str | None = pattern,
+        ) -> int | None:
+            try:
+                columns = value_of(value)
+                if columns is None:
+                    return time
+                cell = (*key_of(key), *columns)[place]
+                return parse_moment(cell, pattern) if pattern is not None and cell is not None else cell
+            except ValueError:
+                return None
+
+        extractors[source.topic] = extracted
+    return extractors
+
+
+def _merged(lists: list[list[Any]]) -> list[Any]:
+    """Return the records of topics merged: the next one is of the topic whose next record has the lowest timestamp."""
+    waiting = [each for each in lists if each]
+    if len(waiting) < 2:  # noqa: PLR2004 - nothing to merge
+        return waiting[0] if waiting else []
+    places = [0] * len(waiting)
+    merged = []
+    while waiting:
+        first = min(range(len(waiting)), key=lambda each: waiting[each][places[each]][RAW_TIME])
+        merged.append(waiting[first][places[first]])
+        places[first] += 1
+        if places[first] == len(waiting[first]):
+            del waiting[first], places[first]
+    return merged

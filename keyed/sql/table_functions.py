@@ -1,0 +1,34 @@
+"""The table functions: each returns a list of values for a row, which become rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from keyed.sql.sql_types import NULL, SqlType
+
+TABLE_FUNCTIONS = frozenset({"EXPLODE", "CUBE_EXPLODE"})
+
+
+def table_function(
+    name: str, types: Sequence[SqlType], fail: Callable[[str], NoReturn]
+) -> tuple[SqlType, Callable[..., Any]]:
+    """Return the type of a table function's values, and the function.
+
+    Raises:
+        SqlError: It does not take such arguments.
+    """
+    if len(types) != 1 or types[0].base != "ARRAY":
+        fail(f"{name} takes one ARRAY, and got ({', '.join(map(str, types))})")
+    if name == "EXPLODE":
+        return types[0].element, lambda values: values
+    return types[0] if types[0] != NULL else NULL, _cube
+
+
+def _cube(values: Any) -> Any:
+    """Return all combinations of the values and nulls, nulls first; a null has no other form."""
+    if values is None:
+        return None
+    options = [(None,) if value is None else (None, value) for value in values]
+    return [list(each) for each in itertools.product(*options)]
