@@ -51,6 +51,7 @@ DOORS = {
     "joins.md": ("Joins", ("keyed.joins",)),
     "pyflink.md": ("PyFlink's names", ("keyed.pyflink",)),
     "recovery.md": ("Recovery", ("keyed.recovery",)),
+    "sql.md": ("SQL scripts", ("keyed.sql",)),
     "tables.md": ("State tables", ("keyed.tables", "keyed.tables.server")),
     "testing.md": ("Testing", ("keyed.testing",)),
     "topics.md": ("Kafka: formats and sink", ("keyed.topics",)),

@@ -28,7 +28,7 @@ BASE = {"background", "errors", "rows", "codec", "durations", "extras", "ids", "
 TYPES = {"column_types", "outputs"}
 API = {*BASE, *TYPES, "api"}
 #: What `keyed` itself fetches when it is first used.
-ON_DEMAND = {"errors", "extending", "joins", "recovery", "tables", "testing", "windows"}
+ON_DEMAND = {"errors", "extending", "joins", "recovery", "sql", "tables", "testing", "windows"}
 MAY_IMPORT = {
     "errors": set(),
     "background": {"errors"},
@@ -86,6 +86,7 @@ MAY_IMPORT = {
     # As a third party could write them: see DOORS.
     "joins": set(),
     "windows": set(),
+    "sql": {*BASE, "api", "keyed", "extending"},
     "cli": {"testing", *API, "keyed", "content", "tables", "engine", "stores", "recovery", "runtimes", "changelog"},
 }
 # What is imported by name, on demand: public names that need the engine, and the runtime that runs a chain.

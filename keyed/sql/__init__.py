@@ -13,13 +13,13 @@ How a script becomes operators, a module each:
    `sql_aggregates` and ksqlDB's types (`sql_types`) and conversions (`conversions`). All of the script is checked
    before anything runs.
 3. `compiler` builds the streams and operators (`sql_operators`) of the plans with the public API: ``flat_map``,
-   ``key_by``, ``connect`` and ``process``. Elements between them are `changes`.
-4. `scripts` reads the records, and runs the query with `keyed.run`.
+   ``key_by``, ``connect`` and ``process``. Elements between them are `row_changes`.
+4. `script_runs` reads the records, and runs the query with `keyed.run`.
 
 Expressions are evaluated in Python, row by row, on purpose: an error in one row is a null in that row and nothing else,
 and the meaning is the same wherever the operators run.
 """
 
-from keyed.sql.scripts import Record, ScriptResult, script
+from keyed.sql.script_runs import OutputRecord, ScriptResult, script
 
-__all__ = ["Record", "ScriptResult", "script"]
+__all__ = ["OutputRecord", "ScriptResult", "script"]

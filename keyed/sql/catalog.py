@@ -15,7 +15,7 @@ Columns = tuple[tuple[str, SqlType], ...]
 
 
 @attrs.frozen(eq=False)
-class Source:
+class SqlSource:
     """A stream or table.
 
     Attributes:
@@ -56,7 +56,7 @@ class Source:
 
     @property
     def is_table(self) -> bool:
-        """Whether it is a table."""
+        """True if it is a table."""
         return self.kind == "TABLE"
 
     @property
@@ -100,11 +100,11 @@ class Catalog:
     """The sources that are defined so far."""
 
     def __init__(self) -> None:
-        self.sources: dict[str, Source] = {}
+        self.sources: dict[str, SqlSource] = {}
         #: Names of streams and tables that were dropped but are still fed.
         self.dropped: set[str] = set()
 
-    def find(self, text: Text, name: str, at: int) -> Source:
+    def find(self, text: Text, name: str, at: int) -> SqlSource:
         """Return a source.
 
         Raises:
@@ -114,10 +114,10 @@ class Catalog:
             text.fail(f"unknown stream or table {name}{nearest(name, self.sources)}", at)
         return self.sources[name]
 
-    def add(self, source: Source) -> None:
+    def add(self, source: SqlSource) -> None:
         """Add a source."""
         self.sources[source.name] = source
 
-    def of_topic(self, topic: str) -> Iterable[Source]:
+    def of_topic(self, topic: str) -> Iterable[SqlSource]:
         """Return the sources of a topic."""
         return [source for source in self.sources.values() if source.topic == topic]

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import keyed
-from keyed.sql.catalog import Source
-from keyed.sql.changes import KEY, META, TIME, VALUE, WINDOW, Change, route, route_of
+from keyed.sql.catalog import SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.java_formats import parse_moment
-from keyed.sql.planner import DAY_MS, JoinPlan, QueryPlan, Relation
+from keyed.sql.planner import DAY_MS, QueryPlan, Relation, SourceJoin
+from keyed.sql.row_changes import KEY, META, TIME, VALUE, WINDOW, Change, route, route_of
 from keyed.sql.sql_operators import (
     ForeignKeyJoin,
     Grouped,
-    Select,
+    Projection,
     Sessions,
     StreamStreamJoin,
     StreamTableJoin,
@@ -73,7 +73,8 @@ class Compiler:
         if plan.grouping is None or plan.prepare is None:
             transform = _finished(plan.transform, query)
             name = self._name(query.name.lower())
-            return changes.key_by(route).process(Select(transform), name=name, order="arrival")
+            selected: keyed.Output = changes.key_by(route).process(Projection(transform), name=name, order="arrival")
+            return selected
         grouping = plan.grouping
         if query.time is not None:
             import attrs
@@ -86,7 +87,8 @@ class Compiler:
         name = self._name(query.name.lower())
         keyed_changes = changes.flat_map(spread(plan.prepare)).key_by(route)
         function = self._grouping(plan, grouping, name)
-        return keyed_changes.process(function, name=name, order="arrival")
+        grouped: keyed.Output = keyed_changes.process(function, name=name, order="arrival")
+        return grouped
 
     def _grouping(self, plan: QueryPlan, grouping: Any, name: str) -> Any:
         window = plan.window
@@ -103,11 +105,11 @@ class Compiler:
     # Relations.
 
     def _relation(self, relation: Relation, name: str) -> Any:
-        if isinstance(relation.input, JoinPlan):
+        if isinstance(relation.input, SourceJoin):
             return self._join(relation.input, name)
         return self._source(relation.input)
 
-    def _join(self, plan: JoinPlan, name: str) -> Any:
+    def _join(self, plan: SourceJoin, name: str) -> Any:
         left = self._relation(plan.left, name).flat_map(spread(plan.left_key))
         right = self._relation(plan.right, name).flat_map(spread(plan.right_key))
         stage = self._name(f"{name.lower()}_join")
@@ -128,7 +130,7 @@ class Compiler:
             function = ForeignKeyJoin(stage, plan.sides)
         return left.connect(right).key_by(route, route).process(function, name=stage, order="arrival")
 
-    def _source(self, source: Source) -> Any:
+    def _source(self, source: SqlSource) -> Any:
         """Return the changes of a source."""
         if source.is_table and source.name in self._tables:
             return self._tables[source.name]
@@ -180,7 +182,7 @@ def _finished(transform: Any, query: WrittenQuery) -> Callable[[Change], Iterabl
     return finished
 
 
-def _decoded(source: Source) -> Callable[[Any], Iterable[Change]]:
+def _decoded(source: SqlSource) -> Callable[[Any], Iterable[Change]]:
     """Return the function from a record of any topic to the change of a source, if it is one of its topic."""
     topic, key_of, value_of = source.topic, source.key_decoder(), source.value_decoder()
     headers = dict(source.headers)
@@ -218,7 +220,7 @@ def _header(headers: Any, name: str | None) -> Any:
     return found[-1] if found else None
 
 
-def _recoded(target: Source, source: Source) -> Callable[[Change], Iterable[Change]]:
+def _recoded(target: SqlSource, source: SqlSource) -> Callable[[Change], Iterable[Change]]:
     """Return the function from a change that is written to a topic to that of another source of the topic."""
     encode_key, encode_value = target.key_encoder(), target.value_encoder()
     decode = _decoded(source)

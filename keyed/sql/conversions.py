@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import math
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from keyed.sql.sql_types import DOUBLE, NULL, SqlType
 Convert = Callable[[Any], Any]
 #: Exact for the arithmetic of decimals of 38 digits.
 WIDE = Context(prec=80, rounding=ROUND_HALF_UP)
-_EPOCH = datetime.date(1970, 1, 1)
+_EPOCH = dt.date(1970, 1, 1)
 _DAY_MS = 86_400_000
 
 
@@ -51,9 +51,11 @@ def is_implicit(source: SqlType, target: SqlType) -> bool:
         if source.base == target.base == "DECIMAL":
             return source.precision - source.scale <= target.precision - target.scale and source.scale <= target.scale
         if target.base == "DECIMAL":
-            return {"INTEGER": 10, "BIGINT": 19}[source.base] <= target.precision - target.scale if (
-                order.index(source.base) < 2  # noqa: PLR2004 - the integers
-            ) else False
+            return (
+                {"INTEGER": 10, "BIGINT": 19}[source.base] <= target.precision - target.scale
+                if (order.index(source.base) < 2)
+                else False
+            )
         return order.index(source.base) < order.index(target.base)
     if source.base == target.base and source.base in ("ARRAY", "MAP"):
         return all(is_implicit(a, b) for a, b in zip(source.parts, target.parts, strict=True))
@@ -191,15 +193,21 @@ def parse_timestamp(value: str) -> int:
     if found is None:
         raise ValueError(f"{value!r} is no timestamp; write it as 2020-01-02T03:04:05.006")
     year, month, day, hour, minute, second, fraction, zone = found.groups()
-    moment = datetime.datetime(
-        int(year), int(month or 1), int(day or 1), int(hour or 0), int(minute or 0), int(second or 0), tzinfo=datetime.UTC
+    moment = dt.datetime(
+        int(year),
+        int(month or 1),
+        int(day or 1),
+        int(hour or 0),
+        int(minute or 0),
+        int(second or 0),
+        tzinfo=dt.UTC,
     )
     offset = 0
     if zone and zone != "Z":
         sign = -1 if zone[0] == "-" else 1
         digits = zone[1:].replace(":", "").ljust(4, "0")
         offset = sign * (int(digits[:2]) * 60 + int(digits[2:])) * 60_000
-    whole = (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(milliseconds=1)
+    whole = (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
     return whole + int((fraction or "0").ljust(3, "0")[:3]) - offset
 
 
@@ -232,7 +240,7 @@ def text_of(type_: SqlType) -> Convert:
         case "TIMESTAMP":
             return timestamp_text
         case "DATE":
-            return lambda value: (_EPOCH + datetime.timedelta(days=value)).isoformat()
+            return lambda value: (_EPOCH + dt.timedelta(days=value)).isoformat()
         case "TIME":
             return time_text
         case "ARRAY":
@@ -244,9 +252,7 @@ def text_of(type_: SqlType) -> Convert:
         case "STRUCT":
             fields = [(name, _nested_text(each)) for name, each in type_.fields]
             return lambda value: (
-                "Struct{"
-                + ",".join(f"{n}={each(value[n])}" for n, each in fields if value.get(n) is not None)
-                + "}"
+                "Struct{" + ",".join(f"{n}={each(value[n])}" for n, each in fields if value.get(n) is not None) + "}"
             )
     return str
 
@@ -258,7 +264,7 @@ def _nested_text(type_: SqlType) -> Convert:
 
 def timestamp_text(value: int) -> str:
     """Return a timestamp as text: ``2020-01-02T03:04:05.006``."""
-    moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=value)  # noqa: DTZ001 - in UTC
+    moment = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=value)  # noqa: DTZ001 - in UTC
     return moment.isoformat(timespec="milliseconds")
 
 
@@ -280,7 +286,7 @@ def java_double(value: float) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0:
         return "-0.0" if math.copysign(1, value) < 0 else "0.0"
-    if 1e-3 <= abs(value) < 1e7:  # noqa: PLR2004 - Java's bounds
+    if 1e-3 <= abs(value) < 1e7:
         return format(Decimal(repr(value)), "f") if "e" in repr(value) else repr(value)
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
     shown = "".join(map(str, digits))

@@ -7,9 +7,9 @@ from typing import Any
 import attrs
 
 from keyed.sql import syntax as tree
-from keyed.sql.catalog import Catalog, Columns, Source
+from keyed.sql.catalog import Catalog, Columns, SqlSource
 from keyed.sql.conversions import is_implicit, widening
-from keyed.sql.expressions import Scope, guarded
+from keyed.sql.expressions import RowScope, guarded
 from keyed.sql.planner import Planner, QueryPlan
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql.sql_types import BIGINT, BYTES, STRING, array, shown_name, struct
@@ -74,7 +74,7 @@ class Insert:
 
 @attrs.define(eq=False)
 class Definitions:
-    """What a script defines.
+    """The definitions of a script.
 
     Attributes:
         text: Its text.
@@ -84,15 +84,15 @@ class Definitions:
         inserts: The inserted rows.
         selects: Queries that are read: pull and push queries.
         shows: ``SHOW``, ``DESCRIBE`` and ``EXPLAIN``.
-        properties: What ``SET`` has set.
+        properties: The settings of ``SET``.
     """
 
     text: Text
     catalog: Catalog
-    sources: dict[str, Source]
+    sources: dict[str, SqlSource]
     queries: list[WrittenQuery]
     inserts: list[Insert]
-    selects: list[tree.Select]
+    selects: list[tree.SelectQuery]
     shows: list[tree.Show]
     properties: dict[str, str]
 
@@ -134,7 +134,7 @@ class _Definer:
                     if statement.what == "DESCRIBE" and statement.name:
                         self._catalog.find(self._text, statement.name, statement.at)
                     self._found.shows.append(statement)
-                case tree.Select():
+                case tree.SelectQuery():
                     self._planner().relation(statement)
                     self._found.selects.append(statement)
         return self._found
@@ -195,7 +195,7 @@ class _Definer:
             self._text.fail(f"{name}={given!r} must be one character, TAB or SPACE", at)
         return found
 
-    def _check_formats(self, source: Source, at: int) -> None:
+    def _check_formats(self, source: SqlSource, at: int) -> None:
         fail = self._text.fail
         if source.key_format == "KAFKA" and len(source.keys) > 1:
             fail("format KAFKA does not support a key of several columns; write KEY_FORMAT='JSON'", at)
@@ -215,7 +215,12 @@ class _Definer:
                     self._check_maps(format_, type_, at)
 
     def _check_maps(self, format_: str, type_: Any, at: int) -> None:
-        if type_.base == "MAP" and type_.parts[0] != STRING and not format_.startswith("PROTOBUF") and format_ != "AVRO":
+        if (
+            type_.base == "MAP"
+            and type_.parts[0] != STRING
+            and not format_.startswith("PROTOBUF")
+            and format_ != "AVRO"
+        ):
             self._text.fail(f"format {format_} supports maps with keys of type STRING, not {type_.parts[0]}", at)
         for part in (*type_.parts, *(each for _, each in type_.fields)):
             self._check_maps(format_, part, at)
@@ -270,7 +275,7 @@ class _Definer:
         if window is not None and (size is None) != (str(window).upper() == "SESSION"):
             text.fail("WINDOW_SIZE is for the window types TUMBLING and HOPPING", at)
         stored = tuple(each for each in values if each[0] not in {name for name, _ in headers})
-        source = Source(
+        source = SqlSource(
             statement.name,
             statement.kind,
             keys,
@@ -305,7 +310,7 @@ class _Definer:
         if each.role == "header" and len(same) > 1:
             self._text.fail(f"two columns have the header {each.header!r}", each.at)
 
-    def _add(self, source: Source) -> None:
+    def _add(self, source: SqlSource) -> None:
         self._catalog.add(source)
         self._found.sources[source.name] = source
 
@@ -315,7 +320,7 @@ class _Definer:
                 self._text.fail("TIMESTAMP_FORMAT needs TIMESTAMP, the name of the column", at)
             return None
         given = str(self._option(options, "TIMESTAMP"))
-        name = given[1:-1] if given[:1] in "`\"" else given.upper()
+        name = given[1:-1] if given[:1] in '`"' else given.upper()
         types = dict(columns)
         if name not in types:
             self._text.fail(f"TIMESTAMP: unknown column {shown_name(name)}{nearest(name, types)}", at)
@@ -342,10 +347,10 @@ class _Definer:
         first = self._catalog.find(text, statement.query.source.name, at)
         if statement.replace:
             self._check_replaced(statement, plan)
-        default_key = first.key_format
+        default_key: str | None = first.key_format
         if default_key == "NONE" and plan.keys:
             default_key = self._found.properties.get("ksql.persistence.default.format.key", "KAFKA")
-        default_value = first.value_format
+        default_value: str | None = first.value_format
         if default_value == "NONE" and plan.values:
             default_value = self._found.properties.get("ksql.persistence.default.format.value")
         key_format, value_format = self._formats(options, at, default_key, default_value)
@@ -356,7 +361,7 @@ class _Definer:
         prefix = self._found.properties.get("ksql.output.topic.name.prefix", "")
         inherited = first.delimiter if value_format == first.value_format else ","
         key_inherited = first.key_delimiter if key_format == first.key_format else ","
-        source = Source(
+        source = SqlSource(
             statement.name,
             statement.kind,
             plan.keys,
@@ -437,7 +442,7 @@ class _Definer:
         if len(names) != len(statement.values):
             text.fail(f"{len(names)} columns and {len(statement.values)} values", at)
         row: dict[str, Any] = {}
-        nothing = Scope(text, (), " in VALUES")
+        nothing = RowScope(text, (), " in VALUES")
         for name, node in zip(names, statement.values, strict=True):
             if name not in types:
                 text.fail(f"unknown column {shown_name(name)}{nearest(name, types)}", at)
@@ -469,16 +474,14 @@ class _Definer:
             if each.target != source.name and _reads(each.plan.relation, source.name)
         ]
         if readers:
-            self._text.fail(
-                f"{shown_name(source.name)} is read by {', '.join(readers)}; drop that first", statement.at
-            )
+            self._text.fail(f"{shown_name(source.name)} is read by {', '.join(readers)}; drop that first", statement.at)
         del self._catalog.sources[statement.name]
         self._found.queries = [each for each in self._found.queries if each.target != source.name]
 
 
 def _reads(relation: Any, name: str) -> bool:
     given = relation.input
-    if isinstance(given, Source):
+    if isinstance(given, SqlSource):
         return given.name == name
     return _reads(given.left, name) or _reads(given.right, name)
 
@@ -491,4 +494,3 @@ def _duration(text: str) -> int:
     count, _, unit = text.strip().partition(" ")
     units = {"MILLISECOND": 1, "SECOND": 1000, "MINUTE": 60_000, "HOUR": 3_600_000, "DAY": 86_400_000}
     return int(count) * units[unit.strip().upper().removesuffix("S")]
-

@@ -103,7 +103,7 @@ def guarded(of: Evaluate) -> Evaluate:
     return value
 
 
-class Scope:
+class RowScope:
     """The columns that expressions can name.
 
     Args:
@@ -118,9 +118,9 @@ class Scope:
         self.what = what
         self._variables: tuple[tuple[str, SqlType], ...] = ()
 
-    def with_variables(self, variables: Sequence[tuple[str, SqlType]]) -> Scope:
+    def with_variables(self, variables: Sequence[tuple[str, SqlType]]) -> RowScope:
         """Return the scope with the parameters of a lambda, whose values follow those of the row."""
-        scope = Scope(self.text, self.columns, self.what)
+        scope = RowScope(self.text, self.columns, self.what)
         scope._variables = (*self._variables, *variables)
         return scope
 
@@ -140,15 +140,15 @@ class Scope:
             if column.name == name.name and name.source in (None, column.source)
         ]
         if len(found) > 1:
-            sources = " or ".join(f"{self.columns[place].source}.{name.name}" for place in found)
-            self.text.fail(f"column {name.name} is ambiguous; write {sources}", name.at)
+            options = " or ".join(f"{self.columns[place].source}.{name.name}" for place in found)
+            self.text.fail(f"column {name.name} is ambiguous; write {options}", name.at)
         if found:
             return found[0]
         sources = {column.source for column in self.columns if column.source}
         if name.source is not None and name.source not in sources:
             self.text.fail(f"unknown source {name.source}{nearest(name.source, sources)}", name.at)
         names = [column.name for column in self.columns if name.source in (None, column.source)]
-        self.text.fail(f"unknown column {shown_name(name.name)}{self.what}{nearest(name.name, names)}", name.at)
+        return self.text.fail(f"unknown column {shown_name(name.name)}{self.what}{nearest(name.name, names)}", name.at)
 
     def type_at(self, place: int) -> SqlType:
         """Return the type of a column or variable."""
@@ -166,7 +166,7 @@ class Scope:
 
 
 class _Compiler:
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: RowScope) -> None:
         self._scope = scope
         self._text = scope.text
 
@@ -281,7 +281,7 @@ class _Compiler:
 
     def _arithmetic(self, node: tree.Binary, left: Compiled, right: Compiled) -> Compiled:
         sign = node.operator
-        if sign == "+" and left.type == right.type and left.type in (STRING,):
+        if sign == "+" and left.type == right.type and left.type == STRING:
             return Compiled(STRING, _strict(operator.add, left.of, right.of))
         if sign == "+" and {left.type.base, right.type.base} == {"STRING", "NULL"}:
             return Compiled(STRING, lambda _: None)

@@ -42,8 +42,48 @@ _UNITS = {
 }
 #: Words that are no names without quotes.
 _RESERVED = frozenset(
-    "SELECT FROM AS WHERE GROUP BY HAVING AND OR NOT IN BETWEEN LIKE IS NULL TRUE FALSE CASE WHEN THEN ELSE END JOIN "
-    "INNER LEFT RIGHT FULL OUTER ON WITHIN WITH INSERT INTO CREATE DESCRIBE DROP VALUES CAST PARTITION LIMIT".split()
+    [
+        "SELECT",
+        "FROM",
+        "AS",
+        "WHERE",
+        "GROUP",
+        "BY",
+        "HAVING",
+        "AND",
+        "OR",
+        "NOT",
+        "IN",
+        "BETWEEN",
+        "LIKE",
+        "IS",
+        "NULL",
+        "TRUE",
+        "FALSE",
+        "CASE",
+        "WHEN",
+        "THEN",
+        "ELSE",
+        "END",
+        "JOIN",
+        "INNER",
+        "LEFT",
+        "RIGHT",
+        "FULL",
+        "OUTER",
+        "ON",
+        "WITHIN",
+        "WITH",
+        "INSERT",
+        "INTO",
+        "CREATE",
+        "DESCRIBE",
+        "DROP",
+        "VALUES",
+        "CAST",
+        "PARTITION",
+        "LIMIT",
+    ]
 )
 #: Words that end an item of a projection or a source, and so are no aliases.
 _CLAUSES = _RESERVED | {"WINDOW", "EMIT"}
@@ -78,7 +118,7 @@ def _dialect() -> Any:
     with extra("sql", "keyed.sql"):
         from sqlglot.dialects.dialect import Dialect
         from sqlglot.tokens import Tokenizer as BaseTokenizer
-        from sqlglot.tokens import TokenType
+        from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
     class Ksql(Dialect):
         class Tokenizer(BaseTokenizer):
@@ -115,7 +155,7 @@ def _tokens(text: Text) -> list[_Token]:
         if kind == "number" and tokens and tokens[-1].text == "." and tokens[-1].end == each.start:
             # ``.5`` comes as two tokens.
             before = tokens[-2] if len(tokens) > 1 else None
-            if before is None or before.kind == "sign" and before.text not in {")", "]"}:
+            if before is None or (before.kind == "sign" and before.text not in {")", "]"}):
                 tokens[-1] = _Token("number", "." + shown, tokens[-1].at, each.end + 1)
                 continue
         tokens.append(_Token(kind, shown, each.start, each.end + 1))
@@ -278,7 +318,8 @@ class _Parser:
                 return tree.Show("EXPLAIN", query=self._select(), at=at)
             return tree.Show("EXPLAIN", self._identifier(), at=at)
         word = self._token.text
-        return self._unexpected(f"a statement{nearest(word, _STATEMENTS)}")
+        self._unexpected(f"a statement{nearest(word, _STATEMENTS)}")
+        return None
 
     def _create(self, at: int) -> tree.Statement | None:
         replace = self._word("OR", "REPLACE")
@@ -366,7 +407,7 @@ class _Parser:
 
     # Queries.
 
-    def _select(self) -> tree.Select:
+    def _select(self) -> tree.SelectQuery:
         at = self._token.at
         self._expect_word("SELECT")
         items = self._listed(self._item)
@@ -392,7 +433,7 @@ class _Parser:
             if emit == "FINAL":
                 self._expect_word("FINAL")
         limit = self._integer() if self._word("LIMIT") else None
-        return tree.Select(
+        return tree.SelectQuery(
             items, source, tuple(joins), window, where, group_by, partition_by, having, emit, limit, at=at
         )
 
@@ -473,7 +514,7 @@ class _Parser:
         self._expect_word("ON")
         return tree.Join(kind, right, self._expression(), within, at=at)
 
-    def _window(self) -> tree.Window:
+    def _window(self) -> tree.WindowClause:
         at = self._token.at
         if self._at_name() and self._ahead().kind == "word":
             self._take()
@@ -502,7 +543,7 @@ class _Parser:
         if (kind == "HOPPING") != ("ADVANCE" in found):
             self._text.fail("HOPPING windows take SIZE and ADVANCE BY, the other windows no ADVANCE BY", at)
         size = found["SIZE"]
-        return tree.Window(
+        return tree.WindowClause(
             kind, size, found.get("ADVANCE", size), found.get("RETENTION"), found.get("GRACE"), at=at
         )
 
@@ -536,7 +577,7 @@ class _Parser:
             precision = self._integer()
             scale = self._integer() if self._sign(",") else 0
             self._expect_sign(")")
-            if not 1 <= precision <= 38 or scale > precision:  # noqa: PLR2004 - digits of a decimal
+            if not 1 <= precision <= 38 or scale > precision:
                 self._text.fail(f"DECIMAL({precision}, {scale}): 1 to 38 digits, and no more after the point", token.at)
             return decimal(precision, scale)
         found = NAMED.get(name) or self._types.get(name)
@@ -732,7 +773,7 @@ class _Parser:
         if word == "STRUCT" and after == "(":
             self._next += 2
             return tree.MakeStruct(() if self._sign(")") else self._listed(self._field, close=")"), at=at)
-        if word in ("REPLACE", "LEFT", "RIGHT", "VALUES", "IN", "IF") and after == "(" and word not in {"IN", "VALUES"}:
+        if word in ("REPLACE", "LEFT", "RIGHT", "IF") and after == "(":
             self._next += 2
             arguments = () if self._sign(")") else self._listed(self._expression, close=")")
             return tree.Call(word, arguments, at=at)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
 from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
-_MONTHS = "January February March April May June July August September October November December".split()
-_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
+_DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 @lru_cache(maxsize=128)
@@ -44,14 +57,14 @@ def _parts(pattern: str) -> tuple[tuple[str, int], ...]:
 
 def format_moment(millis: int, pattern: str, zone: str = "UTC") -> str:
     """Return a timestamp as text."""
-    moment = (_EPOCH + datetime.timedelta(milliseconds=millis)).astimezone(zone_of(zone))
+    moment = (_EPOCH + dt.timedelta(milliseconds=millis)).astimezone(zone_of(zone))
     shown = []
     for sign, count in _parts(pattern):
         shown.append(sign if not count else _shown(sign, count, moment))
     return "".join(shown)
 
 
-def _shown(sign: str, count: int, moment: datetime.datetime) -> str:
+def _shown(sign: str, count: int, moment: dt.datetime) -> str:
     match sign:
         case "y" | "u":
             return f"{moment.year % 100:02}" if count == 2 else f"{moment.year:0{count}}"
@@ -89,7 +102,7 @@ def _shown(sign: str, count: int, moment: datetime.datetime) -> str:
             return moment.tzname() or "UTC"
         case "V":
             return str(moment.tzinfo)
-    offset = moment.utcoffset() or datetime.timedelta()
+    offset = moment.utcoffset() or dt.timedelta()
     minutes = int(offset.total_seconds()) // 60
     if sign == "X" and not minutes:
         return "Z"
@@ -146,7 +159,7 @@ def parse_moment(text: str, pattern: str, zone: str = "UTC") -> int:
     if match is None:
         raise ValueError(f"{text!r} does not have the form {pattern!r}")
     found: dict[str, Any] = {}
-    info: datetime.tzinfo = zone_of(zone)
+    info: dt.tzinfo = zone_of(zone)
     for sign, value in zip(names, match.groups(), strict=True):
         if sign in "zVXxZO":
             info = _zone(value)
@@ -163,7 +176,7 @@ def parse_moment(text: str, pattern: str, zone: str = "UTC") -> int:
     hour = found.get("H", found.get("k", 0) % 24)
     if "h" in found or "K" in found:
         hour = found.get("h", found.get("K", 0)) % 12 + (12 if found.get("a") == "PM" else 0)
-    moment = datetime.datetime(
+    moment = dt.datetime(
         found.get("y", 1970),
         found.get("M", 1),
         found.get("d", 1),
@@ -174,22 +187,22 @@ def parse_moment(text: str, pattern: str, zone: str = "UTC") -> int:
         tzinfo=info,
     )
     if "D" in found:
-        moment += datetime.timedelta(days=found["D"] - 1)
-    return (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
+        moment += dt.timedelta(days=found["D"] - 1)
+    return (moment - _EPOCH) // dt.timedelta(milliseconds=1)
 
 
-def _zone(name: str) -> datetime.tzinfo:
+def _zone(name: str) -> dt.tzinfo:
     if name == "Z":
-        return datetime.UTC
+        return dt.UTC
     if name[0] in "+-":
         digits = name[1:].replace(":", "").ljust(4, "0")
-        offset = datetime.timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-        return datetime.timezone(-offset if name[0] == "-" else offset)
+        offset = dt.timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+        return dt.timezone(-offset if name[0] == "-" else offset)
     return zone_of(name)
 
 
 @lru_cache(maxsize=64)
-def zone_of(name: str) -> datetime.tzinfo:
+def zone_of(name: str) -> dt.tzinfo:
     """Return a time zone by its name or offset."""
     if name[0] in "+-":
         return _zone(name)

@@ -6,14 +6,14 @@ Nothing runs here, and nothing of keyed is created: a `QueryPlan` is data and fu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 
 from keyed.sql import syntax as tree
-from keyed.sql.catalog import Catalog, Columns, Source
-from keyed.sql.changes import KEY, META, OLD, TIME, VALUE, WINDOW, Change, route_of
-from keyed.sql.expressions import Column, Compiled, Scope, guarded
+from keyed.sql.catalog import Catalog, Columns, SqlSource
+from keyed.sql.expressions import Column, Compiled, RowScope, guarded
+from keyed.sql.row_changes import KEY, META, OLD, TIME, VALUE, WINDOW, Change, route_of
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql.sql_aggregates import AGGREGATES, SqlAggregate, aggregate_of
 from keyed.sql.sql_operators import Grouping, Sides
@@ -43,11 +43,11 @@ class Relation:
     is_table: bool
     keys: tuple[tuple[int, ...], ...]
     window: tuple[str, int | None] | None
-    input: Source | JoinPlan
+    input: SqlSource | SourceJoin
 
 
 @attrs.frozen(eq=False)
-class JoinPlan:
+class SourceJoin:
     """A join of two relations.
 
     Attributes:
@@ -92,7 +92,7 @@ class QueryPlan:
     relation: Relation
     prepare: Callable[[Change], Iterable[Change]] | None
     grouping: Grouping | None
-    window: tree.Window | None
+    window: tree.WindowClause | None
     emit: str
     transform: Callable[[Change], Iterable[Change]] | None
     keys: Columns
@@ -125,7 +125,7 @@ class Planner:
 
     # FROM.
 
-    def relation(self, query: tree.Select) -> Relation:
+    def relation(self, query: tree.SelectQuery) -> Relation:
         """Return what a query reads.
 
         Raises:
@@ -176,12 +176,12 @@ class Planner:
             text.fail("a stream joins a table with INNER or LEFT JOIN", join.at)
         if (left.window is None) != (right.window is None):
             text.fail("a windowed source joins only another windowed source", join.at)
-        if left.window and right.window and ("SESSION" == left.window[0]) != ("SESSION" == right.window[0]):
+        if left.window and right.window and (left.window[0] == "SESSION") != (right.window[0] == "SESSION"):
             text.fail("sources with windows of different types do not join", join.at)
         on = join.on
         if not isinstance(on, tree.Binary) or on.operator != "=":
             text.fail("a join takes one equality: ON left_column = right_column", join.on.at)
-        both = Scope(text, (*left.columns, *right.columns))
+        both = RowScope(text, (*left.columns, *right.columns))
         mine, other = on.left, on.right
         sources = self._sources(mine, both)
         right_alias = join.right.alias
@@ -189,10 +189,8 @@ class Planner:
             mine, other = other, mine
         mine_sources, other_sources = self._sources(mine, both), self._sources(other, both)
         if right_alias in mine_sources or other_sources != {right_alias} or not mine_sources:
-            text.fail(
-                "one side of ON must be of the joined source, the other of the sources before it", on.at
-            )
-        left_scope, right_scope = Scope(text, left.columns), Scope(text, right.columns)
+            text.fail("one side of ON must be of the joined source, the other of the sources before it", on.at)
+        left_scope, right_scope = RowScope(text, left.columns), RowScope(text, right.columns)
         left_value, right_value = left_scope.compile(mine), right_scope.compile(other)
         left_of, right_of, key_type = self._key_types(left_value, right_value, on)
         left_place = left_scope.find(mine) if isinstance(mine, tree.Name) else None
@@ -230,7 +228,7 @@ class Planner:
             found = (None,) * (len(columns) - synthetic) if value is None else tuple(value)
             return (*found, *change[KEY]) if synthetic else found
 
-        plan = JoinPlan(
+        plan = SourceJoin(
             kind,
             left,
             right,
@@ -253,8 +251,8 @@ class Planner:
         left_rows = _keyed_rows(left, None, keeps_null=False)
         place = right.keys[0][0]
         right_rows = _keyed_rows(right, lambda found: found[place], keeps_null=False)
-        plan = JoinPlan("foreign-key", left, right, left_rows, right_rows, sides, None, guarded(foreign))
-        return Relation(columns, row, True, left.keys, None, plan)  # noqa: FBT003 - it is a table
+        plan = SourceJoin("foreign-key", left, right, left_rows, right_rows, sides, None, guarded(foreign))
+        return Relation(columns, row, True, left.keys, None, plan)
 
     def _key_types(self, left: Compiled, right: Compiled, on: Any) -> tuple[Any, Any, SqlType]:
         a, b = left.type, right.type
@@ -264,14 +262,14 @@ class Planner:
             return left.of, right.of, BIGINT
         return self._text.fail(f"the sides of ON are of types {a} and {b}; use CAST", on.at)
 
-    def _sources(self, node: Any, scope: Scope) -> set[str]:
+    def _sources(self, node: Any, scope: RowScope) -> set[str]:
         if isinstance(node, tree.Name):
             return {scope.columns[scope.find(node)].source or ""}
         return {source for child in tree.children(node) for source in self._sources(child, scope)}
 
     # Queries.
 
-    def plan(self, query: tree.Select, kind: str, name: str) -> QueryPlan:
+    def plan(self, query: tree.SelectQuery, kind: str, name: str) -> QueryPlan:
         """Return the plan of a query.
 
         Args:
@@ -283,7 +281,7 @@ class Planner:
             SqlError: It is not valid.
         """
         relation = self.relation(query)
-        scope = Scope(self._text, relation.columns, f" of {query.source.name}" if not query.joins else "")
+        scope = RowScope(self._text, relation.columns, f" of {query.source.name}" if not query.joins else "")
         if query.limit is not None:
             self._text.fail("LIMIT is for queries that are read, not for a stream or table", query.at)
         query = self._normalized(query, scope)
@@ -306,7 +304,7 @@ class Planner:
             self._text.fail("PARTITION BY is for streams; a table is partitioned by its primary key", query.at)
         return self._projected(query, relation, scope)
 
-    def _normalized(self, query: tree.Select, scope: Scope) -> tree.Select:
+    def _normalized(self, query: tree.SelectQuery, scope: RowScope) -> tree.SelectQuery:
         """Return the query with stars replaced by columns, and names by full ones."""
         items: list[tree.Item] = []
         joined = isinstance(scope.columns, tuple) and len({c.source for c in scope.columns if c.source}) > 1
@@ -328,7 +326,7 @@ class Planner:
             partition_by=tuple(named(each) for each in query.partition_by),
         )
 
-    def _expanded(self, star: tree.Star, scope: Scope, query: tree.Select, *, joined: bool) -> list[tree.Item]:
+    def _expanded(self, star: tree.Star, scope: RowScope, query: tree.SelectQuery, *, joined: bool) -> list[tree.Item]:
         if star.struct is not None:
             base = self._named(star.struct, scope)
             type_ = scope.compile(base).type
@@ -348,7 +346,7 @@ class Planner:
             found.append(tree.Item(name, alias, at=star.at))
         return found
 
-    def _named(self, node: Any, scope: Scope, bound: frozenset[str] = frozenset()) -> Any:
+    def _named(self, node: Any, scope: RowScope, bound: frozenset[str] = frozenset()) -> Any:
         """Return an expression with the full names of its columns, so that equal expressions are equal trees."""
         if isinstance(node, tree.Name):
             if node.source is None and node.name in bound:
@@ -366,10 +364,10 @@ class Planner:
                 return attrs.evolve(node, arguments=(tree.Literal(unit.name, STRING, at=unit.at), *rest))
         return _mapped(node, lambda each: self._named(each, scope, bound))
 
-    def _has_aggregates(self, query: tree.Select) -> bool:
+    def _has_aggregates(self, query: tree.SelectQuery) -> bool:
         return any(_calls(item.value, AGGREGATES) for item in query.items)
 
-    def _outputs(self, query: tree.Select, scope: Scope) -> list[_Output]:
+    def _outputs(self, query: tree.SelectQuery, scope: RowScope) -> list[_Output]:
         """Return the columns of the projection with their names."""
         names: list[str] = []
         found: list[_Output] = []
@@ -378,13 +376,12 @@ class Planner:
         }
         taken_columns = {column.name for column in scope.columns}
         clashing = {
-            column.name
-            for column in scope.columns
-            if sum(other.name == column.name for other in scope.columns) > 1
+            column.name for column in scope.columns if sum(other.name == column.name for other in scope.columns) > 1
         }
         generated = 0
         for item in query.items:
-            value, name = item.value, item.alias
+            value: Any = item.value
+            name: Any = item.alias
             if name is None:
                 if isinstance(value, tree.Name):
                     name = f"{value.source}_{value.name}" if value.name in clashing and value.source else value.name
@@ -405,7 +402,7 @@ class Planner:
             found.append(_Output(name, value, item.at))
         return found
 
-    def _where(self, query: tree.Select, scope: Scope) -> Callable[[Any], Any] | None:
+    def _where(self, query: tree.SelectQuery, scope: RowScope) -> Callable[[Any], Any] | None:
         if query.where is None:
             return None
         if _calls(query.where, AGGREGATES):
@@ -416,7 +413,7 @@ class Planner:
         return guarded(condition.of)
 
     def _split_keys(
-        self, outputs: list[_Output], wanted: Sequence[Sequence[Any]], query: tree.Select, *, added: bool = False
+        self, outputs: list[_Output], wanted: Sequence[Sequence[Any]], query: tree.SelectQuery, *, added: bool = False
     ) -> tuple[list[str], list[_Output]]:
         """Return the names of the key's columns, and the outputs that are not the key.
 
@@ -455,7 +452,7 @@ class Planner:
             rest.remove(first)
         return names, rest
 
-    def _projected(self, query: tree.Select, relation: Relation, scope: Scope) -> QueryPlan:
+    def _projected(self, query: tree.SelectQuery, relation: Relation, scope: RowScope) -> QueryPlan:
         query, scope, explode = self._exploded(query, relation, scope)
         outputs = self._outputs(query, scope)
         where = self._where(query, scope)
@@ -546,8 +543,8 @@ class Planner:
         )
 
     def _exploded(
-        self, query: tree.Select, relation: Relation, scope: Scope
-    ) -> tuple[tree.Select, Scope, Callable[[Any], Iterable[Any]] | None]:
+        self, query: tree.SelectQuery, relation: Relation, scope: RowScope
+    ) -> tuple[tree.SelectQuery, RowScope, Callable[[Any], Iterable[Any]] | None]:
         """Return the query with its table functions replaced by columns, and the function that makes the rows."""
         calls: list[Any] = []
         for item in query.items:
@@ -562,7 +559,7 @@ class Planner:
         for place, call in enumerate(calls):
             arguments = [scope.compile(each) for each in call.arguments]
             type_, function = table_function(
-                call.name, [each.type for each in arguments], lambda message, at=call.at: self._text.fail(message, at)
+                call.name, [each.type for each in arguments], _failing(self._text, call.at)
             )
             made.append((function, [guarded(each.of) for each in arguments]))
             columns.append(Column(f"KSQL_SYNTH_{place}", type_, None))
@@ -581,16 +578,17 @@ class Planner:
 
         names = self._outputs(query, scope)
         items = tuple(
-            tree.Item(swap(item.value), output.name, at=item.at) for item, output in zip(query.items, names, strict=True)
+            tree.Item(swap(item.value), output.name, at=item.at)
+            for item, output in zip(query.items, names, strict=True)
         )
-        return attrs.evolve(query, items=items), Scope(self._text, columns, scope.what), rows
+        return attrs.evolve(query, items=items), RowScope(self._text, columns, scope.what), rows
 
     def _check_values(self, values: Sequence[Compiled], outputs: Sequence[_Output]) -> None:
         for value, output in zip(values, outputs, strict=True):
             if value.type.base == "NULL":
                 self._text.fail(f"column {output.name} is NULL without a type; write CAST(NULL AS type)", output.at)
 
-    def _grouped(self, query: tree.Select, relation: Relation, scope: Scope, kind: str, name: str) -> QueryPlan:
+    def _grouped(self, query: tree.SelectQuery, relation: Relation, scope: RowScope, kind: str, name: str) -> QueryPlan:
         text = self._text
         if kind == "STREAM":
             text.fail(
@@ -626,9 +624,7 @@ class Planner:
                     text.fail("an aggregate of an aggregate is not supported", call.at)
             given = [scope.compile(each) for each in call.arguments]
             constants = [each.value if isinstance(each, tree.Literal) else ... for each in call.arguments]
-            aggregate = aggregate_of(
-                call.name, [each.type for each in given], constants, lambda message: text.fail(message, call.at)
-            )
+            aggregate = aggregate_of(call.name, [each.type for each in given], constants, _failing(text, call.at))
             if relation.is_table and aggregate.undo is None:
                 text.fail(f"{call.name} is for streams: it cannot undo a row of a table that changes", call.at)
             calls.append(call)
@@ -660,7 +656,7 @@ class Planner:
         columns = [Column(f"KSQL_GROUP_{place}", group.type) for place, group in enumerate(groups)]
         columns += [Column(f"KSQL_AGG_{place}", each.type) for place, each in enumerate(aggregates)]
         columns += [Column(each, BIGINT) for each, _ in _BOUNDS] if query.window is not None else []
-        after = Scope(text, columns, " in GROUP BY")
+        after = RowScope(text, columns, " in GROUP BY")
         values = [after.compile(each) for each in plain]
         self._check_values(values, rest)
         functions = [guarded(each.of) for each in values]
@@ -702,19 +698,24 @@ class Planner:
             None,
             tuple((each, group.type) for each, group in zip(names, groups, strict=True)),
             tuple((each.name, value.type) for each, value in zip(rest, values, strict=True)),
-            True,  # noqa: FBT003 - it is a table
+            True,
             None if window is None else (window.kind, None if window.kind == "SESSION" else window.size_ms),
             shuffles,
         )
+
+
+def _failing(text: Text, at: int) -> Callable[[str], NoReturn]:
+    def fail(message: str) -> NoReturn:
+        text.fail(message, at)
+
+    return fail
 
 
 _UNITS_FIRST = {f"{what}{how}" for what in ("TIMESTAMP", "DATE", "TIME") for how in ("ADD", "SUB")}
 
 
 def _has_map(type_: SqlType) -> bool:
-    return (
-        type_.base == "MAP" or any(map(_has_map, type_.parts)) or any(_has_map(each) for _, each in type_.fields)
-    )
+    return type_.base == "MAP" or any(map(_has_map, type_.parts)) or any(_has_map(each) for _, each in type_.fields)
 
 
 def _calls(node: Any, names: Iterable[str]) -> list[Any]:

@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import json
 import math
+import random
 import re
 import struct as binary
 import time
@@ -18,7 +19,7 @@ import urllib.parse
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Decimal
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import attrs
 
@@ -81,7 +82,13 @@ FUNCTIONS: dict[str, Function] = {}
 
 
 def _function(
-    name: str, takes: Sequence[Pattern], result: Result, call: Callable[..., Any], *, strict: bool = True, many: bool = False
+    name: str,
+    takes: Sequence[Pattern],
+    result: Result,
+    call: Callable[..., Any],
+    *,
+    strict: bool = True,
+    many: bool = False,
 ) -> None:
     for each in name.split():
         FUNCTIONS.setdefault(each, Function(each, [])).forms.append(Form(tuple(takes), result, call, strict, many))
@@ -89,7 +96,7 @@ def _function(
 
 def _fits(pattern: Pattern, type_: SqlType, *, exact: bool) -> bool:
     if isinstance(pattern, SqlType):
-        return type_ == pattern or type_ == NULL or (not exact and is_implicit(type_, pattern))
+        return type_ in (pattern, NULL) or (not exact and is_implicit(type_, pattern))
     if type_ == NULL:
         return True
     match pattern:
@@ -106,9 +113,7 @@ def _fits(pattern: Pattern, type_: SqlType, *, exact: bool) -> bool:
     return type_.base == pattern.upper()
 
 
-def resolve(
-    name: str, types: Sequence[SqlType]
-) -> tuple[SqlType, Sequence[SqlType], Callable[..., Any], bool] | None:
+def resolve(name: str, types: Sequence[SqlType]) -> tuple[SqlType, Sequence[SqlType], Callable[..., Any], bool] | None:
     """Return result type, types of the arguments, the function and whether it is strict; ``None`` if no form fits."""
     for exact in (True, False):
         for form in FUNCTIONS[name].forms:
@@ -255,15 +260,12 @@ def _power(base: float, exponent: float) -> float:
 _function("POWER", [DOUBLE, DOUBLE], DOUBLE, _power)
 _function("SIGN", [INTEGER], INTEGER, lambda x: (x > 0) - (x < 0))
 _function("SIGN", [DOUBLE], INTEGER, lambda x: (x > 0) - (x < 0))
-_function("RANDOM", [], DOUBLE, lambda: __import__("random").random())
+_function("RANDOM", [], DOUBLE, random.random)
 _function("PI", [], DOUBLE, lambda: math.pi)
-for _name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "degrees", "radians"):
-    _function(
-        _name.upper(),
-        [DOUBLE],
-        DOUBLE,
-        lambda x, f=getattr(math, _name), n=_name: f(x) if n not in ("asin", "acos") or -1 <= x <= 1 else math.nan,
-    )
+for _name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "atan", "degrees", "radians"):
+    _function(_name.upper(), [DOUBLE], DOUBLE, getattr(math, _name))
+_function("ASIN", [DOUBLE], DOUBLE, lambda x: math.asin(x) if -1 <= x <= 1 else math.nan)
+_function("ACOS", [DOUBLE], DOUBLE, lambda x: math.acos(x) if -1 <= x <= 1 else math.nan)
 _function("ATAN2", [DOUBLE, DOUBLE], DOUBLE, math.atan2)
 _function("COT", [DOUBLE], DOUBLE, lambda x: 1 / math.tan(x) if math.tan(x) else math.inf)
 
@@ -465,7 +467,14 @@ _function("MASK_KEEP_LEFT", [STRING, INTEGER], STRING, lambda t, n: _mask(t, par
 _function("MASK_KEEP_RIGHT", [STRING, INTEGER], STRING, lambda t, n: _mask(t, part=slice(0, max(0, len(t) - n))))
 _function("MD5", [STRING], STRING, lambda t: hashlib.md5(t.encode(), usedforsecurity=False).hexdigest())
 _function("UUID", [], STRING, lambda: str(uuid.uuid4()))
-_function("ELT", [INTEGER, STRING], STRING, lambda n, *t: t[n - 1] if n and 1 <= n <= len(t) else None, strict=False, many=True)
+_function(
+    "ELT",
+    [INTEGER, STRING],
+    STRING,
+    lambda n, *t: t[n - 1] if n and 1 <= n <= len(t) else None,
+    strict=False,
+    many=True,
+)
 _function(
     "FIELD",
     [STRING, STRING],
@@ -491,8 +500,7 @@ def _charset(data: str, source: str, target: str) -> str:
             raw = data.encode(source)
     match target.lower():
         case "hex":
-            shown = binascii.hexlify(raw).decode()
-            return shown if source.lower() not in ("utf8", "ascii", "base64") else shown
+            return binascii.hexlify(raw).decode()
         case "base64":
             return base64.b64encode(raw).decode()
         case "ascii":
@@ -538,7 +546,9 @@ for _name, _sign, _type in (("INT", "i", INTEGER), ("BIGINT", "q", BIGINT), ("DO
     _function(f"{_name}_FROM_BYTES", [BYTES, STRING], _type, _unpack(_sign))
 
 # Nulls.
-_function("COALESCE", ["common"], _common, lambda *v: next((x for x in v if x is not None), None), strict=False, many=True)
+_function(
+    "COALESCE", ["common"], _common, lambda *v: next((x for x in v if x is not None), None), strict=False, many=True
+)
 _function("IFNULL", ["common", "common"], _common, lambda x, y: y if x is None else x, strict=False)
 _function("NULLIF", ["common", "common"], _common, lambda x, y: None if x == y else x, strict=False)
 _function("AS_VALUE", ["any"], _first, lambda x: x, strict=False)
@@ -559,7 +569,7 @@ def _distinct(values: Sequence[Any]) -> list[Any]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and bool(a == b) or (a == b and isinstance(a, Decimal | int | float) and a is not True)
+    return (type(a) is type(b) and bool(a == b)) or (a == b and isinstance(a, Decimal | int | float) and a is not True)
 
 
 def _array_sort(values: Sequence[Any], order: str = "ASC") -> Any:
@@ -622,6 +632,14 @@ def _min_of(values: Any) -> Any:
     return min(known) if known else None
 
 
+def _series(start: int, end: int, step: int | None = None) -> list[int]:
+    if step is None:
+        step = 1 if end >= start else -1
+    if step == 0 or (end - start) * step < 0:
+        raise ValueError("the step has the wrong sign")
+    return list(range(start, end + (1 if step > 0 else -1), step))
+
+
 _function("ARRAY_LENGTH", ["array"], INTEGER, len)
 _function("ARRAY_MAX", ["array"], _element, _max_of)
 _function("ARRAY_MIN", ["array"], _element, _min_of)
@@ -649,18 +667,10 @@ _function(
 _function("ARRAY_JOIN", ["array"], STRING, _array_join, strict=False)
 _function("ARRAY_JOIN", ["array", STRING], STRING, _array_join, strict=False)
 _function("SLICE", ["array", INTEGER, INTEGER], _first, _slice, strict=False)
-_function("GENERATE_SERIES", [INTEGER, INTEGER], array(INTEGER), lambda a, b: _series(a, b))
-_function("GENERATE_SERIES", [INTEGER, INTEGER, INTEGER], array(INTEGER), lambda a, b, s: _series(a, b, s))
-_function("GENERATE_SERIES", [BIGINT, BIGINT], array(BIGINT), lambda a, b: _series(a, b))
-_function("GENERATE_SERIES", [BIGINT, BIGINT, INTEGER], array(BIGINT), lambda a, b, s: _series(a, b, s))
-
-
-def _series(start: int, end: int, step: int | None = None) -> list[int]:
-    if step is None:
-        step = 1 if end >= start else -1
-    if step == 0 or (end - start) * step < 0:
-        raise ValueError("the step has the wrong sign")
-    return list(range(start, end + (1 if step > 0 else -1), step))
+_function("GENERATE_SERIES", [INTEGER, INTEGER], array(INTEGER), _series)
+_function("GENERATE_SERIES", [INTEGER, INTEGER, INTEGER], array(INTEGER), _series)
+_function("GENERATE_SERIES", [BIGINT, BIGINT], array(BIGINT), _series)
+_function("GENERATE_SERIES", [BIGINT, BIGINT, INTEGER], array(BIGINT), _series)
 
 
 _function("MAP_KEYS", ["map"], lambda t: array(t[0].parts[0]) if t[0].parts else NULL, list)
@@ -697,9 +707,11 @@ def _unit_ms(unit: str) -> int:
     return _UNIT_MS[name if name.endswith("S") else name + "S"]
 
 
-def _date_unit(unit: str) -> int:
-    found = _unit_ms(unit)
-    return found
+_ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS"
+
+
+def _convert_zone(moment: int, source: str, target: str) -> int:
+    return parse_moment(format_moment(parse_moment(timestamp_text(moment), _ISO, source), _ISO, target), _ISO)
 
 
 _function("UNIX_TIMESTAMP", [], BIGINT, lambda: time.time_ns() // 1_000_000)
@@ -708,7 +720,7 @@ _function("UNIX_DATE", [], INTEGER, lambda: time.time_ns() // (1_000_000 * _DAY_
 _function("UNIX_DATE", [DATE], INTEGER, lambda x: x)
 _function("FROM_UNIXTIME", [BIGINT], TIMESTAMP, lambda x: x)
 _function("FROM_DAYS", [INTEGER], DATE, lambda x: x)
-_function("CONVERT_TZ", [TIMESTAMP, STRING, STRING], TIMESTAMP, lambda t, a, b: _convert_zone(t, a, b))
+_function("CONVERT_TZ", [TIMESTAMP, STRING, STRING], TIMESTAMP, _convert_zone)
 _function("PARSE_TIMESTAMP STRINGTOTIMESTAMP_", [STRING, STRING], TIMESTAMP, parse_moment)
 _function("PARSE_TIMESTAMP STRINGTOTIMESTAMP_", [STRING, STRING, STRING], TIMESTAMP, parse_moment)
 _function("STRINGTOTIMESTAMP", [STRING, STRING], BIGINT, parse_moment)
@@ -724,29 +736,23 @@ _function("DATETOSTRING", [INTEGER, STRING], STRING, lambda d, p: format_moment(
 _function("PARSE_TIME", [STRING, STRING], TIME, lambda t, p: parse_moment(t, p) % _DAY_MS)
 _function("FORMAT_TIME", [TIME, STRING], STRING, format_moment)
 del FUNCTIONS["STRINGTOTIMESTAMP_"]
-for _name, _sign in (("ADD", 1), ("SUB", -1)):
+for _name, _direction in (("ADD", 1), ("SUB", -1)):
     _function(
         f"TIMESTAMP{_name}",
         ["unit", INTEGER, TIMESTAMP],
         TIMESTAMP,
-        lambda u, n, t, s=_sign: t + s * n * _unit_ms(u),
+        lambda u, n, t, s=_direction: t + s * n * _unit_ms(u),
     )
     _function(
         f"DATE{_name}",
         ["unit", INTEGER, DATE],
         DATE,
-        lambda u, n, d, s=_sign: (d * _DAY_MS + s * n * _date_unit(u)) // _DAY_MS,
+        lambda u, n, d, s=_direction: (d * _DAY_MS + s * n * _unit_ms(u)) // _DAY_MS,
     )
     _function(
-        f"TIME{_name}", ["unit", INTEGER, TIME], TIME, lambda u, n, t, s=_sign: (t + s * n * _unit_ms(u)) % _DAY_MS
+        f"TIME{_name}", ["unit", INTEGER, TIME], TIME, lambda u, n, t, s=_direction: (t + s * n * _unit_ms(u)) % _DAY_MS
     )
 
-
-def _convert_zone(moment: int, source: str, target: str) -> int:
-    return parse_moment(format_moment(parse_moment(timestamp_text(moment), _ISO, source), _ISO, target), _ISO)
-
-
-_ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS"
 
 # JSON.
 
@@ -859,7 +865,7 @@ def json_value(value: Any, type_: SqlType) -> Any:
 class JsonNumber(float):
     """A number that is written as its text."""
 
-    def __new__(cls, text: str) -> JsonNumber:
+    def __new__(cls, text: str) -> Self:
         """Return the number of a text."""
         made = super().__new__(cls, text)
         made.text = text

@@ -43,4 +43,4 @@ def nearest(name: str, names: Iterable[str]) -> str:
     found = difflib.get_close_matches(name.upper(), known, n=1)
     if found:
         return f"; did you mean {found[0]}?"
-    return f"; known are {', '.join(known)}" if 0 < len(known) <= 12 else ""  # noqa: PLR2004 - as many as fit a line
+    return f"; known are {', '.join(known)}" if 0 < len(known) <= 12 else ""

@@ -3,6 +3,8 @@
 An accumulator is plain data. `SqlAggregate.undo` takes a row away again, which aggregates of tables need.
 """
 
+# ruff: noqa: ARG001 - the functions that make aggregates have one signature
+
 from __future__ import annotations
 
 import math
@@ -77,9 +79,7 @@ def _count(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) -> Sq
     if len(types) > 1:
         return None
     if not types:
-        return SqlAggregate(
-            BIGINT, lambda: 0, lambda n, _: n + 1, lambda a, b: a + b, undo=lambda n, _: n - 1
-        )
+        return SqlAggregate(BIGINT, lambda: 0, lambda n, _: n + 1, lambda a, b: a + b, undo=lambda n, _: n - 1)
     return SqlAggregate(
         BIGINT,
         lambda: 0,
@@ -115,7 +115,10 @@ def _sum_list(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) ->
     if len(types) != 1 or types[0].base != "ARRAY" or not types[0].element.is_number:
         return None
     zero: Any = 0.0 if types[0].element == DOUBLE else 0
-    total = lambda row: sum((each for each in row[0] or () if each is not None), zero)  # noqa: E731
+
+    def total(row: Sequence[Any]) -> Any:
+        return sum((each for each in row[0] or () if each is not None), zero)
+
     return SqlAggregate(
         types[0].element,
         lambda: zero,
@@ -232,7 +235,7 @@ def _count_distinct(types: Sequence[SqlType], constants: Sequence[Any], fail: Fa
 
 def _top(*, distinct: bool) -> Callable[..., SqlAggregate | None]:
     def made(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) -> SqlAggregate | None:
-        if len(types) < 2 or types[0].base not in _ORDERED or (distinct and len(types) != 2):  # noqa: PLR2004 - x, n
+        if len(types) < 2 or types[0].base not in _ORDERED or (distinct and len(types) != 2):
             return None
         count = constants[-1]
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -299,13 +302,17 @@ def _deviation(*, root: bool) -> Callable[..., SqlAggregate | None]:
 
         def result(acc: Any) -> float:
             count, total, squares = acc
-            if count < 2:  # noqa: PLR2004 - one value does not deviate
+            if count < 2:
                 return 0.0
             variance = max(0.0, (squares - total * total / count) / (count - 1))
             return math.sqrt(variance) if root else variance
 
         return SqlAggregate(
-            DOUBLE, lambda: [0, 0.0, 0.0], moved(1), lambda a, b: [x + y for x, y in zip(a, b, strict=True)], result,
+            DOUBLE,
+            lambda: [0, 0.0, 0.0],
+            moved(1),
+            lambda a, b: [x + y for x, y in zip(a, b, strict=True)],
+            result,
             moved(-1),
         )
 
@@ -313,7 +320,7 @@ def _deviation(*, root: bool) -> Callable[..., SqlAggregate | None]:
 
 
 def _correlation(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) -> SqlAggregate | None:
-    if len(types) != 2 or not all(type_.is_number for type_ in types):  # noqa: PLR2004 - x and y
+    if len(types) != 2 or not all(type_.is_number for type_ in types):
         return None
 
     def moved(sign: int) -> Callable[[Any, Sequence[Any]], Any]:
@@ -331,8 +338,12 @@ def _correlation(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail)
         return (n * xy - x * y) / below if below else math.nan
 
     return SqlAggregate(
-        DOUBLE, lambda: [0, 0.0, 0.0, 0.0, 0.0, 0.0], moved(1), lambda a, b: [x + y for x, y in zip(a, b, strict=True)],
-        result, moved(-1),
+        DOUBLE,
+        lambda: [0, 0.0, 0.0, 0.0, 0.0, 0.0],
+        moved(1),
+        lambda a, b: [x + y for x, y in zip(a, b, strict=True)],
+        result,
+        moved(-1),
     )
 
 
@@ -362,9 +373,7 @@ def _attr(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) -> Sql
                 same[1] += count
         return both
 
-    return SqlAggregate(
-        types[0], list, moved(1), merged, lambda acc: acc[0][0] if len(acc) == 1 else None, moved(-1)
-    )
+    return SqlAggregate(types[0], list, moved(1), merged, lambda acc: acc[0][0] if len(acc) == 1 else None, moved(-1))
 
 
 _MAKERS: dict[str, Callable[..., SqlAggregate | None]] = {

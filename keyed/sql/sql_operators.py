@@ -13,13 +13,13 @@ from typing import Any
 import attrs
 
 from keyed import Context, KeyedCoProcessFunction, KeyedProcessFunction, ListState, OnTimerContext, ValueState
-from keyed.sql.changes import KEY, NO_META, OLD, TIME, VALUE, WINDOW, Change, route_of
+from keyed.sql.row_changes import KEY, NO_META, OLD, TIME, VALUE, WINDOW, Change, route_of
 from keyed.sql.sql_aggregates import SqlAggregate
 
 Transform = Callable[[Change], Iterable[Change]]
 
 
-class Select(KeyedProcessFunction):
+class Projection(KeyedProcessFunction):
     """A projection and filter: emits the changes that a function makes of each."""
 
     def __init__(self, transform: Transform) -> None:
@@ -170,7 +170,7 @@ class Windowed(KeyedProcessFunction):
 
 
 class Sessions(KeyedProcessFunction):
-    """Aggregates in sessions. A session that grows is emitted anew, after a tombstone for the one before."""
+    """Aggregates in sessions. When a session grows, a tombstone is emitted for the old one, then the new one."""
 
     def __init__(self, name: str, grouping: Grouping, gap_ms: int, grace_ms: int, *, is_final: bool) -> None:
         self._grouping = grouping
@@ -390,8 +390,8 @@ class StreamStreamJoin(KeyedCoProcessFunction):
             others.update(found)
         keeps = self._sides.keeps_left if is_left else self._sides.keeps_right
         if not matched and keeps and self._is_eager:
-            pair_values = (value[VALUE], None) if is_left else (None, value[VALUE])
-            self._emit(value, *pair_values, time, ctx)
+            left, right = (value[VALUE], None) if is_left else (None, value[VALUE])
+            self._emit(value, left, right, time, ctx)
         mine.add((value, matched or self._is_eager))
         service.register_event_time_timer(time + after + self._grace)
 
@@ -403,7 +403,8 @@ class StreamStreamJoin(KeyedCoProcessFunction):
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> None:
         for is_left, state in ((True, self.lefts), (False, self.rights)):
             after = self._bounds[1 if is_left else 0]
-            kept, gone = [], []
+            kept: list[Any] = []
+            gone: list[Any] = []
             for each in state.get():
                 (gone if each[0][TIME] + after + self._grace <= timestamp else kept).append(each)
             if not gone:
@@ -415,8 +416,8 @@ class StreamStreamJoin(KeyedCoProcessFunction):
             keeps = self._sides.keeps_left if is_left else self._sides.keeps_right
             for value, was_matched in gone:
                 if keeps and not was_matched:
-                    pair = (value[VALUE], None) if is_left else (None, value[VALUE])
-                    self._emit(value, *pair, value[TIME], ctx)
+                    left, right = (value[VALUE], None) if is_left else (None, value[VALUE])
+                    self._emit(value, left, right, value[TIME], ctx)
 
 
 def spread(transform: Transform) -> Callable[[Any], Iterator[Any]]:

@@ -40,7 +40,7 @@ class SqlType:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a number."""
+        """True if it is a number."""
         return self.base in NUMBERS
 
     @property
@@ -116,7 +116,7 @@ def shown_name(name: str) -> str:
 
 def common_type(left: SqlType, right: SqlType) -> SqlType | None:
     """Return the type to which values of both types convert without a cast, ``None`` if there is none."""
-    if left == right or right == NULL:
+    if right in (left, NULL):
         return left
     if left == NULL:
         return right

@@ -224,7 +224,7 @@ class Join:
 
 
 @attrs.frozen
-class Window:
+class WindowClause:
     """A window clause, durations in milliseconds."""
 
     kind: str
@@ -236,13 +236,13 @@ class Window:
 
 
 @attrs.frozen
-class Select:
+class SelectQuery:
     """A query."""
 
     items: tuple[Item, ...]
     source: From
     joins: tuple[Join, ...] = ()
-    window: Window | None = None
+    window: WindowClause | None = None
     where: Expression | None = None
     group_by: tuple[Expression, ...] = ()
     partition_by: tuple[Expression, ...] = ()
@@ -284,7 +284,7 @@ class CreateAs:
     kind: str
     name: str
     options: dict[str, Any]
-    query: Select
+    query: SelectQuery
     replace: bool = False
     only_if_missing: bool = False
     at: int = _at
@@ -295,7 +295,7 @@ class InsertSelect:
     """``INSERT INTO stream SELECT``."""
 
     name: str
-    query: Select
+    query: SelectQuery
     at: int = _at
 
 
@@ -343,10 +343,10 @@ class Show:
 
     what: str
     name: str | None = None
-    query: Select | None = None
+    query: SelectQuery | None = None
     at: int = _at
 
 
 Statement: TypeAlias = (
-    CreateSource | CreateAs | InsertSelect | InsertValues | Drop | SetOption | CreateType | Show | Select
+    CreateSource | CreateAs | InsertSelect | InsertValues | Drop | SetOption | CreateType | Show | SelectQuery
 )

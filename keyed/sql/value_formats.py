@@ -26,7 +26,9 @@ class BadRecord(ValueError):
     """A record that its format cannot read."""
 
 
-def decoder(format_: str, columns: Columns, *, delimiter: str = ",", wrapped_value: bool = True) -> Callable[[Any], Any]:
+def decoder(
+    format_: str, columns: Columns, *, delimiter: str = ",", wrapped_value: bool = True
+) -> Callable[[Any], Any]:
     """Return a function from a record's key or value to the tuple of its columns, ``None`` for a tombstone.
 
     The function raises `BadRecord`.
@@ -189,7 +191,9 @@ def _cell(cell: str, type_: SqlType) -> Any:
     return read(cell.strip(), type_)
 
 
-def encoder(format_: str, columns: Columns, *, delimiter: str = ",", wrapped_value: bool = True) -> Callable[[Any], Any]:
+def encoder(
+    format_: str, columns: Columns, *, delimiter: str = ",", wrapped_value: bool = True
+) -> Callable[[Any], Any]:
     """Return a function from the tuple of a record's columns to its key or value."""
     types = [type_ for _, type_ in columns]
     names = [name for name, _ in columns]
@@ -204,9 +208,7 @@ def encoder(format_: str, columns: Columns, *, delimiter: str = ",", wrapped_val
     return lambda row: (
         None
         if row is None
-        else {
-            name: written(default(value, type_), type_) for name, value, type_ in zip(names, row, types, strict=True)
-        }
+        else {name: written(default(value, type_), type_) for name, value, type_ in zip(names, row, types, strict=True)}
     )
 
 

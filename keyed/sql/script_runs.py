@@ -10,17 +10,17 @@ import attrs
 import keyed
 from keyed.errors import DefinitionError
 from keyed.shown import shown
-from keyed.sql.catalog import Source
-from keyed.sql.changes import KEY, TIME, VALUE, WINDOW
+from keyed.sql.catalog import SqlSource
 from keyed.sql.compiler import RAW_TIME, Compiler
 from keyed.sql.definitions import Definitions, define
 from keyed.sql.grammar import parse
 from keyed.sql.java_formats import parse_moment
+from keyed.sql.row_changes import KEY, TIME, VALUE, WINDOW
 from keyed.sql.script_errors import nearest
 
 
 @attrs.frozen
-class Record:
+class OutputRecord:
     """A record of a topic.
 
     Attributes:
@@ -46,11 +46,11 @@ class ScriptResult:
         run: The result of `keyed.run`, with its metrics and, with ``tables=``, its state tables.
     """
 
-    records: Mapping[str, list[Record]]
-    topics: Mapping[str, list[Record]]
+    records: Mapping[str, list[OutputRecord]]
+    topics: Mapping[str, list[OutputRecord]]
     run: keyed.RunResult | None
 
-    def __getitem__(self, name: str) -> list[Record]:
+    def __getitem__(self, name: str) -> list[OutputRecord]:
         """Return the records of a stream or table; its name is in upper case unless it was quoted.
 
         Raises:
@@ -93,7 +93,7 @@ def script(
     The whole script is checked before anything runs.
 
     Args:
-        text: The statements. [Statements](../reference/sql.md) lists them.
+        text: The statements.
         streams: Rows of streams and tables by their names: dictionaries with the columns, those of the key too, and
             optionally ``ROWTIME``.
         topics: Records of topics by name: ``(key, value, timestamp)``, and optionally more fields: partition, offset,
@@ -111,7 +111,7 @@ def script(
     parsed, statements = parse(text)
     found = define(parsed, statements, dict(properties or {}))
     records = _records(found, streams or {}, topics or {})
-    sinks: dict[str, list[Record]] = {each.target: [] for each in found.queries}
+    sinks: dict[str, list[OutputRecord]] = {each.target: [] for each in found.queries}
     if not found.queries:
         return ScriptResult(sinks, {}, None)
     source: Any = keyed.stream(records, timestamp=_time, max_ahead=None)
@@ -127,12 +127,13 @@ def _time(record: Any) -> Any:
     return record[RAW_TIME]
 
 
-def _collector(into: list[Record], target: Source) -> Callable[[Iterable[Any], int], None]:
+def _collector(into: list[OutputRecord], target: SqlSource) -> Callable[[Iterable[Any], int], None]:
     key_of, value_of = target.key_encoder(), target.value_encoder()
 
     def collect(rows: Iterable[Any], _: int) -> None:
-        for change in rows:
-            into.append(Record(key_of(change[KEY]), value_of(change[VALUE]), change[TIME], change[WINDOW]))
+        into.extend(
+            OutputRecord(key_of(change[KEY]), value_of(change[VALUE]), change[TIME], change[WINDOW]) for change in rows
+        )
 
     return collect
 
@@ -155,9 +156,7 @@ def _records(found: Definitions, streams: Mapping[str, Iterable[Any]], topics: A
     if isinstance(topics, Mapping):
         for name, given in topics.items():
             if name not in known:
-                raise DefinitionError(
-                    f"topics={{{name!r}: ...}}: no statement names that topic{nearest(name, known)}"
-                )
+                raise DefinitionError(f"topics={{{name!r}: ...}}: no statement names that topic{nearest(name, known)}")
             lists.append([_raw(name, each) for each in given])
     else:
         lists.append([_raw(each[0], each[1:]) for each in topics])
@@ -182,12 +181,13 @@ def _records(found: Definitions, streams: Mapping[str, Iterable[Any]], topics: A
 
 
 def _raw(topic: str, record: Any) -> tuple[Any, ...]:
-    if not isinstance(record, tuple | list) or not 2 <= len(record) <= 7:  # noqa: PLR2004 - key, value ... window
+    if not isinstance(record, tuple | list) or not 2 <= len(record) <= 7:
         raise DefinitionError(
             f"topics={{{topic!r}: ...}}: a record is (key, value, timestamp), and this one is {shown(record)}"
         )
     key, value, *rest = record
-    time, partition, offset, headers, window = (*rest, *(None,) * (5 - len(rest)))
+    rest += [None] * (5 - len(rest))
+    time, partition, offset, headers, window = rest
     return topic, key, value, time or 0, partition or 0, offset, headers, None if window is None else tuple(window)
 
 
@@ -220,7 +220,13 @@ def _extractors(found: Definitions) -> dict[str, Callable[[Any, Any, int], int |
         key_of, value_of = source.key_decoder(), source.value_decoder()
 
         def extracted(
-            key: Any, value: Any, time: int, *, place: int = place, key_of: Any = key_of, value_of: Any = value_of,
+            key: Any,
+            value: Any,
+            time: int,
+            *,
+            place: int = place,
+            key_of: Any = key_of,
+            value_of: Any = value_of,
             pattern: str | None = pattern,
         ) -> int | None:
             try:
@@ -239,7 +245,7 @@ def _extractors(found: Definitions) -> dict[str, Callable[[Any, Any, int], int |
 def _merged(lists: list[list[Any]]) -> list[Any]:
     """Return the records of topics merged: the next one is of the topic whose next record has the lowest timestamp."""
     waiting = [each for each in lists if each]
-    if len(waiting) < 2:  # noqa: PLR2004 - nothing to merge
+    if len(waiting) < 2:
         return waiting[0] if waiting else []
     places = [0] * len(waiting)
     merged = []

@@ -17,7 +17,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-Change: TypeAlias = tuple[str, tuple[Any, ...], Any, Any, int, tuple[int, int] | None, tuple[int, int, Any]]
+Change: TypeAlias = tuple[Any, ...]
 ROUTE, KEY, VALUE, OLD, TIME, WINDOW, META = range(7)
 #: The meta data of a change that comes from no single record.
 NO_META = (0, 0, None)
