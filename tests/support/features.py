@@ -418,7 +418,7 @@ SINKS = [
         lambda folder, sink: [tuple(row) for row in sink.values],
     ),
     SinkKind(
-        "Kafka topic `KafkaSink`, each row once",
+        "Kafka topic `KafkaSink`, in transactions",
         f"{HOW_TO}sinks.md#kafka",
         lambda folder, broker: keyed.topics.KafkaSink(new_topic(broker), bootstrap=broker),
         read_topic,
