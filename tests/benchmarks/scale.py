@@ -5,7 +5,11 @@ million rows in steady state, of all processes and of Python alone, the highest 
 together, and per batch what local stores did: entries that were replayed from the log, and stores that were opened. The
 last column is the resident memory of a Python worker that has served no key group yet.
 
-``--peer 32`` instead compares the fixed cost of a key group and batch: a keyed counter and the same counter on Spark's
+``--goals`` instead runs six such jobs with batches of a million and of 20,000 rows, and prints a table of goals with
+today's figures, the constants of the cost model of `docs/explanation/scale.md`, and the error of its prediction of the
+run that was left out of the fit. It needs about ten CPU-minutes, and 3 GB of memory for 16 workers.
+
+``--peer 32`` compares the fixed cost of a key group and batch: a keyed counter and the same counter on Spark's
 own ``transformWithStateInPandas``, each with 32 key groups or keys on as many partitions, and one row for each. They
 run in one session, and alternate batch by batch, so that other work on the machine affects both.
 """
@@ -19,18 +23,21 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from time import process_time
 from typing import Any
 
+import attrs
 import pyarrow.parquet as pq
 
+from tests.benchmarks.cost_model import Batch, fitted, predicted
 from tests.benchmarks.events import Events, event_files
-from tests.benchmarks.meter import Cpu, Watcher, cpu_of
+from tests.benchmarks.meter import Cpu, Mark, Watcher, cpu_of
 from tests.benchmarks.work import SETTINGS, commits
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     _FOLDER.mkdir(exist_ok=True)
     (_FOLDER / ".gitignore").write_text("*\n")
+    if options.goals:
+        return _goals(options)
     print(
         "| workers | groups | rows a batch | store | CPU-s per million | Python | peak memory | entries replayed",
         end=" ",
@@ -72,33 +81,9 @@ def _measure(size: str, rows: int, store: str, options: argparse.Namespace) -> b
     for path in paths:
         (folder / "data" / path.name).hardlink_to(path)
     shown = commits(folder)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.scale", f"--folder={folder}", "--sizes", size, "--stores", store],
-            cwd=_ROOT,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(_ROOT),
-                "PYSPARK_PYTHON": sys.executable,
-                "SPARK_LOCAL_IP": "127.0.0.1",
-            },
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-        )
-        watcher = Watcher(process.pid, lambda batch: (shown / str(batch)).exists())
-        watcher.start()
-        try:
-            status = process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            watcher.stop()
-    marks = watcher.marks[:batches]
-    if status or len(marks) < batches:
-        tail = "\n".join((folder / "log").read_text(errors="replace").splitlines()[-25:])
-        print(f"failed, status {status}, {len(marks)} of {batches} batches seen\n{tail}", file=sys.stderr)
+    arguments = [f"--workers={workers}", f"--sizes=1/{groups}", f"--stores={store}"]
+    marks = _marks(folder, arguments, batches, lambda batch: shown / str(batch))
+    if marks is None:
         return False
     counted = json.loads((folder / "counters").read_text())
     steady = marks[options.warm_up - 1 :]
@@ -111,11 +96,203 @@ def _measure(size: str, rows: int, store: str, options: argparse.Namespace) -> b
     )
     print(
         f"| {workers} | {groups} | {rows:,} | {store} | {cost.total:.1f} | {cost.workers:.1f} | {peak:.1f} GB | "
-        f"{replayed:,.0f} | {opened:.1f} | {counted['idle_worker'] / 1e6:.0f} MB |",
+        f"{replayed:,.0f} | {opened:.1f} | {counted['idle_worker'][0] / 1e6:.0f} MB |",
         flush=True,
     )
     shutil.rmtree(folder)
     return True
+
+
+def _marks(folder: Path, arguments: Sequence[str], batches: int, shown: Callable[[int], Path]) -> list[Mark] | None:
+    """Run J1 in a process of its own, and return the commits of its batches, which show as files."""
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.benchmarks.scale", f"--folder={folder}", *arguments],
+            cwd=_ROOT,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(_ROOT),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+        watcher = Watcher(process.pid, lambda batch: shown(batch).exists())
+        watcher.start()
+        try:
+            status = process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            watcher.stop()
+    marks = watcher.marks[:batches]
+    if status or len(marks) < batches:
+        tail = "\n".join((folder / "log").read_text(errors="replace").splitlines()[-25:])
+        print(f"failed, status {status}, {len(marks)} of {batches} batches seen\n{tail}", file=sys.stderr)
+        return None
+    return marks
+
+
+@attrs.frozen
+class _Size:
+    """The size of a run: threads of Spark (and so workers), source tasks and key groups."""
+
+    workers: int
+    tasks: int
+    groups: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.workers} workers, {self.tasks} tasks, {self.groups} groups"
+
+    def batch(self, rows: int, seconds: float) -> Batch:
+        """Return a batch for the cost model."""
+        return Batch(rows, self.groups, self.tasks, seconds)
+
+
+@attrs.frozen
+class _Measured:
+    """A run.
+
+    Attributes:
+        large: CPU-seconds of a large batch.
+        small: CPU-seconds of a small batch.
+        peak: Highest resident bytes of all processes together.
+        idle: Resident and private bytes of an idle worker.
+    """
+
+    large: float
+    small: float
+    peak: int
+    idle: tuple[int, int]
+
+
+_TWO, _SIXTEEN, _LEFT_OUT = _Size(2, 2, 2), _Size(16, 16, 16), _Size(4, 16, 32)
+#: The runs of the goals by session. One is left out of the fit of the cost model.
+_SIZES = ((_Size(4, 4, 4), _Size(4, 64, 64), _Size(4, 4, 128), _LEFT_OUT), (_SIXTEEN,), (_TWO,))
+_SMALL = 20_000
+
+
+def _goals(options: argparse.Namespace) -> int:
+    """Measure and print the table of goals and the cost model. Returns 1 if a run failed."""
+    large, repeated = options.goal_rows, options.goal_batches
+    print(f"CPU-seconds of a batch, J1 with {options.keys:,} keys, store {options.stores[0]}\n")
+    print(f"| run | {large:,} rows | {_SMALL:,} rows | peak memory | task x group |\n|---|--:|--:|--:|--:|")
+    found: dict[_Size, _Measured] = {}
+    for sizes in _SIZES:
+        measured = _measured(sizes, options)
+        if measured is None:
+            return 1
+        for size, each in measured.items():
+            print(
+                f"| {size.name} | {each.large:.1f} | {each.small:.1f} | {each.peak / 1e9:.1f} GB | "
+                f"{size.tasks * size.groups:,} |",
+                flush=True,
+            )
+        found |= measured
+    four, many, groups, _, sixteen, two = found.values()
+    idle = min(each.idle for each in found.values())
+    needed = (_SIXTEEN.workers - _TWO.workers) * idle[0]
+    peer = _compare(options.goal_groups, 1, 2 + repeated)
+    print(f"\nMeans of {repeated} batches after another one.\n\n| goal | at most | today |\n|---|--:|--:|")
+    for goal, most, today in (
+        ("CPU of 16 workers and groups, over 2 and 2", 1.15, sixteen.large / two.large),
+        ("their peak memory without idle workers", 1.3, (sixteen.peak - needed) / two.peak),
+        ("a key group and batch, over Spark's own operator", 1.3, peer),
+        ("CPU of 64 tasks and groups, over 4 and 4", 1.3, many.large / four.large),
+        ("CPU of 128 groups on 4 workers, over 4 groups", 1.5, groups.large / four.large),
+    ):
+        print(f"| {goal} | {most:.2f} | {today:.2f} |")
+    print(f"\nidle worker: {idle[0] / 1e6:.0f} MB resident, of which {idle[1] / 1e6:.0f} MB private")
+    points = {
+        size: [size.batch(rows, cost) for rows, cost in ((large, each.large), (_SMALL, each.small))]
+        for size, each in found.items()
+    }
+    held_out = points.pop(_LEFT_OUT)
+    costs = fitted([batch for batches in points.values() for batch in batches])
+    costs |= _export_costs() | _state_costs()
+    print("\n| constant | CPU-ms |\n|---|--:|")
+    for name, cost in costs.items():
+        print(f"| for each {name} | {1000 * cost:,.3g} |")
+    print(f"\nLeft out of the fit: {_LEFT_OUT.name}\n\n| rows | predicted | measured | error |\n|--:|--:|--:|--:|")
+    for batch in held_out:
+        seconds = predicted(costs, batch)
+        print(f"| {batch.rows:,} | {seconds:.1f} | {batch.seconds:.1f} | {seconds / batch.seconds - 1:+.0%} |")
+    return 0
+
+
+def _measured(sizes: Sequence[_Size], options: argparse.Namespace) -> dict[_Size, _Measured] | None:
+    """Run J1 with each size in one session: a batch to warm up, then large and small ones."""
+    large, repeated = options.goal_rows, options.goal_batches
+    rows = [large // 5, *[large] * repeated, *[_SMALL] * repeated]
+    folder = _FOLDER / "runs" / f"goals-{sizes[0].workers}-{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)
+    for place, size in enumerate(sizes):
+        data, files = folder / str(place) / "data", 0
+        data.mkdir(parents=True)
+        for count in dict.fromkeys(rows):
+            events = Events(f"scale-{options.keys}-{count}", keys=options.keys, rows=count)
+            for path in event_files(events, rows.count(count), _FOLDER / "events"):
+                table = pq.read_table(path)
+                for task in range(size.tasks):
+                    start, end = (bound * table.num_rows // size.tasks for bound in (task, task + 1))
+                    part = data / f"part-{files:06d}.parquet"
+                    pq.write_table(table.slice(start, end - start), part)
+                    # Spark takes files in the order of their times of change.
+                    os.utime(part, (1_600_000_000 + files, 1_600_000_000 + files))
+                    files += 1
+    arguments = [f"--workers={sizes[0].workers}", f"--stores={options.stores[0]}", "--sizes"]
+    arguments += [f"{size.tasks}/{size.groups}" for size in sizes]
+
+    def shown(batch: int) -> Path:
+        place, number = divmod(batch, len(rows))
+        return commits(folder / str(place)) / str(number)
+
+    marks = _marks(folder, arguments, len(rows) * len(sizes), shown)
+    if marks is None:
+        return None
+    idle = json.loads((folder / "0" / "counters").read_text())["idle_worker"]
+    shutil.rmtree(folder)
+    found = {}
+    for place, size in enumerate(sizes):
+        own = marks[place * len(rows) :][: len(rows)]
+        ends = [mark.cpu.total for mark in own]
+        costs = [(ends[last] - ends[last - repeated]) / repeated for last in (repeated, 2 * repeated)]
+        found[size] = _Measured(costs[0], costs[1], max(mark.peak_bytes for mark in own[1:]), tuple(idle))
+    return found
+
+
+def _export_costs() -> dict[str, float]:
+    """Return the cost of the export of a key group's batch to a directory, in the local runtime."""
+    import keyed
+    from tests.benchmarks.functions import J1
+
+    groups, batches, rows = 8, 20, [{"user_id": f"u{i}", "amount": 1} for i in range(1_000)]
+    costs = {}
+    for name in ("warm", "without", "with"):
+        with TemporaryDirectory() as folder:
+            changelog = keyed.DirectoryChangelog(Path(folder) / "changelog") if name == "with" else None
+            job = keyed.stream(rows).key_by("user_id").process(J1(), name="J1", parallelism=groups, changelog=changelog)
+            began = process_time()
+            job.run(rows_per_batch=len(rows) // batches, checkpoint=Path(folder) / "checkpoint")
+            costs[name] = process_time() - began
+    return {"export of a key group": (costs["with"] - costs["without"]) / (groups * batches)}
+
+
+def _state_costs() -> dict[str, float]:
+    """Return the cost of replaying the log of a key group whose local store is lost."""
+    from tests.benchmarks.takeover import run
+
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        run(folder, 200_000, "memory")
+        size = sum(file.stat().st_size for file in (folder / "checkpoint").rglob("*") if file.is_file())
+        began = process_time()
+        run(folder, 200_001, "lmdb")
+        return {"GB of log, replayed": (process_time() - began) / (size / 1e9)}
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -124,25 +301,34 @@ def _run(options: argparse.Namespace) -> None:
     from keyed.runtimes.spark.query.group_marks import spark_metrics
     from tests.benchmarks.functions import J1, OUTPUT
 
-    workers, groups = (int(part) for part in options.sizes[0].split("/"))
     folder = Path(options.folder)
-    spark = keyed.spark_session("scale", master=f"local[{workers}]", parallelism=groups, config=SETTINGS)
+    sizes = [tuple(int(part) for part in size.split("/")) for size in options.sizes]
+    spark = keyed.spark_session("scale", master=f"local[{options.workers}]", parallelism=sizes[0][1], config=SETTINGS)
     idle = spark.sparkContext.parallelize([0], 1).map(_resident).collect()[0]
-    source = spark.readStream.schema("user_id string, ts timestamp, amount long").option("maxFilesPerTrigger", 1)
-    delay = keyed.bounded_out_of_orderness(seconds=10)
-    stream = keyed.stream(source.parquet(str(folder / "data")), timestamp="ts", watermark=delay).key_by("user_id")
-    counted = stream.process(J1(), OUTPUT, name="J1", store=options.stores[0])
-    writer = counted.df.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    batches = [spark_metrics(progress) for progress in query.recentProgress]
-    figures = [each["J1"] for each in batches if "J1" in each]
-    (folder / "counters").write_text(json.dumps({"idle_worker": idle, "batches": figures}))
+    for place, (tasks, groups) in enumerate(sizes):
+        own = folder / str(place) if len(sizes) > 1 or not (folder / "data").exists() else folder
+        spark.conf.set("spark.sql.shuffle.partitions", groups)
+        if tasks > 1:
+            # Each file is a task of its own.
+            largest = max(file.stat().st_size for file in (own / "data").iterdir())
+            for name in ("maxPartitionBytes", "openCostInBytes"):
+                spark.conf.set(f"spark.sql.files.{name}", largest + 1)
+        source = spark.readStream.schema("user_id string, ts timestamp, amount long")
+        source = source.option("maxFilesPerTrigger", tasks).parquet(str(own / "data"))
+        delay = keyed.bounded_out_of_orderness(seconds=10)
+        stream = keyed.stream(source, timestamp="ts", watermark=delay).key_by("user_id")
+        counted = stream.process(J1(), OUTPUT, name="J1", store=options.stores[0])
+        writer = counted.df.writeStream.format("noop").option("checkpointLocation", str(own / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        batches = [spark_metrics(progress) for progress in query.recentProgress]
+        figures = [each["J1"] for each in batches if "J1" in each]
+        (own / "counters").write_text(json.dumps({"idle_worker": idle, "batches": figures}))
     spark.stop()
 
 
-def _compare(groups: int, warm_up: int, batches: int) -> None:
-    """Print the cost of a key group and batch in keyed and on Spark's own operator."""
+def _compare(groups: int, warm_up: int, batches: int) -> float:
+    """Print the cost of a key group and batch in keyed and on Spark's own operator, and return their ratio."""
     import keyed
     from keyed.codec.key_hash import group_of, key_hash
     from keyed.runtimes.spark.group_ids import group_ids
@@ -180,17 +366,20 @@ def _compare(groups: int, warm_up: int, batches: int) -> None:
         jvm, workers = (1000 * median(getattr(cpu, kind) for cpu in found) / groups for kind in ("jvm", "workers"))
         totals[name] = jvm + workers
         print(f"| {name} | {jvm:.0f} | {workers:.0f} | {jvm + workers:.0f} |")
-    print(f"\nkeyed / Spark: {totals['keyed'] / totals['Spark']:.2f} ({groups} key groups, {batches} batches of each)")
+    ratio = totals["keyed"] / totals["Spark"]
+    print(f"\nkeyed / Spark: {ratio:.2f} ({groups} key groups, {batches} batches of each)")
+    return ratio
 
 
-def _resident(_: Any) -> int:
-    """Return the resident bytes of a worker that has loaded what the worker of a key group loads."""
+def _resident(_: Any) -> tuple[int, int]:
+    """Return the resident and the private bytes of a worker that has loaded what the worker of a key group loads."""
     import psutil
 
     import keyed.runtimes.spark.worker.processor
 
     assert keyed.runtimes.spark.worker.processor.WRITERS is not None
-    return int(psutil.Process().memory_info().rss)
+    memory = psutil.Process().memory_full_info()
+    return int(memory.rss), int(memory.uss)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -204,6 +393,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--warm-up", type=int, default=8, help="batches left out (default: %(default)s)")
     parser.add_argument("--batches", type=int, default=8, help="batches measured after them (default: %(default)s)")
     parser.add_argument("--peer", type=int, metavar="GROUPS", help="compare with Spark's own operator")
+    parser.add_argument("--goals", action="store_true", help="print the goals and the cost model")
+    parser.add_argument("--goal-rows", type=int, default=1_000_000, help="rows of a large batch (default: %(default)s)")
+    parser.add_argument("--goal-batches", type=int, default=2, help="batches of each kind (default: %(default)s)")
+    parser.add_argument("--goal-groups", type=int, default=16, help="key groups with --peer (default: %(default)s)")
+    parser.add_argument("--workers", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     return parser
 
