@@ -11,8 +11,9 @@ from keyed.errors import DefinitionError
 from keyed.functions import Function, KeyedBroadcastProcessFunction, check_function, takes_two
 from keyed.global_tables import GlobalTable
 from keyed.operators import OperatorSpec, Order, Store, check_parallelism
-from keyed.runtimes.local.local_rows import key_getter
+from keyed.runtimes.local.local_rows import element_of, key_getter
 from keyed.state import MapState
+from keyed.testing.timed_records import Record
 from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy
 
@@ -101,3 +102,9 @@ def key_columns(function: Function, key: Any) -> tuple[str, ...]:
 def key_by(function: Function, key: Key) -> Callable[[Any], Any]:
     """Return a function from an element to its key, for ``key`` of a `KeyedTestHarness`."""
     return key if callable(key) else key_getter(key_columns(function, key)) if key else (lambda value: value)
+
+
+def key_of_record(function: Function, options: Any, record: Record) -> str:
+    """Return the text of the key of a row of either side, by `FunctionOptions`."""
+    key = options.get("key" if record.input == 1 else "key2") or options.get("key")
+    return repr(key_by(function, key)(element_of(record.value)))

@@ -26,7 +26,8 @@ from keyed.operators import check_parallelism, check_store
 from keyed.outputs import schema_of
 from keyed.shown import shows_options
 from keyed.testing import environment
-from keyed.testing.function_options import FunctionOptions
+from keyed.testing.arrivals import arrivals_with_other_sums, other_arrivals
+from keyed.testing.function_options import FunctionOptions, key_of_record
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.other_process import OtherProcess, ProcessUnavailable, draw_seed, texts_in, texts_of
 from keyed.testing.printing import as_test, code_of
@@ -45,7 +46,7 @@ from keyed.testing.scripts import (
     outcome,
     text_of,
 )
-from keyed.testing.strategies import batches, other_arrivals, steps
+from keyed.testing.strategies import batches, steps
 from keyed.testing.tally import Tally, defines_on_timer
 from keyed.testing.timed_records import Record
 from keyed.vectorized import VectorizedFunction
@@ -74,6 +75,13 @@ class PropertyOptions(FunctionOptions, total=False):
 _shows = shows_options(PropertyOptions, broadcast=())
 #: Maximal single advance of the processing time.
 _DAY = 86_400_000
+#: Examples that are tried after the first failing one, to find a smaller one: those of floating-point numbers would
+#: shrink for minutes.
+_SHRINKING = 1_000
+
+
+class _ShrunkEnough(BaseException):
+    """Raised in place of a further example; Hypothesis would take an `Exception` for another failure."""
 
 
 class Falsified(AssertionError):
@@ -134,6 +142,7 @@ def _prove(
     number = _seed(options) if seed_ is None else seed_
     examples = options.get("examples") or settings().max_examples
     found: list[_Failure] = []
+    shrinking = 0
     memory = ProcessMemory(function)
     tally = Tally(function, options, needs)
 
@@ -150,6 +159,11 @@ def _prove(
     )
     @given(example)
     def tried(drawn: Any) -> None:
+        nonlocal shrinking
+        if found:
+            shrinking += 1
+            if shrinking > _SHRINKING:
+                raise _ShrunkEnough
         with memory.as_at_first():
             try:
                 check(drawn, tally)
@@ -159,7 +173,7 @@ def _prove(
 
     try:
         tried()
-    except (_Failure, Flaky):
+    except (_Failure, Flaky, _ShrunkEnough):
         # A failure that does not repeat is still a fault: the smallest example that failed is shown.
         raise _falsified(name, function, found, options, number) from None
     finished = finish(number) if finish is not None else ""
@@ -446,7 +460,7 @@ def assert_deterministic(
     __tracebackhide__ = True
     tried: list[tuple[Script, dict[str, str]]] = []
     called = _call_again(function, same_order, options)
-    delay = getattr(options.get("watermark"), "delay_ms", 0)
+    delay = max(getattr(options.get("watermark"), "delay_ms", 0), 0)
     sides = [1] if isinstance(function, KeyedBroadcastProcessFunction) else [1, 2]
 
     def check(drawn: Any, tally: Tally) -> None:
@@ -459,18 +473,27 @@ def assert_deterministic(
             second = script.run()
         if difference(first, second) is not None:
             _not_deterministic(script, first, second, called)
-        if arrived != done:
+        for order in orders(done, arrived):
             tally.orders()
-            _compare_arrivals(function, first, done, arrived, options)
+            _compare_arrivals(function, first, done, order, options)
         tried.append((script, text_of(first)))
+
+    def orders(done: list[Any], arrived: list[Any]) -> Iterator[list[Any]]:
+        if arrived != done:
+            yield arrived
+        if not same_order:
+            other = arrivals_with_other_sums(done, delay=delay, sides=sides, key_of=key_of)
+            if other is not None and other != arrived:
+                yield other
+
+    def key_of(record: Record) -> str:
+        return key_of_record(function, options, record)
 
     def example(stream: list[Record]) -> SearchStrategy[Any]:
         done = steps(stream, move=_DAY)
         if same_order:
             return done.map(lambda each: (each, each))
-        return done.flatmap(
-            lambda each: st.tuples(st.just(each), other_arrivals(each, delay=max(delay, 0), sides=sides))
-        )
+        return done.flatmap(lambda each: st.tuples(st.just(each), other_arrivals(each, delay=delay, sides=sides)))
 
     def elsewhere(number: int) -> str:
         return _in_other_process(function, tried, _stream(rows).flatmap(example), called, number, options)

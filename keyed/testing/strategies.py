@@ -13,7 +13,6 @@ import types
 from collections.abc import Sequence
 from decimal import Decimal
 from heapq import merge
-from itertools import groupby, islice
 from types import NoneType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
@@ -41,6 +40,11 @@ _MOST_OFTEN = 10_000
 _PARAMETERS = re.compile(r"(array|map|struct)<(.*)>$", re.DOTALL)
 
 
+#: One example of three is a burst: with few exceptions the rows of its streams have one time. Its numbers repeat less,
+#: because a sum of floating-point numbers depends on their order only if they differ.
+_bursts = st.shared(st.sampled_from([False, False, True]), key="keyed.testing.strategies")
+_MORE = list(range(7))
+
 # The fold means nothing for these values, and state does not keep it.
 _times = st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)).map(lambda time: time.replace(fold=0))  # noqa: DTZ001
 
@@ -59,7 +63,9 @@ def values(type_: str) -> SearchStrategy[Any]:
     """
     if type_ in _BITS:
         half = 2 ** (_BITS[type_] - 1)
-        return _repeating([0, 1, 2], st.integers(0, 9) | st.integers(-half, half - 1))
+        others = st.integers(0, 9) | st.integers(-half, half - 1)
+        numbers = {True: _repeating(_MORE, others), False: _repeating([0, 1, 2], others)}
+        return _bursts.flatmap(numbers.__getitem__)
     if nested := _PARAMETERS.match(type_):
         kind, inner = nested.groups()
         if kind == "struct":
@@ -257,12 +263,12 @@ def streams(
         fates.insert(0, (0, 0))
     silences = st.sampled_from([0, 0, silence_ms]) if silence_ms else st.just(0)
     # Hypothesis alone draws few rows, and most faults need several rows of one key.
-    least = draw(st.sampled_from([min_size, max(min_size, max_size * 2 // 3)]))
+    burst = draw(_bursts)
+    many = max(min_size, max_size * 2 // 3)
+    least = many if burst else draw(st.sampled_from([min_size, many]))
     drawn = draw(st.lists(st.tuples(st.sampled_from(fates), places, silences, rows), min_size=least, max_size=max_size))
     timed = []
     now = 0
-    # One stream of four is a burst: with few exceptions its rows have one time.
-    burst = draw(st.sampled_from([False, False, False, True]))
     for (times, lag), (slots, jitter), quiet, row in drawn:
         if burst and slots <= 1:
             slots, jitter = 0, 0
@@ -323,45 +329,6 @@ def batches(draw: DrawFn, stream: Sequence[Record]) -> list[Rows]:
         else:
             found.append([record])
     return [Rows(batch) for batch in found]
-
-
-@st.composite
-def other_arrivals(draw: DrawFn, done: Sequence[Step], *, delay: int, sides: Sequence[int]) -> list[Step]:
-    """Return steps with another order of arrival for rows of equal times and rows within the delay.
-
-    No further row becomes late, and none passes another step or a row of the other side. Rows without a time, and rows
-    that are behind the highest earlier one by more than the delay, keep their place.
-
-    Args:
-        draw: Provided by Hypothesis.
-        done: The steps.
-        delay: Distance by which rows may be behind, milliseconds.
-        sides: The sides whose rows move, 1 and 2.
-    """
-    moves = st.sampled_from([0] if delay <= 0 else [0, delay, delay // 2])
-    order = draw(st.sampled_from([1, -1, -1, -1]))
-    found: list[Step] = []
-    for is_rows, group in groupby(done, key=lambda step: isinstance(step, Rows)):
-        if not is_rows:
-            found += group
-            continue
-        cut = [step.rows for step in group if isinstance(step, Rows)]
-        rows = [row for each in cut for row in each]
-        for side in sides:
-            places = [place for place, row in enumerate(rows) if row.input == side and row.timestamp is not None]
-            arriving = [(rows[place], draw(moves), order * place) for place in places]
-            highest = -1
-            for row, _, _ in arriving:
-                if row.timestamp is not None and row.timestamp < highest - max(delay, 0):
-                    break
-                highest = max(highest, row.timestamp or 0)
-            else:
-                arriving.sort(key=lambda each: ((each[0].timestamp or 0) + each[1], each[2]))
-                for place, (row, _, _) in zip(places, arriving, strict=True):
-                    rows[place] = row
-        left = iter(rows)
-        found += [Rows(list(islice(left, len(each)))) for each in cut]
-    return found
 
 
 @st.composite

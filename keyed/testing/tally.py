@@ -9,8 +9,7 @@ from typing import Any
 import attrs
 
 from keyed.functions import Function, KeyedBroadcastProcessFunction
-from keyed.runtimes.local.local_rows import element_of
-from keyed.testing.function_options import key_by
+from keyed.testing.function_options import key_of_record
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.scripts import Crash, Outcome, Rescale, Rows, Step
 from keyed.testing.timed_records import Record
@@ -92,9 +91,8 @@ class Tally:
         for row in rows:
             if row.input != 1 and isinstance(self.function, KeyedBroadcastProcessFunction):
                 continue
-            key = self.options.get("key" if row.input == 1 else "key2") or self.options.get("key")
             try:
-                keys.append(repr(key_by(self.function, key)(element_of(row.value))))
+                keys.append(key_of_record(self.function, self.options, row))
             except Exception:  # noqa: BLE001 - the run raises it, with a message
                 return True
         return len(set(keys)) < len(keys)
