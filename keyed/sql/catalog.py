@@ -85,7 +85,7 @@ class SqlSource:
             return lambda _: None
         wrapped = len(self.keys) > 1 or self.key_format.startswith("PROTOBUF")
         encode = encoder(self.key_format, self.keys, delimiter=self.key_delimiter, wrapped_value=wrapped)
-        return lambda key: None if all(each is None for each in key) else encode(key)
+        return lambda key: None if key == (None,) else encode(key)
 
     def value_decoder(self) -> Callable[[Any], Any]:
         """Return the function from a record's value to its columns."""

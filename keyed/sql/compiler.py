@@ -45,7 +45,7 @@ class Compiler:
         self._built: dict[str, Any] = {}
         self._tables: dict[str, Any] = {}
         self.outputs: list[tuple[WrittenQuery, keyed.Output]] = []
-        self._names: dict[str, int] = {}
+        self._names: set[str] = set()
 
     def build(self) -> list[tuple[WrittenQuery, keyed.Output]]:
         """Return the output of each query that writes."""
@@ -55,8 +55,12 @@ class Compiler:
 
     def _name(self, what: str) -> str:
         """Return a name for an operator that no other has."""
-        count = self._names[what] = self._names.get(what, 0) + 1
-        return what if count == 1 else f"{what}_{count}"
+        name, count = what, 1
+        while name in self._names:
+            count += 1
+            name = f"{what}_{count}"
+        self._names.add(name)
+        return name
 
     def _output(self, query: WrittenQuery) -> keyed.Output:
         if query.name in self._built:
@@ -198,7 +202,7 @@ def _decoded(source: SqlSource) -> Callable[[Any], Iterable[Change]]:
             key, value = key_of(record[RAW_KEY]), value_of(record[RAW_VALUE])
         except BadRecord:
             return ()
-        if is_table and None in key:
+        if is_table and all(each is None for each in key):
             return ()
         window = record[RAW_WINDOW] if is_windowed else None
         if is_windowed and window is None:

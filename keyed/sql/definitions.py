@@ -10,6 +10,7 @@ from keyed.sql import syntax as tree
 from keyed.sql.catalog import Catalog, Columns, SqlSource
 from keyed.sql.conversions import is_implicit, widening
 from keyed.sql.expressions import RowScope, guarded
+from keyed.sql.grammar import UNITS
 from keyed.sql.planner import Planner, QueryPlan
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql.sql_types import BIGINT, BYTES, STRING, array, shown_name, struct
@@ -177,9 +178,9 @@ class _Definer:
                 wrap = wrap.lower() == "true"
             if len(values) != 1:
                 self._text.fail("WRAP_SINGLE_VALUE is for values of one column", at)
-            if value_format in _FIXED_WRAP:
+            if value_format in _FIXED_WRAP and bool(wrap) != value_format.startswith("PROTOBUF"):
                 self._text.fail(f"format {value_format} does not support WRAP_SINGLE_VALUE", at)
-            return bool(wrap)
+            return True if value_format in _FIXED_WRAP else bool(wrap)
         if value_format in _FIXED_WRAP or len(values) != 1:
             return True
         return self._found.properties.get("ksql.persistence.wrap.single.values", "true") != "false"
@@ -284,7 +285,7 @@ class _Definer:
             key_format,
             value_format,
             None if window is None else str(window).upper(),
-            None if size is None else _duration(str(size)),
+            None if size is None else self._window_size(str(size), at),
             self._timestamp(options, (*keys, *values), at),
             headers,
             self._delimiter(options, "VALUE_DELIMITER", value_format, at),
@@ -295,11 +296,16 @@ class _Definer:
         self._check_formats(source, at)
         self._add(source)
 
+    def _window_size(self, text: str, at: int) -> int:
+        count, _, unit = text.strip().partition(" ")
+        length = UNITS.get(unit.strip().upper().removesuffix("S"))
+        if not count.isdigit() or length is None:
+            self._text.fail(f"WINDOW_SIZE={text!r} is no time; write it as '30 SECONDS'", at)
+        return int(count) * length
+
     def _check_headers(self, each: tree.Element, statement: tree.CreateSource) -> None:
         if each.role not in ("headers", "header"):
             return
-        if statement.kind == "TABLE":
-            self._text.fail("columns with headers are for streams", each.at)
         wanted = BYTES if each.role == "header" else array(struct(("KEY", STRING), ("VALUE", BYTES)))
         if each.type != wanted:
             self._text.fail(f"a column with {each.role.upper()} is of type {wanted}, not {each.type}", each.at)
@@ -488,9 +494,3 @@ def _reads(relation: Any, name: str) -> bool:
 
 def _shown(columns: Columns) -> str:
     return ", ".join(f"{shown_name(name)} {type_}" for name, type_ in columns)
-
-
-def _duration(text: str) -> int:
-    count, _, unit = text.strip().partition(" ")
-    units = {"MILLISECOND": 1, "SECOND": 1000, "MINUTE": 60_000, "HOUR": 3_600_000, "DAY": 86_400_000}
-    return int(count) * units[unit.strip().upper().removesuffix("S")]

@@ -323,11 +323,17 @@ class _Compiler:
     def _comparable(self, node: Any, left: Compiled, right: Compiled) -> tuple[Evaluate, Evaluate]:
         """Return both sides as values that compare."""
         sign = getattr(node, "operator", "=")
+        mine, theirs = getattr(node, "left", None), getattr(node, "right", None)
         for a, b in ((left, right), (right, left)):
             if a.type.base in _PARSES and b.type == STRING:
                 parse, of = _PARSES[a.type.base], b.of
                 parsed = lambda row: None if (value := of(row)) is None else parse(value)  # noqa: E731, B023
                 return (a.of, parsed) if a is left else (parsed, a.of)
+        for a, b, part in ((left, right, mine), (right, left, theirs)):
+            if a.type == BIGINT and b.type == STRING and isinstance(part, tree.Name) and part.name in _MOMENTS:
+                # A time of a row compares with a text, as a timestamp does.
+                moment = _strict_call(parse_timestamp, b.of)
+                return (a.of, moment) if a is left else (moment, a.of)
         times = {"TIMESTAMP", "DATE"}
         if {left.type.base, right.type.base} == times:
             sides = [
@@ -435,7 +441,7 @@ class _Compiler:
         if not items:
             self._text.fail("ARRAY[] needs at least one element, or CAST(NULL AS ARRAY<...>)", node.at)
         type_ = self._literal_type(items, node.items, node, "the elements of ARRAY[...]")
-        made = [self._fitted(each, type_) for each in items]
+        made = [guarded(self._fitted(each, type_)) for each in items]
         return Compiled(array(type_), lambda row: [of(row) for of in made])
 
     def _literal_type(self, items: Sequence[Compiled], parts: Sequence[Any], node: Any, what: str) -> SqlType:
@@ -470,7 +476,7 @@ class _Compiler:
         key_type = self._literal_type(keys, [key for key, _ in node.entries], node, "the keys of MAP(...)")
         value_type = self._literal_type(values, [value for _, value in node.entries], node, "the values of MAP(...)")
         made = [
-            (self._fitted(key, key_type), self._fitted(value, value_type))
+            (self._fitted(key, key_type), guarded(self._fitted(value, value_type)))
             for key, value in zip(keys, values, strict=True)
         ]
         return Compiled(map_of(key_type, value_type), lambda row: {key(row): value(row) for key, value in made})
@@ -482,21 +488,26 @@ class _Compiler:
         if len(set(names)) < len(names):
             self._text.fail("STRUCT(...) names a field twice", node.at)
         made = [(name, self.compile(value)) for name, value in node.fields]
+        functions = [(name, guarded(value.of)) for name, value in made]
         return Compiled(
             struct(*((name, value.type) for name, value in made)),
-            lambda row: {name: value.of(row) for name, value in made},
+            lambda row: {name: of(row) for name, of in functions},
         )
 
     def _lambda(self, node: tree.Lambda) -> Compiled:
         return self._text.fail("a lambda is an argument of TRANSFORM, FILTER or REDUCE", node.at)
 
     def _call(self, node: tree.Call) -> Compiled:
-        from keyed.sql.scalar_functions import FUNCTIONS, resolve
+        from keyed.sql.scalar_functions import FUNCTIONS, resolve, to_json_string
 
         if node.name in ("TRANSFORM", "FILTER", "REDUCE"):
             return self._higher(node)
         arguments = [self.compile(each) for each in node.arguments]
+        if node.name in ("GREATEST", "LEAST"):
+            arguments = self._with_times(arguments)
         types = [each.type for each in arguments]
+        if node.name == "TO_JSON_STRING" and len(types) == 1:
+            return Compiled(STRING, _json_writer(arguments[0].of, to_json_string(types[0])))
         if node.name not in FUNCTIONS:
             self._text.fail(f"unknown function {node.name}{nearest(node.name, FUNCTIONS)}", node.at)
         found = resolve(node.name, types)
@@ -516,6 +527,14 @@ class _Compiler:
             return None if is_strict and None in given else call(*given)
 
         return Compiled(type_, result)
+
+    def _with_times(self, arguments: list[Compiled]) -> list[Compiled]:
+        """Return arguments of which one is a time with the texts among them as times."""
+        time = next((each.type for each in arguments if each.type.base in _PARSES), None)
+        if time is None:
+            return arguments
+        parse = _PARSES[time.base]
+        return [Compiled(time, _strict_call(parse, each.of)) if each.type == STRING else each for each in arguments]
 
     def _higher(self, node: tree.Call) -> Compiled:
         """Compile a function that takes lambdas."""
@@ -555,6 +574,14 @@ class _Compiler:
             return {first.of((*row, k, v)): second.of((*row, k, v)) for k, v in value.items()}
 
         return Compiled(map_of(first.type, second.type), transformed)
+
+
+def _strict_call(function: Callable[[Any], Any], of: Evaluate) -> Evaluate:
+    return lambda row: None if (value := of(row)) is None else function(value)
+
+
+def _json_writer(of: Evaluate, write: Callable[[Any], str]) -> Evaluate:
+    return lambda row: write(of(row))
 
 
 def _mapping(of: Evaluate, body: Evaluate) -> Evaluate:
@@ -665,6 +692,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_MOMENTS = ("ROWTIME", "WINDOWSTART", "WINDOWEND")
 _PARSES: dict[str, Callable[[str], int]] = {"TIMESTAMP": parse_timestamp, "DATE": parse_date, "TIME": parse_time}
 
 

@@ -30,7 +30,8 @@ from keyed.sql.sql_types import (
     struct,
 )
 
-_UNITS = {
+#: Units of time in milliseconds.
+UNITS = {
     "MILLISECOND": 1,
     "SECOND": 1000,
     "MINUTE": 60_000,
@@ -267,9 +268,9 @@ class _Parser:
         count = self._integer()
         token = self._take()
         unit = token.text.upper().removesuffix("S")
-        if unit not in _UNITS:
+        if unit not in UNITS:
             self._text.fail(f"unknown unit of time {token.text}; units are SECONDS, MINUTES, HOURS and so on", token.at)
-        return count * _UNITS[unit]
+        return count * UNITS[unit]
 
     # Statements.
 

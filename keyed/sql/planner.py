@@ -210,7 +210,7 @@ class Planner:
         offset = len(left.columns)
         viable: list[int] = []
         if join.kind != "FULL":
-            if join.kind != "RIGHT" and left_place is not None:
+            if left_place is not None:
                 viable.append(left_place)
                 if left_is_key:
                     viable += [place for place in left.keys[0] if place != left_place]
@@ -337,7 +337,11 @@ class Planner:
             sources = {column.source for column in scope.columns if column.source}
             self._text.fail(f"unknown source {star.source}{nearest(star.source, sources)}", star.at)
         found = []
-        for column in scope.columns:
+        columns = scope.columns
+        if query.partition_by:
+            # The new key comes first, and the old one after the values.
+            columns = (*(each for each in columns if not each.is_key), *(each for each in columns if each.is_key))
+        for column in columns:
             hidden = column.is_pseudo and not (joined and query.partition_by and column.name not in dict(_BOUNDS))
             if hidden or star.source not in (None, column.source):
                 continue
@@ -428,7 +432,10 @@ class Planner:
         for part in wanted:
             hits = [each for each in rest if any(each.value == option for option in part)]
             if not hits:
-                if added:
+                if added and isinstance(part[0], tree.Name) and part[0].name in dict(_PSEUDO):
+                    names.append(part[0].name)
+                    continue
+                if added and not isinstance(part[0], tree.Name):
                     count = 0
                     while f"KSQL_COL_{count}" in {*names, *(each.name for each in outputs)}:
                         count += 1
@@ -468,8 +475,7 @@ class Planner:
             else:
                 wanted = [[each] for each in partition]
                 key_of = [scope.compile(each) for each in partition]
-                star = has_star and all(not isinstance(each, tree.Name) for each in partition)
-                names, rest = self._split_keys(outputs, wanted, query, added=star)
+                names, rest = self._split_keys(outputs, wanted, query, added=has_star)
         else:
             wanted = [
                 [tree.Name(relation.columns[place].name, relation.columns[place].source) for place in part]

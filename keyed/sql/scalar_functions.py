@@ -19,7 +19,7 @@ import urllib.parse
 import uuid
 from collections.abc import Callable, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Decimal
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
@@ -35,6 +35,7 @@ from keyed.sql.sql_types import (
     NULL,
     STRING,
     TIME,
+    TIMES,
     TIMESTAMP,
     SqlType,
     array,
@@ -282,7 +283,7 @@ _SCALARS = ("INTEGER", "BIGINT", "DOUBLE", "DECIMAL", "STRING", "BYTES", "DATE",
 
 
 def _scalar_common(types: Sequence[SqlType]) -> SqlType | None:
-    found = _common(types)
+    found = next((type_ for type_ in types if type_.base in TIMES), _common(types))
     return found if found.base in _SCALARS else None
 
 
@@ -825,6 +826,8 @@ def _when_object(function: Callable[[Any], Any], kind: type) -> Callable[[str], 
     return called
 
 
+#: Written by `to_json_string`, which depends on the type of the argument.
+_function("TO_JSON_STRING", ["any"], STRING, _json_text)
 _function("EXTRACTJSONFIELD", [STRING, STRING], STRING, _extract)
 _function("IS_JSON_STRING", [STRING], BOOLEAN, _is_json, strict=False)
 _function("JSON_ARRAY_LENGTH", [STRING], INTEGER, _when_object(len, list))
@@ -836,7 +839,7 @@ _function(
     "JSON_RECORDS",
     [STRING],
     map_of(STRING, STRING),
-    _when_object(lambda v: {k: _json_text(each) for k, each in v.items()}, dict),
+    _when_object(lambda v: {k: each if isinstance(each, str) else _json_text(each) for k, each in v.items()}, dict),
 )
 
 
@@ -848,7 +851,7 @@ def json_value(value: Any, type_: SqlType) -> Any:
         return None
     match type_.base:
         case "DECIMAL":
-            return JsonNumber(format(value, "f"))
+            return float(value)
         case "BYTES":
             return base64.b64encode(value).decode()
         case "DATE" | "TIME" | "TIMESTAMP":
@@ -860,21 +863,6 @@ def json_value(value: Any, type_: SqlType) -> Any:
         case "STRUCT":
             return {name: json_value(value.get(name), each) for name, each in type_.fields}
     return value
-
-
-class JsonNumber(float):
-    """A number that is written as its text."""
-
-    def __new__(cls, text: str) -> Self:
-        """Return the number of a text."""
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
-
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 def to_json_string(type_: SqlType) -> Callable[[Any], str]:

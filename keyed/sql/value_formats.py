@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import csv
-import io
 import json
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -229,7 +228,6 @@ def written(value: Any, type_: SqlType) -> Any:
 
 
 def _line(row: Sequence[Any], types: Sequence[SqlType], delimiter: str) -> str:
-    buffer = io.StringIO()
     cells = []
     for value, type_ in zip(row, types, strict=True):
         if value is None:
@@ -245,6 +243,15 @@ def _line(row: Sequence[Any], types: Sequence[SqlType], delimiter: str) -> str:
         else:
             found = json_value(value, type_)
             cells.append(found if isinstance(found, str) else str(found))
-    csv.writer(buffer, delimiter=delimiter, lineterminator="").writerow(cells)
-    shown = buffer.getvalue()
-    return "" if shown == '""' else shown
+    return delimiter.join(_quoted(cell, delimiter, is_first=not place) for place, cell in enumerate(cells))
+
+
+def _quoted(cell: str, delimiter: str, *, is_first: bool) -> str:
+    """Return a cell, in quotes where the writer of ksqlDB (Commons CSV) has them."""
+    if not cell:
+        return cell
+    first = cell[0]
+    odd = not (first.isascii() and first.isalnum()) if is_first else first <= "#"
+    if odd or cell[-1] <= " " or any(sign in cell for sign in (delimiter, '"', "\n", "\r")):
+        return '"' + cell.replace('"', '""') + '"'
+    return cell
