@@ -25,7 +25,7 @@ from keyed.outputs import OutputTag
 from keyed.restoring import RestorePoint, StateMigration
 from keyed.results import Progress, Query, Restored, RestoreProgress, RunResult
 from keyed.rows import Row
-from keyed.sinks import collect_sink, delta_sink, parquet_sink
+from keyed.sinks import collect_sink, delta_sink, iceberg_sink, parquet_sink
 from keyed.sources import INGESTION_TIME, PAUSE, SeekableSource
 from keyed.state import (
     NOT_PUT,
@@ -120,6 +120,7 @@ __all__ = [
     "collect_sink",
     "delta_sink",
     "global_table",
+    "iceberg_sink",
     "parquet_sink",
     "run",
     "spark_session",

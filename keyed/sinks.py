@@ -152,7 +152,35 @@ class DeltaSink(TableSink):
         return self.path or self.table
 
 
-Sink = ParquetSink | FunctionSink | CollectSink | KafkaSink | DeltaSink
+@attrs.frozen(kw_only=True, eq=False)
+class IcebergSink(TableSink):
+    """An Iceberg table. See `iceberg_sink`.
+
+    Attributes:
+        table: The table's name with its namespace.
+        catalog: Name of the catalog.
+        options: Properties of the catalog, for the local runtime.
+    """
+
+    table: str
+    catalog: str
+    options: Mapping[str, str] = attrs.field(factory=dict, repr=_option_names)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.catalog or not all(self.table.split(".")) or "." not in self.table:
+            raise DefinitionError(
+                f"iceberg_sink: table={self.table!r}, catalog={self.catalog!r}: give the name of a table with its "
+                "namespace, such as 'sales.counts', and the name of a catalog"
+            )
+        super().__attrs_post_init__()
+
+    @property
+    def place(self) -> str:
+        """See `TableSink`."""
+        return f"{self.catalog}.{self.table}"
+
+
+Sink = ParquetSink | FunctionSink | CollectSink | KafkaSink | DeltaSink | IcebergSink
 #: The arguments that `sink_of` accepts.
 SinkLike = Sink | str | os.PathLike[str] | Callable[..., object]
 
@@ -201,6 +229,35 @@ def delta_sink(
     )
 
 
+def iceberg_sink(
+    table: str,
+    *,
+    catalog: str = "default",
+    mode: TableMode = "append",
+    key: str | Sequence[str] = (),
+    deleted: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> IcebergSink:
+    """Write the rows of an output to an Iceberg table, each exactly once.
+
+    The snapshot of each batch has the query's id and the batch's as properties. A batch that comes again is not written
+    twice. It needs the extra ``keyed[iceberg]``.
+
+    Args:
+        table: The table's name with its namespace, such as ``"sales.counts"``. If there is no table, one with the
+            output's columns is created.
+        catalog: Name of the catalog.
+        mode: See `delta_sink`.
+        key: See `delta_sink`.
+        deleted: See `delta_sink`.
+        options: Properties of the catalog beyond those of pyiceberg's configuration; their values are never shown.
+
+    Raises:
+        DefinitionError: Parameters are missing or exclude each other.
+    """
+    return IcebergSink(table=table, catalog=catalog, mode=mode, key=key, deleted=deleted, options=options or {})
+
+
 def collect_sink() -> CollectSink:
     """Keep the values in memory."""
     return CollectSink()
@@ -244,7 +301,7 @@ def _check_parameters(function: Callable[..., object]) -> None:
     Raises:
         DefinitionError: It has other parameters.
     """
-    if function in (collect_sink, parquet_sink, delta_sink):
+    if function in (collect_sink, parquet_sink, delta_sink, iceberg_sink):
         raise DefinitionError(f"sink={function.__name__} is a function; call it: keyed.{function.__name__}(...)")
     try:
         signature = inspect.signature(function)
@@ -319,8 +376,10 @@ def local_folder(path: str) -> Path | None:
     return None if _SCHEME.match(path) else Path(path).absolute()
 
 
-def _place(sink: ParquetSink | CollectSink | KafkaSink | DeltaSink) -> Hashable:
+def _place(sink: ParquetSink | CollectSink | KafkaSink | DeltaSink | IcebergSink) -> Hashable:
     """Return the identity of a sink's destination."""
+    if isinstance(sink, IcebergSink):
+        return "iceberg", sink.catalog, sink.table
     if isinstance(sink, DeltaSink) and sink.table:
         return "table", sink.table.lower()
     if isinstance(sink, CollectSink):

@@ -118,7 +118,7 @@ MARKS = {
 
 
 #: Packages of pages that an environment may lack which was made before they were needed.
-NEW = {"docs/how-to/delta-and-iceberg": "deltalake"}
+NEW = {"docs/how-to/delta-and-iceberg": "pyiceberg"}
 
 
 @pytest.mark.parametrize("name", having("python"))

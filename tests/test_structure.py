@@ -113,7 +113,18 @@ DOORS = {"keyed", "keyed.errors", "keyed.extending", "keyed.vectorized"}
 # Imported for type checkers alone: what is fetched when it is first used.
 TYPED = {"keyed.recovery": "keyed.runtimes.", "keyed.results": "keyed.tables"}
 
-HEAVY = ("confluent_kafka", "deltalake", "lmdb", "numpy", "obstore", "pandas", "pyarrow", "pyspark", "rocksdict")
+HEAVY = (
+    "confluent_kafka",
+    "deltalake",
+    "lmdb",
+    "numpy",
+    "obstore",
+    "pandas",
+    "pyarrow",
+    "pyiceberg",
+    "pyspark",
+    "rocksdict",
+)
 FORBIDDEN_MODULES = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 FORBIDDEN_CALLS = {"__import__", "compile", "eval", "exec", "yaml.load", "yaml.unsafe_load"}
 # Spark ships functions itself; that modules may travel by value is said to it through PySpark's public registration.

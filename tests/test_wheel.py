@@ -104,6 +104,7 @@ needs("testing", "hypothesis", lambda: imported("keyed.testing", "assert_determi
 needs("testing", "hypothesis", lambda: imported("keyed.testing", "strategies"))
 needs("kafka", "confluent_kafka", lambda: keyed.KafkaChangelog("topic", bootstrap="127.0.0.1:1").header())
 needs("delta", "deltalake", lambda: counted.run(keyed.delta_sink("table")))
+needs("iceberg", "pyiceberg", lambda: counted.run(keyed.iceberg_sink("a.b")))
 needs("s3", "obstore", lambda: keyed.ObjectStoreChangelog("s3://bucket/log").header())
 tables.close()
 """

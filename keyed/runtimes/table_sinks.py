@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+Overtaken = type[Exception] | tuple[type[Exception], ...]
 #: Number of attempts at a commit that other writers of the table overtake.
 ATTEMPTS = 10
 #: Start of the names of recorded ids.
@@ -188,13 +189,13 @@ def warn_of_overlap(sink: TableSink, query: str, last: int, next_batch: int) -> 
         )
 
 
-def attempts(sink: TableSink, attempt: Callable[[], _T], overtaken: type[Exception]) -> _T:
+def attempts(sink: TableSink, attempt: Callable[[], _T], overtaken: Overtaken) -> _T:
     """Return the result of an attempt at a commit, which is repeated while other writers overtake it.
 
     Args:
         sink: The sink.
         attempt: Reads the table, and commits to it.
-        overtaken: The exception of a commit that another one has overtaken.
+        overtaken: The exceptions of a commit that another one has overtaken.
 
     Raises:
         SinkError: They overtake it again and again.

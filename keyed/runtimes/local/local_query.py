@@ -56,7 +56,7 @@ from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_m
 from keyed.runtimes.table_sinks import TableWriter
 from keyed.runtimes.usage_warnings import UsageWarnings
 from keyed.shown import Shown
-from keyed.sinks import CollectSink, DeltaSink, ParquetSink, TableSink
+from keyed.sinks import CollectSink, DeltaSink, IcebergSink, ParquetSink, TableSink
 from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
@@ -616,6 +616,10 @@ def _table_writer(sink: TableSink, queries: list[str]) -> TableWriter:
         from keyed.runtimes.local.delta_table import DeltaWriter
 
         return DeltaWriter(sink, queries)
+    if isinstance(sink, IcebergSink):
+        from keyed.runtimes.local.iceberg_table import IcebergWriter
+
+        return IcebergWriter(sink, queries)
     raise TypeError(f"{sink!r} has no writer")
 
 
