@@ -15,6 +15,9 @@ from keyed.errors import DefinitionError, SinkError, SourceError
 from keyed.extras import extra
 from keyed.topics import Avro, Format, Json, Protobuf, registry_address
 
+#: Seconds that each request to a registry may take, unless its settings have a ``timeout``: the client itself waits for
+#: ever.
+_SECONDS = 30
 #: Packages whose exceptions mean that a registry was not reached.
 _CLIENTS = {"httpx", "httpx2", "httpcore", "httpcore2", "ssl", "socket"}
 
@@ -71,10 +74,7 @@ def _deserializer_of(format: Format) -> Callable[[bytes], Any]:
 
         if format.schema is None:
             return lambda data: data
-        try:
-            schema = parse_schema(json.loads(format.schema))
-        except Exception as error:
-            raise DefinitionError(f"Avro: schema= is not a schema: {type(error).__name__}: {error}") from error
+        schema = parse_schema(json.loads(format.schema))
 
         def read(data: bytes) -> Any:
             rest = BytesIO(data)
@@ -161,7 +161,7 @@ def _client(format: Format, topic: str) -> tuple[Any, Any, dict[str, Any]]:
     from confluent_kafka.serialization import MessageField, SerializationContext
 
     registry = format.registry
-    settings = dict(registry) if isinstance(registry, Mapping) else {"url": registry}
+    settings = {"timeout": _SECONDS, **(registry if isinstance(registry, Mapping) else {"url": registry})}
     try:
         client = SchemaRegistryClient(settings)
     except ValueError as error:

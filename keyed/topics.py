@@ -7,15 +7,17 @@ confluent-kafka's own deserializers and serializers, which the extra ``keyed[reg
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import attrs
 
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
-from keyed.shown import Shown
+from keyed.shown import Shown, shown
 
 __all__ = ["Avro", "Json", "KafkaSink", "Protobuf"]
 
@@ -77,7 +79,7 @@ class Avro(Shown):
         registry: Address of a schema registry, or a dict of its settings.
 
     Raises:
-        DefinitionError: Neither is given, or ``registry`` is not an address.
+        DefinitionError: Neither is given, ``schema`` is not a schema, or ``registry`` is not an address.
     """
 
     schema: str | None = attrs.field(default=None, repr=False)
@@ -87,6 +89,26 @@ class Avro(Shown):
         _check_registry("Avro", self.registry)
         if self.schema is None and self.registry is None:
             raise DefinitionError("Avro: give registry= for values with the number of their schema, or schema= of all")
+        if self.schema is not None:
+            _check_avro(self.schema)
+
+
+def _check_avro(schema: Any) -> None:
+    """Check an Avro schema; all of it if fastavro is installed, without which it cannot be used.
+
+    Raises:
+        DefinitionError: It is not a schema.
+    """
+    try:
+        parsed = json.loads(schema)
+        with suppress(ImportError):
+            from fastavro import parse_schema
+
+            parse_schema(parsed)
+    except Exception as error:
+        raise DefinitionError(
+            f"Avro: schema={shown(schema)} is not a schema: {type(error).__name__}: {error}; give it as JSON text"
+        ) from error
 
 
 @attrs.frozen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -192,6 +193,14 @@ def test_a_coordinator_that_moves_is_asked_again():
     denied = KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED))
     with pytest.raises(KafkaException, match="GROUP_AUTHORIZATION_FAILED"):
         committed(Moving(denied), partition, 60)
+
+
+def test_a_registry_that_never_answers_is_an_error_of_the_sink(monkeypatch):
+    monkeypatch.setattr("keyed.kafka_values._SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        registry = {"url": f"http://127.0.0.1:{silent.getsockname()[1]}", "max.retries": 0}
+        with pytest.raises(SinkError, match=r"cannot be registered at the registry .*Timeout"):
+            encoder(Avro(AVRO, registry=registry), "sales")(SALE)
 
 
 def test_a_topic_that_does_not_exist_is_refused_before_any_damage(kafka, tmp_path):

@@ -203,7 +203,10 @@ def test_a_registry_that_is_down_is_an_error_with_a_remedy():
         (lambda: Avro(registry={}), "must be an address"),
         (lambda: Protobuf("Sale"), "that protoc has generated"),
         (lambda: keyed.KafkaSource("sales", bootstrap="b", value=cast("Json", "json")), "must be a format"),
-        (lambda: keyed.KafkaSource("sales", bootstrap="b", value=Avro("{")), "schema= is not a schema"),
+        (lambda: Avro("{"), "schema='{' is not a schema: JSONDecodeError"),
+        (lambda: Avro("not a schema"), "schema='not a schema' is not a schema: JSONDecodeError"),
+        (lambda: Avro('{"type": "rec"}', registry="http://r"), "is not a schema"),
+        (lambda: Avro({"type": "string"}), "is not a schema: TypeError"),  # type: ignore[arg-type]
         (lambda: decoder(Avro(registry={"url": "http://r", "typo": 1}), "sales"), "settings of the registry"),
     ],
 )
