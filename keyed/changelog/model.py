@@ -17,7 +17,7 @@ All times are milliseconds since the epoch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
@@ -134,6 +134,12 @@ def sequence_of(batch: int) -> int:
     return batch + 1
 
 
+def export_interval(changelog: Changelog | None) -> int:
+    """Return the export interval of a changelog in milliseconds; 0 if every batch is exported."""
+    interval: int = getattr(changelog, "export_interval", 0)
+    return interval
+
+
 def why_not_next(commit: Commit, last: Commit | None) -> str | None:
     """Return the reason why a commit does not follow the newest one of its log; ``None`` if it does."""
     if commit.snapshot:
@@ -144,6 +150,17 @@ def why_not_next(commit: Commit, last: Commit | None) -> str | None:
         return f"commit {commit.sequence} does not follow commit {last.sequence}"
     if (commit.previous, commit.source_log) != (last.attempt, last.source_log):
         return f"commit {commit.sequence} follows a commit {last.sequence} of another attempt"
+    return None
+
+
+def refusal_of(commits: Sequence[tuple[Commit, Blocks]], last: Commit | None) -> str | None:
+    """Return the reason why commits do not follow the newest one of a log, and each other; ``None`` if they do."""
+    for number, (commit, _) in enumerate(commits):
+        if number and commit.snapshot:
+            return f"commit {commit.sequence} is a snapshot, and follows another commit in one segment"
+        if (reason := why_not_next(commit, last)) is not None:
+            return reason
+        last = commit
     return None
 
 
@@ -173,6 +190,38 @@ class ChangelogWriter(Protocol):
 
     def close(self) -> None:
         """Release what the writer holds. Closing again does nothing."""
+
+
+@runtime_checkable
+class GroupingWriter(ChangelogWriter, Protocol):
+    """A writer that appends several commits at once: as one file, object or transaction.
+
+    Those of another writer are appended one after the other.
+    """
+
+    def append_all(self, commits: Sequence[tuple[Commit, Blocks]]) -> Commit:
+        """Append commits atomically; they are durable when this returns.
+
+        Existing ones, by sequence and attempt, are left out.
+
+        Args:
+            commits: At least one marker with its content, in order. Only the first one may be a snapshot.
+
+        Returns:
+            The last marker in the log.
+
+        Raises:
+            ChangelogDiverged: Another commit of a sequence exists, or one does not follow the one before it.
+            ChangelogFenced: Another writer of the group is ahead. Open a new one, and continue from its `last`.
+            ChangelogError: They cannot be written. The writer can be used again.
+        """
+
+
+def append_all(writer: ChangelogWriter, commits: Sequence[tuple[Commit, Blocks]]) -> Commit:
+    """Append commits, at once if the writer supports it. See `GroupingWriter.append_all`."""
+    if len(commits) > 1 and isinstance(writer, GroupingWriter):
+        return writer.append_all(commits)
+    return [writer.append(commit, blocks) for commit, blocks in commits][-1]
 
 
 @runtime_checkable
@@ -229,7 +278,11 @@ class IdentifiedReader(ChangelogReader, Protocol):
 
 @runtime_checkable
 class Changelog(Protocol):
-    """A changelog of an operator. Data only: it is sent to the workers."""
+    """A changelog of an operator. Data only: it is sent to the workers.
+
+    It may have an attribute ``export_interval``, milliseconds: commits are then exported together, when the oldest one
+    is as old, in processing time.
+    """
 
     def prepare(self, operator: str, parallelism: int) -> LogHeader:
         """Create the changelog, or check that an existing one belongs to this operator. Called before the first batch.

@@ -176,10 +176,12 @@ class BatchResult:
         watermark: The group's watermark after the batch.
         metrics: Cumulative counters of the group by name, see `keyed.engine.counters`.
         commit: Number of the group's last commit.
-        changed: True if the batch changed entries of the group.
+        changed: True if the batch, or one that waits for its export to the changelog, changed entries of the group.
         due: Processing time at which the group has work without rows, ``None`` if it has none.
         staged: The attempt, if the changelog has the batch staged; otherwise empty.
         idle: True if all inputs of the operator are idle.
+        export_at: Processing time from which a batch exports the changes.
+        waiting: Number of batches before the last one that wait for their export.
     """
 
     main: Emitted | EmittedTables
@@ -191,3 +193,5 @@ class BatchResult:
     due: int | None = None
     staged: str = ""
     idle: bool = False
+    export_at: int = 0
+    waiting: int = 0

@@ -38,7 +38,9 @@ def clean(log: GroupLog, meta: GroupMeta, store: ReadStore, changed: Delta, new_
     live = max(meta.counters.get("live_bytes", 0), 0)
     budget = _EFFORT * new_bytes + _SLACK_BYTES // 4
     size = meta.log_bytes + new_bytes
-    while size > 2 * live + _SLACK_BYTES and budget > 0 and meta.first_row <= meta.last_row:
+    # The rows of commits that wait for their export are read again.
+    last = meta.last_row - sum(commit.rows for commit in meta.waiting)
+    while size > 2 * live + _SLACK_BYTES and budget > 0 and meta.first_row <= last:
         row = meta.first_row
         cleaned.append(row)
         for _, record in log.read(row, row):

@@ -4,10 +4,13 @@ A batch is exported when it can no longer be undone: at the start of the group's
 that supports staging gets it at the end of the batch, hidden from readers; it is published once the job has committed
 it. If that fails, it is exported as usual.
 
-The meta record has the attempt of the last commit in the group's log (`GroupMeta.attempt`) and of the one before it
-(`GroupMeta.previous`), so a changelog of another branch can be refused:
+A changelog with an export interval gets the commits of several batches together, when the oldest one is as old. Until
+then the group's log keeps their rows, and its meta record their markers (`GroupMeta.waiting`).
 
-- It ends with the previous attempt: the changes of the last commit are appended.
+The meta record has the attempt of the last commit in the group's log (`GroupMeta.attempt`) and of the one before it
+(`GroupMeta.previous`), and those of waiting commits, so a changelog of another branch can be refused:
+
+- It ends with the attempt before one of these commits: this one and those after it are appended.
 - It ends with the last attempt: there is nothing to do, as for a rerun of a batch.
 - It is empty: it starts with a snapshot of the state, whether the job is new or got a changelog later.
 
@@ -20,10 +23,11 @@ Batches that were run without the changelog would be missing in it, so a changel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import attrs
 
-from keyed.changelog.model import ChangelogWriter, Commit, StagingWriter, batch_id
+from keyed.changelog.model import Blocks, ChangelogWriter, Commit, StagingWriter, append_all, batch_id
 from keyed.content.blocks import Block, LogBlock
 from keyed.content.contents import content_blocks, contents_hash
 from keyed.content.delta import exported
@@ -31,12 +35,9 @@ from keyed.content.entry_hash import hash_text
 from keyed.content.local_store import ReadStore
 from keyed.engine.counters import COUNTERS
 from keyed.engine.group_log import GroupLog
-from keyed.engine.meta import GroupMeta
+from keyed.engine.meta import MOST_COMMITS, GroupMeta, WaitingCommit
 from keyed.engine.segment import decode_row
 from keyed.errors import ChangelogDiverged, CorruptionError
-
-#: Maximal number of consecutive batches without key groups that are exported as separate commits.
-MOST_EMPTY = 64
 
 
 def export(
@@ -47,7 +48,7 @@ def export(
     where: str,
     blocks: list[Block] | None = None,
 ) -> Commit | None:
-    """Append the last commit of a key group to its changelog, if the changelog lacks it.
+    """Append the commits of a key group that its changelog lacks.
 
     Args:
         log: The group's log.
@@ -58,7 +59,7 @@ def export(
         blocks: The changes of the last commit, if they are in memory; otherwise they are read from the log.
 
     Returns:
-        The appended commit, or ``None`` if the changelog had it.
+        The newest appended commit, or ``None`` if the changelog had it.
 
     Raises:
         ChangelogDiverged: The changelog has another history.
@@ -72,15 +73,39 @@ def export(
         check_branch(last, meta, where)
     if not meta.hash:
         meta.hash = hash_text(contents_hash(store(), meta.states).value)
-    if last is not None and meta.commit - last.sequence <= MOST_EMPTY:
-        for number in range(last.sequence + 1, meta.commit):
-            empty = attrs.evolve(last, sequence=number, previous=last.attempt, snapshot=False, records=0)
-            last = writer.append(empty, ())
-    elif last is not None:
-        last = None
-    if last is None:
+    commits = [] if last is None else _lacking(log, meta, last, where, blocks)
+    if not commits:
         return writer.append(_marker(meta, snapshot=True), content_blocks(store(), meta.states))
-    return writer.append(_marker(meta, snapshot=False), _committed(log, meta, where) if blocks is None else blocks)
+    return append_all(writer, commits)
+
+
+def _lacking(
+    log: GroupLog, meta: GroupMeta, last: Commit, where: str, blocks: list[Block] | None
+) -> list[tuple[Commit, Blocks]]:
+    """Return the commits after the last one of the changelog; none if batches without key groups are too many."""
+    commits: list[tuple[Commit, Blocks]] = []
+    newest = _marker(meta, snapshot=False)
+    row = meta.last_row
+    states: dict[str, Any] = meta.states
+    for waiting in reversed(meta.unexported()):
+        if waiting.sequence <= last.sequence:
+            break
+        states = states if waiting.states is None else waiting.states
+        if waiting.sequence == meta.commit:
+            commits.append((newest, _committed(log, waiting, row, where) if blocks is None else blocks))
+        else:
+            commits.append((_waiting_marker(newest, waiting, states), _committed(log, waiting, row, where)))
+        row -= waiting.rows
+    lacking: list[tuple[Commit, Blocks]] = []
+    for commit, content in reversed(commits):
+        if commit.sequence - last.sequence > MOST_COMMITS:
+            return []
+        for number in range(last.sequence + 1, commit.sequence):
+            last = attrs.evolve(last, sequence=number, previous=last.attempt, snapshot=False, records=0)
+            lacking.append((last, ()))
+        lacking.append((commit, content))
+        last = commit
+    return lacking
 
 
 def stage(meta: GroupMeta, writer: ChangelogWriter | None, blocks: Iterable[LogBlock]) -> str:
@@ -124,6 +149,25 @@ def _marker(meta: GroupMeta, *, snapshot: bool) -> Commit:
     )
 
 
+def _waiting_marker(newest: Commit, waiting: WaitingCommit, states: dict[str, Any]) -> Commit:
+    """Return the marker of a commit before the newest one."""
+    return attrs.evolve(
+        newest,
+        sequence=waiting.sequence,
+        attempt=waiting.attempt,
+        previous=waiting.previous,
+        entries=waiting.entries,
+        hash=waiting.hash,
+        watermark=waiting.watermark,
+        processing_time=waiting.processing_time,
+        ended=False,
+        states=states,
+        counters=dict(zip(COUNTERS, waiting.counters, strict=False)),
+        key_type=waiting.key_type,
+        channels=waiting.channels,
+    )
+
+
 def check_new(writer: ChangelogWriter, where: str) -> None:
     """Check that the changelog of a key group that has no state yet is empty.
 
@@ -140,19 +184,19 @@ def check_new(writer: ChangelogWriter, where: str) -> None:
 
 
 def check_branch(last: Commit, meta: GroupMeta, where: str) -> None:
-    """Check that a changelog that ends with ``last`` lacks only the last commit of the group's log.
+    """Check that a changelog that ends with ``last`` lacks only the commits of the group's log that wait for it.
 
     Raises:
         ChangelogDiverged: It lacks more, or has another history.
     """
-    newest = batch_id(meta.commit)
+    newest, oldest = batch_id(meta.commit), meta.unexported()[0]
     if last.source_log != meta.log_id:
         why = "was written from another checkpoint"
     elif last.sequence >= meta.commit:
         why = f"continues to batch {last.batch}, the checkpoint ends with {newest}: it was set back, or copied"
-    elif last.sequence < meta.commit - 1 - meta.skipped:
+    elif last.sequence < oldest.sequence - 1 - oldest.skipped:
         why = f"ends with batch {last.batch}, the checkpoint with {newest}: batches were run without it"
-    elif last.attempt != meta.previous:
+    elif not meta.follows(last.sequence, last.attempt):
         why = f"has another batch {last.batch} than the checkpoint, which was set back, or copied"
     else:
         return
@@ -162,15 +206,17 @@ def check_branch(last: Commit, meta: GroupMeta, where: str) -> None:
     )
 
 
-def _committed(log: GroupLog, meta: GroupMeta, where: str) -> Iterator[Block]:
-    """Yield the changes of the last commit from the log."""
-    first, count = meta.last_row - meta.commit_rows + 1, 0
-    for number, record in log.read(first, meta.last_row):
+def _committed(log: GroupLog, commit: WaitingCommit, last_row: int, where: str) -> Iterator[Block]:
+    """Yield the changes of a commit from the log."""
+    count = 0
+    for number, record in log.read(last_row - commit.rows + 1, last_row):
         place = f"{where}, log row {number}"
         row = decode_row(record, place)
-        if row.attempt != meta.attempt:
-            raise CorruptionError("the row does not belong to the last commit", where=place)
+        if row.attempt != commit.attempt:
+            raise CorruptionError(f"the row does not belong to commit {commit.sequence}", where=place)
         count += 1
         yield from map(exported, row.changed)
-    if count != meta.commit_rows:
-        raise CorruptionError(f"{meta.commit_rows} rows of the last commit are expected, {count} found", where=where)
+    if count != commit.rows:
+        raise CorruptionError(
+            f"{commit.rows} rows of commit {commit.sequence} are expected, {count} found", where=where
+        )

@@ -9,11 +9,12 @@ from typing import Any
 
 import attrs
 
-from keyed.changelog.model import ChangelogWriter, sequence_of
+from keyed.changelog.model import ChangelogWriter, export_interval, sequence_of
 from keyed.codec.keys import key_type
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING
+from keyed.content.blocks import records_of
 from keyed.content.contents import contents_hash, stored_key
-from keyed.content.delta import Delta
+from keyed.content.delta import Delta, exported
 from keyed.content.entry_hash import LiveHash, hash_of_text, hash_text
 from keyed.content.local_store import LocalStore
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -105,7 +106,8 @@ class KeyGroup:
         self._log = log
         self._replica = replica
         self._writer = writer
-        self._stages = stages
+        self._export_interval = export_interval(spec.changelog)
+        self._stages = stages and not self._export_interval
         self._log_id = log_id or random_id()
         self._where = f"operator {spec.name!r}, key group {index}"
         self._scope = Scope(replica.store, retains=not log.keeps)
@@ -164,6 +166,18 @@ class KeyGroup:
         reached = self._spec.time_reached(processing_time)
         return reached is not None and next(store.due(TIMER_EVENT, reached), None) is not None
 
+    def is_export_due(self, processing_time: int, *, starts_run: bool = False) -> bool:
+        """Return true if a batch exports the commits before it to the changelog.
+
+        Args:
+            processing_time: Time of the batch, milliseconds.
+            starts_run: The query was stopped since the previous batch.
+        """
+        meta = self._log.meta(self._where)
+        if meta is None:
+            return False
+        return starts_run or max(processing_time, meta.processing_time) >= meta.export_at(self._export_interval)
+
     def counters(self) -> dict[str, int]:
         """Return the committed counters; none before the first commit."""
         meta = self._log.meta(self._where)
@@ -180,7 +194,7 @@ class KeyGroup:
         return {name: state.declaration for name, state in bound.items()}
 
     def flush(self) -> None:
-        """Export the last commit, which can no longer be undone, to the changelog.
+        """Export the commits that the changelog lacks, which can no longer be undone.
 
         Raises:
             ChangelogError: It cannot be written, or has another history.
@@ -225,8 +239,15 @@ class KeyGroup:
             check_group(old, self._spec, self.index)
         replayed, rebuilt = self._replica.catch_up(log, old, self._where)
         # Entries that were just loaded are committed with this batch, or not at all.
-        exported = self._export(None if self._loaded else old)
+        known = None if self._loaded else old
+        exports = known is None or self.is_export_due(batch.processing_time, starts_run=batch.starts_run)
+        records_exported = self._export(known) if exports else 0
         meta = self._next_meta(old, batch)
+        if self._writer is None or self._loaded:
+            meta.exported, meta.waiting = 0, []
+        elif old is not None:
+            meta.exported = old.commit if exports else old.exported
+            meta.waiting = [] if exports else old.unexported()
         if old is not None and old.ended:
             return self._finished(batch, old)
         self._check_keys(meta, batch)
@@ -253,7 +274,7 @@ class KeyGroup:
             "entries_replayed": self._replica.entries_replayed,
             "stores_rebuilt": int(rebuilt),
             "stores_opened": self._replica.stores_opened,
-            "records_exported": exported,
+            "records_exported": records_exported,
             "timers_pending": changes.timers,
             "live_entries": changes.entries,
             "live_bytes": changes.bytes,
@@ -263,11 +284,25 @@ class KeyGroup:
         meta.watermark = scope.watermark
         meta.processing_time = scope.processing_time
         meta.states = registry.described()
+        if meta.waiting and meta.waiting[-1].states == meta.states:
+            meta.waiting[-1] = attrs.evolve(meta.waiting[-1], states=None)
         staged = self._commit(meta, changes, started, clock)
-        changed = changes.delta != Delta()
+        changed = changes.delta != Delta() or any(commit.records for commit in meta.waiting)
         self._idle_at = idle_at
         due = min((each for each in (done.due if meta.live else None, idle_at) if each is not None), default=None)
-        return BatchResult(done.main, done.side, scope.watermark, counters, meta.commit, changed, due, staged, idle)
+        return BatchResult(
+            done.main,
+            done.side,
+            scope.watermark,
+            counters,
+            meta.commit,
+            changed,
+            due,
+            staged,
+            idle,
+            meta.export_at(self._export_interval),
+            meta.commit - meta.waiting[0].sequence if meta.waiting else 0,
+        )
 
     def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> str:
         """Append the segment, clean the oldest rows and write the meta record. Returns the attempt if it is staged."""
@@ -290,6 +325,7 @@ class KeyGroup:
         if rows:
             meta.head = meta.attempt
         meta.commit_rows = len(rows)
+        meta.commit_records = sum(records_of(exported(block)) for _, block in blocks)
         appended: dict[int, bytes] = {}
         for record in rows:
             meta.last_row += 1
@@ -317,7 +353,7 @@ class KeyGroup:
         return hash_text(live.value)
 
     def _export(self, meta: GroupMeta | None) -> int:
-        """Export the last commit to the changelog, if there is one. Returns the number of its records."""
+        """Export the commits that the changelog lacks, if there is one. Returns the number of their records."""
         writer, replica = self._writer, self._replica
         if writer is None:
             return 0
@@ -331,7 +367,9 @@ class KeyGroup:
         export(self._log, meta, writer, lambda: replica.store, self._where, blocks)
         last = writer.last()
         # Also if an earlier attempt has exported it.
-        return last.records if last is not None else 0
+        if last is None or last.snapshot:
+            return 0 if last is None else last.records
+        return last.records + sum(commit.records for commit in meta.waiting)
 
     def _next_meta(self, old: GroupMeta | None, batch: Batch) -> GroupMeta:
         """Return the next meta record, as far as it is known before the batch runs."""

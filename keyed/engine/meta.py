@@ -13,6 +13,52 @@ import attrs
 from keyed.changelog.model import Channel
 from keyed.codec.frames import RecordFormat
 from keyed.durations import MIN_TIMESTAMP
+from keyed.engine.counters import COUNTERS
+
+#: Maximal number of commits that are exported together, and of consecutive batches without key groups that are exported
+#: as separate commits. Spark keeps the positions of a hundred batches.
+MOST_COMMITS = 64
+
+
+@attrs.frozen(kw_only=True)
+class WaitingCommit:
+    """A commit before the last one that the changelog may lack, because commits are exported together.
+
+    Attributes:
+        sequence: Its number.
+        attempt: Identity of the attempt that made it.
+        previous: Identity of the attempt of the commit before it.
+        skipped: As `GroupMeta.skipped`.
+        rows: Number of log rows that it appended; they exist until it is exported.
+        records: Number of its changes and table rows.
+        entries: Number of live entries after it.
+        hash: Hash of the live entries after it.
+        watermark: Milliseconds.
+        processing_time: Milliseconds.
+        counters: Values of the counters (`keyed.engine.counters`), in their order.
+        states: Descriptions of the states; ``None`` if the next commit has the same.
+        key_type: Type of the keys.
+        channels: As `GroupMeta.channels`.
+    """
+
+    sequence: int
+    attempt: str
+    previous: str
+    skipped: int
+    rows: int
+    records: int
+    entries: int
+    hash: str
+    watermark: int
+    processing_time: int
+    counters: list[int]
+    states: dict[str, Any] | None
+    key_type: str
+    channels: list[Channel] = attrs.field(factory=list)
+
+    def follows(self, sequence: int, attempt: str) -> bool:
+        """Return true if it follows a commit directly, or after an empty one in place of a skipped one."""
+        return attempt == self.previous and self.sequence - 1 - self.skipped <= sequence < self.sequence
 
 
 @attrs.define
@@ -42,6 +88,9 @@ class GroupMeta:
         key_type: Type of the keys (`keyed.codec.keys.key_type`); empty before the first key, or if it was not recorded.
         channels: The sources and partitions that the operator reads, if there are several.
         skipped: Number of sequence numbers that the last commit left out, of batches that reached no key group.
+        commit_records: Number of changes and table rows of the last commit.
+        exported: Number of the newest commit that the changelog had before the last batch; 0 if it had none.
+        waiting: The commits after it, without the last one.
     """
 
     log_id: str
@@ -66,10 +115,44 @@ class GroupMeta:
     key_type: str = ""
     channels: list[Channel] = attrs.field(factory=list)
     skipped: int = 0
+    commit_records: int = 0
+    exported: int = 0
+    waiting: list[WaitingCommit] = attrs.field(factory=list)
+
+    def unexported(self) -> list[WaitingCommit]:
+        """Return the commits that the changelog may lack, in order; the last commit is one of them."""
+        last = WaitingCommit(
+            sequence=self.commit,
+            attempt=self.attempt,
+            previous=self.previous,
+            skipped=self.skipped,
+            rows=self.commit_rows,
+            records=self.commit_records,
+            entries=self.live,
+            hash=self.hash,
+            watermark=self.watermark,
+            processing_time=self.processing_time,
+            counters=[self.counters.get(name, 0) for name in COUNTERS],
+            states=self.states,
+            key_type=self.key_type,
+            channels=self.channels,
+        )
+        return [*self.waiting, last]
 
     def follows(self, sequence: int, attempt: str) -> bool:
-        """Return true if the last commit follows a commit directly, or after an empty one in place of a skipped one."""
-        return attempt == self.previous and self.commit - 1 - self.skipped <= sequence < self.commit
+        """Return true if one of the commits that the changelog may lack follows a commit directly."""
+        return any(commit.follows(sequence, attempt) for commit in self.unexported())
+
+    def export_at(self, interval: int) -> int:
+        """Return the processing time from which a batch exports the commits.
+
+        Args:
+            interval: The export interval of the changelog, milliseconds.
+        """
+        if not interval or not self.exported or len(self.waiting) + 1 >= MOST_COMMITS or self.ended:
+            return self.processing_time
+        oldest = self.waiting[0].processing_time if self.waiting else self.processing_time
+        return oldest + interval
 
     @property
     def live(self) -> int:

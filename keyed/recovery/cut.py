@@ -9,6 +9,7 @@ from typing import TypeVar
 import attrs
 
 from keyed.changelog.model import Changelog, ChangelogReader, Commit, LogHeader, batch_id, sequence_of
+from keyed.changelog.position_bundles import all_positions
 from keyed.durations import instant_ms
 from keyed.errors import ChangelogError, CorruptionError, DefinitionError, HistoryCompacted, OperatorChanged
 from keyed.restoring import RestorePoint
@@ -125,11 +126,11 @@ def _position_at(points: Mapping[str, RestorePoint], sequence: int) -> bytes | N
         CorruptionError: It is lost.
     """
     for point in points.values():
-        found = next(point.changelog.positions(sequence - 1), None)
+        found = next(all_positions(point.changelog, sequence - 1), None)
         if found is not None and found[0] == sequence:
             return found[1]
     for point in points.values():
-        before = max((number for number, _ in point.changelog.positions() if number < sequence), default=None)
+        before = max((number for number, _ in all_positions(point.changelog) if number < sequence), default=None)
         if before is not None:
             raise CorruptionError(
                 f"there is a position of the sources after batch {batch_id(before)} and none after batch "

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from keyed.changelog.model import Changelog, ChangelogReader, ChangelogWriter, batch_id
+from keyed.changelog.position_bundles import decode_bundle, put_positions
 from keyed.content.local_store import ReadStore
 from keyed.engine.export import check_branch, export
 from keyed.engine.group_log import GroupLog
@@ -19,7 +20,10 @@ from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import CheckpointError, OperatorChanged
 from keyed.stores import CommitStore, MemoryStore
-from keyed.stores.commit_store import COMMITS_FOLDER
+from keyed.stores.commit_store import COMMITS_FOLDER, BufferedCommits
+
+WAITING_POSITIONS = "positions"
+"""The record of the positions that are exported with later ones, a bundle (`keyed.changelog.position_bundles`)."""
 
 
 class Checkpoint:
@@ -93,6 +97,16 @@ def check_changelog(group: ChangelogReader | ChangelogWriter, meta: GroupMeta, w
         check_branch(last, meta, where)
 
 
+def waiting_positions(commits: BufferedCommits) -> list[tuple[int, bytes]]:
+    """Return the positions after batches before the last one that the changelogs may lack, with their sequences.
+
+    Raises:
+        CorruptionError: They are damaged.
+    """
+    record = commits.read(WAITING_POSITIONS)
+    return [] if record is None else decode_bundle(record, f"checkpoint, record {WAITING_POSITIONS!r}")
+
+
 def flush_checkpoint(checkpoint: str | os.PathLike[str], changelogs: Mapping[str, Changelog]) -> dict[str, int]:
     """Export the committed batches of a checkpoint of the local runtime that changelogs lack.
 
@@ -110,7 +124,7 @@ def flush_checkpoint(checkpoint: str | os.PathLike[str], changelogs: Mapping[str
     """
     done = {}
     with Checkpoint.open(checkpoint) as opened:
-        position = opened.commits.read("run")
+        record = opened.commits.read("run")
         for operator, changelog in changelogs.items():
             groups = opened.groups(operator)
             changelog.prepare(operator, len(groups))
@@ -118,8 +132,8 @@ def flush_checkpoint(checkpoint: str | os.PathLike[str], changelogs: Mapping[str
                 check_changelog(changelog.reader(meta.group), meta, f"checkpoint {opened.path}, operator {operator!r}")
             sequence = groups[0][0].commit
             done[operator] = batch_id(sequence)
-            if position is not None:
-                changelog.put_position(sequence, position)
+            if record is not None:
+                put_positions(changelog, [*waiting_positions(opened.commits), (sequence, record)])
             for meta, log in groups:
                 where = f"checkpoint {opened.path}, operator {operator!r}, key group {meta.group}"
                 writer = changelog.writer(meta.group)

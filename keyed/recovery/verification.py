@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from keyed.changelog.model import Blocks, Changelog, ChangelogReader, Commit, batch_id
+from keyed.changelog.position_bundles import all_positions
 from keyed.content.addresses import describe_entry
 from keyed.content.contents import contents_hash
 from keyed.content.delta import Delta, deltas
@@ -62,7 +63,7 @@ def verify_changelog(changelog: Changelog) -> list[Verified]:
         before = [batch_id(sequence) for sequence, _ in changelog.positions()]
         groups = range(header.parallelism)
         found = [_replayed(changelog.reader(group), header.operator, group)[0] for group in groups]
-        return _with_positions(found, before, {batch_id(sequence) for sequence, _ in changelog.positions()})
+        return _with_positions(found, before, {batch_id(sequence) for sequence, _ in all_positions(changelog)})
     except CorruptionError as error:
         return [Verified(header.operator, 0, problem=str(error))]
 
@@ -103,8 +104,8 @@ def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = N
 def _with_positions(found: list[Verified], before: list[int], kept: set[int]) -> list[Verified]:
     """Add the check of the positions, read before the commits and after them.
 
-    The position after a batch is logged before the batch is exported, and the next one when all groups have it. A
-    restored query also logs its start, and exports its first batch as a snapshot.
+    The position after a batch, or the bundle of several, is logged before the batches are exported, and the next one
+    when all groups have them. A restored query also logs its start, and exports its first batch as a snapshot.
     """
     cut = min(group.last for group in found)
     result = []

@@ -25,6 +25,7 @@ from keyed.changelog.model import (
     Commit,
     StagingChangelog,
     StagingWriter,
+    append_all,
 )
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import StateSchema
@@ -320,6 +321,51 @@ class ChangelogConformance:
         found = [commit for commit, _ in changelog.reader(0).commits()]
         assert [commit.sequence for commit in found] == list(range(1, 8))
         assert all(after.previous == before.attempt for before, after in pairwise(found))
+        assert state_of(changelog.reader(0)) == sample.state
+
+    def test_commits_are_appended_together(self, tmp_path: Path) -> None:
+        changelog, writer, sample = self._opened(tmp_path)
+        writer.append(*sample.commit())
+        state: State = {}
+        for count in (3, 1, 5):
+            commits = [sample.commit(*size) for size in [(20,), (0,), (400, 300), (1,), (20,)][:count]]
+            appended = append_all(writer, commits)
+            assert appended == writer.last() == changelog.reader(0).last()
+        reader = changelog.reader(0)
+        found = [commit for commit, _ in reader.commits()]
+        assert [commit.sequence for commit in found] == list(range(1, 11))
+        assert all(after.previous == before.attempt for before, after in pairwise(found))
+        for after in range(10):
+            assert [commit.sequence for commit, _ in changelog.reader(0).commits(after, after + 1)] == [after + 1]
+            assert state_of(changelog.reader(0), after + 1) == sample.past[after + 1]
+            assert [commit.sequence for commit, _ in reader.commits(after)] == list(range(after + 1, 11))
+            for _, blocks in reader.commits(after, after + 1):
+                _apply(state, blocks)
+            assert state == sample.past[after + 1]
+
+    def test_of_commits_that_are_appended_together_those_that_exist_are_left_out(self, tmp_path: Path) -> None:
+        changelog, writer, sample = self._opened(tmp_path)
+        commits = [sample.commit() for _ in range(4)]
+        writer.append(*commits[0])
+        append_all(writer, commits[:3])
+        writer = self._reopened(changelog, writer)
+        assert append_all(writer, commits[1:3]).sequence == 3
+        last = append_all(writer, commits)
+        assert (last.sequence, last.attempt) == (4, commits[3][0].attempt)
+        assert append_all(writer, commits) == last
+        other = attrs.evolve(commits[3][0], attempt="other")
+        _refused(lambda: append_all(writer, [commits[2], (other, [])]), ChangelogDiverged, "4")
+        assert [commit.sequence for commit, _ in changelog.reader(0).commits()] == [1, 2, 3, 4]
+        assert state_of(changelog.reader(0)) == sample.state
+
+    def test_commits_that_are_appended_together_follow_each_other(self, tmp_path: Path) -> None:
+        changelog, writer, sample = self._opened(tmp_path)
+        writer.append(*sample.commit())
+        first, second, third = (sample.commit() for _ in range(3))
+        another = attrs.evolve(first[0], previous="another"), first[1]
+        for wrong in ([second, third], [another, second]):
+            _refused(lambda wrong=wrong: append_all(writer, wrong), ChangelogDiverged)  # type: ignore[misc]
+        append_all(writer, [first, second, third])
         assert state_of(changelog.reader(0)) == sample.state
 
     def test_groups_are_apart(self, tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from keyed.changelog.model import Blocks, ChangelogWriter, Commit
+from keyed.changelog.model import Blocks, ChangelogWriter, Commit, append_all
 from keyed.content.blocks import Change
 from keyed.content.local_store import LocalStore
 from keyed.errors import ChangelogError, CheckpointError, LocalStoreError
@@ -77,6 +77,23 @@ class FaultyWriter:
         if faults.strikes(f"{described} is refused", 0.02):
             raise ChangelogError(f"{described}: refused")
         return self.writer.append(commit, blocks)
+
+    def append_all(self, commits: Sequence[tuple[Commit, Blocks]]) -> Commit:
+        """Append commits at once, unless it fails, is torn, late, or not acknowledged."""
+        kept = [(commit, list(blocks)) for commit, blocks in commits]
+        faults, writer = self._faults, self.writer
+        described = f"{self._name}: commits {kept[0][0].sequence} to {kept[-1][0].sequence}"
+        if faults.strikes(f"{described} are torn off", 0.03):
+            number = faults.random.randrange(len(kept))
+            commit, blocks = kept[number]
+            append_all(writer, [*kept[:number], (commit, self._torn(blocks)), *kept[number + 1 :]])
+        if faults.strikes(f"{described} are written without an answer", 0.03):
+            append_all(writer, kept)
+            raise ChangelogError(f"{described}: no answer")
+        if faults.strikes(f"{described} are late", 0.03):
+            faults.late.append(lambda: append_all(writer, kept))
+            raise ChangelogError(f"{described}: timed out")
+        return append_all(writer, kept)
 
     def _torn(self, blocks: list[Any]) -> Iterator[Any]:
         yield from blocks[: self._faults.random.randint(0, len(blocks))]

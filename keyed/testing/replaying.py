@@ -16,6 +16,7 @@ import attrs
 
 from keyed.changelog.model import Changelog, batch_id, sequence_of
 from keyed.changelog.objects import changelog_at
+from keyed.changelog.position_bundles import all_positions
 from keyed.durations import time_text
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.functions import Function
@@ -166,7 +167,7 @@ def _positions(changelog: Changelog, first: int, last: int) -> dict[int, _Positi
         ChangelogError: It has no position for a batch.
     """
     found: dict[int, _Position] = {}
-    for sequence, record in changelog.positions(max(sequence_of(first) - 2, 0)):
+    for sequence, record in all_positions(changelog, max(sequence_of(first) - 2, 0)):
         batch = batch_id(sequence)
         if batch <= last:
             where = f"position of batch {batch} in {changelog}"

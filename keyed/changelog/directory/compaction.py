@@ -125,11 +125,17 @@ def _targets(folder: AnyGroupFiles, listing: Listing, newest: Commit | None, lim
     left = listing.history_bytes
     spared = left if limits.history_bytes is None or left <= limits.history_bytes else limits.history_bytes // 2
     target = step = 0
-    # Other groups of the job may still lack the newest commit, and only a state that all groups have can be restored.
-    for commit, _, _ in folder.commits(listing, listing.base, newest.sequence - 1):
+    for first, (again, size) in listing.segments.items():
+        with folder.opened(folder.segment(first, again), first) as (commit, _):
+            pass
+        if commit is None:
+            continue
+        # Other groups of the job may still lack the newest segment, and only a state that all groups have can be
+        # restored.
+        if commit.sequence == newest.sequence:
+            break
         if left <= spared and commit.processing_time > newest.processing_time - limits.lag_ms:
             break
-        size = listing.segments[commit.sequence][1]
         left -= size
         step += size
         target = commit.sequence
@@ -145,16 +151,14 @@ def _fold(folder: AnyGroupFiles, listing: Listing, target: int, stopped: Callabl
     fold = DeltaFold()
     whole: _Whole | None = None
     marker: Commit | None = None
-    for commit, segment, path in folder.commits(listing, 0, target):
-        marker = commit
+    for found, segment, path in folder.commits(listing, 0, target):
+        marker = commit = found.commit
         if commit.snapshot:
             fold, whole = DeltaFold(), None
             if segment.is_sorted():
                 whole = path, commit.sequence
                 continue
-        apply_blocks(
-            fold, commit.log_id, commit.sequence, _going_on(segment.blocks(), stopped), commit.states, str(path)
-        )
+        apply_blocks(fold, commit.log_id, commit.sequence, _going_on(found.blocks(), stopped), commit.states, str(path))
     assert marker is not None, "the target is one of the segments"
     marker = attrs.evolve(marker, snapshot=True)
     path = folder.base(target)

@@ -60,6 +60,10 @@ def _lag(value: Duration) -> int:
     return milliseconds_of(value, "DirectoryChangelog(compaction_lag)")
 
 
+def _interval(value: Duration) -> int:
+    return milliseconds_of(value, "DirectoryChangelog(export_interval)")
+
+
 def _kept_name(name: str) -> str:
     if not _KEPT.fullmatch(name):
         raise ChangelogError(f"name={name!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _, - and, within, .")
@@ -101,8 +105,9 @@ def _other_content(root: Path) -> str | None:
 class DirectoryChangelog:
     """A changelog as files in a folder, on a local disk or on one that all machines of the job share.
 
-    Each commit of a key group is a file, which is published atomically and never replaced. Old files are folded into
-    one with the whole state: as the log grows, in a background thread, and by `compact`.
+    Each commit of a key group is a file, or several with ``export_interval``. A file is published atomically and never
+    replaced. Old files are folded into one with the whole state: as the log grows, in a background thread, and by
+    `compact`.
 
     Args:
         path: The folder; created with its parents, or empty. It belongs to one operator. All machines have to reach it
@@ -112,6 +117,9 @@ class DirectoryChangelog:
         history_bytes: If the commits of a key group have more bytes than this, compaction keeps only the newest half of
             this number, whatever their age; ``None`` for no limit.
         auto_compact: Writers compact as the log grows, in a background thread. If false, run `compact`.
+        export_interval: Commits of a key group are exported together, as one file, when the oldest is as old: `int`
+            milliseconds or `timedelta` of processing time; at most 64 commits. 0 exports each commit. Readers lag by as
+            much.
         group_access: The folder, if it is created, can be read by its group, for example by followers under another
             user. Otherwise only the user can read it.
 
@@ -123,6 +131,7 @@ class DirectoryChangelog:
     compaction_lag: int = attrs.field(default=_HOUR_MS, converter=_lag, kw_only=True)
     history_bytes: int | None = attrs.field(default=None, converter=_history, kw_only=True)
     auto_compact: bool = attrs.field(default=True, kw_only=True)
+    export_interval: int = attrs.field(default=0, converter=_interval, kw_only=True, eq=False)
     group_access: bool = attrs.field(default=False, kw_only=True)
 
     def __str__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import attrs
@@ -21,7 +22,7 @@ from keyed.changelog.directory.disk import (
 )
 from keyed.changelog.directory.group_folder import GroupFolder, Listing
 from keyed.changelog.directory.segment_file import Segment
-from keyed.changelog.model import Blocks, Commit, why_not_next
+from keyed.changelog.model import Blocks, Commit, refusal_of, why_not_next
 from keyed.errors import ChangelogDiverged
 
 
@@ -63,21 +64,30 @@ class DirectoryWriter:
         return self._last
 
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
-        commit = attrs.evolve(commit, log_id=self._folder.log_id, group=self._folder.group)
-        if why_not_next(commit, self._last) is not None:
+        return self.append_all([(commit, blocks)])
+
+    def append_all(self, commits: Sequence[tuple[Commit, Blocks]]) -> Commit:
+        """See `keyed.changelog.model.GroupingWriter.append_all`."""
+        folder = self._folder
+        new = [(attrs.evolve(commit, log_id=folder.log_id, group=folder.group), blocks) for commit, blocks in commits]
+        last = new[-1][0]
+        if refusal_of(new, self._last) is not None:
             # Another writer may have continued in the meantime.
             self._look()
-            if self._last is not None and commit.sequence <= self._last.sequence:
-                return self._folder.existing(self._listing, commit, self._last)
-            if (reason := why_not_next(commit, self._last)) is not None:
+            while new and self._last is not None and new[0][0].sequence <= self._last.sequence:
+                existing = self._folder.existing(self._listing, new.pop(0)[0], self._last)
+            if not new:
+                return existing
+            if (reason := refusal_of(new, self._last)) is not None:
                 raise ChangelogDiverged(
-                    f"{self._folder.path}: {reason}; give changelog= an empty folder, which starts with a snapshot"
+                    f"{folder.path}: {reason}; give changelog= an empty folder, which starts with a snapshot"
                 )
-        path = self._folder.segment(commit.sequence, self._torn.get(commit.sequence, -1) + 1)
+        (first, blocks), *others = new
+        path = folder.segment(first.sequence, self._torn.get(first.sequence, -1) + 1)
         segment = self._staged
-        published = segment is not None and segment.commit.attempt == commit.attempt
-        if segment is None or not published or not publish_staged(path, commit.attempt):
-            segment = Segment(commit, blocks)
+        published = segment is not None and segment.commit.attempt == last.attempt and not others
+        if segment is None or not published or not publish_staged(path, last.attempt):
+            segment = Segment(first, blocks, others)
             published = publish(path, segment)
         self._unstage()
         if published and self._compaction is not None:
@@ -88,7 +98,7 @@ class DirectoryWriter:
         # Another writer was faster; or it is so far ahead that this sequence was compacted, which freed its name; or
         # this is the first commit, without a predecessor to compare.
         self._look()
-        return self._folder.existing(self._listing, commit, self._last)
+        return self._folder.existing(self._listing, last, self._last)
 
     def stage(self, commit: Commit, blocks: Blocks) -> bool:
         commit = attrs.evolve(commit, log_id=self._folder.log_id, group=self._folder.group)

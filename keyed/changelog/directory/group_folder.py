@@ -1,6 +1,6 @@
 """The files of one key group's log and their order, `GroupFiles`, and its folder, `GroupFolder`.
 
-    00000000000000000007.segment     the commit of sequence 7
+    00000000000000000007.segment     the commit of sequence 7, and those that were exported with it
     00000000000000000007-1.segment   the same again, because the file above is torn; also -2, -3, ...
     00000000000000000007.base        the whole state after the commit of sequence 7, which compaction left
     compacting                       the lock for compaction of the log
@@ -9,14 +9,17 @@
                                      what attempt 3f6c1a9e of the job would have as the commit of sequence 8: it becomes
                                      the segment when it is known that the job has committed this attempt
 
-All segments up to a base's sequence, and all bases before it, are leftovers, which are not read any more. Sequences
-after it have no gaps, except that a snapshot may follow any commit.
+A segment is named by its first commit. Of two writers with the same last commit, one can therefore write the next
+segment, whatever the number of its commits. A base replaces whole segments: all segments up to its sequence, and all
+bases before it, are leftovers, which are not read any more. The commits after it have no gaps, except that a snapshot
+may follow any commit.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path, PurePath
@@ -25,7 +28,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from keyed.changelog.directory.disk import OpenFile, exists, file_sizes, locked, publish, remove, sync_folder
-from keyed.changelog.directory.segment_file import ReadableFile, SegmentFile
+from keyed.changelog.directory.segment_file import ReadableFile, SegmentCommit, SegmentFile
 from keyed.changelog.model import Commit
 from keyed.errors import ChangelogDiverged, ChangelogError, ChangelogFenced, CorruptionError
 
@@ -41,8 +44,8 @@ class Listing:
     Attributes:
         base: Sequence of the newest base; 0 if there is none.
         base_bytes: Its size.
-        segments: The segments after the base by sequence, in order: the number of rewrites of each, and the bytes of
-            all its files.
+        segments: The segments after the base by their first sequence, in order: the number of rewrites of each, and
+            the bytes of all its files.
         leftovers: Names of files that are not read any more, in the order of their removal: while one of them exists,
             those after it do too.
         temporary: Names of files that are being written, or were left by a dead writer.
@@ -61,7 +64,7 @@ class Listing:
 
     @property
     def is_whole(self) -> bool:
-        """True if it is not empty, and its sequences have no gap."""
+        """True if it is not empty, and the sequences in its names have no gap."""
         newest = max(self.segments, default=self.base)
         return newest > 0 and newest == self.base + len(self.segments)
 
@@ -126,15 +129,19 @@ class GroupFiles(ABC, Generic[AnyPath]):
         return self.path / (f"{sequence:020d}-{again}.segment" if again else f"{sequence:020d}.segment")
 
     def path_of(self, listing: Listing, sequence: int) -> AnyPath:
-        """Return the path of a sequence in a listing."""
-        found = listing.segments.get(sequence)
-        return self.base(sequence) if found is None else self.segment(sequence, found[0])
+        """Return the path of the file with the commit of a sequence in a listing."""
+        firsts = list(listing.segments)
+        number = bisect_right(firsts, sequence) - 1
+        if number < 0 or sequence <= listing.base:
+            return self.base(sequence)
+        return self.segment(firsts[number], listing.segments[firsts[number]][0])
 
     def listing(self, after: int = 0) -> Listing:
         """Return the listing of the folder.
 
         Listing a folder is not atomic: during a compaction a listing may lack both a new base and the files that it
-        replaced. An empty listing, or one with a gap, therefore counts only if the next one is the same.
+        replaced. An empty listing, or one with a gap, as after a segment of several commits, therefore counts only if
+        the next one is the same.
 
         Args:
             after: The listing may begin after the segment of this sequence. Its base is then this sequence or a later
@@ -179,7 +186,11 @@ class GroupFiles(ABC, Generic[AnyPath]):
 
     @contextmanager
     def opened(self, path: AnyPath, sequence: int) -> Iterator[tuple[Commit | None, SegmentFile]]:
-        """Open a segment or base, with its marker; the marker is ``None`` if it is torn.
+        """Open a segment or base, with its last marker; the marker is ``None`` if it is torn.
+
+        Args:
+            path: The file.
+            sequence: The sequence in its name.
 
         Raises:
             FileNotFoundError: It was removed.
@@ -190,7 +201,7 @@ class GroupFiles(ABC, Generic[AnyPath]):
             segment = SegmentFile(file)
             commit = segment.commit()
             if commit is not None:
-                found = (commit.log_id, commit.group, commit.sequence)
+                found = (commit.log_id, commit.group, next(segment.commits()).commit.sequence)
                 if found != (self.log_id, self.group, sequence):
                     raise CorruptionError(
                         f"commit {found} belongs to another log or sequence: (log id, group, sequence) should be "
@@ -231,8 +242,8 @@ class GroupFiles(ABC, Generic[AnyPath]):
         with self.opened(self.base(listing.base), listing.base) as (commit, _):
             return self._whole(commit, self.base(listing.base))
 
-    def commits(self, listing: Listing, after: int, until: int) -> Iterator[tuple[Commit, SegmentFile, AnyPath]]:
-        """Yield the commits of a listing in order, each with its file open until the next one.
+    def commits(self, listing: Listing, after: int, until: int) -> Iterator[tuple[SegmentCommit, SegmentFile, AnyPath]]:
+        """Yield the commits of a listing in order, each with its file, which is open until the next one.
 
         Args:
             listing: The listing of the folder.
@@ -249,26 +260,36 @@ class GroupFiles(ABC, Generic[AnyPath]):
             path = self.base(listing.base)
             with self.opened(path, listing.base) as (commit, segment):
                 before = self._whole(commit, path)
-                yield before, segment, path
+                yield next(segment.commits()), segment, path
             after = listing.base
         torn: AnyPath | None = None
-        for sequence, (again, _) in listing.segments.items():
-            if not after < sequence <= until:
-                continue
-            path = self.segment(sequence, again)
-            with self.opened(path, sequence) as (commit, segment):
-                if commit is None:
+        # The one with the next commit may begin earlier.
+        firsts = list(listing.segments)
+        for sequence in firsts[max(bisect_right(firsts, after + 1) - 1, 0) :]:
+            if sequence > until:
+                break
+            path = self.segment(sequence, listing.segments[sequence][0])
+            with self.opened(path, sequence) as (last, segment):
+                if last is None:
                     torn = torn or path
                     continue
-                if not commit.snapshot:
-                    if torn is not None:
-                        raise CorruptionError("the segment is torn, and others follow", where=str(torn))
-                    if sequence != after + 1:
-                        raise CorruptionError(f"the segment of sequence {after + 1} is missing", where=str(self.path))
-                    if before is not None and commit.previous != before.attempt:
-                        raise CorruptionError(f"the commit does not follow commit {after}", where=str(path))
-                yield commit, segment, path
-            before, after, torn = commit, sequence, None
+                for found in segment.commits():
+                    commit = found.commit
+                    if commit.sequence <= after:
+                        before = commit if commit.sequence == after else before
+                        continue
+                    if commit.sequence > until:
+                        break
+                    if not commit.snapshot:
+                        if torn is not None:
+                            raise CorruptionError("the segment is torn, and others follow", where=str(torn))
+                        if commit.sequence != after + 1:
+                            missing = f"the segment of sequence {after + 1} is missing"
+                            raise CorruptionError(missing, where=str(self.path))
+                        if before is not None and commit.previous != before.attempt:
+                            raise CorruptionError(f"the commit does not follow commit {after}", where=str(path))
+                    yield found, segment, path
+                    before, after, torn = commit, commit.sequence, None
 
     def existing(self, listing: Listing, commit: Commit, last: Commit | None) -> Commit:
         """Return the existing commit of the same sequence and attempt.
@@ -284,8 +305,9 @@ class GroupFiles(ABC, Generic[AnyPath]):
         """
         path = self.path_of(listing, commit.sequence)
         found = None
-        with suppress(FileNotFoundError), self.opened(path, commit.sequence) as (there, _):
-            found = there
+        with suppress(FileNotFoundError), self.opened(path, int(path.name[:20])) as (there, segment):
+            in_file = (each.commit for each in segment.commits()) if there is not None else ()
+            found = next((each for each in in_file if each.sequence == commit.sequence), None)
         if found is None:
             newest = 0 if last is None else last.sequence
             raise ChangelogFenced(

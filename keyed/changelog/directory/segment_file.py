@@ -1,15 +1,18 @@
-"""The file of a commit: a *segment*, or a *base*, which is a segment that holds the whole state in order.
+"""The file of one or more commits: a *segment*, or a *base*, which is a segment that holds the whole state in order.
 
-A file is a sequence of frames (`keyed.codec.frames`), all of version 1, numbers big-endian::
+A file is a sequence of frames (`keyed.codec.frames`), numbers big-endian::
 
     KCLB  block   msgpack of [kind: int, body] (`keyed.content.blocks`)
     ...
     KCLC  commit marker (`keyed.changelog.records`)
-    KCLE  end     offset of the marker u64 | crc32 u32 of the checksums of all frames before it, as they stand in the
-                  file | flags u8: 1 if the changes are in the order of their addresses, each address once
+    ...           blocks and marker of each further commit
+    KCLE  end     offset of the last marker u64 | crc32 u32 of the checksums of all frames before it, as they stand in
+                  the file | flags u8: 1 if the changes are in the order of their addresses, each address once
 
-The end has a fixed size, so the marker is found without reading the blocks. Its checksum is over all frames, because a
-file may also lose, repeat or exchange frames that are intact by themselves.
+All are of version 1, except the end of a file with several commits, which is of version 2.
+
+The end has a fixed size, so the last marker is found without reading the blocks. Its checksum is over all frames,
+because a file may also lose, repeat or exchange frames that are intact by themselves.
 
 A file without a valid end is incomplete. It is *torn* if it is cut short or ends in zeros, as after a crash of the
 machine if the disk had not written synced data; everything else is corruption.
@@ -18,7 +21,7 @@ machine if the disk had not written synced data; everything else is corruption.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from struct import Struct
 from typing import Protocol
@@ -34,6 +37,8 @@ from keyed.errors import CorruptionError
 
 _BLOCK, _END = b"KCLB", b"KCLE"
 _VERSION = 1
+#: Version of the end of a file with several commits.
+_SEVERAL = 2
 _SORTED = 1
 _TAIL = Struct(">QIB")
 _TAIL_BYTES = FRAME_OVERHEAD + _TAIL.size
@@ -63,43 +68,51 @@ class Segment:
     Args:
         commit: The marker.
         blocks: The content.
+        others: The commits that follow, each with its content.
 
     Attributes:
-        commit: The written marker, with the number of records; known after the iteration.
+        commit: The last written marker, with the number of records; known after the iteration.
         bytes: Bytes of the file; known after the iteration.
     """
 
-    def __init__(self, commit: Commit, blocks: Blocks) -> None:
-        self.commit = commit
+    def __init__(self, commit: Commit, blocks: Blocks, others: Iterable[tuple[Commit, Blocks]] = ()) -> None:
+        self._parts = [(commit, blocks), *others]
+        self.commit = self._parts[-1][0]
         self.bytes = 0
-        self._blocks = blocks
-        self._sorted = commit.snapshot
+        self._sorted = commit.snapshot and len(self._parts) == 1
         self._last: tuple[bytes, bytes] = (b"", b"")
 
     def __iter__(self) -> Iterator[bytes]:
-        records = offset = checksum = 0
+        offset = checksum = marker_at = 0
         chunk: list[bytes] = []
         size = 0
-        for kind, count, body in self._bodies():
-            record = frame(_BLOCK, _VERSION, _encode((kind, body)))
-            records += count
-            offset += len(record)
-            checksum = _add(record, checksum)
-            chunk.append(record)
-            size += len(record)
-            if size >= _CHUNK_BYTES:
-                yield b"".join(chunk)
-                chunk, size = [], 0
-        self.commit = attrs.evolve(self.commit, records=records)
-        marker = encode_commit(self.commit)
-        tail = _TAIL.pack(offset, _add(marker, checksum), _SORTED if self._sorted else 0)
-        end = b"".join((*chunk, marker, frame(_END, _VERSION, tail)))
-        self.bytes = offset + len(end) - size
-        yield end
+        for commit, blocks in self._parts:
+            records = 0
+            for kind, count, body in self._bodies(blocks):
+                record = frame(_BLOCK, _VERSION, _encode((kind, body)))
+                records += count
+                offset += len(record)
+                checksum = _add(record, checksum)
+                chunk.append(record)
+                size += len(record)
+                if size >= _CHUNK_BYTES:
+                    yield b"".join(chunk)
+                    chunk, size = [], 0
+            self.commit = attrs.evolve(commit, records=records)
+            marker = encode_commit(self.commit)
+            checksum = _add(marker, checksum)
+            chunk.append(marker)
+            marker_at = offset
+            offset += len(marker)
+            size += len(marker)
+        tail = _TAIL.pack(marker_at, checksum, _SORTED if self._sorted else 0)
+        chunk.append(frame(_END, _VERSION if len(self._parts) == 1 else _SEVERAL, tail))
+        self.bytes = offset + _TAIL_BYTES
+        yield b"".join(chunk)
 
-    def _bodies(self) -> Iterator[tuple[int, int, object]]:
+    def _bodies(self, blocks: Blocks) -> Iterator[tuple[int, int, object]]:
         """Yield kind, number of records and body of each block."""
-        for block in self._blocks:
+        for block in blocks:
             self._sorted = self._sorted and self._follows(block)
             yield from encode_block(block)
 
@@ -115,6 +128,31 @@ class Segment:
         return True
 
 
+@attrs.frozen
+class SegmentCommit:
+    """A commit in a segment.
+
+    Attributes:
+        commit: Its marker.
+        is_last: True if no other commit follows in the segment.
+    """
+
+    commit: Commit
+    is_last: bool
+    _segment: SegmentFile
+    _start: int
+    _end: int
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the content. The whole file is checked before the first block.
+
+        Raises:
+            CorruptionError: The file is damaged.
+            ChangelogError: The disk fails.
+        """
+        return self._segment.blocks(self._start, self._end)
+
+
 class SegmentFile:
     """A segment that is read.
 
@@ -125,10 +163,11 @@ class SegmentFile:
     def __init__(self, file: ReadableFile) -> None:
         self._file = file
         self._where = str(file.path)
-        self._end: tuple[int, int, int] | None = None
+        self._end: tuple[int, int, int, int] | None = None
+        self._is_checked = False
 
     def commit(self) -> Commit | None:
-        """Return the commit marker, or ``None`` if the file is torn.
+        """Return the last commit marker, or ``None`` if the file is torn.
 
         Raises:
             CorruptionError: The end, or the marker, is damaged.
@@ -137,21 +176,47 @@ class SegmentFile:
         self._end = end = self._read_end()
         return None if end is None else decode_commit(self._frame(COMMIT, end[0]), self._where)
 
-    def blocks(self) -> Iterator[Block]:
+    def commits(self) -> Iterator[SegmentCommit]:
+        """Yield the commits in order; `commit` has to be called first. Their blocks are not read.
+
+        Raises:
+            CorruptionError: A frame or marker is damaged.
+            ChangelogError: The disk fails.
+        """
+        last, _, _, version = self._ended()
+        start, offset = 0, 0 if version == _SEVERAL else last
+        while offset < last:
+            head = self._file.read(offset, FRAME_OVERHEAD)
+            if head[:4] == COMMIT:
+                yield SegmentCommit(decode_commit(self._frame(COMMIT, offset), self._where), False, self, start, offset)
+                start = offset + FRAME_OVERHEAD + frame_length(head)
+            elif head[:4] != _BLOCK:
+                raise CorruptionError("expected a block or a commit marker", where=self._where, offset=offset)
+            offset += FRAME_OVERHEAD + frame_length(head)
+        if offset != last:
+            raise CorruptionError("the end does not point to a commit marker", where=self._where, offset=last)
+        yield SegmentCommit(decode_commit(self._frame(COMMIT, last), self._where), True, self, start, last)
+
+    def blocks(self, start: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yield the content; `commit` has to be called first. The whole file is checked before the first block.
+
+        Args:
+            start: Offset of the first block.
+            end: Offset of the marker after the last one; that of the last marker if ``None``.
 
         Raises:
             CorruptionError: The file is damaged.
             ChangelogError: The disk fails.
         """
-        assert self._end is not None, "commit was not called, or the segment is torn"
-        marker, expected, _ = self._end
-        checksum = 0
-        for _, record in self._frames(marker):
-            checksum = _add(record, checksum)
-        if _add(self._frame(COMMIT, marker), checksum) != expected:
-            raise CorruptionError("blocks are missing or out of order", where=self._where, offset=0)
-        for offset, record in self._frames(marker):
+        last, expected, _, version = self._ended()
+        if not self._is_checked:
+            checksum = 0
+            for _, record in self._frames(0, last, several=version == _SEVERAL):
+                checksum = _add(record, checksum)
+            if _add(self._frame(COMMIT, last), checksum) != expected:
+                raise CorruptionError("blocks are missing or out of order", where=self._where, offset=0)
+            self._is_checked = True
+        for offset, record in self._frames(start, last if end is None else end):
             yield self._block(record, offset)
 
     def is_sorted(self) -> bool:
@@ -166,12 +231,16 @@ class SegmentFile:
             raise CorruptionError(f"a block is malformed: {error}", where=self._where, offset=offset) from error
         return decode_block(kind, body, where)
 
-    def _read_end(self) -> tuple[int, int, int] | None:
-        """Return offset of the marker, checksum and flags; ``None`` if the file is torn."""
+    def _ended(self) -> tuple[int, int, int, int]:
+        assert self._end is not None, "commit was not called, or the segment is torn"
+        return self._end
+
+    def _read_end(self) -> tuple[int, int, int, int] | None:
+        """Return offset of the last marker, checksum, flags and version; ``None`` if the file is torn."""
         at = max(self._file.size - _TAIL_BYTES, 0)
         tail = self._file.read(at, _TAIL_BYTES)
         try:
-            payload = self._checked(_END, tail, at)
+            version, payload = unframe(_END, tail, where=self._where, offset=at, newest=_SEVERAL)
         except CorruptionError:
             if not any(tail) or self._is_cut():
                 return None
@@ -179,7 +248,7 @@ class SegmentFile:
         offset, checksum, flags = _TAIL.unpack(payload)
         if offset + FRAME_OVERHEAD > at:
             raise CorruptionError("the end does not point to a commit marker", where=self._where, offset=at)
-        return offset, checksum, flags
+        return offset, checksum, flags, version
 
     def _is_cut(self) -> bool:
         """Return true if the file ends within a frame, or before an expected one.
@@ -193,11 +262,12 @@ class SegmentFile:
             offset += len(record)
         return True
 
-    def _frames(self, end: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the blocks, each with its offset; ``end`` is that of the marker."""
-        offset = 0
+    def _frames(self, start: int, end: int, *, several: bool = False) -> Iterator[tuple[int, bytes]]:
+        """Yield the blocks from ``start`` to ``end``, each with its offset; with ``several`` also the markers."""
+        offset = start
         while offset < end:
-            record = self._frame(_BLOCK, offset)
+            is_marker = several and self._file.read(offset, 4) == COMMIT
+            record = self._frame(COMMIT if is_marker else _BLOCK, offset)
             yield offset, record
             offset += len(record)
 

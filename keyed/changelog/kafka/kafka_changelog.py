@@ -40,6 +40,10 @@ def _retention(value: Duration) -> int:
     return milliseconds_of(value, "KafkaChangelog(tombstone_retention)")
 
 
+def _interval(value: Duration) -> int:
+    return milliseconds_of(value, "KafkaChangelog(export_interval)")
+
+
 def _timeout(value: Duration) -> int:
     return milliseconds_of(value, "KafkaChangelog(timeout)", least=1)
 
@@ -123,7 +127,8 @@ def _names(settings: tuple[tuple[str, Any], ...]) -> str:
 class KafkaChangelog:
     """A changelog in Kafka: a compacted topic with a partition for each key group, and one more for positions.
 
-    The topic is created when a query starts, or checked if it exists. Every commit is a transaction.
+    The topic is created when a query starts, or checked if it exists. Every commit is a transaction, or several with
+    ``export_interval``.
 
     Args:
         topic: The topic; one for each operator.
@@ -133,6 +138,9 @@ class KafkaChangelog:
             `int` milliseconds or `timedelta` (``min.compaction.lag.ms``).
         tombstone_retention: Time for which removals are kept after compaction, which has to be longer than it takes to
             read a partition: `int` milliseconds or `timedelta` (``delete.retention.ms``).
+        export_interval: Commits of a key group are exported together, as one transaction, when the oldest is as old:
+            `int` milliseconds or `timedelta` of processing time; at most 64 commits. 0 exports each commit. Readers lag
+            by as much.
         topic_settings: Other settings of the topic, such as ``{"min.insync.replicas": 2}``.
         settings: Settings of the client, which is librdkafka, such as ``{"security.protocol": "SASL_SSL"}``. They are
             sent to the query's workers. keyed sets the ones that transactions depend on, and refuses them here.
@@ -147,6 +155,7 @@ class KafkaChangelog:
     replication_factor: int | None = attrs.field(default=None, kw_only=True)
     compaction_lag: int = attrs.field(default=_HOUR_MS, converter=_lag, kw_only=True)
     tombstone_retention: int = attrs.field(default=24 * _HOUR_MS, converter=_retention, kw_only=True)
+    export_interval: int = attrs.field(default=0, converter=_interval, kw_only=True, eq=False)
     topic_settings: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_pairs, kw_only=True)
     settings: tuple[tuple[str, Any], ...] = attrs.field(default=(), converter=_pairs, kw_only=True, repr=_names)
     timeout: int = attrs.field(default=60_000, converter=_timeout, kw_only=True)

@@ -1,4 +1,4 @@
-"""Writes a key group's log: one transaction for each commit, with a producer that stays open.
+"""Writes a key group's log: one transaction for each export of one or more commits, with a producer that stays open.
 
 The transactional id consists of the log and the group: taking it over fences earlier writers, and aborts their open
 transactions. Only then is the end of the log read, so no other record can come before the appended ones. After any
@@ -7,7 +7,7 @@ error the producer is closed; the next append takes the id again and reads the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
@@ -16,7 +16,7 @@ from keyed.changelog.kafka.kafka_reader import KafkaReader, newest_marker
 from keyed.changelog.kafka.kafka_records import COMMIT, RecordKeys, entry_headers, marker_headers
 from keyed.changelog.kafka.topic import read_header
 from keyed.changelog.kafka.transactions import Transactions
-from keyed.changelog.model import Blocks, Commit, LogHeader, why_not_next
+from keyed.changelog.model import Blocks, Commit, LogHeader, refusal_of
 from keyed.changelog.records import encode_commit
 from keyed.content.blocks import Block
 from keyed.content.table_entries import TableEntries, entries_of, tables_of
@@ -53,15 +53,25 @@ class KafkaWriter:
 
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
         """See `ChangelogWriter.append`."""
+        return self.append_all([(commit, blocks)])
+
+    def append_all(self, commits: Sequence[tuple[Commit, Blocks]]) -> Commit:
+        """See `GroupingWriter.append_all`."""
         transactions, last = self._open(), self._last
-        commit = attrs.evolve(commit, log_id=commit.log_id or self._header.log_id, group=self._partition.number)
-        if last is not None and commit.sequence <= last.sequence:
-            return self._existing(commit, last)
-        reason = self._refusal_reason(commit, last)
+        number = self._partition.number
+        new = [
+            (attrs.evolve(commit, log_id=commit.log_id or self._header.log_id, group=number), blocks)
+            for commit, blocks in commits
+        ]
+        while new and last is not None and new[0][0].sequence <= last.sequence:
+            existing = self._existing(new.pop(0)[0], last)
+        if not new:
+            return existing
+        reason = self._refusal_reason(new, last)
         if reason is not None:
             raise ChangelogDiverged(f"{self._where}: {reason}; give changelog= an empty topic")
         try:
-            return self._append(transactions, commit, blocks)
+            return self._append(transactions, new)
         except BaseException:
             self.close()
             raise
@@ -100,11 +110,13 @@ class KafkaWriter:
                 "recreated. Start the query again, with an empty topic"
             )
 
-    def _refusal_reason(self, commit: Commit, last: Commit | None) -> str | None:
-        """Return the reason why a commit does not belong to this log, or does not follow its last one."""
-        if commit.log_id != self._header.log_id:
-            return f"this is changelog {self._header.log_id}, and the commit belongs to {commit.log_id}, which is gone"
-        return why_not_next(commit, last)
+    def _refusal_reason(self, commits: Sequence[tuple[Commit, Blocks]], last: Commit | None) -> str | None:
+        """Return the reason why commits do not belong to this log, or do not follow its last one."""
+        for commit, _ in commits:
+            if commit.log_id != self._header.log_id:
+                ours = self._header.log_id
+                return f"this is changelog {ours}, and the commit belongs to {commit.log_id}, which is gone"
+        return refusal_of(commits, last)
 
     def _existing(self, commit: Commit, last: Commit) -> Commit:
         """Return the existing commit of the same sequence."""
@@ -127,15 +139,18 @@ class KafkaWriter:
             )
         return found
 
-    def _append(self, transactions: Transactions, commit: Commit, blocks: Blocks) -> Commit:
-        tables = tables_of(commit.states, self._where)
+    def _append(self, transactions: Transactions, commits: Sequence[tuple[Commit, Blocks]]) -> Commit:
         transactions.begin()
-        headers = entry_headers(commit)
-        count = sum(transactions.send(self._partition, self._records(block, tables), headers) for block in blocks)
-        commit = attrs.evolve(commit, records=count)
-        base = commit.sequence if commit.snapshot or self._last is None else self._base
-        transactions.send(self._partition, [(COMMIT, encode_commit(commit))], marker_headers(commit, base))
-        # The marker was sent last, so its offset is where the log now ends.
+        base, last = self._base, self._last
+        for commit, blocks in commits:
+            tables = tables_of(commit.states, self._where)
+            headers = entry_headers(commit)
+            count = sum(transactions.send(self._partition, self._records(block, tables), headers) for block in blocks)
+            if commit.snapshot or last is None:
+                base = commit.sequence
+            last = attrs.evolve(commit, records=count)
+            transactions.send(self._partition, [(COMMIT, encode_commit(last))], marker_headers(last, base))
+        # The last marker was sent last, so its offset is where the log now ends.
         end = transactions.deliver() + 1
         if end <= self._end:
             raise ChangelogDiverged(
@@ -143,8 +158,9 @@ class KafkaWriter:
                 "recreated, or records were lost; nothing was committed. Give changelog= an empty topic"
             )
         transactions.commit()
-        self._last, self._base, self._end = commit, base, end
-        return commit
+        assert last is not None
+        self._last, self._base, self._end = last, base, end
+        return last
 
     def _records(self, block: Block, tables: Mapping[int, TableEntries]) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield the records of a block: keys and values."""

@@ -94,6 +94,10 @@ def _history(value: int | None) -> int | None:
     return value
 
 
+def _interval(value: Duration) -> int:
+    return milliseconds_of(value, "ObjectStoreChangelog(export_interval)")
+
+
 def _kept_name(name: str) -> str:
     if not _KEPT.fullmatch(name):
         raise ChangelogError(f"name={name!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _, - and, within, .")
@@ -104,9 +108,10 @@ def _kept_name(name: str) -> str:
 class ObjectStoreChangelog:
     """A changelog in an object store: S3 and stores with its protocol, Google Cloud Storage, Azure Blob Storage.
 
-    Each commit of a key group is an object, which is put only if no object of its name exists. The store therefore has
-    to support conditional puts (``If-None-Match: *``), as these three do. Old commits are folded into an object that
-    holds the whole state: as the log grows, in a background thread, and by `compact`.
+    Each commit of a key group is an object, or several with ``export_interval``. An object is put only if none of its
+    name exists. The store therefore has to support conditional puts (``If-None-Match: *``), as these three do. Old
+    commits are folded into an object that holds the whole state: as the log grows, in a background thread, and by
+    `compact`.
 
     Args:
         url: ``s3://BUCKET/PREFIX``, ``gs://BUCKET/PREFIX`` or ``az://CONTAINER/PREFIX``. The prefix belongs to one
@@ -119,6 +124,9 @@ class ObjectStoreChangelog:
         history_bytes: If the commits of a key group have more bytes than this, compaction keeps only the newest half of
             this number, whatever their age; ``None`` for no limit.
         auto_compact: Writers compact as the log grows, in a background thread. If false, run `compact`.
+        export_interval: Commits of a key group are exported together, as one object, when the oldest is as old: `int`
+            milliseconds or `timedelta` of processing time; at most 64 commits. 0 exports each commit. Readers lag by as
+            much.
         timeout: Time for which a request is retried, if the store throttles or does not answer, before it fails: `int`
             milliseconds or `timedelta`.
 
@@ -131,6 +139,7 @@ class ObjectStoreChangelog:
     compaction_lag: int = attrs.field(default=_HOUR_MS, converter=_lag, kw_only=True)
     history_bytes: int | None = attrs.field(default=None, converter=_history, kw_only=True)
     auto_compact: bool = attrs.field(default=True, kw_only=True)
+    export_interval: int = attrs.field(default=0, converter=_interval, kw_only=True, eq=False)
     timeout: int = attrs.field(default=60_000, converter=_timeout, kw_only=True)
 
     def __str__(self) -> str:

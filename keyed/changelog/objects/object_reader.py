@@ -37,4 +37,10 @@ class ObjectReader(DirectoryReader):
         listed, self._listed = self._listed, None
         if listed is not None and listed[0] <= after and self._newest is not None and until <= self._newest.sequence:
             return listed[1]
-        return self._group.listing(after if until > after else 0)
+        if not 0 < after < until:
+            return self._group.listing()
+        listing = self._group.listing(after)
+        # The next commit may be in an object with earlier ones, whose name is before those that were listed.
+        ends = self._newest is not None and self._newest.sequence == after
+        first = next(iter(listing.segments), 0)
+        return listing if first == after + 1 or (ends and not first) else self._group.listing()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -11,7 +11,7 @@ from keyed.background import Status
 from keyed.changelog.directory.compaction import BackgroundCompaction
 from keyed.changelog.directory.group_folder import Listing
 from keyed.changelog.directory.segment_file import Segment
-from keyed.changelog.model import Blocks, Commit, why_not_next
+from keyed.changelog.model import Blocks, Commit, refusal_of
 from keyed.changelog.objects.object_group import ObjectGroup
 from keyed.errors import ChangelogDiverged
 
@@ -62,19 +62,27 @@ class ObjectWriter:
         return self._last
 
     def append(self, commit: Commit, blocks: Blocks) -> Commit:
+        return self.append_all([(commit, blocks)])
+
+    def append_all(self, commits: Sequence[tuple[Commit, Blocks]]) -> Commit:
+        """See `keyed.changelog.model.GroupingWriter.append_all`."""
         group = self._group
-        commit = attrs.evolve(commit, log_id=group.log_id, group=group.group)
-        if why_not_next(commit, self._last) is not None:
+        new = [(attrs.evolve(commit, log_id=group.log_id, group=group.group), blocks) for commit, blocks in commits]
+        last = new[-1][0]
+        if refusal_of(new, self._last) is not None:
             # Another writer may have continued in the meantime.
             self._look()
-            if self._last is not None and commit.sequence <= self._last.sequence:
-                return group.existing(self._listing, commit, self._last)
-            if (reason := why_not_next(commit, self._last)) is not None:
+            while new and self._last is not None and new[0][0].sequence <= self._last.sequence:
+                existing = group.existing(self._listing, new.pop(0)[0], self._last)
+            if not new:
+                return existing
+            if (reason := refusal_of(new, self._last)) is not None:
                 raise ChangelogDiverged(
                     f"{group.path}: {reason}; give changelog= an empty prefix, which starts with a snapshot"
                 )
-        path = group.segment(commit.sequence)
-        segment = Segment(commit, blocks)
+        (first, blocks), *others = new
+        path = group.segment(first.sequence)
+        segment = Segment(first, blocks, others)
         published = group.publish(path, segment)
         if published and self._compaction is not None:
             self._compaction.grown(segment.bytes)
@@ -84,7 +92,7 @@ class ObjectWriter:
         # Another writer was faster; or it is so far ahead that this sequence was compacted, which freed its name; or
         # this is the first commit, without a predecessor to compare; or the answer to the put was lost.
         self._look()
-        return group.existing(self._listing, commit, self._last)
+        return group.existing(self._listing, last, self._last)
 
     @property
     def status(self) -> Status:

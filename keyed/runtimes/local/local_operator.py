@@ -11,6 +11,8 @@ from typing import Any
 
 import attrs
 
+from keyed.changelog.model import export_interval
+from keyed.changelog.position_bundles import put_positions
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.durations import MIN_TIMESTAMP
@@ -98,7 +100,10 @@ class LocalOperator:
                     check_changelog(writer, meta, where)
             self.groups.append(KeyGroup(self.spec, index, log, Replica(store), writer))
             self._closing.callback(self.groups[-1].close)
-        self._exported = 0
+        #: Number of batches whose positions are logged.
+        self.logged = 0
+        #: Number of batches after which the changelog was flushed.
+        self.flushed = -1
         self._initial: list[Callable[[], Iterable[InitialEntry]] | None] = [None] * self.spec.parallelism
         self._has_run = False
         self.metrics: dict[str, int] = {}
@@ -146,12 +151,20 @@ class LocalOperator:
         if given is not None:
             self._initial = [*by_group(given, spec.function, spec.keys, spec.name, spec.parallelism)]
 
-    def export_position(self, batches: int, position: bytes) -> None:
-        """Log the position of the query after a number of batches, before the last of them is exported."""
+    def export_positions(self, positions: Sequence[tuple[int, bytes]]) -> None:
+        """Log positions of the query, each after a number of batches, before these batches are exported."""
         changelog = self.stage.changelog
-        if changelog is not None and batches > self._exported:
-            changelog.put_position(batches, position)
-            self._exported = batches
+        new = [each for each in positions if each[0] > self.logged]
+        if changelog is not None and new:
+            put_positions(changelog, new)
+            self.logged = new[-1][0]
+
+    def is_export_due(self, processing_time: int) -> bool:
+        """Return true if a batch at a time exports the batches before it."""
+        if not export_interval(self.stage.changelog):
+            return True
+        starts_run = not self._has_run
+        return any(group.is_export_due(processing_time, starts_run=starts_run) for group in self.groups)
 
     def is_due(self, processing_time: int) -> bool:
         """Return true if there is work without rows: a processing-time timer is due."""
@@ -161,11 +174,12 @@ class LocalOperator:
         """Return the counters after the last batch, also of an earlier run, summed over the key groups."""
         return self.metrics or _summed(group.counters() for group in self.groups)
 
-    def flush(self) -> None:
-        """Export the last batch."""
-        if self.stage.changelog is not None:
+    def flush(self, batches: int) -> None:
+        """Export the last one of a number of batches, and those that wait for their export."""
+        if self.stage.changelog is not None and self.flushed != batches:
             for group in self.groups:
                 group.flush()
+        self.flushed = batches
 
     def rows_after(self, number: int, output: Port, emitted: Emitted | EmittedTables) -> SourceRows:
         """Return an output of an upstream stage as the rows of an input: tuples and dictionaries become rows.

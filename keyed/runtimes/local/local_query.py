@@ -19,10 +19,12 @@ import attrs
 
 from keyed.background import Status
 from keyed.chaining import lines
-from keyed.changelog.model import batch_id
+from keyed.changelog.model import batch_id, export_interval
+from keyed.changelog.position_bundles import encode_bundle
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.engine.channels import Upstream
 from keyed.engine.loader import Loader
+from keyed.engine.meta import MOST_COMMITS
 from keyed.engine.output_copies import OutputCopies
 from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed
 from keyed.graph import BoundOutput, Port, Source, Stage
@@ -30,6 +32,7 @@ from keyed.ids import random_id
 from keyed.options import Options
 from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
+from keyed.recovery.local_checkpoint import WAITING_POSITIONS, waiting_positions
 from keyed.results import Progress, Restored, RunResult, log_restore, shown_query, with_statuses
 from keyed.runtimes.collected import tabled
 from keyed.runtimes.garbage import Collector
@@ -363,7 +366,7 @@ class LocalQuery(Shown):
         while not self._stopping.is_set() and (arrived := self._next(source)) is not None:
             if arrived.waits and not any(operator.is_due(self._now()) for operator in operators):
                 # The last batch can no longer be undone.
-                self._export(commits, operators, position)
+                self._export(commits, operators, position, ends=False)
                 collector.collect()
                 continue
             if position.ended:
@@ -378,7 +381,7 @@ class LocalQuery(Shown):
             collector.collect()
         if self._drain and not position.ended and not self._stopping.is_set():
             self._batch(commits, operators, position, Arrivals(), self._now(), end=True)
-        self._export(commits, operators, position)
+        self._export(commits, operators, position, ends=True)
         sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
         ran = range(before, position.batches)
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
@@ -401,13 +404,24 @@ class LocalQuery(Shown):
         begun = decode_begun(record, f"checkpoint {self._checkpoint}, record 'begun'")
         return begun if begun.batch == position.batches else None
 
-    def _export(self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> None:
-        """Export the last batch now, because there may be no next batch to do it."""
-        if self._exported != position.batches:
-            _export_position(commits, operators, position)
-            for operator in operators:
-                operator.flush()
-            self._exported = position.batches
+    def _export(
+        self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition, *, ends: bool
+    ) -> None:
+        """Export the last batch now, because there may be no next batch to do it.
+
+        Args:
+            commits: The committed state.
+            operators: The operators.
+            position: The position after the batch.
+            ends: Also export what is not due yet.
+        """
+        if self._exported == position.batches:
+            return
+        due = [each for each in operators if ends or each.is_export_due(self._now())]
+        _export_positions(commits, due, position)
+        for operator in due:
+            operator.flush(position.batches)
+        self._exported = min(operator.flushed for operator in operators)
 
     def _limit(self, source: Source) -> Limit | None:
         """Return the limit of timestamps; ``None`` if the user gave the clock."""
@@ -446,7 +460,7 @@ class LocalQuery(Shown):
                 commits.commit()
             if self._recorder is not None:
                 self._record(self._recorder, arrived, position.batches)
-            _export_position(commits, operators, position)
+            positions = _export_positions(commits, [each for each in operators if each.is_export_due(now)], position)
             emitted: Outputs = {}
             outbox: dict[BoundOutput, list[Record]] = {}
             reached: dict[str, Upstream] = {}
@@ -484,6 +498,11 @@ class LocalQuery(Shown):
             for (name, side), found in emitted.items():
                 if side is not None and found.values:
                     self._warnings.emitted(name, [side])
+            waits = any(export_interval(operator.stage.changelog) for operator in operators)
+            if waits or positions[:-1]:
+                logged = [operator.logged for operator in operators if operator.stage.changelog is not None]
+                waiting = [each for each in positions if each[0] > min(logged, default=0)][1 - MOST_COMMITS :]
+                commits.write(WAITING_POSITIONS, encode_bundle(waiting if waits else []))
             position.batches += 1
             position.rows += arrived.read[0]
             position.ended = position.ended or end
@@ -623,12 +642,17 @@ def _table_writer(sink: TableSink, queries: list[str]) -> TableWriter:
     raise TypeError(f"{sink!r} has no writer")
 
 
-def _export_position(commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition) -> None:
-    """Log the position after the last batch from the checkpoint."""
+def _export_positions(
+    commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition
+) -> list[tuple[int, bytes]]:
+    """Log the positions after the last batches of operators from the checkpoint. Returns those that may be unlogged."""
     record = commits.read("run")
-    if record is not None:
-        for operator in operators:
-            operator.export_position(position.batches, record)
+    if record is None:
+        return []
+    positions = [*waiting_positions(commits), (position.batches, record)]
+    for operator in operators:
+        operator.export_positions(positions)
+    return positions
 
 
 def _check_types(last: Stage, outputs: tuple[BoundOutput, ...]) -> None:

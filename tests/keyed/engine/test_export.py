@@ -14,6 +14,7 @@ from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.engine import key_group as group
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
+from keyed.engine.meta import MOST_COMMITS
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogDiverged, ChangelogError
 from keyed.operators import OperatorSpec
@@ -27,17 +28,17 @@ WHERE = f"operator '{OPERATOR}', key group 0"
 class Subject:
     """A key group of `Work`, its commits and its changelog."""
 
-    def __init__(self, staging: DirectoryChangelog | None = None) -> None:
+    def __init__(self, staging: DirectoryChangelog | None = None, changelog: Any = None) -> None:
         self.commits = MemoryCommitStore()
         self.stages = staging is not None
-        self.changelog: Any = staging or MemoryChangelog()
+        self.changelog: Any = staging or changelog or MemoryChangelog()
         self.changelog.prepare(OPERATOR, 1)
         self.number = 0
         self.start()
 
     def start(self, *, exports: bool = True) -> None:
         """Go on in another process, so to say, whose local store is empty."""
-        spec = OperatorSpec(OPERATOR, Work(), True, None, "arrival", 1)
+        spec = OperatorSpec(OPERATOR, Work(), True, None, "arrival", 1, changelog=self.changelog)
         self.log = self.commits.group_log(OPERATOR, 0)
         writer = self.changelog.writer(0) if exports else None
         self.group = KeyGroup(spec, 0, self.log, Replica(MemoryStore()), writer, stages=self.stages)
@@ -345,3 +346,97 @@ def test_the_first_batch_is_not_staged_and_a_changelog_that_does_not_stage_gets_
     plain.stages = True
     plain.start()
     assert [plain.run(("a", "value", b"1")).staged for _ in range(3)] == ["", "", ""]
+
+
+def shown(subject: Subject) -> list[Any]:
+    """The commits of a changelog, without what differs from run to run."""
+    return [
+        attrs.evolve(commit, log_id="", attempt="", previous="", source_log="", counters={}, snapshot=False)
+        for commit, _ in subject.changelog.reader(0).commits()
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_an_export_interval_the_changelog_holds_the_same_in_fewer_files(tmp_path, seed):
+    random = Random(seed)
+    interval = random.choice([20, 50, 200, 10_000])
+    folder = tmp_path / "log"
+    each = Subject()
+    together = Subject(changelog=DirectoryChangelog(folder, auto_compact=False, export_interval=interval))
+    begun = False
+    for _ in range(100):
+        if random.random() < 0.05:
+            # It was killed.
+            together.start()
+            begun = True
+        if random.random() < 0.02:
+            for one in (each, together):
+                one.group.flush()
+        elements = [random_element(random) for _ in range(random.randrange(4))]
+        commit = random.random() < 0.8
+        for one in (each, together):
+            one.run(*elements, commit=commit, starts_run=begun and one is together, watermark=one.number // 2)
+        begun = begun and not commit
+        assert together.sequences() == each.sequences()[: len(together.sequences())]
+    for one in (each, together):
+        one.start()
+        one.group.flush()
+    assert shown(together) == shown(each)
+    for sequence in each.sequences():
+        assert together.exported(sequence) == each.exported(sequence)
+    assert together.exported() == together.entries() == each.entries()
+    assert len(list(folder.glob("groups/*/*.segment"))) < len(each.sequences()) * (0.6 if interval > 20 else 1)
+    together.changelog.compact()
+    assert together.exported() == each.entries()
+
+
+def test_commits_wait_for_their_export_no_longer_than_the_interval(tmp_path):
+    folder = tmp_path / "log"
+    subject = Subject(changelog=DirectoryChangelog(folder, export_interval=50))
+    results = []
+    for number in range(1, 31):
+        subject.run((f"k{number}", "value", b"x"))
+        results.append(subject.sequences())
+    # Batches run every 10 ms. The first export is that of the first commit.
+    assert results[1] == [1]
+    assert [len(found) for found in results] == [0, *(1 + 5 * ((number - 2) // 5) for number in range(2, 31))]
+    assert len(list(folder.glob("groups/*/*.segment"))) == 6
+    # When a query starts, it is not known how long they have waited for it.
+    subject.start()
+    assert subject.run(starts_run=True).export_at == 310 + 50
+    assert subject.sequences() == list(range(1, 31))
+
+
+def test_at_most_so_many_commits_wait(tmp_path):
+    subject = Subject(changelog=DirectoryChangelog(tmp_path / "log", export_interval=10**9))
+    for _ in range(200):
+        subject.set("a", b"x" * 10_000)
+        meta = subject.group.committed()[0]
+        assert meta is not None
+        assert len(meta.waiting) < MOST_COMMITS
+    assert subject.sequences() == list(range(1, 2 + 3 * MOST_COMMITS))
+    subject.group.flush()
+    assert subject.exported() == subject.entries()
+
+
+def test_waiting_commits_are_refused_on_another_branch(tmp_path):
+    subject = Subject(changelog=DirectoryChangelog(tmp_path / "log", export_interval=1_000))
+    for number in range(5):
+        subject.set("a", b"%d" % number)
+    before = subject.commits.snapshot()
+    subject.set("b", b"1")
+    subject.group.flush()
+    subject.commits.restore(before)
+    subject.start()
+    with pytest.raises(ChangelogDiverged, match="continues to batch 5, the checkpoint ends with 4"):
+        subject.run(starts_run=True)
+    # Batches without it.
+    other = Subject(changelog=DirectoryChangelog(tmp_path / "other", export_interval=1_000))
+    for number in range(5):
+        other.set("a", b"%d" % number)
+    assert other.sequences() == [1]
+    other.start(exports=False)
+    other.set("a", b"none")
+    other.start()
+    with pytest.raises(ChangelogDiverged, match="ends with batch 0, the checkpoint with 5: batches were run without"):
+        other.run(starts_run=True)

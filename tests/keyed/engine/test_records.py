@@ -12,7 +12,7 @@ from keyed.changelog.model import Channel
 from keyed.codec.frames import frame
 from keyed.content.blocks import Change
 from keyed.content.delta import Delta, deltas
-from keyed.engine.meta import GroupMeta, decode_meta, encode_meta
+from keyed.engine.meta import GroupMeta, WaitingCommit, decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.errors import CorruptionError
 from tests.keyed.codec.support import PICKLES
@@ -33,7 +33,30 @@ META = GroupMeta("log", "op", 1, 2, 7, "me", 3, 4, "me", 500, -5, 9, True, {"n":
 WITH_HASH = attrs.evolve(META, previous="you", commit_rows=2, hash="00")
 WITH_KEYS = attrs.evolve(WITH_HASH, key_columns=["k"], key_type="str")
 WITH_CHANNELS = attrs.evolve(WITH_KEYS, channels=[Channel(0, "", -5), Channel(1, "3", 8, 40)])
-META_RECORD = encode_meta(WITH_CHANNELS)
+WITH_WAITING = attrs.evolve(
+    WITH_CHANNELS,
+    commit_records=2,
+    exported=5,
+    waiting=[
+        WaitingCommit(
+            sequence=6,
+            attempt="you",
+            previous="they",
+            skipped=0,
+            rows=1,
+            records=3,
+            entries=2,
+            hash="01",
+            watermark=-7,
+            processing_time=8,
+            counters=[1, 3],
+            states=None,
+            key_type="str",
+            channels=[Channel(0, "", -7)],
+        )
+    ],
+)
+META_RECORD = encode_meta(WITH_WAITING)
 GOLDEN_ROW = (
     "4b534547000100000000000000000035c4572ff19507c3a26d65a368696d9292029391c404016f6c649091c4046c69766592"
     "019392c402016bc402056b92c40173c4017492c40176c0"
@@ -72,7 +95,7 @@ META_WITHOUT_SKIPPED = (
     "73a3796f75af70726f63657373696e675f74696d6509a673746174657381a16e82a2696401a6736368656d6180a977617465"
     "726d61726bfb"
 )
-GOLDEN_META = (
+META_WITHOUT_WAITING = (
     "4b4d4554000100000000000000000159f36542c7de0016a7617474656d7074a26d65a86368616e6e656c739284a5696e7075"
     "7400a9706172746974696f6ea0a973696c656e745f6d7300a977617465726d61726bfb84a5696e70757401a9706172746974"
     "696f6ea133a973696c656e745f6d7328a977617465726d61726b08a6636f6d6d697407ab636f6d6d69745f726f777302a863"
@@ -81,6 +104,20 @@ GOLDEN_META = (
     "746573cd01f4a66c6f675f6964a36c6f67a86f70657261746f72a26f70ab706172616c6c656c69736d02a870726576696f75"
     "73a3796f75af70726f63657373696e675f74696d6509a7736b697070656400a673746174657381a16e82a2696401a6736368"
     "656d6180a977617465726d61726bfb"
+)
+GOLDEN_META = (
+    "4b4d455400010000000000000000023af28f85a3de0019a7617474656d7074a26d65a86368616e6e656c739284a5696e7075"
+    "7400a9706172746974696f6ea0a973696c656e745f6d7300a977617465726d61726bfb84a5696e70757401a9706172746974"
+    "696f6ea133a973696c656e745f6d7328a977617465726d61726b08a6636f6d6d697407ae636f6d6d69745f7265636f726473"
+    "02ab636f6d6d69745f726f777302a8636f756e7465727381a4726f777303a5656e646564c3a86578706f7274656405a96669"
+    "7273745f726f7703a567726f757001a468617368a23030a468656164a26d65ab6b65795f636f6c756d6e7391a16ba86b6579"
+    "5f74797065a3737472a86c6173745f726f7704a96c6f675f6279746573cd01f4a66c6f675f6964a36c6f67a86f7065726174"
+    "6f72a26f70ab706172616c6c656c69736d02a870726576696f7573a3796f75af70726f63657373696e675f74696d6509a773"
+    "6b697070656400a673746174657381a16e82a2696401a6736368656d6180a777616974696e67918ea7617474656d7074a379"
+    "6f75a86368616e6e656c739184a5696e70757400a9706172746974696f6ea0a973696c656e745f6d7300a977617465726d61"
+    "726bf9a8636f756e74657273920103a7656e747269657302a468617368a23031a86b65795f74797065a3737472a870726576"
+    "696f7573a474686579af70726f63657373696e675f74696d6508a77265636f72647303a4726f777301a873657175656e6365"
+    "06a7736b697070656400a6737461746573c0a977617465726d61726bf9a977617465726d61726bfb"
 )
 
 
@@ -108,7 +145,8 @@ def test_the_layouts_are_what_they_were():
     # A change here needs a new version of the record, and a reader of the old one.
     assert ROW.hex() == GOLDEN_ROW
     assert META_RECORD.hex() == GOLDEN_META
-    assert decode_meta(META_RECORD, "here") == WITH_CHANNELS
+    assert decode_meta(META_RECORD, "here") == WITH_WAITING
+    assert decode_meta(bytes.fromhex(META_WITHOUT_WAITING), "here") == WITH_CHANNELS
     assert decode_meta(bytes.fromhex(META_WITHOUT_SKIPPED), "here") == WITH_CHANNELS
     assert decode_meta(bytes.fromhex(META_WITHOUT_CHANNELS), "here") == WITH_KEYS
     assert decode_meta(bytes.fromhex(META_WITHOUT_KEYS), "here") == WITH_HASH

@@ -121,12 +121,14 @@ class Life:
         folder: The job's folder.
         name: Name of the job.
         parallelism: Number of key groups.
+        export_interval: That of its changelogs, in rows.
     """
 
-    def __init__(self, folder: Path, name: str, parallelism: int = 2) -> None:
+    def __init__(self, folder: Path, name: str, parallelism: int = 2, export_interval: int = 0) -> None:
         self.folder = folder
         self.name = name
         self.parallelism = parallelism
+        self.export_interval = export_interval
 
     @property
     def number(self) -> int:
@@ -137,7 +139,8 @@ class Life:
     def changelog(self, operator: str, life: int) -> DirectoryChangelog:
         """The changelog of an operator in a life."""
         path = self.folder / f"life-{life:04d}" / operator
-        return DirectoryChangelog(path, compaction_lag=0, auto_compact=False)
+        interval = self.export_interval
+        return DirectoryChangelog(path, compaction_lag=0, auto_compact=False, export_interval=interval)
 
     def operators(self) -> list[str]:
         """Operators that the present life has changelogs of."""

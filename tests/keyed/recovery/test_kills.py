@@ -49,8 +49,8 @@ def undisturbed(tmp_path_factory) -> Undisturbed:
     return Undisturbed(tmp_path_factory.mktemp("undisturbed"))
 
 
-def work(folder: Path, name: str, compact_every: int, started) -> None:
-    life = Life(folder, name)
+def work(folder: Path, name: str, export_interval: int, compact_every: int, started) -> None:
+    life = Life(folder, name, export_interval=export_interval)
     started.set()
     jobs.run(life, drain=False, compact_every=compact_every)
 
@@ -58,7 +58,7 @@ def work(folder: Path, name: str, compact_every: int, started) -> None:
 def killed(life: Life, compact_every: int, seconds: float | None) -> bool:
     """Run a job in a process that is killed after so many seconds. Whether it was."""
     started = CONTEXT.Event()
-    process = CONTEXT.Process(target=work, args=(life.folder, life.name, compact_every, started))
+    process = CONTEXT.Process(target=work, args=(life.folder, life.name, life.export_interval, compact_every, started))
     process.start()
     assert started.wait(300)
     process.join(seconds)
@@ -81,7 +81,7 @@ def test_killed_jobs_end_as_undisturbed_ones(tmp_path, undisturbed, recovered_fr
     while kills < KILLS // 2:
         name = names[rounds % len(names)]
         expected, state, seconds = undisturbed.run(name)
-        life = Life(tmp_path / str(rounds), name)
+        life = Life(tmp_path / str(rounds), name, export_interval=random.choice([0, 400]))
         compact_every = random.choice([0, 1, 4])
         rounds += 1
         # Early in its life more often than late, so that a round takes several kills.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from keyed.changelog.model import Changelog, batch_id
+from keyed.changelog.position_bundles import all_positions
 from keyed.errors import CheckpointError, CorruptionError, HistoryCompacted
 from keyed.ids import random_id
 from keyed.recovery.cut import Cut
@@ -192,7 +193,7 @@ def _spark_id(folder: CheckpointFolder) -> str:
 
 
 def _position_of(changelog: Changelog, sequence: int) -> bytes | None:
-    number, record = next(changelog.positions(sequence - 1), (0, None))
+    number, record = next(all_positions(changelog, sequence - 1), (0, None))
     return record if number == sequence else None
 
 

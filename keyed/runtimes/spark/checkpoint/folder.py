@@ -18,6 +18,7 @@ would find another store under the same name. Over Spark Connect there is no suc
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -277,6 +278,21 @@ class CheckpointFolder:
                 f"{_VERSION!r}: leave spark.sql.streaming.offsetLog.formatVersion at 1"
             )
         return lines
+
+    def batch_time(self, batch: int) -> int | None:
+        """Return the processing time of a batch that was started, milliseconds; ``None`` if it is not recorded.
+
+        Raises:
+            CheckpointError: It cannot be read.
+        """
+        record = self.read(f"offsets/{batch}")
+        if record is None:
+            return None
+        try:
+            found = json.loads(record.split(b"\n")[1])["batchTimestampMs"]
+        except (ValueError, LookupError, TypeError):
+            return None
+        return int(found)
 
     def last_commit(self) -> int | None:
         """Return the id of the last completed batch."""

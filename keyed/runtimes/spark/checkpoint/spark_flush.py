@@ -78,7 +78,8 @@ def spark_flush(
         )
     targets = _targets(operators, changelogs)
     _log_position(session, checkpoint, metas, {name: target.changelog for name, target in targets.items()})
-    return _export_all(session, checkpoint, operators, targets)
+    waiting = {meta.operator: 1 + meta.commit - meta.unexported()[0].sequence for meta in metas.values()}
+    return _export_all(session, checkpoint, operators, targets, waiting)
 
 
 def export_last(
@@ -86,19 +87,21 @@ def export_last(
     checkpoint: str,
     operators: Mapping[StateOperator, str],
     changelogs: Mapping[str, Changelog],
+    waiting: Mapping[str, int],
 ) -> dict[str, int]:
-    """Export the last batch of a checkpoint, whose position is logged.
+    """Export the last batches of a checkpoint, whose positions are logged.
 
     Args:
         session: The session.
         checkpoint: The checkpoint.
         operators: Its operators, with their names.
         changelogs: The changelogs, by name of the operator.
+        waiting: Number of batches that the changelogs may lack, by operator.
 
     Returns:
         As `spark_flush`.
     """
-    return _export_all(session, checkpoint, operators, _targets(operators, changelogs))
+    return _export_all(session, checkpoint, operators, _targets(operators, changelogs), waiting)
 
 
 def _targets(operators: Mapping[StateOperator, str], changelogs: Mapping[str, Changelog]) -> dict[str, _Target]:
@@ -110,18 +113,22 @@ def _targets(operators: Mapping[StateOperator, str], changelogs: Mapping[str, Ch
 
 
 def _export_all(
-    session: SparkSession, checkpoint: str, operators: Mapping[StateOperator, str], targets: Mapping[str, _Target]
+    session: SparkSession,
+    checkpoint: str,
+    operators: Mapping[StateOperator, str],
+    targets: Mapping[str, _Target],
+    waiting: Mapping[str, int],
 ) -> dict[str, int]:
     chosen = {operator: name for operator, name in operators.items() if name in targets}
     done: dict[tuple[str, int], Any] = {}
-    for changes in (True, False):
+    for changes in (waiting, {}):
         missing = [
-            Selection(operator, keygroups, changes)
+            Selection(operator, keygroups, changes.get(name, 0))
             for operator, name in chosen.items()
             if (keygroups := tuple(g for g in group_ids(operator.parallelism) if (name, g) not in done))
         ]
         if missing:
-            found = for_groups(session, checkpoint, missing, _exporting(targets, changes=changes), _RESULT)
+            found = for_groups(session, checkpoint, missing, _exporting(targets, changes), _RESULT)
             done |= {(row.name, row.keygroup): row for row in found if row.done}
     newest: dict[str, int] = {}
     for row in done.values():
@@ -161,15 +168,18 @@ def _log_position(
 
 
 class _NotEnoughError(Exception):
-    """The records of the last batch are not sufficient to export it."""
+    """The records of the last batches are not sufficient to export them."""
 
 
-def _exporting(targets: Mapping[str, _Target], *, changes: bool) -> Callable[[GroupMeta, GroupLog], dict[str, Any]]:
+def _exporting(
+    targets: Mapping[str, _Target], changes: Mapping[str, int]
+) -> Callable[[GroupMeta, GroupLog], dict[str, Any]]:
     def work(meta: GroupMeta, log: GroupLog) -> dict[str, Any]:
         where = f"checkpoint, operator {meta.operator!r}, key group {meta.group}"
+        batches = changes.get(meta.operator, 0)
         with _whole(log, meta, where) as store:
             try:
-                commit = _export(meta, log, targets[meta.operator], _not_enough if changes else store, where)
+                commit = _export(meta, log, targets[meta.operator], _not_enough if batches else store, where, batches)
             except _NotEnoughError:
                 return {"name": meta.operator, "commit": meta.commit, "done": False}
         return {"name": meta.operator, "commit": commit, "done": True}
@@ -177,13 +187,20 @@ def _exporting(targets: Mapping[str, _Target], *, changes: bool) -> Callable[[Gr
     return work
 
 
-def _export(meta: GroupMeta, log: GroupLog, target: _Target, store: Callable[[], Any], where: str) -> int:
-    """Export one key group. Returns the number of the last commit that its changelog has."""
+def _export(meta: GroupMeta, log: GroupLog, target: _Target, store: Callable[[], Any], where: str, batches: int) -> int:
+    """Export one key group. Returns the number of the last commit that its changelog has.
+
+    Raises:
+        _NotEnoughError: The log has only the rows of the last ``batches``, if it is not 0, and others are needed.
+    """
     writer = WRITERS.writer(target.changelog, target.log_id, meta.group, meta)
     last = writer.last()
     if last is not None and last.source_log == meta.log_id and last.sequence > meta.commit:
         # The query is running, and has committed more batches in the meantime.
         return last.sequence
+    oldest = min((each.sequence for each in meta.unexported() if last and each.sequence > last.sequence), default=None)
+    if batches and oldest is not None and oldest <= meta.commit - batches:
+        raise _NotEnoughError
     try:
         export(log, meta, writer, store, where)
     except ChangelogFenced:

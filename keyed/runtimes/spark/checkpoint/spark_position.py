@@ -7,13 +7,14 @@ fields of `SparkPosition` as a map. Version 1 has no ``queries``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import attrs
 
-from keyed.changelog.model import Changelog, batch_id
+from keyed.changelog.model import Changelog, batch_id, export_interval
+from keyed.changelog.position_bundles import all_positions, put_positions
 from keyed.codec.frames import RecordFormat
-from keyed.engine.export import MOST_EMPTY
+from keyed.engine.meta import MOST_COMMITS
 from keyed.errors import ChangelogFenced, CheckpointError
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.source_files import KeptFiles
@@ -73,26 +74,36 @@ class PositionLog:
     _first_batch: int
     _queries: list[str]
     _sequences: Callable[[int], Mapping[str, int]]
-    _logged: int = attrs.field(default=-1, init=False)
+    # The last logged batch of each changelog.
+    _logged: dict[str, int] = attrs.field(factory=dict, init=False)
     # The last logged position of each changelog, and its sequence.
     _last: dict[str, tuple[int, SparkPosition]] = attrs.field(factory=dict, init=False)
     _files: dict[str, KeptFiles] = attrs.field(factory=dict, init=False)
 
-    def log(self, batch: int) -> None:
+    def log(self, batch: int, operators: Container[str] | None = None) -> None:
         """Log the position after a committed batch of Spark, unless it is logged already.
+
+        Args:
+            batch: The batch.
+            operators: The operators whose changelogs get it; all if ``None``.
 
         Raises:
             ChangelogError: It cannot be written, or a changelog has another one.
             CheckpointError: The batch is no longer in the checkpoint.
         """
-        if batch <= self._logged:
+        due = {
+            operator: changelog
+            for operator, changelog in self._changelogs.items()
+            if batch > self._logged.get(operator, -1) and (operators is None or operator in operators)
+        }
+        if not due:
             return
         lines = self._folder.offsets(batch)
         if lines is None:
             raise CheckpointError(f"the checkpoint {self._folder.path} has no offsets of batch {batch}")
         position = SparkPosition(self._first_batch + batch, lines[:-1] if self._ticks else lines, self._queries)
         sequences = self._sequences(batch)
-        for operator, changelog in self._changelogs.items():
+        for operator, changelog in due.items():
             sequence = sequences[operator]
             there = self._at(operator, changelog, sequence)
             if there is not None and there.batch < position.batch:
@@ -101,43 +112,48 @@ class PositionLog:
             if there is not None and (there.batch, there.sources) == (position.batch, position.sources):
                 # Logged by an earlier run, which may have used another version of keyed.
                 continue
-            self._log_skipped(operator, changelog, sequence)
+            positions = [*self._earlier(operator, changelog, sequence), (sequence, position)]
+            if not export_interval(changelog):
+                for each in positions[:-1]:
+                    self._put(operator, changelog, [each])
+                positions = positions[-1:]
             try:
-                self._put(operator, changelog, sequence, position)
+                self._put(operator, changelog, positions)
             except ChangelogFenced:
                 # A manual flush has logged one since this program opened the log of positions.
-                self._put(operator, changelog, sequence, position)
+                self._put(operator, changelog, positions)
             self._last[operator] = sequence, position
-        self._logged = batch
+        self._logged |= dict.fromkeys(due, batch)
 
-    def _log_skipped(self, operator: str, changelog: Changelog, sequence: int) -> None:
-        """Log the positions after earlier batches that reached no key group; these get commits without changes."""
+    def _earlier(self, operator: str, changelog: Changelog, sequence: int) -> Iterator[tuple[int, SparkPosition]]:
+        """Yield the positions after earlier batches: those that wait, or reached no key group and get empty commits."""
         if operator in self._last:
             before = self._last[operator][0]
         else:
             found = [
-                number for number, _ in changelog.positions(max(sequence - 1 - MOST_EMPTY, 0)) if number < sequence
+                number for number, _ in changelog.positions(max(sequence - 1 - MOST_COMMITS, 0)) if number < sequence
             ]
             before = max(found, default=sequence)
-        if sequence - before > MOST_EMPTY:
+        if sequence - before > MOST_COMMITS:
             return
         for number in range(before + 1, sequence):
             batch = batch_id(number)
             lines = self._folder.offsets(batch - self._first_batch)
             if lines is not None:
                 sources = lines[:-1] if self._ticks else lines
-                self._put(operator, changelog, number, SparkPosition(batch, sources, self._queries))
+                yield number, SparkPosition(batch, sources, self._queries)
 
-    def _put(self, operator: str, changelog: Changelog, sequence: int, position: SparkPosition) -> None:
+    def _put(self, operator: str, changelog: Changelog, positions: list[tuple[int, SparkPosition]]) -> None:
         if operator not in self._files:
             self._files[operator] = KeptFiles(self._folder, changelog)
-        self._files[operator].keep(position.sources)
-        changelog.put_position(sequence, encode_position(position))
+        # The last one has the files of those before it.
+        self._files[operator].keep(positions[-1][1].sources)
+        put_positions(changelog, [(sequence, encode_position(position)) for sequence, position in positions])
 
     def _at(self, operator: str, changelog: Changelog, sequence: int) -> SparkPosition | None:
         """Return the changelog's position for a sequence."""
         if operator in self._last:
             number, position = self._last[operator]
             return position if number == sequence else None
-        number, record = next(changelog.positions(sequence - 1), (0, b""))
+        number, record = next(all_positions(changelog, sequence - 1), (0, b""))
         return decode_position(record) if number == sequence else None

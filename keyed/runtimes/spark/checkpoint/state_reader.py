@@ -157,13 +157,13 @@ class Selection:
     Attributes:
         operator: Their operator.
         keygroups: Their ids on Spark; all if ``None``.
-        changes: Read only the changes of the last batch, at a cost proportional to them. Groups without changes are
-            left out.
+        changes: Read only the changes of so many last batches, at a cost proportional to them, unless it is 0. Groups
+            without changes are left out.
     """
 
     operator: StateOperator
     keygroups: tuple[int, ...] | None = None
-    changes: bool = False
+    changes: int = 0
 
 
 def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperator, GroupMeta]:
@@ -177,7 +177,7 @@ def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperato
         raise CheckpointError(f"the checkpoint {checkpoint} has no committed batch of an operator of keyed")
     metas = {}
     for operator in operators:
-        for changes in (True, False):
+        for changes in (1, 0):
             # Every number of key groups includes a group with this id.
             frame = _rows(session, checkpoint, Selection(operator, (0,), changes))
             found = frame.where("row = 0").select("record").collect()
@@ -202,8 +202,8 @@ def for_groups(
         session: The session.
         checkpoint: Folder of the checkpoint.
         selections: The key groups.
-        work: Called with the meta record of a group and with its log, which can be read once, and the rows of the last
-            commit any number of times. Returns a row.
+        work: Called with the meta record of a group and with its log, which can be read once, and the rows of commits
+            that wait for their export any number of times. Returns a row.
         result: The columns of that row. The returned rows have ``keygroup`` before them.
 
     Returns:
@@ -240,7 +240,8 @@ def _rows(session: SparkSession, checkpoint: str, selection: Selection) -> DataF
         reader = session.read.format("statestore").option("operatorId", operator.id).option("stateVarName", variable)
         if selection.changes:
             reader = reader.option("readChangeFeed", "true")
-            reader = reader.option("changeStartBatchId", operator.batch).option("changeEndBatchId", operator.batch)
+            first = max(operator.batch - selection.changes + 1, 0)
+            reader = reader.option("changeStartBatchId", first).option("changeEndBatchId", operator.batch)
         else:
             reader = reader.option("batchId", operator.batch)
         frame = reader.load(checkpoint)
@@ -293,7 +294,7 @@ def _working(work: Callable[[GroupMeta, GroupLog], dict[str, Any]], result: Sche
 
 
 class _Log:
-    """The rows of one key group's log, in order and for one iteration; the rows of the last commit are kept.
+    """The rows of one key group's log, in order and for one iteration; those that wait for their export are kept.
 
     Args:
         meta: The meta record.
@@ -301,21 +302,22 @@ class _Log:
     """
 
     def __init__(self, meta: GroupMeta, rows: Iterator[list[tuple[int, bytes]]]) -> None:
-        self._meta = meta
+        waiting = meta.unexported()
+        self._attempts = {commit.attempt for commit in waiting}
+        self._kept_from = meta.last_row - sum(commit.rows for commit in waiting) + 1
         self._rows = rows
         self._kept: list[tuple[int, bytes]] = []
 
     def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """See `keyed.engine.group_log.GroupLog.read`."""
-        meta = self._meta
         yield from (row for row in [*self._kept] if first <= row[0] <= last)
         for same in self._rows:
             row = same[0] if len(same) == 1 else self._committed(same)
-            if row[0] > meta.last_row - meta.commit_rows:
+            if row[0] >= self._kept_from:
                 self._kept.append(row)
             if first <= row[0] <= last:
                 yield row
 
     def _committed(self, same: list[tuple[int, bytes]]) -> tuple[int, bytes]:
-        found = [row for row in same if decode_row(row[1], f"log row {row[0]}").attempt == self._meta.attempt]
+        found = [row for row in same if decode_row(row[1], f"log row {row[0]}").attempt in self._attempts]
         return found[0] if found else same[-1]

@@ -6,12 +6,12 @@ It logs positions, publishes the staged entries of batches that Spark has commit
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
-from keyed.changelog.model import Changelog, StagingChangelog
+from keyed.changelog.model import Changelog, StagingChangelog, export_interval
 from keyed.errors import CheckpointError
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.begin import Begin
@@ -19,7 +19,14 @@ from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.spark_flush import export_last, spark_flush
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
 from keyed.runtimes.spark.checkpoint.state_reader import StateOperator, committed_metas, state_operators
-from keyed.runtimes.spark.query.group_marks import is_quiet, next_work, operator_commits, staged_commits
+from keyed.runtimes.spark.query.group_marks import (
+    export_operators,
+    is_quiet,
+    next_work,
+    operator_commits,
+    staged_commits,
+    waiting_batches,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +48,8 @@ class Exports:
     1. ``export(report=...)``, when Spark reports the batch. If Spark has committed it and all key groups have staged
        it, its position is logged and the staged entries are published.
     2. ``export(before=...)``, before the next batch is written. The position of the batch is logged; the key groups
-       themselves export its entries in the next batch, if they are not published.
+       themselves export its entries in the next batch, if they are not published. With an export interval, both are
+       done for several batches together, when they are due.
     3. ``export()``, before a query starts and after it has ended, when no next batch runs. The position and the entries
        of the last committed batch are written, if the changelogs lack them.
 
@@ -77,13 +85,18 @@ class Exports:
         self._logging = Lock()
         self._published = -1
         self._flushed = False
+        # True until the first batch of a run.
+        self._begins = True
         # The report that was read last, so that it is not read from Spark again.
         self._newest: Mapping[str, Any] | None = None
         # Of two concurrent attempts of a task, Spark may report one and keep the state of the other.
         self._publishes = (
             folder is not None
             and bool(changelogs)
-            and all(isinstance(changelog, StagingChangelog) for changelog in changelogs.values())
+            and all(
+                isinstance(changelog, StagingChangelog) and not export_interval(changelog)
+                for changelog in changelogs.values()
+            )
             and session.conf.get("spark.speculation", "false") == "false"
         )
         if changelogs and folder is None:
@@ -107,7 +120,7 @@ class Exports:
             start: Starts it.
         """
         self._query = self._newest = None
-        self._flushed = False
+        self._flushed, self._begins = False, True
         self._started.clear()
         if self._folder is not None:
             self._positions = PositionLog(
@@ -136,7 +149,7 @@ class Exports:
             CheckpointError: The start of the query has failed, or takes too long.
         """
         if before is not None:
-            self._log_position(before - 1)
+            self._log_position(before - 1, self._due(before))
         elif report is not None:
             self._publish(report)
         else:
@@ -166,11 +179,22 @@ class Exports:
         """
         return next_work(report, () if report["batchId"] == self._published else self._changelogs)
 
-    def _log_position(self, batch: int) -> None:
-        """Log the position of a batch; there is none before batch 0."""
+    def _due(self, batch: int) -> set[str]:
+        """Return the operators whose key groups export the batches before a batch that was started."""
+        begins, self._begins = self._begins, False
+        grouping = {operator for operator, changelog in self._changelogs.items() if export_interval(changelog)}
+        if not grouping or begins or self._folder is None:
+            return {*self._changelogs}
+        report, time = self._report(batch - 1), self._folder.batch_time(batch)
+        if report is None or time is None:
+            return {*self._changelogs}
+        return self._changelogs.keys() - (grouping - export_operators(report, time))
+
+    def _log_position(self, batch: int, operators: Container[str] | None = None) -> None:
+        """Log the position of a batch for operators, all if ``None``; there is none before batch 0."""
         if self._changelogs and self._positions is not None and batch >= 0:
             with self._logging:
-                self._positions.log(batch)
+                self._positions.log(batch, operators)
 
     def _publish(self, report: Mapping[str, Any]) -> None:
         """Publish the staged entries of a batch, if all key groups have staged it and Spark has committed it."""
@@ -214,7 +238,7 @@ class Exports:
                 for number, line in enumerate(reversed(self._lines))
                 for place, name in enumerate(line)
             }
-            export_last(self._session, self._checkpoint, last, self._changelogs)
+            export_last(self._session, self._checkpoint, last, self._changelogs, waiting_batches(report))
 
     def _was_idle(self, report: Mapping[str, Any]) -> bool:
         """Return true if a batch with only a tick has done nothing except export the batch before it."""

@@ -76,7 +76,7 @@ def next_work(progress: Any, exported: Container[str]) -> int | None:
 
     Args:
         progress: The progress report of its last batch.
-        exported: The operators with a changelog, to which the next batch exports the changes of a batch.
+        exported: The operators with a changelog, to which a later batch exports the changes of a batch.
 
     Returns:
         Milliseconds, ``None`` if there is no work.
@@ -85,10 +85,30 @@ def next_work(progress: Any, exported: Container[str]) -> int | None:
     for operator, marks in group_marks(progress).items():
         for mark in marks:
             if mark["changed"] and operator in exported:
-                found.append(mark["clock"])
-            elif mark["due"] is not None:
+                found.append(mark["export_at"])
+            if mark["due"] is not None:
                 found.append(mark["due"])
     return min(found, default=None)
+
+
+def export_operators(progress: Any, time: int) -> set[str]:
+    """Return the operators whose key groups export earlier batches to their changelogs in the next batch.
+
+    Args:
+        progress: The progress report of the last batch.
+        time: Processing time of the next one.
+    """
+    marks = group_marks(progress).items()
+    return {operator for operator, each in marks if any(time >= mark["export_at"] for mark in each)}
+
+
+def waiting_batches(progress: Any) -> dict[str, int]:
+    """Return the number of batches that a changelog may lack, by operator.
+
+    Args:
+        progress: The progress report of the last one.
+    """
+    return {operator: 1 + max(mark["waiting"] for mark in marks) for operator, marks in group_marks(progress).items()}
 
 
 def staged_commits(progress: Any) -> dict[str, dict[int, tuple[int, str]]]:

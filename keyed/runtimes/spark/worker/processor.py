@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import attrs
 from pyspark import TaskContext
 from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined]
 
+from keyed.changelog.model import ChangelogWriter, export_interval
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.channels import Upstream
 from keyed.engine.forwarded import check_table
@@ -43,7 +45,7 @@ from keyed.runtimes.spark.worker.unpack import (
     read_payloads,
 )
 from keyed.runtimes.spark.worker.wire import GroupMark
-from keyed.runtimes.spark.worker.writer_cache import WriterCache
+from keyed.runtimes.spark.worker.writer_cache import LateWriter, WriterCache
 from keyed.vectorized import VectorizedFunction, combines
 
 if TYPE_CHECKING:
@@ -224,6 +226,8 @@ def _mark(
         result.idle,
         batch.starts_run,
         dict(reached),
+        export_at=result.export_at,
+        waiting=result.waiting,
     )
 
 
@@ -237,9 +241,12 @@ def _work(
     batch: Batch,
 ) -> BatchResult:
     """Run a batch with the engine; before the first one, restore the state if requested."""
-    spec, cut, writer = operation.spec, operation.cut, None
+    spec, cut = operation.spec, operation.cut
+    writer: ChangelogWriter | None = None
     if spec.changelog is not None:
-        writer = WRITERS.writer(spec.changelog, operation.changelog_id, group, meta)
+        opened = partial(WRITERS.writer, spec.changelog, operation.changelog_id, group, meta)
+        # Most batches export nothing if there is an interval.
+        writer = LateWriter(opened) if export_interval(spec.changelog) else opened()
     work = KeyGroup(spec, group, log, replica, writer, log_id, stages=True)
     try:
         if meta is None and cut is not None:

@@ -104,7 +104,8 @@ class GroupMark:
         end: True if the input ends with this batch.
         metrics: Cumulative counters.
         commit: Number of its last commit.
-        changed: True if that commit has changes, which the next batch exports to a changelog.
+        changed: True if that commit, or one that waits for its export, has changes, which a later batch exports to a
+            changelog.
         due: Processing time at which the group has work without rows, ``None`` if it has none.
         highest: Highest timestamp of all rows of the batch, ``None`` if there is none.
         side_outputs: Side outputs to which the group has emitted in the batch, including unread ones.
@@ -113,6 +114,8 @@ class GroupMark:
         starts_run: True if the query was stopped since the previous batch.
         passed: Watermarks and statuses of earlier stages, by index.
         bad: The reason of the first bad row of the batch, from one of the groups; empty if there is none.
+        export_at: Processing time from which a batch exports the changes.
+        waiting: Number of batches before this one that wait for their export.
     """
 
     operator: str
@@ -131,6 +134,8 @@ class GroupMark:
     starts_run: bool = False
     passed: dict[int, Upstream] = attrs.field(factory=dict)
     bad: str = ""
+    export_at: int = 0
+    waiting: int = 0
 
     def note(self, before: Iterable[GroupMark] = ()) -> bytes:
         """Return the note of this mark and of the marks of the operators before it in its chained line."""

@@ -8,10 +8,12 @@ writer is opened again.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import attrs
 
-from keyed.changelog.model import Changelog, ChangelogWriter, Commit
+from keyed.changelog.model import Blocks, Changelog, ChangelogWriter, Commit, append_all
 from keyed.engine.meta import GroupMeta
 
 #: Seconds after which an unused writer is closed: another worker serves its group, or its query has ended.
@@ -65,8 +67,34 @@ class WriterCache:
             self.discard(log_id, group)
 
 
+class LateWriter:
+    """A `ChangelogWriter` that is opened when it is first used.
+
+    Args:
+        opened: Returns the writer.
+    """
+
+    def __init__(self, opened: Callable[[], ChangelogWriter]) -> None:
+        self._opened = cache(opened)
+
+    def last(self) -> Commit | None:
+        """See `ChangelogWriter.last`."""
+        return self._opened().last()
+
+    def append(self, commit: Commit, blocks: Blocks) -> Commit:
+        """See `ChangelogWriter.append`."""
+        return self._opened().append(commit, blocks)
+
+    def append_all(self, commits: Sequence[tuple[Commit, Blocks]]) -> Commit:
+        """See `GroupingWriter.append_all`."""
+        return append_all(self._opened(), commits)
+
+    def close(self) -> None:
+        """Do nothing: the writer belongs to the cache."""
+
+
 def _is_level(last: Commit | None, meta: GroupMeta | None) -> bool:
-    """Return true if a changelog that ends with ``last`` has all commits of a key group, or all except the last."""
+    """Return true if a changelog that ends with ``last`` has all commits of a key group, or all except the waiting."""
     if last is None or meta is None:
         return last is None and meta is None
     return (last.sequence, last.attempt) == (meta.commit, meta.attempt) or meta.follows(last.sequence, last.attempt)
