@@ -1,6 +1,6 @@
 """Positions after several batches, stored in a changelog as one, when their commits are exported together.
 
-The bundle is stored under the last of their sequences. It is a frame (`keyed.codec.frames`) of kind ``KPOS``, version
+The bundle is stored under the last of their sequences. It is a frame (`keyed.codec.frames`) of kind ``KCLQ``, version
 1, whose payload is msgpack of ``[[sequence, position], ...]``, in order.
 """
 
@@ -12,7 +12,7 @@ from keyed.changelog.model import Changelog
 from keyed.codec.frames import RecordFormat
 from keyed.errors import ChangelogDiverged
 
-_KIND = b"KPOS"
+_KIND = b"KCLQ"
 _RECORD: RecordFormat[list[tuple[int, bytes]]] = RecordFormat(_KIND, 1, list[tuple[int, bytes]])
 encode_bundle = _RECORD.encode
 decode_bundle = _RECORD.decode
