@@ -129,27 +129,22 @@ class DeltaSink(TableSink):
     """A Delta table. See `delta_sink`.
 
     Attributes:
-        path: The table's folder or URI; empty if it is in a catalog.
-        table: The table's name in Spark's catalog; empty if it has a path.
-        storage_options: Options of the store, for the local runtime.
+        path: The table's folder or URI.
+        storage_options: Options of the store.
     """
 
-    path: str = ""
-    table: str = ""
+    path: str
     storage_options: Mapping[str, str] = attrs.field(factory=dict, repr=_option_names)
 
     def __attrs_post_init__(self) -> None:
-        if bool(self.path) == bool(self.table) or "\0" in self.path:
-            raise DefinitionError(
-                f"delta_sink: path={self.path!r}, table={self.table!r}: give the path of a table, or table= with its "
-                "name in Spark's catalog"
-            )
+        if not self.path or "\0" in self.path:
+            raise DefinitionError(f"delta_sink: path={self.path!r} must be the folder or the URI of a table")
         super().__attrs_post_init__()
 
     @property
     def place(self) -> str:
         """See `TableSink`."""
-        return self.path or self.table
+        return self.path
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -159,7 +154,7 @@ class IcebergSink(TableSink):
     Attributes:
         table: The table's name with its namespace.
         catalog: Name of the catalog.
-        options: Properties of the catalog, for the local runtime.
+        options: Properties of the catalog.
     """
 
     table: str
@@ -198,9 +193,8 @@ def parquet_sink(path: str | os.PathLike[str], *, mode: SinkMode = "error") -> P
 
 
 def delta_sink(
-    path: str | os.PathLike[str] = "",
+    path: str | os.PathLike[str],
     *,
-    table: str = "",
     mode: TableMode = "append",
     key: str | Sequence[str] = (),
     deleted: str | None = None,
@@ -209,24 +203,20 @@ def delta_sink(
     """Write the rows of an output to a Delta table, each exactly once.
 
     Each batch is one transaction of the table, which records the query's id and the batch's. A batch that comes again
-    is not written twice. The local runtime needs the extra ``keyed[delta]``, Spark needs Delta's jars.
+    is not written twice. It is for the local runtime, and needs the extra ``keyed[delta]``.
 
     Args:
         path: The table's folder or URI. If there is no table, one with the output's columns is created.
-        table: Instead of ``path``, the table's name in Spark's catalog.
         mode: ``"append"`` adds the rows. ``"upsert"`` replaces the rows with the same key by the batch's last one.
         key: The columns of the key, for ``"upsert"``.
         deleted: A boolean column that is true in a row that deletes its key, for ``"upsert"``. The table does not have
             this column.
-        storage_options: Options of the store beyond those in the environment, for the local runtime; their values are
-            never shown. Spark uses its own.
+        storage_options: Options of the store beyond those in the environment; their values are never shown.
 
     Raises:
         DefinitionError: Parameters are missing or exclude each other.
     """
-    return DeltaSink(
-        path=os.fspath(path), table=table, mode=mode, key=key, deleted=deleted, storage_options=storage_options or {}
-    )
+    return DeltaSink(path=os.fspath(path), mode=mode, key=key, deleted=deleted, storage_options=storage_options or {})
 
 
 def iceberg_sink(
@@ -241,7 +231,7 @@ def iceberg_sink(
     """Write the rows of an output to an Iceberg table, each exactly once.
 
     The snapshot of each batch has the query's id and the batch's as properties. A batch that comes again is not written
-    twice. It needs the extra ``keyed[iceberg]``.
+    twice. It is for the local runtime, and needs the extra ``keyed[iceberg]``.
 
     Args:
         table: The table's name with its namespace, such as ``"sales.counts"``. If there is no table, one with the
@@ -380,8 +370,6 @@ def _place(sink: ParquetSink | CollectSink | KafkaSink | DeltaSink | IcebergSink
     """Return the identity of a sink's destination."""
     if isinstance(sink, IcebergSink):
         return "iceberg", sink.catalog, sink.table
-    if isinstance(sink, DeltaSink) and sink.table:
-        return "table", sink.table.lower()
     if isinstance(sink, CollectSink):
         return id(sink)
     if isinstance(sink, KafkaSink):

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyed.arrow.kinds import kinds
-from keyed.errors import DefinitionError, KeyedError, SinkError
+from keyed.errors import KeyedError, SinkError
 from keyed.extras import extra
 from keyed.runtimes.kafka_sink import Record
 from keyed.runtimes.table_sinks import (
@@ -36,15 +36,10 @@ class DeltaWriter:
         queries: Id of the query, after those of the queries that it was restored from.
 
     Raises:
-        DefinitionError: The sink names a table of Spark's catalog.
         ExtraNotInstalled: The package is not installed.
     """
 
     def __init__(self, sink: DeltaSink, queries: Sequence[str]) -> None:
-        if not sink.path:
-            raise DefinitionError(
-                f"{sink!r}: table= is a name in Spark's catalog, which the local runtime does not have; give the path"
-            )
         with extra("delta", repr(sink)):
             import deltalake
         self._delta: Any = deltalake
