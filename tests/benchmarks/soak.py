@@ -90,9 +90,10 @@ class Numbers:
 
 def job(folder: Path, runtime: str, rate: int) -> None:
     """Run until it is killed."""
-    # Readers that wait for nothing need no more; those beside the job need a minute, in which it may be down.
+    # Readers that wait for nothing need no more; those beside the job need a minute, in which it may be down. A longer
+    # history would make followers grow for hours, until the caches of their stores are full.
     changelog = DirectoryChangelog(
-        folder / "changelog", compaction_lag=60_000 if rate else 0, history_bytes=(1 << 20) * (64 if rate else 1)
+        folder / "changelog", compaction_lag=60_000 if rate else 0, history_bytes=(1 << 20) * (8 if rate else 1)
     )
     source: Any = Numbers(rate)
     options: dict[str, Any] = {"rows_per_batch": ROWS_A_BATCH}

@@ -44,6 +44,22 @@ CONNECTOR = f"""\
   </dependencies>
 </ivy-module>
 """
+#: Hadoop's S3A for the Hadoop of Spark 4.3, with the modules of Amazon's SDK that it uses: the bundle of all is 600 MB.
+S3A = """\
+<ivy-module version="2.0">
+  <info organisation="keyed" module="s3a"/>
+  <dependencies>
+    <dependency org="org.apache.hadoop" name="hadoop-aws" rev="3.5.0" conf="default->master"/>
+    <dependency org="software.amazon.s3.analyticsaccelerator" name="analyticsaccelerator-s3" rev="1.3.1"
+                conf="default->master"/>
+    <dependency org="software.amazon.awssdk" name="s3" rev="2.35.4" conf="default->default"/>
+    <dependency org="software.amazon.awssdk" name="s3-transfer-manager" rev="2.35.4" conf="default->default"/>
+    <dependency org="software.amazon.awssdk" name="sts" rev="2.35.4" conf="default->default"/>
+    <dependency org="software.amazon.awssdk" name="apache-client" rev="2.35.4" conf="default->default"/>
+    <dependency org="software.amazon.awssdk" name="netty-nio-client" rev="2.35.4" conf="default->default"/>
+  </dependencies>
+</ivy-module>
+"""
 
 _FETCH_SECONDS = 600
 
