@@ -187,8 +187,14 @@ class Clients:
         found: dict[int, int] = {}
         after = ""
         while True:
-            answer = await self._answer(f"/tables/{self._table}?limit=1000{after}")
-            assert isinstance(answer, dict), "the server does not answer"
+            for _ in range(_LOOKS):
+                answer = await self._answer(f"/tables/{self._table}?limit=1000{after}")
+                if isinstance(answer, dict):
+                    break
+                # It is busy, and says so (429, 503): asked again like any client does.
+                await asyncio.sleep(5)
+            else:
+                raise AssertionError("the server does not answer")
             found |= {entry["key"]: entry["value"] for entry in answer["entries"]}
             if not answer["next"]:
                 return found
