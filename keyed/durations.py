@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, Unpack
 
 from keyed.errors import DefinitionError
-from keyed.shown import shows_options
+from keyed.shown import shows_options, type_of
 
 #: The watermark before the first row: no time has passed (Flink's ``Watermark.UNINITIALIZED``).
 MIN_TIMESTAMP = -(2**63)
@@ -68,9 +68,7 @@ def milliseconds_of(duration: Duration, parameter: str, *, least: int = 0) -> in
     elif isinstance(duration, int) and not isinstance(duration, bool):
         milliseconds = duration
     else:
-        raise DefinitionError(
-            f"{parameter}={duration!r} is a {type(duration).__name__}; give int milliseconds or a timedelta"
-        )
+        raise DefinitionError(f"{parameter}={duration!r} is {type_of(duration)}; give int milliseconds or a timedelta")
     if not least <= milliseconds <= MAX_TIMESTAMP:
         raise DefinitionError(f"{parameter}={duration!r} must be between {least} ms and 2^63 - 1 ms")
     return milliseconds

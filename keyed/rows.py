@@ -25,6 +25,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from keyed.errors import DefinitionError
+from keyed.shown import type_of
 
 _RESERVED = frozenset({"_asdict", "_fields", "_make", "_positions", "_replace"})
 
@@ -114,7 +115,7 @@ def row_class(field_names: tuple[str, ...]) -> type[Row]:
     """
     for name in field_names:
         if not isinstance(name, str):
-            raise DefinitionError(f"field name {name!r} is a {type(name).__name__}; rows need strings as field names")
+            raise DefinitionError(f"field name {name!r} is {type_of(name)}; rows need strings as field names")
     positions = {name: index for index, name in enumerate(field_names)}
     if len(positions) != len(field_names):
         twice = sorted({name for name in field_names if field_names.count(name) > 1})

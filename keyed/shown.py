@@ -59,6 +59,17 @@ def shown(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
 
 
+def type_of(value: Any) -> str:
+    """Return the name of a value's type with its article: ``an int``."""
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiouAEIO" else f"a {name}"
+
+
+def prometheus_label(text: str) -> str:
+    """Return text as the value of a label in Prometheus' text format, without the quotes."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
 def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
     """Show the options of a function in its signature, for ``help`` and notebooks, and refuse others.
 

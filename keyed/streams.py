@@ -61,7 +61,7 @@ from keyed.outputs import OutputTag, schema_of
 from keyed.private_files import folder_path
 from keyed.restoring import RestorePoint
 from keyed.results import Query, RunResult
-from keyed.shown import Shown, named, names_options, shows_options
+from keyed.shown import Shown, named, names_options, shows_options, type_of
 from keyed.sinks import CollectSink, SinkLike, nowhere, sink_of
 from keyed.sources import IngestionTime
 from keyed.state import MapState
@@ -89,6 +89,10 @@ class Assigner(Protocol[W_co]):
 
 class _NoOperation(DefinitionError, AttributeError):
     """An operation that a stream does not have. It is an `AttributeError` too, as ``hasattr`` expects."""
+
+
+# A traceback names the public class.
+_NoOperation.__module__, _NoOperation.__qualname__ = DefinitionError.__module__, DefinitionError.__qualname__
 
 
 _KEY_FIRST = "key the stream first: {0}.key_by('column').{1}(...)"
@@ -825,7 +829,7 @@ def _as_arrow(source: Any) -> Any:
     """
     if isinstance(source, Mapping):
         raise DefinitionError(
-            f"source is a {type(source).__name__}, which iterates its keys; give rows, as a list of dictionaries: "
+            f"source is {type_of(source)}, which iterates its keys; give rows, as a list of dictionaries: "
             "[{'user': 'ann', 'amount': 5}, ...]; or columns, as pyarrow.table({'user': [...], 'amount': [...]}); or "
             "its .values() or .items()"
         )

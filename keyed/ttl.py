@@ -10,6 +10,7 @@ import attrs
 
 from keyed.durations import Duration, Units, duration_of, shows_units
 from keyed.errors import StateDefinitionError
+from keyed.shown import type_of
 
 
 class TimeDomain(enum.Enum):
@@ -81,7 +82,7 @@ def ttl_of(ttl: StateTtl | timedelta | None) -> StateTtl | None:
     if ttl is None or isinstance(ttl, StateTtl):
         return ttl
     if not isinstance(ttl, timedelta):
-        raise StateDefinitionError(f"ttl={ttl!r} is a {type(ttl).__name__}; give a keyed.StateTtl or a timedelta")
+        raise StateDefinitionError(f"ttl={ttl!r} is {type_of(ttl)}; give a keyed.StateTtl or a timedelta")
     return StateTtl(ttl)
 
 

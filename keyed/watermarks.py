@@ -12,6 +12,7 @@ import attrs
 
 from keyed.durations import Duration, Units, duration_of, milliseconds_of, shows_units
 from keyed.errors import DefinitionError
+from keyed.shown import type_of
 
 
 @attrs.frozen
@@ -109,7 +110,7 @@ def strategy_of(watermark: WatermarkStrategy | timedelta | None) -> WatermarkStr
         return watermark
     if not isinstance(watermark, timedelta):
         raise DefinitionError(
-            f"watermark={watermark!r} is a {type(watermark).__name__}; give keyed.bounded_out_of_orderness(seconds=5), "
+            f"watermark={watermark!r} is {type_of(watermark)}; give keyed.bounded_out_of_orderness(seconds=5), "
             "or its delay as a timedelta"
         )
     return WatermarkStrategy(milliseconds_of(watermark, "watermark"))

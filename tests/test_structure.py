@@ -32,7 +32,7 @@ ON_DEMAND = {"errors", "extending", "joins", "recovery", "sql", "tables", "testi
 MAY_IMPORT = {
     "errors": set(),
     "background": {"errors"},
-    "rows": {"errors"},
+    "rows": {"errors", "shown"},
     "codec": {"errors", "rows", "shown"},
     "durations": {"errors", "shown"},
     "ids": set(),

@@ -13,6 +13,7 @@ from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of
 from keyed.cli.places import Place, check_place
 from keyed.errors import DefinitionError
 from keyed.functions import Function
+from keyed.shown import type_of
 from keyed.state import MapState
 from keyed.watermarks import WatermarkStrategy
 
@@ -96,7 +97,7 @@ def _descriptor(name: str) -> MapState[Any, Any]:
     """
     found = _named(name, "descriptor of a broadcast state", "MODULE:NAME")
     if not isinstance(found, MapState):
-        raise DefinitionError(f"--broadcast {name!r} is a {type(found).__name__}; give a MapState as MODULE:NAME")
+        raise DefinitionError(f"--broadcast {name!r} is {type_of(found)}; give a MapState as MODULE:NAME")
     return found
 
 

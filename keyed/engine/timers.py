@@ -25,6 +25,7 @@ from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.changes import Changes
 from keyed.engine.scope import Scope
 from keyed.errors import DefinitionError
+from keyed.shown import type_of
 
 _UNNAMED = 0
 _NAMED = 1
@@ -517,8 +518,7 @@ def check_timestamp(timestamp: int) -> int:
                 datetime: "; convert it: int(time.timestamp() * 1000)",
             }.get(type(timestamp), "")
             raise DefinitionError(
-                f"timer timestamp {timestamp!r} is a {type(timestamp).__name__}; give int milliseconds since the epoch"
-                f"{remedy}"
+                f"timer timestamp {timestamp!r} is {type_of(timestamp)}; give int milliseconds since the epoch{remedy}"
             )
         timestamp = int(timestamp)
     if not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:

@@ -19,6 +19,7 @@ from keyed.engine.work import WorkResult
 from keyed.errors import OutputDefinitionError
 from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag, Schema
+from keyed.shown import type_of
 from keyed.state import BATCH_CALLS, used_outside
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedCoFunction, VectorizedFunction
 
@@ -184,5 +185,5 @@ class VectorizedWork:
         if returned is not None:
             # A method that contains yield has not even run.
             raise OutputDefinitionError(
-                f"{self._where}, {call} returned a {type(returned).__name__}, which is ignored; pass tables to ctx.emit"
+                f"{self._where}, {call} returned {type_of(returned)}, which is ignored; pass tables to ctx.emit"
             )

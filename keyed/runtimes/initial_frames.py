@@ -11,6 +11,7 @@ from keyed.engine.initial_rows import InitialEntry, entries_of, flattened, key_c
 from keyed.errors import DefinitionError
 from keyed.functions import Function, declared_states
 from keyed.graph import is_dataframe
+from keyed.shown import type_of
 from keyed.vectorized import VectorizedFunction
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def frames_of(given: Any, function: Function, operator: str) -> list[tuple[str |
         if not (is_dataframe(frame) or module in ("pyarrow", "pandas", "polars") or hasattr(frame, "to_table")):
             of_state = f" for state {state!r}" if state is not None else ""
             raise DefinitionError(
-                f"operator {operator!r}: initial_state has a {type(frame).__name__}{of_state}; give a Spark, pandas "
+                f"operator {operator!r}: initial_state has {type_of(frame)}{of_state}; give a Spark, pandas "
                 "or Arrow table, or the dataset of a state table"
             )
     tables = declared_states(function) if isinstance(function, VectorizedFunction) else {}

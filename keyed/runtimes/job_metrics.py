@@ -12,6 +12,7 @@ import attrs
 
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.results import Progress
+from keyed.shown import prometheus_label
 
 
 @attrs.frozen
@@ -337,12 +338,8 @@ def prometheus_text(query: str, samples: Iterable[Sample]) -> str:
         if each.metric is not before:
             lines += [f"# HELP {name} {each.metric.meaning}", f"# TYPE {name} {each.metric.kind}"]
         before = each.metric
-        labels = f'query="{_escaped(query)}"'
+        labels = f'query="{prometheus_label(query)}"'
         if each.operator:
-            labels += f',operator="{_escaped(each.operator)}"'
+            labels += f',operator="{prometheus_label(each.operator)}"'
         lines.append(f"{name}{{{labels}}} {repr(each.value).replace('inf', '+Inf')}")
     return "\n".join(lines) + "\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

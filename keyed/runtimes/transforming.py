@@ -18,7 +18,7 @@ from keyed.arrow.write import table_of
 from keyed.engine.return_values import check_return_value
 from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.outputs import Schema
-from keyed.shown import shown
+from keyed.shown import shown, type_of
 from keyed.transforms import Transform
 from keyed.vectorized import TIMESTAMP_COLUMN
 
@@ -165,7 +165,7 @@ def _check_row(result: Any, value: Any, where: str) -> None:
         )
     if isinstance(result, Iterator | types.CoroutineType):
         raise OutputDefinitionError(
-            f"{where} returned a {type(result).__name__} for {shown(value)}; return a row, or use flat_map"
+            f"{where} returned {type_of(result)} for {shown(value)}; return a row, or use flat_map"
         )
 
 

@@ -16,6 +16,7 @@ from keyed.codec.keys import null_key
 from keyed.durations import MIN_TIMESTAMP
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.outputs import Schema
+from keyed.shown import type_of
 from keyed.table_state.conversion import fitted, normalised_column
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
@@ -107,7 +108,7 @@ def combined(function: VectorizedFunction, table: pa.Table, keys: Sequence[str],
     except Exception as error:
         raise UserFunctionError(f"{where}: {type(error).__name__}: {error}") from error
     if not isinstance(result, pa.Table):
-        raise OutputDefinitionError(f"{where} gave a {type(result).__name__}; return a pyarrow.Table")
+        raise OutputDefinitionError(f"{where} gave {type_of(result)}; return a pyarrow.Table")
     for key in keys:
         if key not in result.column_names:
             raise OutputDefinitionError(f"{where} lost the key column {key!r}; keep the columns of key_by")

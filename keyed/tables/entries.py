@@ -16,6 +16,7 @@ from keyed.codec.values import value_codec
 from keyed.content.addresses import KIND_OF_CLOCK, NULL, expiry
 from keyed.content.entry_decoder import EntryDecoder
 from keyed.errors import CorruptionError, EncodingError, StateSchemaChanged
+from keyed.shown import type_of
 from keyed.state import AggregatingState, MapState, State
 
 _HEAD = Struct(">BH")
@@ -245,7 +246,7 @@ def key_prefix(prefix: Any) -> bytes:
     if isinstance(prefix, tuple):
         return encode_key(prefix)[:-1]
     raise EncodingError(
-        f"prefix={prefix!r} is a {type(prefix).__name__}; give text, bytes, or a tuple of the first parts of keys that "
+        f"prefix={prefix!r} is {type_of(prefix)}; give text, bytes, or a tuple of the first parts of keys that "
         "are tuples; for other keys use from_= and to="
     )
 

@@ -126,7 +126,7 @@ def test_rows_do_not_change_and_are_small():
 def test_names_that_occur_twice_or_are_no_text_are_refused():
     with pytest.raises(DefinitionError, match="'a' occurs twice"):
         row_class(("a", "b", "a"))
-    with pytest.raises(DefinitionError, match="field name 1 is a int"):
+    with pytest.raises(DefinitionError, match="field name 1 is an int"):
         row_class((1,))
 
 

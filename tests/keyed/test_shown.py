@@ -1,10 +1,15 @@
 """Reprs are short and say what a thing is; typical mistakes get our errors."""
 
+import traceback
+from typing import Any, cast
+
 import pyarrow as pa
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import keyed
 from keyed.errors import DefinitionError, StateDefinitionError
+from keyed.shown import prometheus_label, type_of
 from keyed.testing import KeyedTestHarness
 from keyed.windows import (
     Count,
@@ -212,3 +217,26 @@ def test_a_bad_row_with_a_column_name_that_cannot_be_encoded_is_logged_escaped(c
     assert rows.process(Outages(), output="k string").side_output(bad).run().metrics["Outages"]["rows_bad"] == 1
     assert r"\ud800=1" in caplog.text
     assert caplog.text.encode()
+
+
+def test_a_type_has_its_article():
+    for value, text in ((1, "an int"), ("", "a str"), (b"", "a bytes"), ((), "a tuple"), (object(), "an object")):
+        assert type_of(value) == text
+    with pytest.raises(DefinitionError, match="watermark=3 is an int; give"):
+        keyed.stream([{"k": 1}], timestamp="k", watermark=cast("Any", 3))
+
+
+def test_the_traceback_of_a_misspelt_method_names_the_public_class():
+    with pytest.raises(DefinitionError) as caught:
+        cast("Any", keyed.stream([{"k": 1}])).flatmap(len)
+    last = traceback.format_exception_only(caught.value)[0]
+    assert last.startswith("keyed.errors.DefinitionError: 'Stream'"), last
+    assert isinstance(caught.value, AttributeError)
+    assert caught.value.help_url == DefinitionError.help_url
+
+
+def test_values_of_labels_are_escaped_for_prometheus():
+    name = 'say "n"\\\nnow'
+    text = f'metric{{operator="{prometheus_label(name)}"}} 1\n'
+    ((sample,),) = (family.samples for family in text_string_to_metric_families(text))
+    assert sample.labels == {"operator": name}

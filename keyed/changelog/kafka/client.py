@@ -11,6 +11,7 @@ import attrs
 
 from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, HistoryCompacted
 from keyed.extras import extra
+from keyed.shown import type_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message, Producer
@@ -141,7 +142,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             )
         if not isinstance(value, str | int | float):
             raise DefinitionError(
-                f"settings={{{name!r}: ...}} is a {type(value).__name__}; settings are sent to the executors as data: "
+                f"settings={{{name!r}: ...}} is {type_of(value)}; settings are sent to the executors as data: "
                 "give a string or a number"
             )
 

@@ -37,6 +37,7 @@ from keyed.changelog.records import (
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import ChangelogDiverged, ChangelogError, CorruptionError, DefinitionError
 from keyed.ids import random_id
+from keyed.shown import type_of
 
 _SCHEMES = ("s3://", "gs://", "az://")
 _URL = re.compile(r"(s3|gs|az)://([A-Za-z0-9][A-Za-z0-9._-]{1,221})/+([A-Za-z0-9_.=+,! ()/-]+)")
@@ -65,7 +66,7 @@ def _pairs(options: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> tuple[tupl
     for name, value in pairs.items():
         if not isinstance(name, str) or not isinstance(value, str | int | float):
             raise DefinitionError(
-                f"ObjectStoreChangelog(storage_options): {name!r} is a {type(value).__name__}; options are sent to the "
+                f"ObjectStoreChangelog(storage_options): {name!r} is {type_of(value)}; options are sent to the "
                 "executors as data: give strings or numbers"
             )
     return tuple(sorted((name.lower(), _text(value)) for name, value in pairs.items()))

@@ -69,6 +69,7 @@ from keyed.errors import (
     QueryFailed,
     TableNotFound,
 )
+from keyed.shown import prometheus_label
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables.follower import shown_groups
 from keyed.tables.json_values import (
@@ -247,7 +248,8 @@ class _Server:
             for (route, status), count in sorted(self.requests.items())
         ]
         if batch >= 0:
-            for name, position in self.tables.positions.items():
+            for operator, position in self.tables.positions.items():
+                name = prometheus_label(operator)
                 lines += [
                     f'keyed_tables_watermark_milliseconds{{operator="{name}"}} {position.watermark}',
                     f'keyed_tables_processing_time_milliseconds{{operator="{name}"}} {position.processing_time}',

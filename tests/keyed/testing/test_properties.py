@@ -441,7 +441,7 @@ def test_class_attributes_are_put_back():
         (assert_deterministic, (IN_ORDER,), {"seed": "1"}, "seed='1' must be an int"),
         (assert_deterministic, (ROW,), {}, "which is not a list of rows; give strategies.streams"),
         (assert_deterministic, ([1],), {}, r"rows=\[1\] is not a strategy"),
-        (assert_deterministic, (IN_ORDER,), {"watermark": 3}, "watermark=3 is a int; give"),
+        (assert_deterministic, (IN_ORDER,), {"watermark": 3}, "watermark=3 is an int; give"),
         (assert_matches, (IN_ORDER, minutes), {}, "is not a function; give it before the rows"),
         (assert_matches, (lambda _: 1 // 0, IN_ORDER), {}, "the model fails: ZeroDivisionError"),
         (assert_recovery_invisible, (IN_ORDER,), {"stores": "memory"}, "stores='memory' must be a non-empty list"),
