@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from keyed import KeyedError, KeyedStream, Output, StateTtl
 from keyed.errors import DefinitionError, OutputDefinitionError, StateAccessError, UserFunctionError
 from keyed.extending import OperatorOptions, Schema, schema_of, shows_options, table_of, table_rows
-from keyed.shown import type_of
 from keyed.vectorized import BatchContext, TableState, VectorizedFunction
 
 if TYPE_CHECKING:
@@ -168,7 +167,7 @@ class LookupJoin(VectorizedFunction):
             raise UserFunctionError(f"lookup of the keys {requested}: {type(error).__name__}: {error}") from error
         if not isinstance(given, Mapping):
             raise OutputDefinitionError(
-                f"lookup returned {type_of(given)} for {len(keys)} keys; return a mapping from keys to values"
+                f"lookup returned a value of type {type(given).__name__} for {len(keys)} keys; return a mapping from keys to values"
             )
         found = {key: value for key in keys if (value := given.get(key)) is not None}
         other = next(iter(given), keys[0]) if not found else keys[0]
