@@ -167,7 +167,8 @@ class LookupJoin(VectorizedFunction):
             raise UserFunctionError(f"lookup of the keys {requested}: {type(error).__name__}: {error}") from error
         if not isinstance(given, Mapping):
             raise OutputDefinitionError(
-                f"lookup returned a value of type {type(given).__name__} for {len(keys)} keys; return a mapping from keys to values"
+                f"lookup returned a value of type {type(given).__name__} for {len(keys)} keys; return a mapping from "
+                "keys to values"
             )
         found = {key: value for key in keys if (value := given.get(key)) is not None}
         other = next(iter(given), keys[0]) if not found else keys[0]

@@ -146,7 +146,7 @@ def test_what_cannot_be_is_refused_before_the_first_row(given, message):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (["A"], "lookup returned a list for 1 keys"),
+        (["A"], "lookup returned a value of type list for 1 keys"),
         ({"a": ("A",)}, "lacks the columns name, tier"),
         ({"a": (1, 2)}, "the results of lookup, column 'name': 1 of type int does not fit: string takes str"),
         ({"a": ("A", 1.5)}, "the results of lookup, column 'tier': 1.5 of type float does not fit"),
