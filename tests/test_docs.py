@@ -309,7 +309,7 @@ def test_commands_in_the_docs_exist():
         "tests.benchmarks.recovery": set(),
         "tests.benchmarks.rocks_memory": {"--minutes", "--keys", "--parallelism", "--rows-per-batch"},
         "tests.benchmarks.soak": {"--minutes", "--runtime"},
-        "tests.benchmarks.takeover": set(),
+        "tests.benchmarks.takeover": {"--runtime"},
     }
     commands = next(action.choices for action in nexmark()._actions if isinstance(action.choices, dict))
     known["examples.nexmark"] = set().union(*map(flags, commands.values()))

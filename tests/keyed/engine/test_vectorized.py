@@ -289,7 +289,7 @@ def test_errors_name_operator_group_and_call() -> None:
 
     with KeyedTestHarness(Fails(), key="k") as tests:
         with pytest.raises(
-            UserFunctionError, match=r"operator 'function', key group 0, on_watermark\(5\): LookupError: no"
+            UserFunctionError, match=r"operator 'function', key group 0, on_watermark at 5: LookupError: no"
         ):
             tests.advance_watermark(5)
         with pytest.raises(TableOverflowError, match="process_batch of 2 rows"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.model import batch_id
 from keyed.durations import MIN_TIMESTAMP
+from keyed.errors import DefinitionError
 from keyed.graph import BoundOutput, Stage
 from keyed.options import Options
 from keyed.recovery.cut import Cut, cut_of
@@ -19,7 +20,7 @@ from keyed.runtimes.spark.plan.build import Plan, build, parallelism_of
 from keyed.runtimes.spark.query.table_files import table_now
 from keyed.runtimes.spark.session.session_check import check_session, check_versions, is_remote
 from keyed.runtimes.usage_warnings import UsageWarnings
-from keyed.sinks import CollectSink
+from keyed.sinks import CollectSink, TableSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +46,7 @@ class Job:
         export: The export of its metrics.
 
     Raises:
-        DefinitionError: An option belongs to the local runtime.
+        DefinitionError: An option or a sink belongs to the local runtime.
         SessionError: The session lacks what keyed needs.
     """
 
@@ -53,6 +54,11 @@ class Job:
         self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options, export: MetricsExport | None = None
     ) -> None:
         options.refuse(_NOT_HERE)
+        for bound in outputs:
+            if isinstance(bound.sink, TableSink):
+                raise DefinitionError(
+                    f"{bound.sink!r} is for the local runtime; on Spark write output.df with the table's own sink"
+                )
         #: The export of the metrics of a run.
         self.export = MetricsExport(last, options) if export is None else export
         self._last = last

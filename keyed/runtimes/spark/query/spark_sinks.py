@@ -93,10 +93,6 @@ class Writer:
         """
         queries = self._queries(session)
         for sink in self.sinks:
-            if isinstance(sink, TableSink):
-                raise DefinitionError(
-                    f"{sink!r} is for the local runtime; on Spark write output.df with the table's own sink"
-                )
             if isinstance(sink, KafkaSink):
                 with closing(TopicWriter(sink, queries)) as writer:
                     writer.claim()

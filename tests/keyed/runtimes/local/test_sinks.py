@@ -102,3 +102,19 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
     with pytest.raises(QueryFailed, match=rf"the Parquet sink '{tmp_path}' cannot take batch 1: IsADirectoryError"):
         emitting(1, 2).run(tmp_path, rows_per_batch=1, on_progress=block)
+
+
+def test_a_function_with_a_parameter_query_id_gets_the_id_of_the_query(tmp_path):
+    seen = []
+
+    def write(values, batch_id, query_id):
+        seen.append((batch_id, query_id))
+
+    for checkpoint in ("one", "two"):
+        emitting(1, 2).run(write, checkpoint=tmp_path / checkpoint, rows_per_batch=1)
+    assert [number for number, _ in seen] == [0, 1, 0, 1]
+    one, again, two, _ = [query for _, query in seen]
+    assert one == again != two
+    # Without a checkpoint each run is a query of its own.
+    emitting(1).run(write)
+    assert seen[-1][1] not in {one, two}

@@ -332,6 +332,11 @@ def test_wrong_options_are_refused(spark, tmp_path):
         streaming.run(chekpoint=tmp_path)
     with pytest.raises(DefinitionError, match=r"rows_per_batch=7 is for the local runtime; .* maxFilesPerTrigger"):
         streaming.run(checkpoint=tmp_path / "ck", rows_per_batch=7)
+    with pytest.raises(DefinitionError, match=r"for the local runtime; on Spark write output.df"):
+        streaming.run(keyed.delta_sink("table"), checkpoint=tmp_path / "ck")
+    with pytest.raises(DefinitionError, match="is for the local runtime"):
+        batch.run(keyed.delta_sink("table"))
+    assert not (tmp_path / "ck").exists()
     with pytest.raises(DefinitionError, match="takes run"):
         batch.start(collect_sink(), checkpoint=tmp_path / "ck")
     with pytest.raises(DefinitionError, match="drain=True is for run"):
@@ -340,3 +345,20 @@ def test_wrong_options_are_refused(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
     with pytest.raises(DefinitionError, match="leave out ticks=False"):
         without.run(checkpoint=tmp_path / "ck", drain=True)
+
+
+@pytest.mark.slow
+def test_a_function_with_a_parameter_query_id_gets_the_id_of_the_query(spark, tmp_path):
+    seen = []
+
+    def write(batch, batch_id, query_id):
+        batch.collect()
+        seen.append((batch_id, query_id))
+
+    for number in range(2):
+        write_file(tmp_path / "in", number, [("a", number, 1)])
+        count(files_source(spark, tmp_path / "in")).run(write, checkpoint=tmp_path / "ck")
+    count(files_source(spark, tmp_path / "in")).run(write, checkpoint=tmp_path / "ck2")
+    assert [number for number, _ in seen] == [0, 1, 0, 1]
+    one, again, two, same = [query for _, query in seen]
+    assert one == again != two == same
