@@ -1,9 +1,8 @@
 """Formats of the values of Kafka records, with or without a schema registry, and a sink that writes a topic.
 
-`keyed.KafkaSource` and `KafkaSink` take a format as ``value=``. With ``registry=`` values have the wire format of
-Confluent's Schema Registry: a zero byte, the number of the schema, and the data. They are read and written by
-confluent-kafka's own deserializers and serializers, which the extra ``keyed[registry]`` installs.
-"""
+For writers of jobs. `keyed.KafkaSource` and `KafkaSink` take a format as ``value=``. With ``registry=`` values have the
+wire format of Confluent's Schema Registry: a zero byte, the number of the schema, and the data. They are read and
+written by confluent-kafka's own deserializers and serializers, which the extra ``keyed[registry]`` installs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Changelogs: the committed state changes of an operator, outside of the job, from which the job can be rebuilt.
 
+For writers and operators of jobs, who choose where a changelog is, and for authors of another kind.
+
 - `model`: the protocols of a changelog for writers and readers.
 - `records`: the records that all of them share. `position_bundles`: positions that are stored together.
 - `directory`: files in a folder. `kafka`: a topic. `objects`: objects in a bucket.
