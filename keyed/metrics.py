@@ -2,7 +2,8 @@
 
 For operators of jobs. `keyed.run` and `keyed.start` take one of them as ``metrics=``. An export begins before the query
 and ends with it. An export that fails is logged and counted (``metrics_status`` and ``metrics_failures`` of
-`keyed.Query.metrics`); it never ends the query."""
+`keyed.Query.metrics`); it never ends the query.
+"""
 
 from __future__ import annotations
 

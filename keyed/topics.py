@@ -2,7 +2,8 @@
 
 For writers of jobs. `keyed.KafkaSource` and `KafkaSink` take a format as ``value=``. With ``registry=`` values have the
 wire format of Confluent's Schema Registry: a zero byte, the number of the schema, and the data. They are read and
-written by confluent-kafka's own deserializers and serializers, which the extra ``keyed[registry]`` installs."""
+written by confluent-kafka's own deserializers and serializers, which the extra ``keyed[registry]`` installs.
+"""
 
 from __future__ import annotations
 
