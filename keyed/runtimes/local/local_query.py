@@ -364,11 +364,13 @@ class LocalQuery(Shown):
         )
         before = position.batches
         while not self._stopping.is_set() and (arrived := self._next(source)) is not None:
-            if arrived.waits and not any(operator.is_due(self._now()) for operator in operators):
-                # The last batch can no longer be undone.
-                self._export(commits, operators, position, ends=False)
-                collector.collect()
-                continue
+            if arrived.waits:
+                now = self._now()
+                if not any(operator.is_due(now) for operator in operators):
+                    # The last batch can no longer be undone.
+                    self._export(commits, operators, position, now)
+                    collector.collect()
+                    continue
             if position.ended:
                 drained = "state that was restored" if position.restored else f"checkpoint {self._checkpoint}"
                 raise CheckpointFinished(
@@ -381,7 +383,7 @@ class LocalQuery(Shown):
             collector.collect()
         if self._drain and not position.ended and not self._stopping.is_set():
             self._batch(commits, operators, position, Arrivals(), self._now(), end=True)
-        self._export(commits, operators, position, ends=True)
+        self._export(commits, operators, position, None)
         sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
         ran = range(before, position.batches)
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
@@ -405,7 +407,7 @@ class LocalQuery(Shown):
         return begun if begun.batch == position.batches else None
 
     def _export(
-        self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition, *, ends: bool
+        self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition, now: int | None
     ) -> None:
         """Export the last batch now, because there may be no next batch to do it.
 
@@ -413,11 +415,11 @@ class LocalQuery(Shown):
             commits: The committed state.
             operators: The operators.
             position: The position after the batch.
-            ends: Also export what is not due yet.
+            now: Processing time; what is not due then is not exported. ``None`` exports all.
         """
         if self._exported == position.batches:
             return
-        due = [each for each in operators if ends or each.is_export_due(self._now())]
+        due = [each for each in operators if now is None or each.is_export_due(now)]
         _export_positions(commits, due, position)
         for operator in due:
             operator.flush(position.batches)

@@ -272,7 +272,9 @@ def test_a_path_that_spark_takes_for_a_pattern_is_refused(tmp_path):
 def report(**marks):
     rows = {
         f"keyed.{operator}": {
-            "marks": json.dumps([{"operator": operator, "clock": 5, "changed": c, "due": d} for c, d in each])
+            "marks": json.dumps(
+                [{"operator": operator, "clock": 5, "changed": c, "due": d, "export_at": 5} for c, d in each]
+            )
         }
         for operator, each in marks.items()
     }

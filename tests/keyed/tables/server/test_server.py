@@ -190,7 +190,7 @@ def test_ready_is_freshness_within_a_bound(tmp_path, monkeypatch):
         assert re.search(r"keyed_tables_failures_total [1-9]", client.get("/metrics").text)
         for wrong in ("0", "-1", "nan", "inf", "soon"):
             assert client.get("/ready", params={"within": wrong}).status_code == 400
-        header.rmdir()
+        header.rename(tmp_path / "log" / "folder")
         # Where it is gone, nothing can follow, whatever the bound.
         until(lambda: client.get("/ready").status_code == 503)
         assert client.get("/ready", params={"within": "300"}).status_code == 503
