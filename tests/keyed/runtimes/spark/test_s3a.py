@@ -86,7 +86,7 @@ def test_a_job_with_nothing_but_an_s3_server(options, tmp_path):
         obstore.delete(store, [each["path"] for each in page])
     put_files(store, range(FILES - 2, FILES))
     done, _ = started(second, options, "ck2", 3, "log2/count", "log/count").communicate()
-    assert done.splitlines()[-1] == "DONE 3 Restored(batch=5, with_position=True)", done
+    assert done.splitlines()[-1] == "DONE 3 Restored(batch_id=5, with_position=True)", done
 
     new = ObjectStoreChangelog("s3://bucket/log2/count", options)
     assert [group.problem for group in verify(new)] == ["", "", ""]
