@@ -83,8 +83,6 @@ class Definitions:
         sources: All sources, also dropped ones.
         queries: The queries that write, in order.
         inserts: The inserted rows.
-        selects: Queries that are read: pull and push queries.
-        shows: ``SHOW``, ``DESCRIBE`` and ``EXPLAIN``.
         properties: The settings of ``SET``.
     """
 
@@ -93,8 +91,6 @@ class Definitions:
     sources: dict[str, SqlSource]
     queries: list[WrittenQuery]
     inserts: list[Insert]
-    selects: list[tree.SelectQuery]
-    shows: list[tree.Show]
     properties: dict[str, str]
 
 
@@ -111,7 +107,7 @@ class _Definer:
     def __init__(self, text: Text, properties: dict[str, str]) -> None:
         self._text = text
         self._catalog = Catalog()
-        self._found = Definitions(text, self._catalog, {}, [], [], [], [], properties)
+        self._found = Definitions(text, self._catalog, {}, [], [], properties)
 
     def define(self, statements: list[tree.Statement]) -> Definitions:
         for statement in statements:
@@ -132,12 +128,14 @@ class _Definer:
                     else:
                         self._found.properties[statement.name] = statement.value
                 case tree.Show():
-                    if statement.what == "DESCRIBE" and statement.name:
-                        self._catalog.find(self._text, statement.name, statement.at)
-                    self._found.shows.append(statement)
+                    what = statement.what if statement.what in ("DESCRIBE", "EXPLAIN") else "SHOW"
+                    self._text.fail(f"{what} is not supported; look at the result of script()", statement.at)
                 case tree.SelectQuery():
-                    self._planner().relation(statement)
-                    self._found.selects.append(statement)
+                    self._text.fail(
+                        "SELECT alone is not supported; write CREATE STREAM or CREATE TABLE name AS SELECT, and read "
+                        "result['name']",
+                        statement.at,
+                    )
         return self._found
 
     def _planner(self) -> Planner:

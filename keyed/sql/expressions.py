@@ -103,6 +103,19 @@ def guarded(of: Evaluate) -> Evaluate:
     return value
 
 
+#: Functions that take a lambda.
+_HIGHER = ("TRANSFORM", "FILTER", "REDUCE")
+
+
+def function_names() -> frozenset[str]:
+    """Return the names of all functions that an expression may call."""
+    from keyed.sql.scalar_functions import FUNCTIONS
+    from keyed.sql.sql_aggregates import AGGREGATES
+    from keyed.sql.table_functions import TABLE_FUNCTIONS
+
+    return AGGREGATES | TABLE_FUNCTIONS | FUNCTIONS.keys() | {*_HIGHER, "TO_JSON_STRING"}
+
+
 class RowScope:
     """The columns that expressions can name.
 
@@ -500,7 +513,7 @@ class _Compiler:
     def _call(self, node: tree.Call) -> Compiled:
         from keyed.sql.scalar_functions import FUNCTIONS, resolve, to_json_string
 
-        if node.name in ("TRANSFORM", "FILTER", "REDUCE"):
+        if node.name in _HIGHER:
             return self._higher(node)
         arguments = [self.compile(each) for each in node.arguments]
         if node.name in ("GREATEST", "LEAST"):

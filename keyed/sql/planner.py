@@ -12,7 +12,7 @@ import attrs
 
 from keyed.sql import syntax as tree
 from keyed.sql.catalog import Catalog, Columns, SqlSource
-from keyed.sql.expressions import Column, Compiled, RowScope, guarded
+from keyed.sql.expressions import Column, Compiled, RowScope, function_names, guarded
 from keyed.sql.row_changes import KEY, META, OLD, TIME, VALUE, WINDOW, Change, route_of
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql.sql_aggregates import AGGREGATES, SqlAggregate, aggregate_of
@@ -638,12 +638,17 @@ class Planner:
             arguments.append([guarded(each.of) for each in given])
             return tree.Name(f"KSQL_AGG_{len(calls) - 1}", None, at=call.at)
 
+        # Checked before the columns: those of a misspelt aggregate are not the mistake.
+        known = function_names()
+
         def rewritten(node: Any) -> Any:
             for place, each in enumerate(query.group_by):
                 if node == each:
                     return tree.Name(f"KSQL_GROUP_{place}", None, at=node.at)
             if isinstance(node, tree.Call) and node.name in AGGREGATES:
                 return column_of(node)
+            if isinstance(node, tree.Call) and node.name not in known:
+                text.fail(f"unknown function {node.name}{nearest(node.name, known)}", node.at)
             if isinstance(node, tree.Name):
                 if node.name in dict(_BOUNDS) and query.window is not None:
                     return tree.Name(node.name, None, at=node.at)
