@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,6 +28,8 @@ from keyed.sql.value_formats import BadRecord
 
 #: A record of a topic: topic, key, value, timestamp, partition, offset, headers, window.
 TOPIC, RAW_KEY, RAW_VALUE, RAW_TIME, PARTITION, OFFSET, HEADERS, RAW_WINDOW = range(8)
+
+_log = logging.getLogger(__name__)
 
 
 class Compiler:
@@ -194,13 +197,23 @@ def _decoded(source: SqlSource) -> Callable[[Any], Iterable[Change]]:
     stored = [name for name, _ in source.stored]
     is_table, is_windowed = source.is_table, source.window is not None
     width = source.window_ms
+    bad: set[str] = set()
 
     def decode(record: Any) -> Iterable[Change]:
         if record[TOPIC] != topic:
             return ()
         try:
             key, value = key_of(record[RAW_KEY]), value_of(record[RAW_VALUE])
-        except BadRecord:
+        except BadRecord as error:
+            if source.name not in bad:
+                bad.add(source.name)
+                _log.warning(
+                    "topic %s, offset %s: %s cannot read the record and skips it, as it will others: %s",
+                    topic,
+                    record[OFFSET],
+                    source.name,
+                    error,
+                )
             return ()
         if is_table and all(each is None for each in key):
             return ()

@@ -399,3 +399,14 @@ def test_expressions(expression, value):
     found = evaluated(expression)
     assert found == value
     assert type(found) is type(value)
+
+
+def test_the_first_record_that_cannot_be_read_is_logged(caplog):
+    text = READINGS + "CREATE TABLE o AS SELECT id, COUNT(*) AS n FROM readings GROUP BY id;"
+    records = [(1, "not JSON", 0), (1, "[]", 1), (1, '{"NAME": "a", "AMOUNT": 1}', 2)]
+    found = sql.script(text, topics={"in": records}, rows_per_batch=1)
+    assert [record.value for record in found["o"]] == [{"N": 1}]
+    (said,) = [record.getMessage() for record in caplog.records if "cannot read" in record.getMessage()]
+    assert said.startswith(
+        "topic in, offset 0: READINGS cannot read the record and skips it, as it will others: not JSON"
+    )
