@@ -8,30 +8,25 @@ Two bounds apply instead, also within a batch:
 - **Objects.** The automatic collector runs after `_YOUNG` objects that were not freed. Its older generations follow as
   Python's do, so cyclic garbage is at most a few times that number of objects, plus a quarter of the live objects.
 - **Bytes.** A cycle may hold a large buffer, so a few objects may take much memory. When the process has grown by a
-  quarter, and by at least `_STEP_BYTES`, since the last time, all generations are collected, and the C library returns
+  quarter, and by at least 64 MiB, since the last time, all generations are collected, and the C library returns
   free memory to the system.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
-import resource
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
 from itertools import islice
 from threading import Lock
 from types import TracebackType
 from typing import Any, Self
 
 from keyed.engine.batch import Chunk
+from keyed.stores.growth import GrowthBound, return_free_memory
 
 #: Number of new objects before the young generation is collected, and of such collections before an older one is.
 _YOUNG, _OLDER = 200_000, 5
-#: Growth of the process, in bytes, before all generations are collected.
-_STEP_BYTES = 64 << 20
 #: Number of rows between two checks of the size of the process.
 _ROWS = 1000
 
@@ -79,7 +74,7 @@ class Collector:
 
     def __enter__(self) -> Self:
         _THRESHOLDS.raise_()
-        self._set_limit()
+        self._growth = GrowthBound()
         return self
 
     def __exit__(
@@ -89,10 +84,10 @@ class Collector:
 
     def collect(self) -> None:
         """Collect all garbage if the process has grown."""
-        if resident_bytes() > self._limit:
+        if self._growth.is_exceeded:
             gc.collect()
             return_free_memory()
-            self._set_limit()
+            self._growth.reset()
 
     def within(self, chunks: Callable[[], Iterable[Chunk]]) -> Callable[[], Iterator[Chunk]]:
         """Return the same rows in smaller chunks, between which the size of the process is checked."""
@@ -107,32 +102,3 @@ class Collector:
                     yield keys[part], times, islice(rest, _ROWS), of_sides
 
         return smaller
-
-    def _set_limit(self) -> None:
-        size = resident_bytes()
-        self._limit = size + max(_STEP_BYTES, size // 4)
-
-
-def resident_bytes() -> int:
-    """Return the memory of this process, or its peak memory if the system does not report the current value."""
-    try:
-        statistics = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak << 10
-    try:
-        return int(os.read(statistics, 256).split()[1]) * resource.getpagesize()
-    finally:
-        os.close(statistics)
-
-
-def return_free_memory() -> None:
-    """Return free memory of the C library to the system, if the library supports it."""
-    trim = _trim()
-    if trim is not None:
-        trim(0)
-
-
-@lru_cache(maxsize=1)
-def _trim() -> Callable[[int], int] | None:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)

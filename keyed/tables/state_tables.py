@@ -26,6 +26,7 @@ from keyed.functions import Function, declared_states
 from keyed.recovery.cut import header_of
 from keyed.restoring import RestorePoint
 from keyed.stores.database import is_locked
+from keyed.stores.growth import GrowthBound
 from keyed.stores.version_store import Extent
 from keyed.tables.follower import FolderReader, Follower, Lag, shown_groups
 from keyed.tables.operator_view import AsOf, Operator, Position, View, Viewing
@@ -214,6 +215,7 @@ class StateTables(_Tables):
         self._context = context
         self._changed = threading.Condition()
         self._every = 1.0
+        self._growth = GrowthBound()
         # `share` is a copy; the thread has this one.
         self._origin = self
         self._following = Background(f"tables of {', '.join(operators)}", self._step, is_transient=self._is_transient)
@@ -294,6 +296,7 @@ class StateTables(_Tables):
 
     def _step(self) -> float:
         self.poll()
+        self._growth.trim()
         return self._every
 
     def _is_transient(self, error: Exception) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import keyed
-from keyed.runtimes.garbage import resident_bytes
 from keyed.stores.database import Database
+from keyed.stores.growth import resident_bytes
 
 _SECONDS = 15
 _MB = 1 << 20

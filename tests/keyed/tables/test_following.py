@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import gc
 import logging
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -24,6 +26,7 @@ from keyed import DirectoryChangelog, background
 from keyed.background import Status
 from keyed.errors import ChangelogError, CorruptionError, LocalStoreError, OperatorChanged, StateAccessError
 from keyed.stores.database import Database
+from keyed.stores.growth import resident_bytes
 from keyed.stores.version_store import VersionReader
 from keyed.tables import StateTables, follower, open_tables, read_tables
 from keyed.testing import KeyedTestHarness
@@ -695,3 +698,33 @@ def test_a_program_that_does_not_close_tables_leaves_no_folder(log, tmp_path):
     )
     assert done.stdout == "2\n"
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc returns memory between blocks in use")
+def test_tables_that_are_followed_return_memory_which_only_fragments_hold(tmp_path, log):
+    """As RocksDB does it in a server: what its write buffers and blocks freed lies between others that are in use."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    blocks: list[int] = []
+
+    def fragment() -> None:
+        """In an arena of its own: the thread is not the main one."""
+        for _ in range(15_000):
+            blocks.append(libc.malloc(20_000))
+            ctypes.memset(blocks[-1], 1, 20_000)
+        while len(blocks) > 1500:
+            for at in reversed(range(0, len(blocks), 2)):
+                libc.free(blocks.pop(at))
+
+    with open_tables(log, tmp_path / "tables") as tables:
+        before = resident_bytes()
+        worker = threading.Thread(target=fragment)
+        worker.start()
+        worker.join()
+        try:
+            assert resident_bytes() - before > 200 << 20
+            tables.start(every=0.01)
+            until(lambda: resident_bytes() - before < 100 << 20, seconds=30)
+        finally:
+            for block in blocks:
+                libc.free(block)

@@ -15,6 +15,7 @@ import pytest
 import keyed
 from keyed import KeyedProcessFunction
 from keyed.runtimes import garbage
+from keyed.stores.growth import resident_bytes
 
 SIZE = 100_000
 
@@ -59,7 +60,7 @@ def test_few_cycles_of_small_objects_are_alive_at_a_time_whatever_the_batches(mo
 @pytest.mark.parametrize("rows_per_batch", [1, 100, 100_000])
 def test_few_bytes_of_cycles_are_alive_at_a_time_whatever_the_batches(rows_per_batch):
     """Three thousand objects are few for Python's collector, and 300 MB."""
-    limit = 64 * 1024 * 1024 + garbage.resident_bytes() // 4
+    limit = 64 * 1024 * 1024 + resident_bytes() // 4
     assert most_alive(3000, SIZE, rows_per_batch) * SIZE < limit + 1200 * SIZE
 
 
