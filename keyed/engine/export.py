@@ -75,7 +75,7 @@ def export(
         meta.hash = hash_text(contents_hash(store(), meta.states).value)
     commits = [] if last is None else _lacking(log, meta, last, where, blocks)
     if not commits:
-        return writer.append(_marker(meta, snapshot=True), content_blocks(store(), meta.states))
+        return writer.append(_marker(meta, meta.last_commit(), snapshot=True), content_blocks(store(), meta.states))
     return append_all(writer, commits)
 
 
@@ -84,26 +84,24 @@ def _lacking(
 ) -> list[tuple[Commit, Blocks]]:
     """Return the commits after the last one of the changelog; none if batches without key groups are too many."""
     commits: list[tuple[Commit, Blocks]] = []
-    newest = _marker(meta, snapshot=False)
     row = meta.last_row
     states: dict[str, Any] = meta.states
     for waiting in reversed(meta.unexported()):
         if waiting.sequence <= last.sequence:
             break
         states = states if waiting.states is None else waiting.states
-        if waiting.sequence == meta.commit:
-            commits.append((newest, _committed(log, waiting, row, where) if blocks is None else blocks))
-        else:
-            commits.append((_waiting_marker(newest, waiting, states), _committed(log, waiting, row, where)))
+        known = blocks if waiting.sequence == meta.commit else None
+        content = _committed(log, waiting, row, where) if known is None else known
+        commits.append((_marker(meta, attrs.evolve(waiting, states=states)), content))
         row -= waiting.rows
     lacking: list[tuple[Commit, Blocks]] = []
-    for commit, content in reversed(commits):
+    for commit, changes in reversed(commits):
         if commit.sequence - last.sequence > MOST_COMMITS:
             return []
         for number in range(last.sequence + 1, commit.sequence):
             last = attrs.evolve(last, sequence=number, previous=last.attempt, snapshot=False, records=0)
             lacking.append((last, ()))
-        lacking.append((commit, content))
+        lacking.append((commit, changes))
         last = commit
     return lacking
 
@@ -122,49 +120,32 @@ def stage(meta: GroupMeta, writer: ChangelogWriter | None, blocks: Iterable[LogB
     Raises:
         ChangelogError: It cannot be written.
     """
-    if isinstance(writer, StagingWriter) and writer.stage(_marker(meta, snapshot=False), map(exported, blocks)):
+    changes = map(exported, blocks)
+    if isinstance(writer, StagingWriter) and writer.stage(_marker(meta, meta.last_commit()), changes):
         return meta.attempt
     return ""
 
 
-def _marker(meta: GroupMeta, *, snapshot: bool) -> Commit:
+def _marker(meta: GroupMeta, commit: WaitingCommit, *, snapshot: bool = False) -> Commit:
+    """Return the marker of the last commit, or of one that waits for its export."""
     return Commit(
         log_id="",
         group=meta.group,
-        sequence=meta.commit,
-        attempt=meta.attempt,
-        previous=meta.previous,
+        sequence=commit.sequence,
+        attempt=commit.attempt,
+        previous=commit.previous,
         source_log=meta.log_id,
         snapshot=snapshot,
-        entries=meta.live,
-        hash=meta.hash,
-        watermark=meta.watermark,
-        processing_time=meta.processing_time,
-        ended=meta.ended,
-        states=meta.states,
-        counters={name: meta.counters.get(name, 0) for name in COUNTERS},
+        entries=commit.entries,
+        hash=commit.hash,
+        watermark=commit.watermark,
+        processing_time=commit.processing_time,
+        ended=meta.ended and commit.sequence == meta.commit,
+        states=commit.states or {},
+        counters=dict(zip(COUNTERS, commit.counters, strict=False)),
         key_columns=meta.key_columns,
-        key_type=meta.key_type,
-        channels=meta.channels,
-    )
-
-
-def _waiting_marker(newest: Commit, waiting: WaitingCommit, states: dict[str, Any]) -> Commit:
-    """Return the marker of a commit before the newest one."""
-    return attrs.evolve(
-        newest,
-        sequence=waiting.sequence,
-        attempt=waiting.attempt,
-        previous=waiting.previous,
-        entries=waiting.entries,
-        hash=waiting.hash,
-        watermark=waiting.watermark,
-        processing_time=waiting.processing_time,
-        ended=False,
-        states=states,
-        counters=dict(zip(COUNTERS, waiting.counters, strict=False)),
-        key_type=waiting.key_type,
-        channels=waiting.channels,
+        key_type=commit.key_type,
+        channels=commit.channels,
     )
 
 

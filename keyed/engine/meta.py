@@ -119,9 +119,9 @@ class GroupMeta:
     exported: int = 0
     waiting: list[WaitingCommit] = attrs.field(factory=list)
 
-    def unexported(self) -> list[WaitingCommit]:
-        """Return the commits that the changelog may lack, in order; the last commit is one of them."""
-        last = WaitingCommit(
+    def last_commit(self) -> WaitingCommit:
+        """Return the last commit, which the changelog may lack like those that wait."""
+        return WaitingCommit(
             sequence=self.commit,
             attempt=self.attempt,
             previous=self.previous,
@@ -137,7 +137,10 @@ class GroupMeta:
             key_type=self.key_type,
             channels=self.channels,
         )
-        return [*self.waiting, last]
+
+    def unexported(self) -> list[WaitingCommit]:
+        """Return the commits that the changelog may lack, in order; the last commit is one of them."""
+        return [*self.waiting, self.last_commit()]
 
     def follows(self, sequence: int, attempt: str) -> bool:
         """Return true if one of the commits that the changelog may lack follows a commit directly."""

@@ -119,7 +119,7 @@ class DirectoryChangelog:
         auto_compact: Writers compact as the log grows, in a background thread. If false, run `compact`.
         export_interval: Commits of a key group are exported together, as one file, when the oldest is as old: `int`
             milliseconds or `timedelta` of processing time; at most 64 commits. 0 exports each commit. Readers lag by as
-            much. For the local runtime.
+            much.
         group_access: The folder, if it is created, can be read by its group, for example by followers under another
             user. Otherwise only the user can read it.
 

@@ -140,7 +140,7 @@ class KafkaChangelog:
             read a partition: `int` milliseconds or `timedelta` (``delete.retention.ms``).
         export_interval: Commits of a key group are exported together, as one transaction, when the oldest is as old:
             `int` milliseconds or `timedelta` of processing time; at most 64 commits. 0 exports each commit. Readers lag
-            by as much. For the local runtime.
+            by as much.
         topic_settings: Other settings of the topic, such as ``{"min.insync.replicas": 2}``.
         settings: Settings of the client, which is librdkafka, such as ``{"security.protocol": "SASL_SSL"}``. They are
             sent to the query's workers. keyed sets the ones that transactions depend on, and refuses them here.

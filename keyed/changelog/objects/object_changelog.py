@@ -127,7 +127,7 @@ class ObjectStoreChangelog:
         auto_compact: Writers compact as the log grows, in a background thread. If false, run `compact`.
         export_interval: Commits of a key group are exported together, as one object, when the oldest is as old: `int`
             milliseconds or `timedelta` of processing time; at most 64 commits. 0 exports each commit. Readers lag by as
-            much. For the local runtime.
+            much.
         timeout: Time for which a request is retried, if the store throttles or does not answer, before it fails: `int`
             milliseconds or `timedelta`.
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.arrow.write import arrow_schema
-from keyed.changelog.model import export_interval
 from keyed.codec.key_hash import spark_key_type
 from keyed.column_types import quoted
 from keyed.errors import DefinitionError, OutputDefinitionError
@@ -161,12 +160,6 @@ def build(
     functions = [stage.function for stage in chain]
     functions += [step.function for stage in chain for each in stage.inputs for step in each.steps]  # type: ignore[misc]
     functions += [step.function for output in wanted for step in output.steps]  # type: ignore[misc]
-    for stage in chain:
-        if interval := export_interval(stage.changelog):
-            raise DefinitionError(
-                f"operator {stage.name!r}, changelog=: export_interval={interval} is for the local runtime; on Spark "
-                "leave it out"
-            )
     archive = archive_for(functions) if is_remote(last.source.data.sparkSession) else None
     for stage in chain:
         check_serializable(stage.function, stage.name)

@@ -12,7 +12,8 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.model import Changelog, StagingChangelog, export_interval
-from keyed.errors import CheckpointError
+from keyed.engine.meta import MOST_COMMITS
+from keyed.errors import CheckpointError, DefinitionError
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.begin import Begin
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
@@ -25,6 +26,7 @@ from keyed.runtimes.spark.query.group_marks import (
     next_work,
     operator_commits,
     staged_commits,
+    starts_run,
     waiting_batches,
 )
 
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
+#: Number of batches that Spark keeps in a checkpoint, and its default.
+_RETAINED = "spark.sql.streaming.minBatchesToRetain"
+_RETAINED_BATCHES = "100"
 #: Seconds that a query's first batch waits until Spark has returned the query to the program that starts it.
 _START = 60.0
 #: Key groups that are published at the same time. Each waits for its disk or object store, and for little else.
@@ -61,6 +66,9 @@ class Exports:
         folder: Its files, if this program reaches them. If not, no positions are logged.
         changelogs: The changelogs, by operator.
         ticks: True if the last of the query's sources are the ticks.
+
+    Raises:
+        DefinitionError: Commits are exported together, and Spark removes their batches from the checkpoint before.
     """
 
     def __init__(
@@ -85,8 +93,8 @@ class Exports:
         self._logging = Lock()
         self._published = -1
         self._flushed = False
-        # True until the first batch of a run.
-        self._begins = True
+        # True until the batch with the tick that starts a run is committed.
+        self._begins = ticks
         # The report that was read last, so that it is not read from Spark again.
         self._newest: Mapping[str, Any] | None = None
         # Of two concurrent attempts of a task, Spark may report one and keep the state of the other.
@@ -99,6 +107,14 @@ class Exports:
             )
             and session.conf.get("spark.speculation", "false") == "false"
         )
+        retained = int(session.conf.get(_RETAINED, _RETAINED_BATCHES) or _RETAINED_BATCHES)
+        for operator, changelog in changelogs.items():
+            if (interval := export_interval(changelog)) and retained <= MOST_COMMITS:
+                raise DefinitionError(
+                    f"operator {operator!r}, changelog=: with export_interval={interval}, up to {MOST_COMMITS} batches "
+                    f"wait in the checkpoint, and Spark keeps {retained} there; set {_RETAINED} to more than "
+                    f"{MOST_COMMITS}, or leave out export_interval="
+                )
         if changelogs and folder is None:
             _log.warning(
                 "over Spark Connect this program cannot reach the checkpoint %s: its changelogs get no positions, and "
@@ -120,7 +136,7 @@ class Exports:
             start: Starts it.
         """
         self._query = self._newest = None
-        self._flushed, self._begins = False, True
+        self._flushed, self._begins = False, self._ticks
         self._started.clear()
         if self._folder is not None:
             self._positions = PositionLog(
@@ -180,13 +196,17 @@ class Exports:
         return next_work(report, () if report["batchId"] == self._published else self._changelogs)
 
     def _due(self, batch: int) -> set[str]:
-        """Return the operators whose key groups export the batches before a batch that was started."""
-        begins, self._begins = self._begins, False
+        """Return the operators whose key groups export the batches before a batch that was started.
+
+        All of them do in the batch with the tick that starts the run, which may follow a batch that is run again.
+        """
         grouping = {operator for operator, changelog in self._changelogs.items() if export_interval(changelog)}
-        if not grouping or begins or self._folder is None:
+        report = self._report(batch - 1) if grouping else None
+        if report is None or self._folder is None:
             return {*self._changelogs}
-        report, time = self._report(batch - 1), self._folder.batch_time(batch)
-        if report is None or time is None:
+        self._begins = self._begins and not starts_run(report)
+        time = self._folder.batch_time(batch)
+        if self._begins or time is None:
             return {*self._changelogs}
         return self._changelogs.keys() - (grouping - export_operators(report, time))
 

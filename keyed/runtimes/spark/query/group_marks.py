@@ -102,6 +102,11 @@ def export_operators(progress: Any, time: int) -> set[str]:
     return {operator for operator, each in marks if any(time >= mark["export_at"] for mark in each)}
 
 
+def starts_run(progress: Any) -> bool:
+    """Return true if a batch had the tick with which a run of its query starts."""
+    return any(mark["starts_run"] for marks in group_marks(progress).values() for mark in marks)
+
+
 def waiting_batches(progress: Any) -> dict[str, int]:
     """Return the number of batches that a changelog may lack, by operator.
 
