@@ -5,6 +5,7 @@ The folder is locked while it is open, so a running query is never disturbed.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,9 +20,11 @@ from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import CheckpointError, OperatorChanged
+from keyed.recovery.outbox import waiting, without
 from keyed.stores import CommitStore, MemoryStore
 from keyed.stores.commit_store import COMMITS_FOLDER, BufferedCommits
 
+_log = logging.getLogger(__name__)
 WAITING_POSITIONS = "positions"
 """The record of the positions that are exported with later ones, a bundle (`keyed.changelog.position_bundles`)."""
 
@@ -125,6 +128,15 @@ def flush_checkpoint(checkpoint: str | os.PathLike[str], changelogs: Mapping[str
     done = {}
     with Checkpoint.open(checkpoint) as opened:
         record = opened.commits.read("run")
+        outbox = waiting(opened.commits, f"checkpoint {opened.path}")
+        for name in [] if outbox is None else without(outbox, []):
+            _log.warning(
+                "%s may lack rows of batch %d, and a query that is restored from the changelog begins after that "
+                "batch; run the job once more on the checkpoint %s, which writes them, before you restore",
+                name,
+                outbox.batch if outbox else 0,
+                opened.path,
+            )
         for operator, changelog in changelogs.items():
             groups = opened.groups(operator)
             changelog.prepare(operator, len(groups))

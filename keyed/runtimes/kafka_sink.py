@@ -5,7 +5,8 @@ written batch. The offset's metadata is the id of the query, a space, and the di
 that comes again with the same records is skipped; with others it is written again, so that no row is lost.
 
 The local runtime commits the records of a batch with its state, and sends them afterwards, again after a crash if they
-were not sent. So they are the same records. On Spark a batch that runs again has the input that Spark has logged.
+were not sent (`keyed.recovery.outbox`). So they are the same records. On Spark a batch that runs again has the input
+that Spark has logged.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import attrs
 from xxhash import xxh3_64_intdigest
 
 from keyed.changelog.kafka.client import Cluster, check_settings, translated
-from keyed.codec.frames import RecordFormat
 from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, SinkError
 from keyed.kafka_values import check_format, encoder, json_bytes
+from keyed.recovery.outbox import Record
 from keyed.topics import KafkaSink
 
 _log = logging.getLogger(__name__)
@@ -31,26 +31,6 @@ _log = logging.getLogger(__name__)
 _MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
 #: Seconds between two requests meanwhile.
 _PAUSE = 0.1
-#: Key and value.
-Record = tuple[bytes | None, bytes]
-
-
-@attrs.frozen
-class Outbox:
-    """The records of the last committed batch of a local query, as a frame of kind ``KOUT``, version 1.
-
-    Attributes:
-        batch: Its id.
-        records: Keys and values, by transactional id; or rows of a table, by the id of its writer.
-    """
-
-    batch: int
-    records: dict[str, list[tuple[bytes | None, bytes]]]
-
-
-_OUTBOX: RecordFormat[Outbox] = RecordFormat(b"KOUT", 1, Outbox)
-encode_outbox = _OUTBOX.encode
-decode_outbox = _OUTBOX.decode
 
 
 class TopicWriter:
@@ -61,7 +41,8 @@ class TopicWriter:
         queries: Id of the query, after those of the queries that it was restored from.
 
     Attributes:
-        id: Its transactional id.
+        id: Name of the topic and the transactional id, by which records are committed with the state of a batch.
+        old_id: The transactional id, by which earlier versions committed them.
 
     Raises:
         DefinitionError: A setting is keyed's own.
@@ -71,7 +52,8 @@ class TopicWriter:
     def __init__(self, sink: KafkaSink, queries: Sequence[str]) -> None:
         check_settings(sink.settings)
         check_format(sink.value)
-        self.id = sink.transactional_id
+        self.id = f"topic {sink.topic!r} with transactional_id={sink.transactional_id!r}"
+        self.old_id = sink.transactional_id
         self._sink = sink
         self._queries = queries
         self._seconds = milliseconds_of(sink.timeout, "timeout") / 1000
@@ -188,8 +170,7 @@ class TopicWriter:
         return key if key is None or isinstance(key, bytes) else str(key).encode()
 
     def _failed(self, error: Exception) -> SinkError:
-        doing = f"topic {self._sink.topic!r} with transactional_id={self._sink.transactional_id!r}"
-        said = str(error) if isinstance(error, ChangelogError) else str(translated(error, doing))
+        said = str(error) if isinstance(error, ChangelogError) else str(translated(error, self.id))
         return SinkError(said.replace("another writer has taken over this key group", "another writer has its id"))
 
 

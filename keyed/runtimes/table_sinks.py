@@ -4,7 +4,7 @@ A table records the last batch of each query: the id of the query, as in a Parqu
 batch, in the same commit as the rows. A batch whose id is not above the recorded one was written before.
 
 The local runtime commits the rows of a batch with its state, as an Arrow stream in the record ``outbox``
-(`keyed.runtimes.kafka_sink.Outbox`), and writes them to the table afterwards, again after a crash if they were not
+(`keyed.recovery.outbox`), and writes them to the table afterwards, again after a crash if they were not
 written. So they are the same rows. On Spark a batch that runs again has the input that Spark has logged.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.errors import SinkError
-from keyed.runtimes.kafka_sink import Record
+from keyed.recovery.outbox import Record
 from keyed.sinks import TableSink
 
 if TYPE_CHECKING:
@@ -35,10 +35,12 @@ class TableWriter(Protocol):
     """Protocol of a writer of a table's batches in the local runtime.
 
     Attributes:
-        id: Id of its rows among those that are committed with the state of a batch.
+        id: Id of its rows among those that are committed with the state of a batch, a name for messages.
+        old_id: Id by which an earlier version committed them.
     """
 
     id: str
+    old_id: str
 
     def claim(self, next_batch: int) -> None:
         """Open the table, if there is one.

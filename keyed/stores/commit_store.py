@@ -80,6 +80,10 @@ class BufferedCommits(ABC):
     def close(self) -> None:
         """Release the resources of the store and drop uncommitted writes. Closing again does nothing."""
 
+    @abstractmethod
+    def forget(self, name: str) -> None:
+        """Remove a job record, outside of commits. After a failure of the machine it may be there again."""
+
     def commit(self) -> None:
         """Make all writes since the last commit durable, or none of them if it raises."""
         if self.records or self.rows:
@@ -245,6 +249,13 @@ class CommitStore(BufferedCommits):
                 batch[key] = value
         self._database.write(batch)
 
+    def forget(self, name: str) -> None:
+        from rocksdict import WriteBatch
+
+        batch = WriteBatch(raw_mode=True)
+        batch.delete(b"J" + _checked(name, "name"))
+        self._database.write(batch, synced=False)
+
     def close(self) -> None:
         self.rollback()
         self._closing.close()
@@ -272,6 +283,9 @@ class MemoryCommitStore(BufferedCommits):
         _merge(self._records, self.records)
         for group, rows in self.rows.items():
             _merge(self._rows.setdefault(group, {}), rows)
+
+    def forget(self, name: str) -> None:
+        self._records.pop(b"J" + _checked(name, "name"), None)
 
     def close(self) -> None:
         self.rollback()

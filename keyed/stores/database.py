@@ -219,6 +219,7 @@ class Database:
         self._cursors: WeakSet[Generator[tuple[bytes, bytes]]] = WeakSet()
         self._write_options = WriteOptions()
         self._write_options.sync = sync
+        self._unsynced = WriteOptions()
         self._write_options.disable_wal = not wal  # type: ignore[method-assign,assignment]
         try:
             if reader is None:
@@ -321,10 +322,15 @@ class Database:
 
         return WriteBatch(raw_mode=True)
 
-    def write(self, batch: WriteBatch) -> None:
-        """Write a batch, all of it or nothing."""
+    def write(self, batch: WriteBatch, *, synced: bool = True) -> None:
+        """Write a batch, all of it or nothing.
+
+        Args:
+            batch: The batch.
+            synced: False if a failure of the machine may undo the write although ``sync`` was given.
+        """
         try:
-            self._rocks.write(batch, self._write_options)
+            self._rocks.write(batch, self._write_options if synced else self._unsynced)
         except Exception as error:
             self.refuses = True
             raise self.failed("cannot be written", error) from error

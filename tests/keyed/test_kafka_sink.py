@@ -112,6 +112,38 @@ def test_a_batch_that_was_committed_and_not_sent_is_sent_by_the_next_run(kafka, 
     assert sorted(json.loads(value)["n"] for _, value in records(kafka, topic)) == list(range(9))
 
 
+def test_rows_that_wait_for_a_topic_are_not_lost_when_the_sink_is_changed(kafka, topic, tmp_path, monkeypatch):
+    other = topics.new_topic()
+    topics.create(kafka, other, 1)
+
+    def run(count, sink):
+        rows = [{"k": "a", "n": n} for n in range(count)]
+        output = keyed.stream(rows).key_by("k").process(Same(), "k string, n bigint")
+        return output.run(sink, checkpoint=tmp_path / "c", rows_per_batch=2, drain=False)
+
+    def sink(topic):
+        # One id, so that a broker sees one writer.
+        return KafkaSink(topic, bootstrap=kafka, transactional_id=other)
+
+    def numbers(topic):
+        return [json.loads(value)["n"] for _, value in records(kafka, topic)]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicWriter, "write", lambda self, records, batch: 1 / 0)
+        with pytest.raises(QueryFailed, match="ZeroDivisionError"):
+            run(2, sink(topic))
+    refusal = f"topic '{topic}' with transactional_id='{other}' may lack rows of batch 0: .* more with that sink"
+    for changed in (sink(other), KafkaSink(topic, bootstrap=kafka), None):
+        with pytest.raises(SinkError, match=refusal):
+            run(4, changed)
+    run(2, sink(topic))
+    run(4, sink(other))
+    assert (numbers(topic), numbers(other)) == ([0, 1], [2, 3])
+    run(6, KafkaSink(topic, bootstrap=kafka))
+    assert run(7, None).values == [("a", 6)]
+    assert (numbers(topic), numbers(other)) == ([0, 1, 4, 5], [2, 3])
+
+
 @pytest.mark.slow
 def test_spark_writes_each_row_once(spark, kafka, topic, tmp_path):
     sink = KafkaSink(topic, bootstrap=kafka, key="k")

@@ -14,7 +14,7 @@ import pyarrow as pa
 from keyed.arrow.kinds import kinds
 from keyed.errors import KeyedError, SinkError
 from keyed.extras import extra
-from keyed.runtimes.kafka_sink import Record
+from keyed.recovery.outbox import Record
 from keyed.runtimes.table_sinks import (
     PREFIX,
     added,
@@ -46,7 +46,8 @@ class DeltaWriter:
         self._sink = sink
         folder = local_folder(sink.path)
         self._place = sink.path if folder is None else str(folder)
-        self.id = f"delta {self._place}"
+        self.id = f"the Delta table {self._place!r}"
+        self.old_id = f"delta {self._place}"
         self._queries = queries
         #: The table, ``None`` before it is created.
         self._table: Any = None

@@ -16,7 +16,7 @@ import pyarrow as pa
 from keyed.arrow.kinds import kinds
 from keyed.errors import KeyedError, SinkError
 from keyed.extras import extra
-from keyed.runtimes.kafka_sink import Record
+from keyed.recovery.outbox import Record
 from keyed.runtimes.table_sinks import PREFIX, added, attempts, last_rows, packed, stored, unpacked, warn_of_overlap
 from keyed.sinks import IcebergSink
 
@@ -42,7 +42,8 @@ class IcebergWriter:
             import pyiceberg.expressions
         self._iceberg: Any = pyiceberg
         self._sink = sink
-        self.id = f"iceberg {sink.place}"
+        self.id = f"the Iceberg table {sink.place!r}"
+        self.old_id = f"iceberg {sink.place}"
         self._queries = queries
         self._catalog: Any = None
         #: The table, ``None`` before it is created.

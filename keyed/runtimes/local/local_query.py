@@ -26,18 +26,19 @@ from keyed.engine.channels import Upstream
 from keyed.engine.loader import Loader
 from keyed.engine.meta import MOST_COMMITS
 from keyed.engine.output_copies import OutputCopies
-from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed
+from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed, SinkError
 from keyed.graph import BoundOutput, Port, Source, Stage
 from keyed.ids import random_id
 from keyed.options import Options
 from keyed.private_files import folder_path
 from keyed.recovery.cut import Cut, with_cut
 from keyed.recovery.local_checkpoint import WAITING_POSITIONS, waiting_positions
+from keyed.recovery.outbox import OUTBOX, Outbox, Record, encode_outbox, rows_for, waiting, without
 from keyed.results import Progress, Restored, RunResult, log_restore, shown_query, with_statuses
 from keyed.runtimes.collected import tabled
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.job_metrics import MetricsSource
-from keyed.runtimes.kafka_sink import Outbox, Record, TopicWriter, decode_outbox, encode_outbox
+from keyed.runtimes.kafka_sink import TopicWriter
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import (
@@ -295,13 +296,6 @@ class LocalQuery(Shown):
             stack.callback(self._close_source)
             return self._run_batches(commits, operators, position, collector)
 
-    def _send_outbox(self, commits: BufferedCommits, writer: TopicWriter | TableWriter) -> None:
-        """Write the records of the last committed batch, if an earlier run has not done it."""
-        record = commits.read("outbox")
-        if record is not None:
-            outbox = decode_outbox(record, f"checkpoint {self._checkpoint}, record 'outbox'")
-            writer.write(outbox.records.get(writer.id, ()), outbox.batch)
-
     def _close_writers(self) -> None:
         for writer in self._writers.values():
             writer.close()
@@ -328,23 +322,39 @@ class LocalQuery(Shown):
                 commits.write("query", record)
                 commits.commit()
             position.queries = decode_mark(record, f"checkpoint {self._checkpoint}, record 'query'")
+        for bound in self._outputs:
+            if isinstance(bound.sink, KafkaSink):
+                self._writers[bound] = TopicWriter(bound.sink, position.queries)
+            elif isinstance(bound.sink, TableSink):
+                self._writers[bound] = _table_writer(bound.sink, position.queries)
+        outbox = waiting(commits, f"checkpoint {self._checkpoint}") or Outbox(-1, {})
+        for name in without(outbox, self._writers.values()):
+            raise SinkError(
+                f"{name} may lack rows of batch {outbox.batch}: the run that committed the batch ended before it had "
+                "written them, and this run has no such sink. Run the job once more with that sink, which writes them "
+                "first (if the topic or table is gone, create it again); then change the sinks"
+            )
         # Folders are claimed last, because a claim may replace their files.
         for bound in sorted(self._outputs, key=lambda bound: isinstance(bound.sink, ParquetSink)):
-            if isinstance(bound.sink, KafkaSink):
-                self._writers[bound] = topic = TopicWriter(bound.sink, position.queries)
-                topic.claim()
-                self._send_outbox(commits, topic)
-            if isinstance(bound.sink, TableSink):
+            writer = self._writers.get(bound)
+            rows = [] if writer is None else rows_for(outbox, writer)
+            if isinstance(writer, TopicWriter):
+                writer.claim()
+                if rows:
+                    writer.write(rows, outbox.batch)
+            elif writer is not None:
                 columns = declared_columns(bound)
-                self._writers[bound] = table = _table_writer(bound.sink, position.queries)
-                table.claim(position.batches)
-                self._send_outbox(commits, table)
-                table.prepare(columns)
+                writer.claim(position.batches)
+                if rows:
+                    writer.write(rows, outbox.batch)
+                writer.prepare(columns)
             if isinstance(bound.sink, ParquetSink):
                 folder = LocalFolder(bound.sink.path)
                 claim(bound.sink, folder, position.queries, position.batches - position.restored, position.batches)
                 check_declared(bound)
                 self._unchecked.add(bound)
+        if outbox.records:
+            commits.forget(OUTBOX)
         if self._recorder is not None:
             self._recorder.claim(position.queries, position.batches - position.restored, position.batches)
 
@@ -511,10 +521,12 @@ class LocalQuery(Shown):
             commits.write("run", encode_position(position))
             if outbox:
                 by_id = {self._writers[bound].id: records for bound, records in outbox.items()}
-                commits.write("outbox", encode_outbox(Outbox(position.batches - 1, by_id)))
+                commits.write(OUTBOX, encode_outbox(Outbox(position.batches - 1, by_id)))
             commits.commit()
             for bound, records in outbox.items():
                 self._writers[bound].write(records, position.batches - 1)
+            if outbox:
+                commits.forget(OUTBOX)
         except KeyedError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a sink or source raises is named and raised again

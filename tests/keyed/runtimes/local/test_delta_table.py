@@ -12,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 import keyed
-from keyed.errors import DefinitionError, ExtraNotInstalled, SinkError
+from keyed.errors import DefinitionError, ExtraNotInstalled, QueryFailed, SinkError
 from keyed.runtimes.local.delta_table import DeltaWriter
 from keyed.testing.sink_conformance import SinkConformance
+from keyed.topics import KafkaSink
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("deltalake", reason="deltalake is not installed: make setup")
@@ -202,6 +203,83 @@ def test_a_query_that_is_killed_writes_each_row_once(tmp_path, mode):
         done = subprocess.run(command, cwd=Path(keyed.__file__).parents[1], check=False, capture_output=True, text=True)
         assert done.returncode == (0 if place == "none" else -9), done.stderr
     assert content(tmp_path / "t", "n") == [(n,) for n in range(9)]
+
+
+def interrupted(tmp_path, monkeypatch, changelog=None):
+    """Run a job that ends after the commit of batch 1, before its rows are in the table."""
+    write = DeltaWriter.write
+
+    def dies(self, records, batch_id):
+        if batch_id == 1:
+            raise ZeroDivisionError
+        write(self, records, batch_id)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaWriter, "write", dies)
+        with pytest.raises(QueryFailed, match="ZeroDivisionError"):
+            run(tmp_path, 4, keyed.delta_sink(tmp_path / "t"), changelog)
+
+
+def run(tmp_path, count, sink, changelog=None):
+    rows = [row("a", n) for n in range(count)]
+    output = keyed.stream(rows).key_by("k").process(Changes(), "k string, n bigint, gone boolean", changelog=changelog)
+    return output.run(sink, checkpoint=tmp_path / "ck", rows_per_batch=2, drain=False)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda path: keyed.delta_sink(path / "other"),
+        lambda _: None,
+        lambda path: path / "files",
+        lambda _: lambda batch, batch_id: None,
+        lambda _: KafkaSink("other", bootstrap="127.0.0.1:1", timeout=100),
+    ],
+    ids=["table", "none", "files", "function", "topic"],
+)
+def test_rows_that_wait_for_a_table_are_not_lost_when_the_sink_is_changed(tmp_path, monkeypatch, other):
+    interrupted(tmp_path, monkeypatch)
+    refusal = rf"the Delta table '{tmp_path / 't'}' may lack rows of batch 1: .* Run the job once more with that sink"
+    for _ in range(2):
+        with pytest.raises(SinkError, match=refusal):
+            run(tmp_path, 6, other(tmp_path))
+    assert not (tmp_path / "other").exists()
+    assert not [*tmp_path.glob("files/*")]
+    run(tmp_path, 4, keyed.delta_sink(tmp_path / "t"))
+    assert content(tmp_path / "t", "n") == [(0,), (1,), (2,), (3,)]
+    # Nothing waits now.
+    run(tmp_path, 6, keyed.delta_sink(tmp_path / "other"))
+    assert content(tmp_path / "other", "n") == [(4,), (5,)]
+    assert run(tmp_path, 8, None).values == [("a", 6, None), ("a", 7, None)]
+
+
+def test_rows_of_an_earlier_version_that_wait_for_a_table_are_written(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaWriter, "__init__", of_earlier_version(DeltaWriter.__init__))
+        interrupted(tmp_path, patch)
+    with pytest.raises(SinkError, match=f"delta {tmp_path / 't'} may lack rows of batch 1"):
+        run(tmp_path, 4, None)
+    run(tmp_path, 4, keyed.delta_sink(tmp_path / "t"))
+    assert content(tmp_path / "t", "n") == [(0,), (1,), (2,), (3,)]
+
+
+def of_earlier_version(make):
+    def made(self, sink, queries):
+        make(self, sink, queries)
+        self.id = self.old_id
+
+    return made
+
+
+def test_a_flush_reports_rows_that_wait_for_a_table(tmp_path, monkeypatch, caplog):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    interrupted(tmp_path, monkeypatch, changelog)
+    keyed.recovery.flush(tmp_path / "ck", {"Changes": changelog})
+    assert "may lack rows of batch 1, and a query that is restored from the changelog begins after" in caplog.text
+    run(tmp_path, 4, keyed.delta_sink(tmp_path / "t"), changelog)
+    caplog.clear()
+    keyed.recovery.flush(tmp_path / "ck", {"Changes": changelog})
+    assert caplog.text == ""
 
 
 def test_columns_may_be_added(tmp_path):
