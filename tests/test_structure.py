@@ -87,7 +87,19 @@ MAY_IMPORT = {
     "joins": set(),
     "windows": set(),
     "sql": {*BASE, "api", "keyed", "extending"},
-    "cli": {"testing", *API, "keyed", "content", "tables", "engine", "stores", "recovery", "runtimes", "changelog"},
+    "cli": {
+        "testing",
+        "sql",
+        *API,
+        "keyed",
+        "content",
+        "tables",
+        "engine",
+        "stores",
+        "recovery",
+        "runtimes",
+        "changelog",
+    },
 }
 # What is imported by name, on demand: public names that need the engine, and the runtime that runs a chain.
 IMPORTS_BY_NAME = {

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from itertools import takewhile
 
 import keyed
-from keyed.cli import changelog_commands, inspect_command, replay_command, table_commands
+from keyed.cli import changelog_commands, inspect_command, replay_command, run_command, table_commands
 from keyed.cli.stdout import BROKEN_PIPE_STATUS, INTERRUPTED_STATUS, discard_stdout
 from keyed.errors import KeyedError
 
@@ -24,10 +24,12 @@ def parser() -> argparse.ArgumentParser:
 
 def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """Return the parser of the command line, and that of each command."""
-    result = argparse.ArgumentParser("keyed", description="Work on changelogs, checkpoints and state tables of keyed.")
+    result = argparse.ArgumentParser(
+        "keyed", description="Run SQL scripts; work on changelogs, checkpoints and state tables of keyed."
+    )
     result.add_argument("--version", action="version", version=f"keyed {keyed.__version__}")
     commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    commands_of = (changelog_commands, inspect_command, replay_command, table_commands)
+    commands_of = (changelog_commands, inspect_command, replay_command, run_command, table_commands)
     found = {}
     for command in (command for module in commands_of for command in module.COMMANDS):
         examples = "".join(f"\n  {line}" for line in command.examples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -11,7 +12,9 @@ from keyed.sql.catalog import SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.java_formats import parse_moment
 from keyed.sql.planner import DAY_MS, QueryPlan, Relation, SourceJoin
+from keyed.sql.result_rows import ResultRows
 from keyed.sql.row_changes import KEY, META, TIME, VALUE, WINDOW, Change, route, route_of
+from keyed.sql.script_source import HEADERS, OFFSET, PARTITION, RAW_KEY, RAW_TIME, RAW_VALUE, RAW_WINDOW, TOPIC
 from keyed.sql.sql_operators import (
     ForeignKeyJoin,
     Grouped,
@@ -19,15 +22,13 @@ from keyed.sql.sql_operators import (
     Sessions,
     StreamStreamJoin,
     StreamTableJoin,
+    TableProjection,
     TableRows,
     TableTableJoin,
     Windowed,
     spread,
 )
 from keyed.sql.value_formats import BadRecord
-
-#: A record of a topic: topic, key, value, timestamp, partition, offset, headers, window.
-TOPIC, RAW_KEY, RAW_VALUE, RAW_TIME, PARTITION, OFFSET, HEADERS, RAW_WINDOW = range(8)
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,9 @@ class Compiler:
         self._tables: dict[str, Any] = {}
         self.outputs: list[tuple[WrittenQuery, keyed.Output]] = []
         self._names: set[str] = set()
+        self._counted: set[str] = set()
+        #: Records of this run that the format of a source could not read, by the name of the source.
+        self.unreadable: Counter[str] = Counter()
 
     def build(self) -> list[tuple[WrittenQuery, keyed.Output]]:
         """Return the output of each query that writes."""
@@ -80,7 +84,10 @@ class Compiler:
         if plan.grouping is None or plan.prepare is None:
             transform = _finished(plan.transform, query)
             name = self._name(query.name.lower())
-            selected: keyed.Output = changes.key_by(route).process(Projection(transform), name=name, order="arrival")
+            function = Projection(transform)
+            if plan.is_table:
+                function = TableProjection(transform, self._rows(name, plan))
+            selected: keyed.Output = changes.key_by(route).process(function, name=name, order="arrival")
             return selected
         grouping = plan.grouping
         if query.time is not None:
@@ -99,15 +106,23 @@ class Compiler:
 
     def _grouping(self, plan: QueryPlan, grouping: Any, name: str) -> Any:
         window = plan.window
+        rows = self._rows(name, plan)
         if window is None:
-            return Grouped(name, grouping)
+            return Grouped(name, grouping, rows)
         is_final = plan.emit == "FINAL"
         grace = window.grace_ms
         if grace is None:
             grace = 0 if is_final else max(0, DAY_MS - window.size_ms)
         if window.kind == "SESSION":
-            return Sessions(name, grouping, window.size_ms, grace, is_final=is_final)
-        return Windowed(name, grouping, window.size_ms, window.advance_ms, grace, is_final=is_final)
+            return Sessions(name, grouping, rows, window.size_ms, grace, is_final=is_final)
+        return Windowed(name, grouping, rows, window.size_ms, window.advance_ms, grace, is_final=is_final)
+
+    def _rows(self, name: str, plan: QueryPlan) -> ResultRows:
+        """Return the rows of a table. Those of a window are kept for a day, or its ``RETENTION``."""
+        is_windowed = plan.output_window is not None
+        given = None if plan.window is None else plan.window.retention_ms
+        retention = max(given or DAY_MS, 1) if is_windowed else None
+        return ResultRows(name, plan.keys, plan.values, retention, is_windowed=is_windowed)
 
     # Relations.
 
@@ -145,16 +160,20 @@ class Compiler:
         writers = [each for each in queries if each.target == source.name]
         topics = {each.name: each.topic for each in self._definitions.sources.values()}
         others = [each for each in queries if each.target != source.name and topics[each.target] == source.topic]
+        # Several queries may read a stream: its records are counted for the first one.
+        counts = None if source.name in self._counted else self.unreadable
+        self._counted.add(source.name)
         parts: list[Any] = [self._output(each) for each in writers]
         for each in others:
             target = self._definitions.sources[each.target]
-            parts.append(self._output(each).flat_map(spread(_recoded(target, source))))
+            parts.append(self._output(each).flat_map(spread(_recoded(target, source, counts))))
         if source.topic in self._topics or not parts:
-            parts.append(self._records.flat_map(spread(_decoded(source))))
+            parts.append(self._records.flat_map(spread(_decoded(source, counts))))
         changes = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
         if source.is_table and not (writers and len(parts) == 1):
             name = self._name(source.name.lower())
-            changes = changes.key_by(route).process(TableRows(name), name=name, order="arrival")
+            rows = ResultRows(name, source.keys, source.values, is_windowed=source.window is not None)
+            changes = changes.key_by(route).process(TableRows(rows), name=name, order="arrival")
         if source.is_table:
             self._tables[source.name] = changes
         return changes
@@ -189,7 +208,7 @@ def _finished(transform: Any, query: WrittenQuery) -> Callable[[Change], Iterabl
     return finished
 
 
-def _decoded(source: SqlSource) -> Callable[[Any], Iterable[Change]]:
+def _decoded(source: SqlSource, unreadable: Counter[str] | None) -> Callable[[Any], Iterable[Change]]:
     """Return the function from a record of any topic to the change of a source, if it is one of its topic."""
     topic, key_of, value_of = source.topic, source.key_decoder(), source.value_decoder()
     headers = dict(source.headers)
@@ -197,7 +216,6 @@ def _decoded(source: SqlSource) -> Callable[[Any], Iterable[Change]]:
     stored = [name for name, _ in source.stored]
     is_table, is_windowed = source.is_table, source.window is not None
     width = source.window_ms
-    bad: set[str] = set()
 
     def decode(record: Any) -> Iterable[Change]:
         if record[TOPIC] != topic:
@@ -205,8 +223,10 @@ def _decoded(source: SqlSource) -> Callable[[Any], Iterable[Change]]:
         try:
             key, value = key_of(record[RAW_KEY]), value_of(record[RAW_VALUE])
         except BadRecord as error:
-            if source.name not in bad:
-                bad.add(source.name)
+            if unreadable is None:
+                return ()
+            unreadable[source.name] += 1
+            if unreadable[source.name] == 1:
                 _log.warning(
                     "topic %s, offset %s: %s cannot read the record and skips it, as it will others: %s",
                     topic,
@@ -237,10 +257,12 @@ def _header(headers: Any, name: str | None) -> Any:
     return found[-1] if found else None
 
 
-def _recoded(target: SqlSource, source: SqlSource) -> Callable[[Change], Iterable[Change]]:
+def _recoded(
+    target: SqlSource, source: SqlSource, unreadable: Counter[str] | None
+) -> Callable[[Change], Iterable[Change]]:
     """Return the function from a change that is written to a topic to that of another source of the topic."""
     encode_key, encode_value = target.key_encoder(), target.value_encoder()
-    decode = _decoded(source)
+    decode = _decoded(source, unreadable)
 
     def recode(change: Change) -> Iterable[Change]:
         record = (

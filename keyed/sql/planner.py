@@ -5,7 +5,7 @@ Nothing runs here, and nothing of keyed is created: a `QueryPlan` is data and fu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import attrs
@@ -87,6 +87,7 @@ class QueryPlan:
         is_table: The output is a table.
         output_window: Type and size of the output's windows.
         shuffles: The rows are routed by another key than the source's.
+        shape: The parts of the query that its state depends on, by the name of each.
     """
 
     relation: Relation
@@ -100,6 +101,7 @@ class QueryPlan:
     is_table: bool
     output_window: tuple[str, int | None] | None
     shuffles: bool
+    shape: Mapping[str, str] = attrs.field(factory=dict)
 
 
 @attrs.frozen
@@ -287,7 +289,7 @@ class Planner:
         query = self._normalized(query, scope)
         grouped = bool(query.group_by) or self._has_aggregates(query)
         if grouped:
-            return self._grouped(query, relation, scope, kind, name)
+            return attrs.evolve(self._grouped(query, relation, scope, kind, name), shape=_shape(query))
         if query.having is not None:
             self._text.fail("HAVING needs GROUP BY; write WHERE", query.having.at)
         if query.window is not None:
@@ -302,7 +304,7 @@ class Planner:
             )
         if query.partition_by and relation.is_table:
             self._text.fail("PARTITION BY is for streams; a table is partitioned by its primary key", query.at)
-        return self._projected(query, relation, scope)
+        return attrs.evolve(self._projected(query, relation, scope), shape=_shape(query))
 
     def _normalized(self, query: tree.SelectQuery, scope: RowScope) -> tree.SelectQuery:
         """Return the query with stars replaced by columns, and names by full ones."""
@@ -713,6 +715,22 @@ class Planner:
             None if window is None else (window.kind, None if window.kind == "SESSION" else window.size_ms),
             shuffles,
         )
+
+
+def _shape(query: tree.SelectQuery) -> dict[str, str]:
+    """Return the parts of a query that its state depends on; trees are shown without their places in the text."""
+    aggregates: list[Any] = []
+    found = [*(item.value for item in query.items), *([] if query.having is None else [query.having])]
+    for each in found:
+        aggregates += [call for call in _calls(each, AGGREGATES) if call not in aggregates]
+    return {
+        "FROM": ", ".join((query.source.name, *(f"{join.kind} {join.right.name} {join.on}" for join in query.joins))),
+        "WITHIN": ", ".join(str(join.within) for join in query.joins if join.within),
+        "WINDOW": str(query.window or ""),
+        "GROUP BY": str(query.group_by or ""),
+        "aggregates": ", ".join(map(str, aggregates)),
+        "EMIT": query.emit or "",
+    }
 
 
 def _failing(text: Text, at: int) -> Callable[[str], NoReturn]:

@@ -11,12 +11,15 @@ import keyed
 from keyed.errors import DefinitionError
 from keyed.shown import shown
 from keyed.sql.catalog import SqlSource
-from keyed.sql.compiler import RAW_TIME, Compiler
+from keyed.sql.compiler import Compiler
 from keyed.sql.definitions import Definitions, define
+from keyed.sql.given_rows import GivenRows, inserted
 from keyed.sql.grammar import parse
 from keyed.sql.java_formats import parse_moment
 from keyed.sql.row_changes import KEY, TIME, VALUE, WINDOW
 from keyed.sql.script_errors import nearest
+from keyed.sql.script_source import RAW_TIME, ScriptRecords
+from keyed.sql.value_formats import BadRecord
 
 
 @attrs.frozen
@@ -43,12 +46,14 @@ class ScriptResult:
     Attributes:
         records: The records of each stream and table that a query wrote, by its name.
         topics: The same by topic.
+        skipped: Records that this run has skipped, by the name of the stream or table and the reason.
         run: The result of `keyed.run`, with its metrics and, with ``tables=``, its state tables.
     """
 
     records: Mapping[str, list[OutputRecord]]
     topics: Mapping[str, list[OutputRecord]]
     run: keyed.RunResult | None
+    skipped: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
 
     def __getitem__(self, name: str) -> list[OutputRecord]:
         """Return the records of a stream or table; its name is in upper case unless it was quoted.
@@ -81,7 +86,7 @@ class ScriptResult:
 
 def script(
     text: str,
-    streams: Mapping[str, Iterable[Any]] | None = None,
+    streams: Mapping[str, Any] | None = None,
     topics: Mapping[str, Iterable[Any]] | Sequence[Any] | None = None,
     *,
     rows_per_batch: int = 1,
@@ -94,8 +99,9 @@ def script(
 
     Args:
         text: The statements.
-        streams: Rows of streams and tables by their names: dictionaries with the columns, those of the key too, and
-            optionally ``ROWTIME``.
+        streams: Rows of streams and tables by their names: a list of dictionaries with the columns, those of the key
+            too, and optionally ``ROWTIME``; a pandas, polars or Arrow table; or the path of a file (``.jsonl``,
+            ``.csv``, ``.parquet``).
         topics: Records of topics by name: ``(key, value, timestamp)``, and optionally more fields: partition, offset,
             headers, window. Records of several topics are merged by timestamp. A list of ``(topic, key, value,
             timestamp, …)`` gives the order in which they arrive.
@@ -110,17 +116,30 @@ def script(
     """
     parsed, statements = parse(text)
     found = define(parsed, statements, dict(properties or {}))
-    records = _records(found, streams or {}, topics or {})
+    records, read = _records(found, streams or {}, topics or {})
     sinks: dict[str, list[OutputRecord]] = {each.target: [] for each in found.queries}
     if not found.queries:
         return ScriptResult(sinks, {}, None)
     source: Any = keyed.stream(records, timestamp=_time, max_ahead=None)
-    compiled = Compiler(found, source, {record[0] for record in records}).build()
+    compiler = Compiler(found, source, read)
+    compiled = compiler.build()
     bound = [output.to(_collector(sinks[query.target], found.sources[query.target])) for query, output in compiled]
     options.setdefault("drain", False)
     result = keyed.run(*bound, rows_per_batch=rows_per_batch, **options)
     by_topic = {found.sources[name].topic: written for name, written in sinks.items()}
-    return ScriptResult(sinks, by_topic, result)
+    return ScriptResult(sinks, by_topic, result, _skipped(found, compiler, records))
+
+
+def _skipped(found: Definitions, compiler: Compiler, records: ScriptRecords) -> dict[str, dict[str, int]]:
+    """Return how many records were skipped, by source and reason."""
+    counts: dict[str, dict[str, int]] = {}
+    for name, count in compiler.unreadable.items():
+        counts.setdefault(name, {})["the format cannot read them"] = count
+    for source in found.sources.values():
+        count = records.skipped.get(source.topic, 0)
+        if count and not source.is_query:
+            counts.setdefault(source.name, {})["no usable timestamp"] = count
+    return counts
 
 
 def _time(record: Any) -> Any:
@@ -138,13 +157,16 @@ def _collector(into: list[OutputRecord], target: SqlSource) -> Callable[[Iterabl
     return collect
 
 
-def _records(found: Definitions, streams: Mapping[str, Iterable[Any]], topics: Any) -> list[Any]:
-    """Return the records of all topics in the order in which they arrive."""
+def _records(found: Definitions, streams: Mapping[str, Any], topics: Any) -> tuple[ScriptRecords, set[str]]:
+    """Return the records of all topics in the order in which they arrive, and the topics that have some."""
     known = {source.topic for source in found.sources.values()}
-    lists: list[list[Any]] = []
-    inserted = [_inserted(found, each.target, each.row) for each in found.inserts]
-    if inserted:
-        lists.append(inserted)
+    inputs: dict[str, Iterable[Any]] = {}
+    read: set[str] = set()
+    if found.inserts:
+        inputs["INSERT"] = [
+            inserted(found.sources[each.target], each.row, each.row.get("ROWTIME", 0)) for each in found.inserts
+        ]
+        read |= {record[0] for record in inputs["INSERT"]}
     for name, rows in streams.items():
         source = found.sources.get(name) or found.sources.get(name.upper())
         if source is None:
@@ -152,32 +174,19 @@ def _records(found: Definitions, streams: Mapping[str, Iterable[Any]], topics: A
                 f"streams={{{name!r}: ...}}: the script declares no stream or table of that name"
                 f"{nearest(name, found.sources)}"
             )
-        lists.append([_inserted(found, source.name, {str(k): v for k, v in row.items()}) for row in rows])
+        inputs[f"the rows of {source.name}"] = GivenRows(source, rows)
+        read.add(source.topic)
     if isinstance(topics, Mapping):
         for name, given in topics.items():
             if name not in known:
                 raise DefinitionError(f"topics={{{name!r}: ...}}: no statement names that topic{nearest(name, known)}")
-            lists.append([_raw(name, each) for each in given])
+            inputs[f"topic {name}"] = [_raw(name, each) for each in given]
+            read.add(name)
     else:
-        lists.append([_raw(each[0], each[1:]) for each in topics])
-    offsets: dict[tuple[str, int], int] = {}
-    extract = _extractors(found)
-    numbered = []
-    for each in lists:
-        made = []
-        for record in each:
-            topic, key, value, time, partition, offset, headers, window = record
-            place = (topic, partition)
-            if offset is None:
-                offset = offsets.get(place, 0)
-            offsets[place] = offset + 1
-            if topic in extract:
-                time = extract[topic](key, value, time)
-            if time is None or time < 0:
-                continue
-            made.append((topic, key, value, time, partition, offset, headers, window))
-        numbered.append(made)
-    return _merged(numbered)
+        inputs["the records of topics"] = found_records = [_raw(each[0], each[1:]) for each in topics]
+        read |= {record[0] for record in found_records}
+    queries = {each.name: each.plan.shape for each in found.queries}
+    return ScriptRecords(inputs, _extractors(found), queries), read
 
 
 def _raw(topic: str, record: Any) -> tuple[Any, ...]:
@@ -189,23 +198,6 @@ def _raw(topic: str, record: Any) -> tuple[Any, ...]:
     rest += [None] * (5 - len(rest))
     time, partition, offset, headers, window = rest
     return topic, key, value, time or 0, partition or 0, offset, headers, None if window is None else tuple(window)
-
-
-def _inserted(found: Definitions, name: str, row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return a row with the columns of a source as a record of its topic."""
-    source = found.sources[name]
-    given = {each.upper(): value for each, value in row.items()} | dict(row)
-    columns = {*(each for each, _ in (*source.keys, *source.values)), "ROWTIME"}
-    unknown = [each for each in row if each not in columns and each.upper() not in columns]
-    if unknown:
-        raise DefinitionError(
-            f"{name} has no column {unknown[0]!r}{nearest(unknown[0], columns)}; the row is {shown(dict(row))}"
-        )
-    key = tuple(given.get(each) for each, _ in source.keys)
-    value = tuple(given.get(each) for each, _ in source.stored)
-    time = given.get("ROWTIME", 0)
-    encoded = source.value_encoder()(value) if source.stored else None
-    return source.topic, source.key_encoder()(key), encoded, time, 0, None, None, None
 
 
 def _extractors(found: Definitions) -> dict[str, Callable[[Any, Any, int], int | None]]:
@@ -235,24 +227,10 @@ def _extractors(found: Definitions) -> dict[str, Callable[[Any, Any, int], int |
                     return time
                 cell = (*key_of(key), *columns)[place]
                 return parse_moment(cell, pattern) if pattern is not None and cell is not None else cell
+            except BadRecord:
+                return time  # the source skips it, and counts it
             except ValueError:
                 return None
 
         extractors[source.topic] = extracted
     return extractors
-
-
-def _merged(lists: list[list[Any]]) -> list[Any]:
-    """Return the records of topics merged: the next one is of the topic whose next record has the lowest timestamp."""
-    waiting = [each for each in lists if each]
-    if len(waiting) < 2:
-        return waiting[0] if waiting else []
-    places = [0] * len(waiting)
-    merged = []
-    while waiting:
-        first = min(range(len(waiting)), key=lambda each: waiting[each][places[each]][RAW_TIME])
-        merged.append(waiting[first][places[first]])
-        places[first] += 1
-        if places[first] == len(waiting[first]):
-            del waiting[first], places[first]
-    return merged

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from keyed import Context, KeyedCoProcessFunction, KeyedProcessFunction, ListState, OnTimerContext, ValueState
+from keyed.sql.result_rows import ResultRows
 from keyed.sql.row_changes import KEY, NO_META, OLD, TIME, VALUE, WINDOW, Change, route_of
 from keyed.sql.sql_aggregates import SqlAggregate
 
@@ -20,7 +21,7 @@ Transform = Callable[[Change], Iterable[Change]]
 
 
 class Projection(KeyedProcessFunction):
-    """A projection and filter: emits the changes that a function makes of each."""
+    """A projection and filter of a stream: emits the changes that a function makes of each."""
 
     def __init__(self, transform: Transform) -> None:
         self._transform = transform
@@ -30,23 +31,37 @@ class Projection(KeyedProcessFunction):
             ctx.collect(change, change[TIME])
 
 
-class TableRows(KeyedProcessFunction):
-    """The rows of a table that is read from a topic; adds the row before each change."""
+class _WritesRows(KeyedProcessFunction):
+    """An operator whose output is a table: it keeps the rows in a state."""
 
-    def __init__(self, name: str) -> None:
-        self._row: ValueState[Any] = ValueState(object, name=name)
+    def __init__(self, rows: ResultRows) -> None:
+        self._results = rows
+        self._rows = rows.state
+
+    def emit(self, changes: Iterable[Change], ctx: Context | OnTimerContext) -> None:
+        """Write the rows of changes, and emit them."""
+        for change in changes:
+            self._results.write(self._rows, change)
+            ctx.collect(change, change[TIME])
+
+
+class TableProjection(_WritesRows):
+    """A projection and filter of a table."""
+
+    def __init__(self, transform: Transform, rows: ResultRows) -> None:
+        super().__init__(rows)
+        self._transform = transform
 
     def process_element(self, value: Any, ctx: Context) -> None:
-        state = self._row
-        if value[WINDOW] is not None:
-            state = state.namespace(value[WINDOW])
-        found = state.value()
-        old = None if found is None else found[0]
-        if value[VALUE] is None:
-            state.clear()
-        else:
-            state.update((value[VALUE],))
-        ctx.collect((*value[:OLD], old, *value[TIME:]), value[TIME])
+        self.emit(self._transform(value), ctx)
+
+
+class TableRows(_WritesRows):
+    """The rows of a table that is read from a topic; adds the row before each change."""
+
+    def process_element(self, value: Any, ctx: Context) -> None:
+        old = self._results.value(self._rows, value)
+        self.emit(((*value[:OLD], old, *value[TIME:]),), ctx)
 
 
 @attrs.frozen
@@ -89,12 +104,13 @@ class Grouping:
         return tuple(each.result(cell) for each, cell in zip(self.aggregates, cells, strict=True))
 
 
-class Grouped(KeyedProcessFunction):
+class Grouped(_WritesRows):
     """Aggregates without windows: one row for each key, emitted with each change."""
 
-    def __init__(self, name: str, grouping: Grouping) -> None:
+    def __init__(self, name: str, grouping: Grouping, rows: ResultRows) -> None:
+        super().__init__(rows)
         self._grouping = grouping
-        self._cells: ValueState[Any] = ValueState(object, name=name)
+        self._cells: ValueState[Any] = ValueState(object, name=f"{name}_aggregates")
 
     def process_element(self, value: Any, ctx: Context) -> None:
         grouping = self._grouping
@@ -109,11 +125,10 @@ class Grouped(KeyedProcessFunction):
             return
         time = max(time, value[TIME])
         self._cells.update((cells, time))
-        for change in grouping.emit(value[KEY], grouping.results(before), grouping.results(cells), time, None):
-            ctx.collect(change, change[TIME])
+        self.emit(grouping.emit(value[KEY], grouping.results(before), grouping.results(cells), time, None), ctx)
 
 
-class Windowed(KeyedProcessFunction):
+class Windowed(_WritesRows):
     """Aggregates in tumbling and hopping windows.
 
     Emits a window with each change, or once when it is closed. A window is closed when the watermark has passed its end
@@ -121,14 +136,23 @@ class Windowed(KeyedProcessFunction):
     """
 
     def __init__(
-        self, name: str, grouping: Grouping, size_ms: int, advance_ms: int, grace_ms: int, *, is_final: bool
+        self,
+        name: str,
+        grouping: Grouping,
+        rows: ResultRows,
+        size_ms: int,
+        advance_ms: int,
+        grace_ms: int,
+        *,
+        is_final: bool,
     ) -> None:
+        super().__init__(rows)
         self._grouping = grouping
         self._size = size_ms
         self._advance = advance_ms
         self._grace = grace_ms
         self._is_final = is_final
-        self._cells: ValueState[Any] = ValueState(object, name=name)
+        self._cells: ValueState[Any] = ValueState(object, name=f"{name}_aggregates")
 
     def process_element(self, value: Any, ctx: Context) -> None:
         grouping, time = self._grouping, value[TIME]
@@ -150,10 +174,8 @@ class Windowed(KeyedProcessFunction):
                 service.register_event_time_timer(closing)
             if not self._is_final:
                 window = (start, end)
-                for change in grouping.emit(
-                    value[KEY], grouping.results(before), grouping.results(cells), latest, window
-                ):
-                    ctx.collect(change, change[TIME])
+                results = grouping.results(cells)
+                self.emit(grouping.emit(value[KEY], grouping.results(before), results, latest, window), ctx)
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> None:
         start = timestamp + 1 - self._grace - self._size
@@ -165,19 +187,21 @@ class Windowed(KeyedProcessFunction):
         state.clear()
         if self._is_final:
             window = (start, start + self._size)
-            for change in self._grouping.emit(key, None, self._grouping.results(cells), latest, window):
-                ctx.collect(change, change[TIME])
+            self.emit(self._grouping.emit(key, None, self._grouping.results(cells), latest, window), ctx)
 
 
-class Sessions(KeyedProcessFunction):
+class Sessions(_WritesRows):
     """Aggregates in sessions. When a session grows, a tombstone is emitted for the old one, then the new one."""
 
-    def __init__(self, name: str, grouping: Grouping, gap_ms: int, grace_ms: int, *, is_final: bool) -> None:
+    def __init__(
+        self, name: str, grouping: Grouping, rows: ResultRows, gap_ms: int, grace_ms: int, *, is_final: bool
+    ) -> None:
+        super().__init__(rows)
         self._grouping = grouping
         self._gap = gap_ms
         self._grace = grace_ms
         self._is_final = is_final
-        self._sessions: ValueState[Any] = ValueState(object, name=name)
+        self._sessions: ValueState[Any] = ValueState(object, name=f"{name}_aggregates")
 
     def process_element(self, value: Any, ctx: Context) -> None:
         grouping, time, key = self._grouping, value[TIME], value[KEY]
@@ -199,15 +223,13 @@ class Sessions(KeyedProcessFunction):
             open_sessions.remove(session)
             if not self._is_final and (start, end) != (time, time):
                 before = grouping.results(session[2])
-                for change in grouping.emit(key, before, None, session[1], (session[0], session[1])):
-                    ctx.collect(change, change[TIME])
+                self.emit(grouping.emit(key, before, None, session[1], (session[0], session[1])), ctx)
         cells = grouping.add(cells, value[VALUE])
         open_sessions.append([start, end, cells])
         self._sessions.update((key, open_sessions))
         service.register_event_time_timer(closing)
         if not self._is_final:
-            for change in grouping.emit(key, None, grouping.results(cells), end, (start, end)):
-                ctx.collect(change, change[TIME])
+            self.emit(grouping.emit(key, None, grouping.results(cells), end, (start, end)), ctx)
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> None:
         held = self._sessions.value()
@@ -221,8 +243,7 @@ class Sessions(KeyedProcessFunction):
             elif self._is_final:
                 window = (session[0], session[1])
                 results = self._grouping.results(session[2])
-                for change in self._grouping.emit(key, None, results, session[1], window):
-                    ctx.collect(change, change[TIME])
+                self.emit(self._grouping.emit(key, None, results, session[1], window), ctx)
         if kept:
             self._sessions.update((key, kept))
         else:

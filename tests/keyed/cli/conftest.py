@@ -48,6 +48,10 @@ def made(tmp_path_factory) -> Path:
     (folder / "foreign").mkdir()
     (folder / "foreign" / "notes.txt").write_text("x")
     (folder / "file").write_text("x")
+    (folder / "views.sql").write_text(
+        "CREATE STREAM words (word STRING, n INT); CREATE STREAM out AS SELECT * FROM words; "
+        "INSERT INTO words VALUES ('to', 1);"
+    )
     for name in ("offsets", "commits"):
         (folder / "spark" / name).mkdir(parents=True)
     (folder / "spark" / "metadata").write_text('{"id":"x"}')

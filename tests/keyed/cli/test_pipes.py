@@ -26,6 +26,7 @@ COMMANDS = {
     "replay": ["changelog", FUNCTION, FUNCTION, "record", "--key", "word"],
     "restore": ["new", "changelog"],
     "standby": ["changelog", "copy"],
+    "run": ["views.sql"],
     "tables": ["changelog"],
     "get": ["changelog", "count", "be"],
     "scan": ["changelog", "count", "--json"],

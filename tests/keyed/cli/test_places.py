@@ -51,6 +51,8 @@ ARGUMENTS = {
         {"record"},
         {"sink", "file", "foreign", TOPIC, *REMOTE},
     ),
+    "run": (["run", "views.sql", "--checkpoint", "?"], {"empty", "missing"}, {"checkpoint"}),
+    "run tables": (["run", "views.sql", "--tables", "?"], {"empty", "missing"}, {"tables"}),
     "tables": (["tables", "?"], {"changelog", "tables"}, LOGS),
     "get": (["get", "?", "count", "be"], {"changelog", "tables"}, LOGS),
     "scan": (["scan", "?", "count"], {"changelog", "tables"}, LOGS),

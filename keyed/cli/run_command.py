@@ -1,0 +1,164 @@
+"""The command ``run``: runs a script of SQL statements."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keyed.cli.command import Command, check_tables_folder
+from keyed.cli.places import FREE, Place, check_place
+from keyed.cli.shown_rows import print_rows
+from keyed.errors import DefinitionError
+from keyed.stores.scratch import ScratchFolder
+from keyed.tables.json_values import as_json
+
+if TYPE_CHECKING:
+    from keyed.sql import OutputRecord, ScriptResult
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("script", metavar="SCRIPT", help="file with the statements")
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="rows of a stream or table of the script: a file of .jsonl, .csv or .parquet; may be given more than once",
+    )
+    parser.add_argument("--checkpoint", help="folder for state and positions: the next run reads only new rows")
+    parser.add_argument("--tables", help="folder for state tables, which the other commands query")
+    parser.add_argument("--serve", action="store_true", help="serve the tables and a page over HTTP when all is read")
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve at (127.0.0.1)")
+    parser.add_argument("--port", type=int, default=8765, help="port to serve at (8765)")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, as of SET")
+    parser.add_argument("--rows-per-batch", type=int, default=10_000, help="rows of a micro-batch (10000)")
+    parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    """Run a script, print the records that it writes, and serve its tables."""
+    from keyed import sql
+
+    text = _text(Path(arguments.script))
+    if arguments.checkpoint is not None:
+        check_place(arguments.checkpoint, FREE | {Place.CHECKPOINT}, "--checkpoint", "a new folder, or a checkpoint")
+    if arguments.tables is not None:
+        check_tables_folder(arguments.tables, "--tables")
+    options: dict[str, Any] = {}
+    if arguments.checkpoint is not None:
+        options["checkpoint"] = arguments.checkpoint
+    with ExitStack() as stack:
+        if arguments.tables is not None or arguments.serve:
+            options["tables"] = arguments.tables or stack.enter_context(ScratchFolder("tables")).path
+        result = sql.script(
+            text,
+            _named(arguments.input, "--input", "NAME=FILE"),
+            properties={"ksql.persistence.default.format.value": "JSON"} | _named(arguments.set, "--set", "NAME=VALUE"),
+            rows_per_batch=arguments.rows_per_batch,
+            **options,
+        )
+        _print_records(result, is_json=arguments.json)
+        if arguments.serve and result.run is not None:
+            _serve(result, arguments)
+    return 0
+
+
+def _serve(result: ScriptResult, arguments: argparse.Namespace) -> None:
+    from keyed.tables.server import serve
+
+    assert result.run is not None
+    with result.run.tables as tables:
+        serve(
+            tables,
+            host=arguments.host,
+            port=arguments.port,
+            page=True,
+            ready=lambda address: print(address, flush=True),
+        )
+
+
+def _text(path: Path) -> str:
+    """Return the statements of a file.
+
+    Raises:
+        DefinitionError: It cannot be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"SCRIPT {str(path)!r} cannot be read: {error}") from error
+
+
+def _named(given: Iterable[str], option: str, form: str) -> dict[str, str]:
+    """Return values by name.
+
+    Raises:
+        DefinitionError: One has no name, or a name comes twice.
+    """
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not (name and equals and value):
+            raise DefinitionError(f"{option} {each!r}: give {form}")
+        if name in found:
+            raise DefinitionError(f"{option} {each!r}: {name} is given twice")
+        found[name] = value
+    return found
+
+
+def _print_records(result: ScriptResult, *, is_json: bool) -> None:
+    """Print the records of each output."""
+    for name, records in result.records.items():
+        if is_json:
+            for record in records:
+                sys.stdout.write(as_json({"output": name, **_cells(record)}).decode() + "\n")
+            continue
+        sys.stdout.write(f"{name}\n")
+        rows = [_row(record) for record in records]
+        columns = dict.fromkeys(column for row in rows for column in row)
+        print_rows({column: row.get(column) for column in columns} for row in rows)
+        sys.stdout.write("\n")
+    for name, reasons in result.skipped.items():
+        for reason, count in reasons.items():
+            sys.stderr.write(f"{name}: {count} records skipped: {reason}\n")
+
+
+def _cells(record: OutputRecord) -> dict[str, Any]:
+    found: dict[str, Any] = {"key": record.key, "value": record.value, "timestamp": record.timestamp}
+    return found if record.window is None else found | {"window": record.window}
+
+
+def _row(record: OutputRecord) -> dict[str, Any]:
+    """Return a record as a row with a column for each part of its key and value."""
+    cells = _cells(record)
+    value = cells.pop("value")
+    time = cells.pop("timestamp")
+    key = cells.pop("key")
+    shown: dict[str, Any] = dict(key) if isinstance(key, Mapping) else {"key": key}
+    if record.window is not None:
+        shown["window"] = f"{record.window[0]} - {record.window[1]}"
+    if isinstance(value, Mapping):
+        shown |= value
+    elif value is None:
+        shown["deleted"] = True
+    else:
+        shown["value"] = value
+    return shown | {"timestamp": time}
+
+
+COMMANDS: Sequence[Command] = (
+    Command(
+        "run",
+        "Run a script of SQL statements over files, and print the records that it writes.",
+        _add_run,
+        _run,
+        (
+            "keyed run averages.sql --input readings=readings.jsonl",
+            "keyed run averages.sql --input readings=readings.jsonl --checkpoint state --tables tables --serve",
+        ),
+    ),
+)

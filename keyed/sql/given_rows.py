@@ -1,0 +1,151 @@
+"""Rows that are given for a stream or table of a script: lists, tables and files, as dictionaries of its columns."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from keyed.errors import DefinitionError
+from keyed.shown import shown, type_of
+from keyed.sql.catalog import SqlSource
+from keyed.sql.conversions import casting
+from keyed.sql.script_errors import nearest
+from keyed.sql.sql_types import STRING, SqlType
+
+_FILES = (".jsonl", ".json", ".csv", ".parquet")
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MILLISECOND = dt.timedelta(milliseconds=1)
+
+
+@attrs.frozen(eq=False)
+class GivenRows:
+    """The rows of a stream or table, as records of its topic.
+
+    Attributes:
+        source: The stream or table.
+        rows: Dictionaries, a pandas, polars or Arrow table, or the path of a file of JSON lines, CSV or Parquet. A file
+            is read row by row, and may have more columns.
+    """
+
+    source: SqlSource
+    rows: Any
+
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.rows, str | os.PathLike):
+            path = Path(self.rows)
+            if path.suffix.lower() not in _FILES:
+                raise DefinitionError(
+                    f"the rows of {self.source.name}: {str(path)!r} must be a file of {', '.join(_FILES)}"
+                )
+            if not path.is_file():
+                raise DefinitionError(f"the rows of {self.source.name}: there is no file {str(path)!r}")
+        elif isinstance(self.rows, Mapping | bytes) or not isinstance(self.rows, Iterable):
+            raise DefinitionError(
+                f"the rows of {self.source.name} are {type_of(self.rows)}; give a list of dictionaries, a table, or "
+                "the path of a file"
+            )
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the records."""
+        source, is_file = self.source, isinstance(self.rows, str | os.PathLike)
+        convert = {name: _converted(type_) for name, type_ in (*source.keys, *source.values)}
+        columns = {*convert, "ROWTIME"}
+        checked: tuple[str, ...] = ()
+        for row in _file_rows(Path(self.rows)) if is_file else _plain_rows(self.rows):
+            if not isinstance(row, Mapping):
+                raise DefinitionError(f"the rows of {source.name}: a row is a dictionary, and this one is {shown(row)}")
+            names = tuple(map(str, row))
+            if names != checked:
+                unknown = [each for each in names if each not in columns and each.upper() not in columns]
+                if unknown and (not is_file or len(unknown) == len(names)):
+                    raise DefinitionError(
+                        f"{source.name} has no column {unknown[0]!r}{nearest(unknown[0], columns)}; the row is "
+                        f"{shown(dict(row))}"
+                    )
+                checked = names
+            given = {name.upper(): cell for name, cell in zip(names, row.values(), strict=True)} | dict(row)
+            yield inserted(source, {name: make(given.get(name)) for name, make in convert.items()}, _time(given))
+
+
+def inserted(source: SqlSource, row: Mapping[str, Any], time: Any) -> tuple[Any, ...]:
+    """Return a row with all columns of a source as a record of its topic."""
+    key = tuple(row.get(name) for name, _ in source.keys)
+    value = tuple(row.get(name) for name, _ in source.stored)
+    encoded = source.value_encoder()(value) if source.stored else None
+    return source.topic, source.key_encoder()(key), encoded, time, 0, None, None, None
+
+
+def _time(row: Mapping[str, Any]) -> int:
+    found = row.get("ROWTIME") or 0
+    return found if isinstance(found, int) else int(_plain(found))
+
+
+def _plain_rows(rows: Any) -> Iterable[Any]:
+    """Return the rows of a table or of an iterable."""
+    if type(rows).__name__ in ("DataFrame", "Table"):
+        for name in ("to_pylist", "to_dicts"):
+            if hasattr(rows, name):
+                found: Iterable[Any] = getattr(rows, name)()
+                return found
+        rows = rows.astype(object).where(rows.notna(), None).to_dict("records")
+    return rows  # type: ignore[no-any-return]
+
+
+def _file_rows(path: Path) -> Iterator[Any]:
+    """Yield the rows of a file."""
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                yield from batch.to_pylist()
+        return
+    with path.open(encoding="utf-8", newline="") as lines:
+        if suffix == ".csv":
+            for row in csv.DictReader(lines):
+                yield {name: cell or None for name, cell in row.items() if name is not None}
+            return
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                yield json.loads(line, parse_float=Decimal)
+            except ValueError as error:
+                raise DefinitionError(f"{str(path)!r}, line {number} is not JSON: {error}") from error
+
+
+def _converted(type_: SqlType) -> Callable[[Any], Any]:
+    """Return the function from a cell to a value as a record has it; what does not convert is left as it is."""
+    cast = casting(STRING, type_) if type_.base not in ("STRING", "BYTES") else None
+
+    def convert(cell: Any) -> Any:
+        if isinstance(cell, dt.date | dt.time):
+            return _plain(cell)
+        if isinstance(cell, str) and type_.base != "STRING":
+            try:
+                if type_.base in ("ARRAY", "MAP", "STRUCT"):
+                    return json.loads(cell, parse_float=Decimal)
+                return cell if cast is None else cast(cell)
+            except (ValueError, ArithmeticError):
+                return cell
+        return cell
+
+    return convert
+
+
+def _plain(cell: dt.date | dt.time) -> int:
+    """Return a time as ksqlDB's records have it: milliseconds, or days of a date."""
+    if isinstance(cell, dt.datetime):
+        return ((cell if cell.tzinfo is not None else cell.replace(tzinfo=dt.UTC)) - _EPOCH) // _MILLISECOND
+    if isinstance(cell, dt.date):
+        return (cell - _EPOCH.date()).days
+    return (cell.hour * 3600 + cell.minute * 60 + cell.second) * 1000 + cell.microsecond // 1000

@@ -1,0 +1,161 @@
+"""The records of a script as one source: several inputs, merged by timestamp, that resume where a checkpoint ends."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from keyed.errors import CheckpointError
+
+#: A record of a topic: topic, key, value, timestamp, partition, offset, headers, window.
+TOPIC, RAW_KEY, RAW_VALUE, RAW_TIME, PARTITION, OFFSET, HEADERS, RAW_WINDOW = range(8)
+#: Returns the timestamp of a record by its key, value and own timestamp; ``None`` if it has none.
+Extractor = Callable[[Any, Any, int], int | None]
+
+_log = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False)
+class _Input:
+    """An input: how many of its records were read, and their checksum."""
+
+    name: str
+    records: Iterable[Any]
+    read: int = 0
+    checksum: int = 0
+
+    def took(self, record: Any) -> None:
+        self.read += 1
+        self.checksum = zlib.crc32(repr(record).encode("utf-8", "surrogatepass"), self.checksum)
+
+
+class ScriptRecords:
+    """The records of all topics of a script, a `keyed.SeekableSource`.
+
+    The next record is that of the input whose next record has the lowest timestamp. A position has the number of
+    records that were read of each input, with a checksum: an input is given again from its start, and may have grown.
+
+    Args:
+        inputs: The records of each input, by its name.
+        extractors: Functions that return the timestamp of a record, by topic.
+        queries: Description of the parts of each query on which its state depends, by the name of the query.
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Iterable[Any]],
+        extractors: Mapping[str, Extractor],
+        queries: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        self._inputs = [_Input(name, records) for name, records in inputs.items()]
+        self._extractors = extractors
+        self._queries = {name: dict(parts) for name, parts in queries.items()}
+        self._offsets: dict[tuple[str, int], int] = {}
+        #: Records of this run without a usable timestamp, by topic.
+        self.skipped: dict[str, int] = {}
+
+    def position(self) -> dict[str, Any]:
+        """Return the records that were read. See `keyed.SeekableSource.position`."""
+        return {
+            "inputs": {each.name: [each.read, each.checksum] for each in self._inputs},
+            "offsets": [[*place, offset] for place, offset in self._offsets.items()],
+            "queries": self._queries,
+        }
+
+    def seek(self, position: Any) -> None:
+        """Resume after the records that were read. See `keyed.SeekableSource.seek`.
+
+        Raises:
+            CheckpointError: A query has changed so that its state does not fit it, or an input has other records.
+        """
+        self._check_queries(position["queries"])
+        self._offsets = {(topic, partition): offset for topic, partition, offset in position["offsets"]}
+        given = {each.name: each for each in self._inputs}
+        for name, (read, checksum) in position["inputs"].items():
+            if name not in given:
+                if read:
+                    raise CheckpointError(
+                        f"the checkpoint has read {read} records of {name}, which is not given; give it again from its "
+                        "start, or start from a new checkpoint"
+                    )
+                continue
+            each = given[name]
+            records = iter(each.records)
+            while each.read < read and (record := next(records, None)) is not None:
+                each.took(record)
+            if (each.read, each.checksum) != (read, checksum):
+                raise CheckpointError(
+                    f"the checkpoint has read {read} records of {name}, and these are not the first ones anymore; give "
+                    "it again from its start, with new records at its end, or start from a new checkpoint"
+                )
+            each.records = records
+
+    def _check_queries(self, before: Mapping[str, Mapping[str, str]]) -> None:
+        for name, parts in before.items():
+            if name not in self._queries:
+                raise CheckpointError(
+                    f"the checkpoint has the state of {name}, which the script does not define anymore; define it "
+                    "under that name, or start from a new checkpoint"
+                )
+            changed = [part for part, text in self._queries[name].items() if parts.get(part, "") != text]
+            if changed:
+                raise CheckpointError(
+                    f"{name} has changed its {' and '.join(changed)}, so its state in the checkpoint does not fit; "
+                    "define the new query under another name and start from a new checkpoint. WHERE, HAVING and "
+                    "columns without aggregates may change"
+                )
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the records after the position."""
+        waiting: list[tuple[_Input, Iterator[Any], tuple[list[Any], Any]]] = []
+        for each in self._inputs:
+            records = iter(each.records)
+            first = self._next(each, records)
+            if first is not None:
+                waiting.append((each, records, first))
+        while waiting:
+            place = min(range(len(waiting)), key=lambda at: waiting[at][2][1][RAW_TIME])
+            each, records, (passed, record) = waiting[place]
+            self._took(each, passed[:-1])
+            each.took(passed[-1])
+            yield self._numbered(record)
+            following = self._next(each, records)
+            if following is None:
+                del waiting[place]
+            else:
+                waiting[place] = (each, records, following)
+
+    def _next(self, each: _Input, records: Iterator[Any]) -> tuple[list[Any], Any] | None:
+        """Return the next record that has a timestamp, with the records up to it as they were given."""
+        passed = []
+        for record in records:
+            passed.append(record)
+            extract = self._extractors.get(record[TOPIC])
+            time = record[RAW_TIME] if extract is None else extract(*record[RAW_KEY : RAW_TIME + 1])
+            if time is not None and time >= 0:
+                return passed, (*record[:RAW_TIME], time, *record[PARTITION:])
+        self._took(each, passed)
+        return None
+
+    def _took(self, each: _Input, passed: Iterable[Any]) -> None:
+        """Count records that are skipped."""
+        for record in passed:
+            topic = record[TOPIC]
+            if not self.skipped.get(topic):
+                _log.warning("topic %s: a record has no usable timestamp and is skipped, as others will be", topic)
+            self.skipped[topic] = self.skipped.get(topic, 0) + 1
+            self._numbered(record)
+            each.took(record)
+
+    def _numbered(self, record: Any) -> Any:
+        """Return a record with its offset."""
+        place = (record[TOPIC], record[PARTITION])
+        offset = record[OFFSET]
+        if offset is None:
+            offset = self._offsets.get(place, 0)
+        self._offsets[place] = offset + 1
+        return (*record[:OFFSET], offset, *record[HEADERS:])

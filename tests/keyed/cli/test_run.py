@@ -1,0 +1,134 @@
+"""``keyed run``: scripts of SQL statements over files."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from keyed.cli.main import main
+from keyed.tables import read_tables
+
+SCRIPT = """
+CREATE STREAM readings (sensor STRING KEY, reading INT, at TIMESTAMP) WITH (TIMESTAMP = 'at');
+CREATE TABLE avg_readings AS SELECT sensor, AVG(reading) AS avg, COUNT(*) AS n FROM readings GROUP BY sensor;
+CREATE TABLE hourly AS SELECT sensor, COUNT(*) AS n FROM readings WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY sensor;
+"""
+ROWS = [("attic", 45, "00:00"), ("cellar", 41, "00:10"), ("attic", 92, "01:00")]
+
+
+def _row(sensor, reading, time):
+    return {"sensor": sensor, "reading": reading, "at": f"2026-01-01T{time}:00", "other": True}
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "a.sql").write_text(SCRIPT)
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps(_row(*row)) + "\n" for row in ROWS))
+    return tmp_path
+
+
+def _run(files, capsys, *options, script="a.sql", rows="r.jsonl", status=0):
+    assert main(["run", str(files / script), "--input", f"readings={files / rows}", *options]) == status
+    return capsys.readouterr()
+
+
+def _records(printed):
+    return [json.loads(line) for line in printed.out.splitlines()]
+
+
+def test_the_records_of_outputs_are_printed(files, capsys):
+    assert _run(files, capsys).out.splitlines()[:5] == [
+        "AVG_READINGS",
+        "key     AVG   N  timestamp",
+        "attic   45.0  1  1767225600000",
+        "cellar  41.0  1  1767226200000",
+        "attic   68.5  2  1767229200000",
+    ]
+
+
+def test_another_run_reads_only_new_rows_and_tables_have_all(files, capsys):
+    options = ("--checkpoint", str(files / "state"), "--tables", str(files / "tables"), "--json")
+    assert len(_records(_run(files, capsys, *options))) == 6
+    with (files / "r.jsonl").open("a") as file:
+        file.write(json.dumps(_row("attic", 1, "01:10")) + "\n")
+    assert _records(_run(files, capsys, *options)) == [
+        {"output": "AVG_READINGS", "key": "attic", "value": {"AVG": 46.0, "N": 3}, "timestamp": 1767229800000},
+        {
+            "output": "HOURLY",
+            "key": "attic",
+            "value": {"N": 2},
+            "timestamp": 1767229800000,
+            "window": [1767229200000, 1767232800000],
+        },
+    ]
+    with read_tables(files / "tables") as tables:
+        assert tables.sql("select sensor, avg, n from avg_readings order by 1").to_pylist() == [
+            {"SENSOR": "attic", "AVG": 46.0, "N": 3},
+            {"SENSOR": "cellar", "AVG": 41.0, "N": 1},
+        ]
+        found = tables.sql("select n from hourly where sensor = ? order by windowstart", ["attic"]).to_pylist()
+        assert found == [{"N": 1}, {"N": 2}]
+
+
+def test_a_checkpoint_takes_a_changed_projection_and_refuses_changed_aggregates(files, capsys):
+    state = ("--checkpoint", str(files / "state"), "--tables", str(files / "tables"))
+    _run(files, capsys, *state)
+    with (files / "r.jsonl").open("a") as file:
+        file.write(json.dumps(_row("attic", 1, "01:10")) + "\n")
+    (files / "wider.sql").write_text(SCRIPT.replace("AS n FROM readings GROUP", "AS n, 1 AS one FROM readings GROUP"))
+    (files / "sum.sql").write_text(SCRIPT.replace("AVG(", "SUM("))
+    (files / "region.sql").write_text(SCRIPT.replace("1 HOUR", "2 HOURS"))
+    assert "AVG_READINGS has changed its aggregates" in _run(files, capsys, *state, script="sum.sql", status=1).err
+    assert "HOURLY has changed its WINDOW" in _run(files, capsys, *state, script="region.sql", status=1).err
+    _run(files, capsys, *state, script="wider.sql")
+    with read_tables(files / "tables") as tables:
+        assert tables.sql("select one from avg_readings order by sensor").to_pylist() == [{"ONE": 1}, {"ONE": None}]
+
+
+def test_a_checkpoint_refuses_other_first_rows(files, capsys):
+    state = ("--checkpoint", str(files / "state"))
+    _run(files, capsys, *state)
+    (files / "r.jsonl").write_text(json.dumps(_row("attic", 1, "00:00")) + "\n")
+    assert "3 records of the rows of READINGS" in _run(files, capsys, *state, status=1).err
+
+
+def test_csv_and_parquet_files_give_the_same_records(files, capsys):
+    expected = _run(files, capsys, "--json").out
+    (files / "r.csv").write_text("sensor,reading,at\n" + "".join(f"{s},{r},2026-01-01T{t}:00\n" for s, r, t in ROWS))
+    assert _run(files, capsys, "--json", rows="r.csv").out == expected
+    times = pa.array([_row(*row)["at"] for row in ROWS]).cast(pa.timestamp("ms"))
+    columns = {"sensor": [row[0] for row in ROWS], "reading": [row[1] for row in ROWS], "at": times}
+    pq.write_table(pa.table(columns), files / "r.parquet")
+    assert _run(files, capsys, "--json", rows="r.parquet").out == expected
+
+
+def test_skipped_records_are_counted_by_reason(files, capsys):
+    with (files / "r.jsonl").open("a") as file:
+        for reading, at in (("x", "2026-01-01T01:00:00"), (1, None), (2, None)):
+            file.write(json.dumps({"sensor": "attic", "reading": reading, "at": at}) + "\n")
+    err = _run(files, capsys).err
+    assert "READINGS: 1 records skipped: the format cannot read them" in err
+    assert "READINGS: 2 records skipped: no usable timestamp" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--input", "readings"], "--input 'readings': give NAME=FILE"),
+        (["--input", "raedings=r.jsonl"], "did you mean READINGS?"),
+        (["--input", "readings=r.txt"], "must be a file of .jsonl, .json, .csv, .parquet"),
+        (["--input", "readings=nowhere.csv"], "there is no file 'nowhere.csv'"),
+        (["--set", "a"], "--set 'a': give NAME=VALUE"),
+    ],
+)
+def test_bad_options_are_refused(files, capsys, options, message):
+    assert main(["run", str(files / "a.sql"), *options]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_errors_of_the_script_have_their_place_and_nothing_runs(files, capsys):
+    (files / "a.sql").write_text(SCRIPT.replace("AVG(reading)", "AVG(raeding)"))
+    err = _run(files, capsys, "--checkpoint", str(files / "state"), status=1).err
+    assert "line 3, column 49: unknown column RAEDING" in err
+    assert not (files / "state").exists()
