@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -167,7 +168,11 @@ def _source(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Dat
             parser.error(f"--source kafka needs {' and '.join(missing)}")
         if options.runtime != "spark":
             parser.error("--source kafka is read by Spark: --runtime spark")
-        return Topic(options.bootstrap, options.topic, options.item_column, options.time_column)
+        if options.object_store is not None and options.checkpoint is not None:
+            parser.error("--object-store has the checkpoint too: leave out --checkpoint")
+        return Topic(options.bootstrap, options.topic, options.item_column, options.time_column, options.object_store)
+    if options.object_store is not None:
+        parser.error("--object-store needs --source kafka")
     if options.source == "sales":
         if options.dataset is not None:
             parser.error("--dataset cannot be combined with another --source")
@@ -248,6 +253,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder for results and, by default, the checkpoint (default: %(default)s)",
     )
+    how.add_argument(
+        "--object-store",
+        type=_folder_of_s3,
+        metavar="s3://BUCKET/PREFIX",
+        help="with --source kafka: keep the checkpoint and the changelogs there, so that the job continues on any "
+        "machine; credentials come from the environment, as AWS's programs have them",
+    )
     how.add_argument("--checkpoint", type=Path, metavar="DIR", help="checkpoint folder (default: OUTPUT/checkpoint)")
     how.add_argument(
         "--rows-per-batch",
@@ -280,6 +292,12 @@ def _setting(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return name, value
+
+
+def _folder_of_s3(text: str) -> str:
+    if not re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{2,62}(/[A-Za-z0-9_.-]+)+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not s3://BUCKET/PREFIX, without a slash at the end")
+    return text
 
 
 def _number(least: int) -> Callable[[str], int]:

@@ -3,11 +3,15 @@
 Of a topic ``sales`` these are ``sales-top``, ``sales-late``, ``sales-count-by-item-changelog`` and
 ``sales-rank-per-window-changelog``. Spark writes results at least once: a later record replaces an earlier one with
 the same key, which is the window and the rank.
+
+With a folder of an object store, checkpoint and changelogs are there, and the machine keeps nothing that is needed.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -22,7 +26,7 @@ from examples.top_n.workspace import Workspace
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:"
+_CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
 
 @attrs.frozen
@@ -34,12 +38,15 @@ class Topic:
         name: The topic.
         item_column: The counted field, as text.
         time_column: The field with the event time: ISO 8601 text, or an integer in milliseconds since the epoch.
+        object_store: Folder of checkpoint and changelogs, ``s3://BUCKET/PREFIX``; by default the checkpoint is a local
+            folder, and changelogs are topics.
     """
 
     bootstrap: str
     name: str
     item_column: str
     time_column: str
+    object_store: str | None = None
 
     @property
     def about(self) -> str:
@@ -53,7 +60,8 @@ class Topic:
 
     def identity(self) -> dict[str, Any]:
         """Return the identity of the data, without the brokers, which may move."""
-        return {"topic": self.name, "item_column": self.item_column, "time_column": self.time_column}
+        identity = {"topic": self.name, "item_column": self.item_column, "time_column": self.time_column}
+        return identity if self.object_store is None else {**identity, "object_store": self.object_store}
 
     def check(self) -> None:
         """Check that the brokers have the topic.
@@ -73,7 +81,30 @@ class Topic:
 
     def changelog(self, operator: str) -> keyed.Changelog:
         """Return the changelog of an operator."""
+        if self.object_store is not None:
+            return keyed.ObjectStoreChangelog(f"{self.object_store}/changelog/{operator}")
         return keyed.KafkaChangelog(f"{self.name}-{operator}-changelog", bootstrap=self.bootstrap)
+
+    def checkpoint(self, workspace: Workspace) -> str:
+        """Return the checkpoint folder, as Spark names it."""
+        if self.object_store is not None:
+            return f"s3a{self.object_store.removeprefix('s3')}/checkpoint"
+        return str(workspace.checkpoint)
+
+    def spark_settings(self) -> dict[str, str]:
+        """Return the settings of Spark's connectors: to Kafka, and to the object store.
+
+        Both clients of the object store, Spark's and keyed's, take its credentials from the environment.
+        """
+        if self.object_store is None:
+            return {"spark.jars.packages": _CONNECTOR}
+        settings = {"spark.jars.packages": f"{_CONNECTOR},org.apache.hadoop:hadoop-aws:{_hadoop()}"}
+        if "AWS_ENDPOINT_URL" in os.environ:
+            settings["spark.hadoop.fs.s3a.endpoint"] = os.environ["AWS_ENDPOINT_URL"]
+            settings["spark.hadoop.fs.s3a.path.style.access"] = "true"
+        if "AWS_REGION" in os.environ:
+            settings["spark.hadoop.fs.s3a.endpoint.region"] = os.environ["AWS_REGION"]
+        return settings
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """Return the records as rows of ``item`` and ``event_time``; missing values are null."""
@@ -129,22 +160,23 @@ def run_over_topic(
         settings: Settings of the job.
         workspace: The folders of the job.
         on_progress: Called after each batch.
-        config: Settings of Spark. Without ``spark.jars`` and ``spark.jars.packages`` Spark fetches its own connector.
+        config: Settings of Spark. Without ``spark.jars`` and ``spark.jars.packages`` Spark fetches its own connectors.
         goes_on: Whether to wait for more records until the program is stopped, instead of ending with the last one.
 
     Raises:
         keyed.KeyedError: The query failed, or Spark cannot be started.
     """
-    if not config.keys() & {"spark.jars", "spark.jars.packages"}:
-        config = {**config, "spark.jars.packages": _CONNECTOR + pyspark.__version__}
-    spark = keyed.spark_session("top_n", config=config)
+    own = topic.spark_settings()
+    if config.keys() & {"spark.jars", "spark.jars.packages"}:
+        del own["spark.jars.packages"]
+    spark = keyed.spark_session("top_n", config={**own, **config})
     try:
         ranking, late = top_n(topic.rows(spark), settings, topic.changelog)
         outputs = [
             ranking.to(topic.writer("top", "concat_ws('/', window_start, rank)")),
             late.to(topic.writer(str(LATE.name), "item")),
         ]
-        checkpoint = str(workspace.checkpoint)
+        checkpoint = topic.checkpoint(workspace)
         if goes_on:
             query = keyed.start(*outputs, checkpoint=checkpoint, on_progress=on_progress)
             try:
@@ -155,3 +187,9 @@ def run_over_topic(
             keyed.run(*outputs, checkpoint=checkpoint, on_progress=on_progress)
     finally:
         spark.stop()
+
+
+def _hadoop() -> str:
+    """Return the version of Spark's Hadoop, which its client of S3 must have too."""
+    (client,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    return client.stem.removeprefix("hadoop-client-api-")

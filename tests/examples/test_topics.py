@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from collections import Counter
 from contextlib import suppress
@@ -21,10 +25,13 @@ from examples.top_n.__main__ import _parser as top_n_parser
 from examples.top_n.__main__ import main
 from examples.top_n.datasets import Sales
 from tests.keyed.changelog.kafka.topics import create, messages, produce
-from tests.support.jars import CONNECTOR, fetch
+from tests.support.jars import CONNECTOR, S3A, fetch
 from tests.support.kafka import Broker
+from tests.support.minio import minio
 from tests.support.terminal import ROOT, Job
 from tests.support.waiting import until
+
+ALL = ["--topic", "t", "--bootstrap", "x:1", "--item-column", "i", "--time-column", "t"]
 
 
 @pytest.fixture
@@ -121,6 +128,12 @@ def test_a_topic_is_ranked_into_another_while_the_broker_is_bounced(tmp_path, br
             "is read by Spark",
         ),
         (["--conf", "spark.jars"], "'spark.jars' is not NAME=VALUE"),
+        (["--object-store", "s3://bucket/"], "'s3://bucket/' is not s3://BUCKET/PREFIX"),
+        (["--source", "sales", "--object-store", "s3://bucket/top"], "--object-store needs --source kafka"),
+        (
+            [*ALL, "--object-store", "s3://bucket/top", "--checkpoint", "c"],
+            "--object-store has the checkpoint too: leave out --checkpoint",
+        ),
     ],
 )
 def test_bad_options_are_refused(tmp_path, capsys, options, message):
@@ -128,6 +141,69 @@ def test_bad_options_are_refused(tmp_path, capsys, options, message):
         main(["--output", str(tmp_path / "out"), "--source", "kafka", *options])
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.kafka
+@pytest.mark.xdist_group("minio")
+def test_a_pod_that_is_lost_is_replaced_by_one_that_has_nothing_of_it(tmp_path, broker, monkeypatch):
+    """As in ``kubernetes.yaml``: the checkpoint and the changelogs are in an object store."""
+    (rows,) = (chunk.rows.to_pylist() for chunk in Sales(rows=4_000, seed=3).chunks())
+    sales = [{"product": row["item"], "at": row["event_time"].isoformat()} for row in rows]
+    last = {"product": "last", "at": (rows[-1]["event_time"] + dt.timedelta(days=40)).isoformat()}
+    create(broker.bootstrap, "sales", 1)
+
+    def send(some: list[Any]) -> None:
+        produce(broker.bootstrap, "sales", [(b"", json.dumps(sale).encode()) for sale in some])
+
+    jars = ",".join(map(str, [*fetch(CONNECTOR), *fetch(S3A)]))
+    options = ["--source", "kafka", "--bootstrap", broker.bootstrap, "--topic", "sales", "--item-column", "product"]
+    options += ["--time-column", "at", "--n", "5", "--delay-minutes", "1440", "--conf", f"spark.jars={jars}"]
+    options += ["--object-store", "s3://bucket/pods/top-n"]
+    with minio(tmp_path / "minio" / "data") as client:
+        for name, value in [
+            ("AWS_ACCESS_KEY_ID", client["access_key_id"]),
+            ("AWS_SECRET_ACCESS_KEY", client["secret_access_key"]),
+            ("AWS_ENDPOINT_URL", client["endpoint"]),
+            ("AWS_ALLOW_HTTP", "true"),
+            ("AWS_REGION", client["region"]),
+        ]:
+            monkeypatch.setenv(name, value)
+        send(sales[:2_000])
+        first = Job(tmp_path / "first", *options)
+        try:
+            first.serves()
+            until(lambda: first.asks("/status")["job"].get("Rows") == 2_000, report=lambda: first.printed)
+        finally:
+            first.kill()
+        shutil.rmtree(tmp_path / "first")
+        send([*sales[2_000:], last])
+        second = Job(tmp_path / "second", *options)
+        try:
+            second.serves()
+            until(lambda: second.asks("/status")["job"].get("Rows") == 4_001, report=lambda: second.printed)
+        finally:
+            assert second.interrupt() == 0, second.printed
+        assert not (tmp_path / "second" / "checkpoint").exists()
+    written: dict[tuple[str, int], tuple[str, int]] = {}
+    for message in messages(broker.bootstrap, "sales-top"):
+        row = json.loads(message.value())
+        written[row["window_start"][:13], row["rank"]] = row["item"], row["count"]
+    assert written == {
+        (hour, rank): each for hour, ranking in expected(sales, 5).items() for rank, each in enumerate(ranking, start=1)
+    }
+
+
+def test_the_arguments_of_the_pod_are_those_of_the_job():
+    pod = yaml.safe_load((ROOT / "examples" / "kubernetes.yaml").read_text())["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    module, *arguments = container["args"]
+    assert module == "examples.top_n"
+    options = top_n_parser().parse_args(arguments)
+    assert options.object_store == "s3://bucket/top-n"
+    assert str(options.output).startswith(container["volumeMounts"][0]["mountPath"])
 
 
 def test_the_composition_is_yaml_whose_flags_there_are():
@@ -142,7 +218,37 @@ def test_the_composition_is_yaml_whose_flags_there_are():
             assert (ROOT / "examples" / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
     copied = re.findall(r"^COPY (.+) \S+$", (ROOT / "examples" / "Dockerfile").read_text(), re.MULTILINE)
     assert all((ROOT / name).exists() for line in copied for name in line.split())
-    extras = re.search(r"\[([a-z,]+)\]", (ROOT / "examples" / "Dockerfile").read_text().split("RUN")[1])
+    extras = re.search(r"\[([a-z0-9,]+)\]", (ROOT / "examples" / "Dockerfile").read_text().split("RUN")[1])
     assert extras
+    assert "spark" in extras[1].split(",")
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras[1].split(",")) <= declared.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.spark
+def test_the_steps_of_the_image_give_an_environment_that_runs_the_job(tmp_path):
+    """The steps of the Dockerfile in a new environment of Python: it shows what they install, and from which files."""
+    folder, python = tmp_path / "keyed", tmp_path / "venv"
+    folder.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", python], check=True)
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "JAVA_HOME")}
+    environment = {**kept, "PATH": f"{python / 'bin'}:/usr/bin:/bin"}
+    command: list[str] = []
+    for step in (ROOT / "examples" / "Dockerfile").read_text().splitlines():
+        verb, _, rest = step.partition(" ")
+        if verb == "COPY":
+            *names, target = rest.split()
+            for name in names:
+                copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+                copy(ROOT / name, folder / target / name if len(names) > 1 else folder / target)
+        elif verb == "RUN":
+            subprocess.run(["sh", "-c", rest], cwd=folder, env=environment, check=True)
+        elif verb in ("ENTRYPOINT", "CMD"):
+            command += json.loads(rest)
+    command[command.index("/data/top_n")] = str(tmp_path / "data")
+    more = ["--headless", "--source", "sales", "--rows", "20000"]
+    done = subprocess.run([*command, *more], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "20,000 rows: " in done.stdout
