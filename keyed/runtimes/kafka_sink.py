@@ -14,12 +14,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
 from keyed.changelog.kafka.client import Cluster, check_settings, translated
+from keyed.changelog.kafka.transactions import Transactions
 from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, SinkError
 from keyed.kafka_values import check_format, encoder, json_bytes
@@ -58,7 +58,7 @@ class TopicWriter:
         self._queries = queries
         self._seconds = milliseconds_of(sink.timeout, "timeout") / 1000
         self._encode = encoder(sink.value, sink.topic)
-        self._producer: Any = None
+        self._transactions: Transactions | None = None
         #: Metadata of the consumer group, and the id of the next batch.
         self._group: Any = None
         self._next = 0
@@ -73,19 +73,15 @@ class TopicWriter:
         import confluent_kafka as ck
 
         sink = self._sink
-        cluster = Cluster(sink.bootstrap, {**sink.settings, "group.id": sink.transactional_id}, self._seconds)
-        settings = {name: value for name, value in sink.settings.items() if name != "group.id"}
+        self.close()
         try:
-            self._producer = Cluster(sink.bootstrap, settings, self._seconds).producer(
-                sink.transactional_id, lambda *_: None, lambda _: None
-            )
-            found = self._producer.list_topics(sink.topic, timeout=self._seconds).topics[sink.topic]
-            if found.error is not None:
-                self.close()
-                raise SinkError(f"{sink!r}: Kafka reports {found.error.name()}: create the topic before the query")
-            self._producer.init_transactions(self._seconds)
+            cluster = Cluster(sink.bootstrap, {**sink.settings, "group.id": sink.transactional_id}, self._seconds)
             consumer: Any = cluster.consumer()
             try:
+                found = consumer.list_topics(sink.topic, timeout=self._seconds).topics[sink.topic]
+                if found.error is not None:
+                    raise SinkError(f"{sink!r}: Kafka reports {found.error.name()}: create the topic before the query")
+                self._transactions = self._begun()
                 mark = committed(consumer, ck.TopicPartition(sink.topic, 0), self._seconds)
                 self._group = consumer.consumer_group_metadata()
             finally:
@@ -124,40 +120,43 @@ class TopicWriter:
         import confluent_kafka as ck
 
         sink = self._sink
-        if self._producer is None:
+        if self._transactions is None:
             self.claim()
+        transactions = self._transactions
+        assert transactions is not None
         digest = _digest(records)
         if not records or batch_id < self._next - 1 or (batch_id < self._next and digest == self._digest):
             return
         if batch_id < self._next:
             _log.warning("%r: batch %d came again with other rows, and is written again", sink, batch_id)
         try:
-            self._producer.begin_transaction()
-            for key, value in records:
-                while True:
-                    try:
-                        self._producer.produce(sink.topic, value, key)
-                        break
-                    except BufferError:
-                        # The queue of the client is full until records were delivered.
-                        self._producer.poll(1)
-                self._producer.poll(0)
+            transactions.begin()
+            transactions.send_anywhere(sink.topic, records)
+            transactions.deliver()
             offset = ck.TopicPartition(sink.topic, 0, batch_id + 1, metadata=f"{self._queries[-1]} {digest}")
-            self._producer.send_offsets_to_transaction([offset], self._group, self._seconds)
-            self._producer.commit_transaction(self._seconds)
-        except ck.KafkaException as error:
-            with suppress(ck.KafkaException):
-                self._producer.abort_transaction(self._seconds)
+            transactions.commit_offset(offset, self._group)
+            transactions.commit()
+        except BaseException as error:
+            transactions.abort()
             self.close()
-            raise self._failed(error) from error
+            if isinstance(error, ChangelogError):
+                raise self._failed(error) from error
+            raise
         self._next, self._digest = batch_id + 1, digest
 
     def close(self) -> None:
         """Release the client. Closing again does nothing."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            # What is left belongs to no committed transaction.
-            producer.purge()
+        transactions, self._transactions = self._transactions, None
+        if transactions is not None:
+            transactions.close()
+
+    def _begun(self) -> Transactions:
+        """Return a producer with the transactional id, which fences earlier ones."""
+        sink = self._sink
+        # The client's commit of an offset ignores its time-out, and ends with that of its request, again and again.
+        settings = {"socket.timeout.ms": max(10, min(int(self._seconds * 1000), 60_000)), **sink.settings}
+        settings.pop("group.id", None)
+        return Transactions(Cluster(sink.bootstrap, settings, self._seconds), sink.transactional_id, self.id)
 
     def _key(self, row: Mapping[str, Any]) -> bytes | None:
         names = self._sink.key_columns

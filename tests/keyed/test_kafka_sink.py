@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 import keyed
+from keyed.changelog.kafka.transactions import Transactions
 from keyed.errors import DefinitionError, QueryFailed, SinkError
 from keyed.kafka_values import decoder, encoder
 from keyed.runtimes.kafka_sink import TopicWriter, committed
@@ -20,6 +23,7 @@ from tests.keyed.changelog.kafka import topics
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
 from tests.keyed.test_kafka_values import AT, AVRO, PLAIN, SALE, SCHEMA, Sale, message, named
 from tests.support.schema_registry import schema_registry
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -80,6 +84,49 @@ def test_a_batch_that_comes_again_is_skipped_and_another_query_is_refused(kafka,
     found = records(kafka, topic)
     assert {key for key, _ in found} == {b'{"user":"ann","shop":1}'}
     assert sorted(json.loads(value)["n"] for _, value in found) == [5, 6, 7, 7, 8, 9]
+
+
+def producers():
+    gc.collect()
+    return sum(isinstance(each, Producer) for each in gc.get_objects())
+
+
+def test_an_error_that_is_kept_keeps_no_client(kafka, topic):
+    before = producers()
+    first, again = (TopicWriter(KafkaSink(topic, bootstrap=kafka), ["q"]) for _ in range(2))
+    written(first, 0, 5)
+    again.claim()
+    with pytest.raises(SinkError) as kept:
+        written(first, 1, 6)
+    again.close()
+    assert kept.value.__cause__ is not None
+    assert producers() <= before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["deliver", "commit_offset", "commit"])
+def test_a_broker_that_is_gone_is_an_error_within_the_time_of_the_sink(broker, call, monkeypatch):
+    """The client's own commit of an offset would wait for five minutes."""
+    topic = topics.new_topic()
+    topics.create(broker.bootstrap, topic, 2)
+    sink = KafkaSink(topic, bootstrap=broker.bootstrap, timeout=2_000)
+    writer = TopicWriter(sink, ["q"])
+    written(writer, 0, 5)
+    original, found = getattr(Transactions, call), []
+    monkeypatch.setattr(Transactions, call, lambda *arguments: (broker.kill(), original(*arguments)))
+
+    def write():
+        with pytest.raises(SinkError, match=r"no broker answered|has not accepted") as error:
+            written(writer, 1, 6)
+        found.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        until(lambda: found, seconds=150)
+    finally:
+        broker.start()
+        thread.join()
 
 
 class Same(keyed.KeyedProcessFunction):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from keyed.changelog.kafka.client import Cluster, LastError, Partition, translated
@@ -12,6 +13,9 @@ from keyed.errors import ChangelogError
 
 #: Errors of messages that were purged because the transaction failed; the cause is another message's error.
 _TAKEN_BACK = {"_PURGE_QUEUE", "_PURGE_INFLIGHT"}
+
+#: Seconds that an abort waits for the broker, which aborts the transaction of the id's next owner anyway.
+_ABORT = 5.0
 
 
 class Transactions:
@@ -56,7 +60,30 @@ class Transactions:
         Returns:
             Their number.
         """
-        return int(self._guarded(self._send, partition, records, headers))
+        return int(
+            self._guarded(self._send, partition.topic, records, {"partition": partition.number, "headers": headers})
+        )
+
+    def send_anywhere(self, topic: str, records: Iterable[tuple[bytes | None, bytes]]) -> int:
+        """Send records to the partitions that the client chooses by their keys, as fast as the broker accepts them.
+
+        Args:
+            topic: The topic.
+            records: Keys and values.
+
+        Returns:
+            Their number.
+        """
+        return int(self._guarded(self._send, topic, records, {}))
+
+    def commit_offset(self, offset: Any, group: Any) -> None:
+        """Commit an offset of a consumer group with the transaction.
+
+        Args:
+            offset: The offset with its partition.
+            group: The consumer group's metadata.
+        """
+        self._guarded(self._producer.send_offsets_to_transaction, [offset], group, self._timeout)
 
     def deliver(self) -> int:
         """Wait until the broker has all sent records.
@@ -75,6 +102,11 @@ class Transactions:
         """Commit the transaction. If this fails, the outcome is known once the id is taken again."""
         self._guarded(self._producer.commit_transaction, self._timeout)
 
+    def abort(self) -> None:
+        """Abort the open transaction, if the broker answers at once; otherwise the broker does it later."""
+        with suppress(ChangelogError):
+            self._guarded(self._producer.abort_transaction, min(self._timeout, _ABORT))
+
     def close(self) -> None:
         """Close the producer. An open transaction is aborted when its id is taken the next time."""
         producer = self.__dict__.pop("_producer", None)
@@ -83,18 +115,22 @@ class Transactions:
             producer.purge()
 
     def _send(
-        self, partition: Partition, records: Iterable[tuple[bytes, bytes | None]], headers: Headers | None
+        self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]], options: Mapping[str, Any]
     ) -> int:
-        produce, topic, number = self._producer.produce, partition.topic, partition.number
+        produce = self._producer.produce
         count = 0
-        for key, value in records:
-            while True:
-                try:
-                    produce(topic, value, key, number, headers=headers)
-                    break
-                except BufferError:
-                    self._make_room()
-            count += 1
+        try:
+            for key, value in records:
+                while True:
+                    try:
+                        produce(topic, value, key, **options)
+                        break
+                    except BufferError:
+                        self._make_room()
+                count += 1
+        finally:
+            # See `_guarded`.
+            del produce
         return count
 
     def _make_room(self) -> None:
@@ -120,7 +156,9 @@ class Transactions:
         try:
             return call(*arguments)
         except (KafkaException, SystemError) as error:
-            raise self._final(error) from error
+            # A frame in the traceback of an error that is kept would keep the producer, with its threads.
+            del call
+            raise self._final(error.with_traceback(None)) from error
 
     def _final(self, error: Exception) -> Exception:
         """Return the error to raise for an error of a call.

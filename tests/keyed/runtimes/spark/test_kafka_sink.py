@@ -1,0 +1,133 @@
+"""A Kafka sink on Spark, whose program is killed, or whose broker is gone: each row is in the topic once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import keyed
+from keyed.changelog.kafka.transactions import Transactions
+from keyed.errors import SinkError
+from tests.keyed.changelog.kafka import topics
+from tests.keyed.runtimes.spark.functions import count, files_source, write_file
+
+ROOT = Path(__file__).parents[4]
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture
+def topic(kafka):
+    name = topics.new_topic()
+    topics.create(kafka, name, 2)
+    return name
+
+
+def write_files(folder, first=0, files=4):
+    """Write files of ten rows; the counts of their keys are those of the rows so far."""
+    for number in range(first, first + files):
+        write_file(folder / "in", number, [("ab"[n % 2], 100 * number + n, 1) for n in range(10)])
+
+
+def written(kafka, topic):
+    """The committed rows of a topic."""
+    found = [message for partition in range(2) for message in topics.messages(kafka, topic, partition)]
+    return sorted((message.key().decode(), json.loads(message.value())["n"]) for message in found)
+
+
+def once(files):
+    return [(key, n) for key in "ab" for n in range(1, 5 * files + 1)]
+
+
+def run(spark, folder, sink):
+    return count(files_source(spark, folder / "in")).run(sink, checkpoint=folder / "checkpoint")
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        [("deliver", 0), ("committed", 1)],
+        pytest.param([("begin", 0), ("commit_offset", 0), ("commit", 1), ("committed", 2)], marks=pytest.mark.long),
+    ],
+    ids=lambda kills: str(len(kills)),
+)
+def test_a_program_that_is_killed_writes_each_row_once(kafka, topic, tmp_path, kills):
+    write_files(tmp_path)
+    for place, batch in [*kills, ("none", 0), ("none", 0)]:
+        command = ["-m", "tests.keyed.runtimes.spark.topic_program", tmp_path, kafka, topic, place, batch]
+        done = subprocess.run(
+            [sys.executable, *map(str, command)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            start_new_session=True,
+        )
+        assert done.returncode == (0 if place == "none" else -9), done.stdout + done.stderr
+    assert written(kafka, topic) == once(4)
+
+
+def test_a_broker_that_dies_and_comes_back_delays_a_batch(spark, broker, tmp_path, monkeypatch):
+    topic = topics.new_topic()
+    topics.create(broker.bootstrap, topic, 2)
+    write_files(tmp_path)
+    calls = iter(["deliver", "commit"])
+
+    def dies_at(name):
+        original = getattr(Transactions, name)
+
+        def call(self, *arguments):
+            if name == going[0]:
+                going[0] = next(calls, "")
+                broker.kill()
+                broker.start()
+            return original(self, *arguments)
+
+        monkeypatch.setattr(Transactions, name, call)
+
+    going = [next(calls)]
+    for name in ("deliver", "commit"):
+        dies_at(name)
+    run(spark, tmp_path, keyed.topics.KafkaSink(topic, bootstrap=broker.bootstrap, key="k"))
+    assert going == [""]
+    assert written(broker.bootstrap, topic) == once(4)
+
+
+def threads():
+    """The number of threads of this process, also of those that Python does not list."""
+    tasks = Path("/proc/self/task")
+    return len([*tasks.iterdir()]) if tasks.exists() else threading.active_count()
+
+
+@pytest.mark.parametrize("call", ["deliver", pytest.param("claim", marks=pytest.mark.long)])
+def test_a_broker_that_is_gone_fails_the_query_in_time_and_the_next_run_goes_on(
+    spark, broker, tmp_path, monkeypatch, caplog, call
+):
+    topic = topics.new_topic()
+    topics.create(broker.bootstrap, topic, 2)
+    sink = keyed.topics.KafkaSink(topic, bootstrap=broker.bootstrap, key="k", timeout=3_000)
+    write_files(tmp_path, 0, 1)
+    run(spark, tmp_path, sink)
+    write_files(tmp_path, 1, 1)
+    before = threads()
+    try:
+        with monkeypatch.context() as patch:
+            if call == "claim":
+                broker.kill()
+            else:
+                original = getattr(Transactions, call)
+                patch.setattr(Transactions, call, lambda *arguments: (broker.kill(), original(*arguments)))
+            with pytest.raises(SinkError, match=r"no broker answered|has not accepted"):
+                run(spark, tmp_path, sink)
+        assert threads() <= before
+        # A client that is left would go on to report that its broker is gone.
+        assert not [record for record in caplog.records if "rdkafka" in record.getMessage()]
+    finally:
+        broker.start()
+    run(spark, tmp_path, sink)
+    assert written(broker.bootstrap, topic) == once(2)

@@ -1,0 +1,57 @@
+"""A job that writes a topic and kills itself: ``python -m tests...topic_program FOLDER BOOTSTRAP TOPIC CALL BATCH``.
+
+Reads ``FOLDER/in``, one file a batch. It is killed, with all that belongs to it, before a call of the transaction of a
+batch, or after it: ``begin``, ``deliver``, ``commit_offset``, ``commit`` or ``committed``; ``none`` lets it live.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import keyed
+from keyed.changelog.kafka.transactions import Transactions
+from keyed.runtimes.kafka_sink import TopicWriter
+from tests.keyed.runtimes.spark.functions import count, files_source
+from tests.keyed.runtimes.spark.publishing import kill
+
+_running: list[int] = []
+
+
+def kill_at(place: str, batch: int) -> None:
+    """Let the transaction of a batch kill the program."""
+    write = TopicWriter.write
+
+    def noted(self: TopicWriter, records: Any, batch_id: int) -> None:
+        _running[:] = [batch_id]
+        write(self, records, batch_id)
+
+    name = "commit" if place == "committed" else place
+    original = getattr(Transactions, name)
+
+    def killed(self: Transactions, *arguments: Any) -> Any:
+        if _running == [batch] and place != "committed":
+            kill(place)
+        result = original(self, *arguments)
+        if _running == [batch]:
+            kill(place)
+        return result
+
+    TopicWriter.write = noted  # type: ignore[method-assign]
+    setattr(Transactions, name, killed)
+
+
+def main(folder: Path, bootstrap: str, topic: str, place: str, batch: int) -> None:
+    if place != "none":
+        kill_at(place, batch)
+    session = keyed.spark_session(
+        "topic", master="local[2]", parallelism=2, config={"spark.local.dir": str(folder / "tmp")}
+    )
+    sink = keyed.topics.KafkaSink(topic, bootstrap=bootstrap, key="k")
+    count(files_source(session, folder / "in")).run(sink, checkpoint=folder / "checkpoint")
+    session.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5]))
