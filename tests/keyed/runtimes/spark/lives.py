@@ -1,8 +1,9 @@
-"""Jobs with a changelog per operator, in a program that tests kill: ``python -m tests...lives FOLDER KIND``.
+"""Jobs with a changelog per operator, in a program that tests kill: ``python -m tests...lives FOLDER KIND INTERVAL``.
 
 Reads ``FOLDER/in``, one file a batch, and writes ``FOLDER/sink-<n>``. Prints the id of each batch, what the changelogs
 say of the state when all files are read and when the input has ended, and then ``DONE``. `Life` in
-`tests.keyed.recovery.jobs` says where the checkpoint and the changelogs are, and what a life begins with.
+`tests.keyed.recovery.jobs` says where the checkpoint and the changelogs are, and what a life begins with. The interval
+is that of the changelogs, which may differ from run to run.
 """
 
 from __future__ import annotations
@@ -114,9 +115,9 @@ def say(*words: object) -> None:
     sys.stdout.flush()
 
 
-def main(folder: Path, kind: str) -> None:
+def main(folder: Path, kind: str, interval: int) -> None:
     session = keyed.spark_session("killed", master="local[2]", config={"spark.local.dir": str(folder / "tmp")})
-    life = Life(folder, kind)
+    life = Life(folder, kind, export_interval=interval)
     source = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     for drain in (False, True):
         keyed.run(
@@ -131,4 +132,4 @@ def main(folder: Path, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

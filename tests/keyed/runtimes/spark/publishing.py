@@ -1,4 +1,6 @@
-"""A job that draws numbers and kills itself and all that belongs to it: ``python -m tests...publishing FOLDER WHEN``.
+"""A job that draws numbers and kills itself and all that belongs to it.
+
+``python -m tests...publishing FOLDER WHEN INTERVAL``; the last is the export interval of its changelogs.
 
 Reads ``FOLDER/in``, one file a batch, keeps the numbers in ``FOLDER/log`` and, in an operator that is chained to the
 first, in ``FOLDER/copied``, and writes ``FOLDER/out/<batch>``. A batch that is run again draws others, and has the
@@ -12,6 +14,7 @@ import random
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ import pyarrow.parquet as pq
 import keyed
 from keyed import KeyedProcessFunction, ValueState
 from keyed.changelog import DirectoryChangelog
+from keyed.changelog.directory.directory_writer import DirectoryWriter
+from keyed.changelog.model import Commit
 from tests.keyed.runtimes.spark import functions
 from tests.keyed.runtimes.spark.functions import files_source
 from tests.support.explained import explained
@@ -30,6 +35,9 @@ from tests.support.explained import explained
 #: When it is killed: in the middle of a batch; its batch is staged and not committed; it is committed; one key group of
 #: it is published.
 KILLS = ("row", "written", "committed", "half")
+#: As above with an export interval: when three batches are written; their positions are logged; one key group of the
+#: others has exported several commits; in the middle of a batch.
+GROUPED_KILLS = ("written", "exported", "written", "positioned", "row")
 
 
 class Draw(KeyedProcessFunction):
@@ -67,9 +75,28 @@ _published: list[bool] = []
 
 @attrs.frozen
 class KilledChangelog(DirectoryChangelog):
-    """A changelog that kills its job when something is to be published."""
+    """A changelog that kills its job when something is to be published or exported."""
 
     when: str = attrs.field(default="", kw_only=True)
+
+    def put_position(self, sequence: int, data: bytes) -> None:
+        super().put_position(sequence, data)
+        if self.when == "positioned" and data[:4] == b"KCLQ":
+            kill(self.when)
+
+    def writer(self, group: int) -> DirectoryWriter:
+        writer = super().writer(group)
+        append_all = writer.append_all
+
+        def killing(commits: Sequence[Any]) -> Commit:
+            last = append_all(commits)
+            if self.when == "exported" and len(commits) > 1:
+                (Path(self.path).parent / "KILL exported").touch()
+                kill(self.when)
+            return last
+
+        writer.append_all = killing  # type: ignore[method-assign]
+        return writer
 
     def publish(self, group: int, sequence: int, attempt: str) -> bool:
         with functions.PUBLISHING:
@@ -90,11 +117,11 @@ def kill(when: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(folder: Path, when: str) -> None:
+def main(folder: Path, when: str, interval: int) -> None:
     session = keyed.spark_session(
         "publishing", master="local[2]", parallelism=2, config={"spark.local.dir": str(folder / "tmp")}
     )
-    log, copied = (KilledChangelog(folder / name, when=when) for name in ("log", "copied"))
+    log, copied = (KilledChangelog(folder / name, when=when, export_interval=interval) for name in ("log", "copied"))
     # Rows that are written, by batch. Not every file has one: that of a batch that was given up is taken with the next.
     batches: dict[int, int] = {}
 
@@ -127,4 +154,4 @@ def _new(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -15,6 +15,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from random import Random
 
@@ -25,7 +26,9 @@ import pytest
 
 import keyed
 from keyed.changelog import DirectoryChangelog
+from keyed.changelog.position_bundles import all_positions
 from keyed.recovery import verify
+from keyed.runtimes.spark.checkpoint.spark_position import decode_position
 from tests.keyed.recovery.jobs import Life
 from tests.keyed.runtimes.spark import publishing
 from tests.keyed.runtimes.spark.functions import parquet_rows, write_file
@@ -33,6 +36,8 @@ from tests.keyed.runtimes.spark.lives import KINDS, outputs, state
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[4]
+#: Export intervals of the changelogs, one for each run: none, about two batches, and longer than a run.
+INTERVALS = (0, 1_000, 10**9)
 KILLS = int(os.environ.get("KEYED_SPARK_KILLS", "3"))
 FILES, ROWS = 4, 200
 #: Seconds for a program to end. On a machine that does other things as well it takes long.
@@ -67,11 +72,11 @@ def undisturbed(folder, kind, elements):
 class Program:
     """A job in a session of its own, with what it prints in a file."""
 
-    def __init__(self, folder, kind, module="tests.keyed.runtimes.spark.lives"):
+    def __init__(self, folder, kind, interval, module="tests.keyed.runtimes.spark.lives"):
         self._output = folder / f"output-{time.monotonic_ns()}"
         with self._output.open("w") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, str(folder), kind],
+                [sys.executable, "-m", module, str(folder), kind, str(interval)],
                 cwd=ROOT,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -165,12 +170,12 @@ def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills, ki
         life = Life(folder, kind)
         about = f"{kind}, recovered from {recovered_from}, KEYED_SEED={seed}"
         for _ in range(min(kills - done, 3)):
-            if not Program(folder, kind).killed(random):
+            if not Program(folder, kind, random.choice(INTERVALS)).killed(random):
                 break
             done += 1
             if recovered_from == "changelog":
                 life.lose_checkpoint()
-        found = Program(folder, kind).end()
+        found = Program(folder, kind, random.choice(INTERVALS)).end()
         print(f"{done} kills, {kind} recovered")
         assert [parquet_rows(sink) for sink in sorted(folder.glob("sink-*"))] == expected, about
         if kind != "functions":
@@ -183,8 +188,19 @@ def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills, ki
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kills", [("half",), pytest.param(publishing.KILLS, marks=pytest.mark.long)])
-def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tmp_path, kills):
+@pytest.mark.parametrize(
+    ("kills", "intervals"),
+    [
+        pytest.param(["half"], [0], id="published"),
+        pytest.param(["written", "exported"], [10**9], id="exported together"),
+        pytest.param(publishing.KILLS, [0], id="published, all", marks=pytest.mark.long),
+        # The interval changes from run to run. What is killed with three batches has exported the first one alone.
+        pytest.param(
+            publishing.GROUPED_KILLS, [10**9, 10**9, 10**9, 10**9, 300, 0], id="exported, all", marks=pytest.mark.long
+        ),
+    ],
+)
+def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tmp_path, kills, intervals):
     log, copied = DirectoryChangelog(tmp_path / "log"), DirectoryChangelog(tmp_path / "copied")
     shown, files, ended = [], 0, threading.Event()
 
@@ -202,11 +218,11 @@ def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tm
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(follow)
         try:
-            for when in (*kills, "never"):
+            for when, interval in zip((*kills, "never"), cycle(intervals), strict=False):
                 for _ in range(3):
                     write_file(tmp_path / "in", files, [(k, files, 0) for k in "abcdefg"])
                     files += 1
-                program = Program(tmp_path, when, "tests.keyed.runtimes.spark.publishing")
+                program = Program(tmp_path, when, interval, "tests.keyed.runtimes.spark.publishing")
                 try:
                     code = program.process.wait(PATIENCE)
                     assert code == (0 if when == "never" else -signal.SIGKILL), program.said()[-5000:]
@@ -222,16 +238,21 @@ def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tm
     rows = {(batch, row["k"]): row["drawn"] for batch, row in found}
     assert publishing.read_rows(tmp_path / "out") == 7 * files
     # What was shown is what came of the batch in the end: nothing of an attempt that the job did not keep.
-    assert len(shown) > 7 * 2
+    assert len(shown) > (7 * 2 if intervals == [0] else 0)
     assert {(change.batch, change.key): change.new for change in shown}.items() <= rows.items()
     batches = [change.batch for change in shown]
     assert batches == sorted(batches)
-    last = max(batch for batch, _ in rows)
     for name, each in ("drawn", log), ("copied", copied):
         assert [group.problem for group in verify(each)] == ["", ""]
         with keyed.tables.open_tables(each, tmp_path / f"fresh {name}") as tables:
             tables.poll()
-            assert {entry.key: entry.value for entry in tables[name].scan()} == {k: rows[last, k] for k in "abcdefg"}
+            for batch in sorted({batch for batch, _ in rows}):
+                values = {entry.key: entry.value for entry in tables[name].scan(as_of=batch)}
+                assert values == {k: rows[batch, k] for k in "abcdefg"}
+        last_commit = each.reader(0).last()
+        assert last_commit is not None
+        positions = [decode_position(record) for _, record in all_positions(each)]
+        assert [position.batch for position in positions if position] == [*range(last_commit.batch + 1)]
         assert list(Path(each.path).glob("groups/*/.*")) == []
     # Each attempt at a batch gave its rows the same ingestion time, and it never goes back.
     seen = {tuple(line.split()) for line in (tmp_path / "seen").read_text().splitlines()}
