@@ -281,6 +281,7 @@ def test_commands_in_the_docs_exist():
     from examples.top_n.__main__ import _parser as top_n
     from tests.benchmarks.__main__ import _parser as benchmarks
     from tests.benchmarks.broadcast import _parser as broadcast
+    from tests.benchmarks.driver import _parser as driver
     from tests.benchmarks.freshness import _parser as freshness
     from tests.benchmarks.joins import _parser as joins
     from tests.benchmarks.nexmark import _parser as nexmark_benchmark
@@ -294,6 +295,7 @@ def test_commands_in_the_docs_exist():
     known |= {"examples.top_n": flags(top_n()), "tests.benchmarks": flags(benchmarks())}
     known |= {
         "tests.benchmarks.broadcast": flags(broadcast()),
+        "tests.benchmarks.driver": flags(driver()),
         "tests.benchmarks.freshness": flags(freshness()),
         "tests.benchmarks.tables": flags(tables()),
         "tests.benchmarks.table_states": flags(table_states()),

@@ -122,12 +122,12 @@ def produce_all(kafka: str, topic: str, partition: int, records: list[Any]) -> N
     assert producer.flush(_SECONDS) == 0
 
 
-def end(kafka: str, topic: str) -> int:
-    """The offset after the last record of the first partition, which may be in no commit yet."""
+def end(kafka: str, topic: str, partition: int = 0) -> int:
+    """The offset after the last record of a partition, which may be in no commit yet."""
     # A consumer that reads committed records only gets the offset where an open transaction begins.
     settings = {"bootstrap.servers": kafka, "group.id": "keyed-test-end", "isolation.level": "read_uncommitted"}
     consumer = confluent_kafka.Consumer(settings)
-    found: int = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, 0), _SECONDS)[1]
+    found: int = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(topic, partition), _SECONDS)[1]
     consumer.close()
     return found
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -11,7 +13,7 @@ import keyed
 from keyed.changelog import DirectoryChangelog, KafkaChangelog
 from keyed.recovery import verify
 from keyed.testing import replay
-from tests.keyed.changelog.kafka.topics import create, messages, new_topic, produce
+from tests.keyed.changelog.kafka.topics import create, end, messages, new_topic, produce
 from tests.keyed.runtimes.spark.functions import SCHEMA, Count, count, parquet_rows
 from tests.keyed.runtimes.spark.test_record import Doubled
 
@@ -37,8 +39,8 @@ def send(kafka: str, topic: str, rows: Iterable[tuple[str, int, int]]) -> None:
         produce(kafka, topic, records, partition)
 
 
-def read(spark, kafka, topic):
-    """The events of a topic as a stream."""
+def read(spark, kafka, topic, most=1000):
+    """The events of a topic as a stream, with so many in a batch at most."""
     from pyspark.sql.functions import col, from_json
 
     raw = (
@@ -46,6 +48,7 @@ def read(spark, kafka, topic):
         .option("kafka.bootstrap.servers", kafka)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", most)
         .load()
     )
     events = raw.select(from_json(col("value").cast("string"), SCHEMA).alias("event")).select("event.*")
@@ -179,3 +182,28 @@ def test_the_watermark_is_the_least_over_the_partitions_of_a_topic(spark_kafka, 
     strategy = keyed.ascending_timestamps().with_partitions("partition").with_idleness(1)
     assert run([4_000, 4_001], [], most=1) == 2
     assert watermarks[-1] == 4_000
+
+
+@pytest.mark.slow
+def test_with_an_export_interval_the_batches_of_a_query_are_one_transaction(spark_kafka, kafka, source, tmp_path):
+    hour = timedelta(hours=1)
+    logs = [KafkaChangelog(new_topic(), bootstrap=kafka, export_interval=each) for each in (hour, hour, 0)]
+    parts = [[(key, time + 3 * turn, turn) for time, key in enumerate("abc")] for turn in range(6)]
+    for part in parts:
+        send(kafka, source, part)
+    counted = count(read(spark_kafka, kafka, source, most=3), changelog=logs[0])
+    assert counted.run(tmp_path / "out", checkpoint=tmp_path / "lost").batches == 6
+    # A transaction ends with a record that only the broker sees: those of the header, of the first batch, and of the
+    # others when the query ends.
+    topic = logs[0].topic
+    assert [end(kafka, topic, group) - len(messages(kafka, topic, group)) for group in range(2)] == [3, 3]
+    assert [group.problem for group in verify(logs[0]) if group.problem] == []
+    # Back to an earlier batch, at another parallelism; then without an interval, after the batch that loaded the state.
+    for batch, (old, new) in zip((3, 4), pairwise(logs), strict=True):
+        point = keyed.RestorePoint(old, as_of=batch)
+        restored = count(read(spark_kafka, kafka, source, most=3), changelog=new, restore_from=point, parallelism=3)
+        result = restored.run(tmp_path / f"out-{batch}", checkpoint=tmp_path / f"after-{batch}")
+        assert result.restored == keyed.Restored(batch, with_position=True)
+        assert [group.problem for group in verify(new) if group.problem] == []
+        later = parquet_rows(tmp_path / f"out-{batch}")
+        assert sorted(expected(*parts[:4]) + later) == expected(*parts)

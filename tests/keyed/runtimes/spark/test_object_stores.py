@@ -4,6 +4,7 @@ Their checkpoints are in a folder of this machine, or in a file system that only
 """
 
 import shutil
+from datetime import timedelta
 
 import pytest
 
@@ -13,7 +14,7 @@ from keyed.recovery import verify
 from keyed.tables import open_tables
 from keyed.testing.changelog_conformance import state_of
 from tests.keyed.runtimes.spark.functions import count, files_source
-from tests.keyed.runtimes.spark.test_changelog import KEYS, write_files
+from tests.keyed.runtimes.spark.test_changelog import KEYS, ROWS, write_files
 from tests.support.s3 import SECRET, s3_server
 from tests.support.viewfs import mounted
 
@@ -60,3 +61,35 @@ def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, c
         left = b"".join(path.read_bytes() for path in (tmp_path / "ck2").rglob("*") if path.is_file())
         assert SECRET.encode() not in left
     assert SECRET not in "".join(capfd.readouterr())
+
+
+@pytest.mark.slow
+def test_with_an_export_interval_objects_do_not_depend_on_the_number_of_batches(spark, tmp_path):
+    files = 6
+    with s3_server() as server:
+        hour = timedelta(hours=1)
+        old, new = (
+            ObjectStoreChangelog(f"s3://bucket/{name}/count", server.options, export_interval=hour)
+            for name in ("old", "new")
+        )
+        write_files(tmp_path, range(files))
+        source = files_source(spark, tmp_path / "in")
+        count(source, parallelism=2, changelog=old).run(tmp_path / "out", checkpoint=tmp_path / "ck")
+        # The first batch, and the others when the query ends: each with a position and the files read until then. The
+        # header is put twice, to see that the store refuses it.
+        assert len([key for key in server.objects if "/groups/" in key]) == 2 * 2
+        assert len([key for key in server.objects if "/positions/" in key]) == 2
+        assert server.requests["PUT"] == 2 * (2 + 1 + 1) + 2
+        with open_tables(old, tmp_path / "tables") as tables:
+            tables.poll()
+            totals = [sum(entry.value[0] for entry in tables["seen"].scan(as_of=batch)) for batch in range(files)]
+        assert totals == [ROWS * (batch + 1) for batch in range(files)]
+        shutil.rmtree(tmp_path / "ck")
+
+        restored = count(source, parallelism=3, changelog=new, restore_from=keyed.RestorePoint(old, as_of=3))
+        result = restored.run(tmp_path / "out2", checkpoint=tmp_path / "ck2")
+        assert result.restored == keyed.Restored(3, with_position=True)
+        # One batch loads the state.
+        assert result.batches == 1 + files - 4
+        assert [group.problem for group in verify(new)] == ["", "", ""]
+        assert entries(new) == entries(old)
