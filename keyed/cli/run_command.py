@@ -35,6 +35,13 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to serve at (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8765, help="port to serve at (8765)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting, as of SET")
+    parser.add_argument(
+        "--parameter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="the value of $NAME in the script, a STRING; may be given more than once",
+    )
     parser.add_argument("--rows-per-batch", type=int, default=10_000, help="rows of a micro-batch (10000)")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
@@ -57,6 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
         result = sql.script(
             text,
             _named(arguments.input, "--input", "NAME=FILE"),
+            parameters=_named(arguments.parameter, "--parameter", "NAME=VALUE") or None,
             properties={"ksql.persistence.default.format.value": "JSON"} | _named(arguments.set, "--set", "NAME=VALUE"),
             rows_per_batch=arguments.rows_per_batch,
             **options,
@@ -111,7 +119,15 @@ def _named(given: Iterable[str], option: str, form: str) -> dict[str, str]:
 
 
 def _print_records(result: ScriptResult, *, is_json: bool) -> None:
-    """Print the records of each output."""
+    """Print the answers of statements, and the records of each output."""
+    for answer in result.answers:
+        if is_json:
+            for row in answer.rows:
+                sys.stdout.write(as_json({"statement": answer.statement, **row}).decode() + "\n")
+        else:
+            sys.stdout.write(f"{answer.statement}\n")
+            print_rows(answer.rows)
+            sys.stdout.write("\n")
     for name, records in result.records.items():
         if is_json:
             for record in records:

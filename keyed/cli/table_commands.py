@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,9 @@ from keyed.tables.entries import Entry
 from keyed.tables.follower import shown_groups
 from keyed.tables.json_values import as_json, batch_or_time, bounds_of, entry_of, key_of, namespace_of, window_row
 from keyed.tables.state_table import NOT_GIVEN, Version
+
+#: A query that follows a table.
+_PUSH = re.compile(r"\bEMIT\s+CHANGES\b", re.IGNORECASE)
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
@@ -199,6 +203,10 @@ def _version(version: Version, is_json: bool) -> dict[str, Any]:
 
 
 def _sql(arguments: argparse.Namespace) -> int:
+    if _PUSH.search(arguments.query):
+        return _push(arguments)
+    if arguments.after is not None:
+        raise DefinitionError(f"--after {arguments.after!r} is for queries that end with EMIT CHANGES")
     with _opened(arguments) as tables, tables.snapshot(batch_or_time(arguments.as_of, "--as-of")) as snapshot:
         found = snapshot.sql(arguments.query)
         # Two columns of a join may have the same name.
@@ -207,6 +215,26 @@ def _sql(arguments: argparse.Namespace) -> int:
             free = (name, *(f"{name}_{number}" for number in range(1, found.num_columns)))
             names.append(next(new for new in free if new not in names))
         _print(arguments, found.rename_columns(names).to_pylist())
+    return 0
+
+
+def _push(arguments: argparse.Namespace) -> int:
+    """Print the rows of a push query until interrupted, or up to its limit."""
+    from keyed.sql import subscribe
+
+    if arguments.as_of is not None:
+        raise DefinitionError(
+            f"--as-of {arguments.as_of!r}: a query that ends with EMIT CHANGES begins now, or --after"
+        )
+    arguments.json = True
+    with _opened(arguments) as tables:
+        found = subscribe(tables, arguments.query, after=arguments.after)
+        try:
+            while not found.is_done:
+                _print(arguments, (attrs.asdict(row, recurse=False) for row in found.take(1.0)))
+                check_reader()
+        except KeyboardInterrupt:
+            pass
     return 0
 
 
@@ -324,7 +352,10 @@ def _add_scan(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_sql(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("query", metavar="QUERY", help="a SELECT, in DuckDB's dialect")
+    parser.add_argument(
+        "query", metavar="QUERY", help="a SELECT, in DuckDB's dialect; or one of scripts, with EMIT CHANGES"
+    )
+    parser.add_argument("--after", help="with EMIT CHANGES: now, beginning, or the token of a row: resume after it")
     _add_as_of(parser)
 
 
@@ -392,6 +423,7 @@ COMMANDS: Sequence[Command] = (
         _add_sql,
         _sql,
         "job-log 'select key, value from sold order by value desc limit 3'",
+        "job-log 'select key, value from sold where value > 3 emit changes'",
     ),
     _command(
         "tail", "Print a table, and then each change of it, as JSON.", _add_tail, _tail, "job-log sold --after now"

@@ -1,6 +1,7 @@
 """Streams and tables declared in SQL, with ksqlDB's statements: ``CREATE TABLE … AS SELECT … EMIT CHANGES``.
 
-For writers of jobs. `script` runs a text of statements over records, in this process. A script is a front over the rest
+For writers of jobs. `script` runs a text of statements over records, in this process. `subscribe` follows a table by a
+push query. `register` gives a Python function or aggregate a name in SQL. A script is a front over the rest
 of `keyed`: its statements become the same operators, with the same state, checkpoints and changelogs, as Python code.
 
 How a script becomes operators, a module each:
@@ -20,6 +21,9 @@ Expressions are evaluated in Python, row by row, on purpose: an error in one row
 and the meaning is the same wherever the operators run.
 """
 
+from keyed.sql.definitions import Answer
+from keyed.sql.push_queries import PushedRow, PushQuery, subscribe
+from keyed.sql.registered import register
 from keyed.sql.script_runs import OutputRecord, ScriptResult, script
 
-__all__ = ["OutputRecord", "ScriptResult", "script"]
+__all__ = ["Answer", "OutputRecord", "PushQuery", "PushedRow", "ScriptResult", "register", "script", "subscribe"]

@@ -6,13 +6,15 @@ from typing import Any
 
 import attrs
 
+from keyed.errors import SqlError
 from keyed.sql import syntax as tree
 from keyed.sql.catalog import Catalog, Columns, SqlSource
 from keyed.sql.conversions import is_implicit, widening
-from keyed.sql.expressions import RowScope, guarded
+from keyed.sql.expressions import RowScope, function_names, guarded
 from keyed.sql.grammar import UNITS
 from keyed.sql.planner import Planner, QueryPlan
 from keyed.sql.script_errors import Text, nearest
+from keyed.sql.sql_aggregates import AGGREGATES
 from keyed.sql.sql_types import BIGINT, BYTES, STRING, array, shown_name, struct
 from keyed.sql.value_formats import FORMATS
 
@@ -73,6 +75,19 @@ class Insert:
     row: dict[str, Any]
 
 
+@attrs.frozen(eq=False)
+class Answer:
+    """The answer to ``SHOW``, ``DESCRIBE`` or ``EXPLAIN``.
+
+    Attributes:
+        statement: The statement.
+        rows: Its rows.
+    """
+
+    statement: str
+    rows: list[dict[str, Any]]
+
+
 @attrs.define(eq=False)
 class Definitions:
     """The definitions of a script.
@@ -84,6 +99,7 @@ class Definitions:
         queries: The queries that write, in order.
         inserts: The inserted rows.
         properties: The settings of ``SET``.
+        answers: The answers to statements that ask, in order.
     """
 
     text: Text
@@ -92,6 +108,7 @@ class Definitions:
     queries: list[WrittenQuery]
     inserts: list[Insert]
     properties: dict[str, str]
+    answers: list[Answer] = attrs.field(factory=list)
 
 
 def define(text: Text, statements: list[tree.Statement], properties: dict[str, str] | None = None) -> Definitions:
@@ -128,15 +145,70 @@ class _Definer:
                     else:
                         self._found.properties[statement.name] = statement.value
                 case tree.Show():
-                    what = statement.what if statement.what in ("DESCRIBE", "EXPLAIN") else "SHOW"
-                    self._text.fail(f"{what} is not supported; look at the result of script()", statement.at)
+                    self._found.answers.append(Answer(*self._answer(statement)))
                 case tree.SelectQuery():
                     self._text.fail(
-                        "SELECT alone is not supported; write CREATE STREAM or CREATE TABLE name AS SELECT, and read "
-                        "result['name']",
+                        "a script has no SELECT alone: write CREATE STREAM or CREATE TABLE name AS SELECT, and query "
+                        "the tables when it runs, by keyed.sql.subscribe or by tables.sql",
                         statement.at,
                     )
         return self._found
+
+    # Statements that ask.
+
+    def _answer(self, statement: tree.Show) -> tuple[str, list[dict[str, Any]]]:
+        """Return the statement as it is shown, and the rows of its answer."""
+        match statement.what:
+            case "STREAMS" | "TABLES":
+                kind = statement.what.removesuffix("S")
+                found = [each for each in self._catalog.sources.values() if each.kind == kind]
+                rows = [
+                    {
+                        "name": each.name,
+                        "topic": each.topic,
+                        "key_format": each.key_format,
+                        "value_format": each.value_format,
+                        "window": each.window,
+                        "is_written_by_a_query": each.is_query,
+                    }
+                    for each in found
+                ]
+            case "QUERIES":
+                rows = [
+                    {"name": each.name, "writes": each.target, "reads": ", ".join(_read_by(each.plan.relation))}
+                    for each in self._found.queries
+                ]
+            case "FUNCTIONS":
+                rows = [{"name": name, "is_aggregate": name in AGGREGATES} for name in sorted(function_names())]
+            case "TYPES":
+                rows = [{"name": name, "type": str(type_)} for name, type_ in sorted(statement.types.items())]
+            case "DESCRIBE":
+                assert statement.name is not None
+                source = self._catalog.find(self._text, statement.name, statement.at)
+                role = "PRIMARY KEY" if source.is_table else "KEY"
+                rows = [{"column": name, "type": str(type_), "role": role} for name, type_ in source.keys]
+                rows += [{"column": name, "type": str(type_), "role": ""} for name, type_ in source.values]
+                return f"DESCRIBE {shown_name(source.name)}", rows
+            case _:
+                return self._explained(statement)
+        return f"SHOW {statement.what}", rows
+
+    def _explained(self, statement: tree.Show) -> tuple[str, list[dict[str, Any]]]:
+        if statement.query is not None:
+            query = statement.query
+            try:
+                plan = self._planner().plan(query, "TABLE", "query")
+            except SqlError:
+                plan = self._planner().plan(query, "STREAM", "query")
+            return "EXPLAIN SELECT", plan.steps()
+        assert statement.name is not None
+        found = [each for each in self._found.queries if statement.name in (each.name, each.target)]
+        if not found:
+            names = {name for each in self._found.queries for name in (each.name, each.target)}
+            self._text.fail(
+                f"no query writes {shown_name(statement.name)}{nearest(statement.name, names)}", statement.at
+            )
+        return f"EXPLAIN {shown_name(statement.name)}", [step for each in found for step in each.plan.steps()]
 
     def _planner(self) -> Planner:
         return Planner(self._text, self._catalog)
@@ -483,11 +555,14 @@ class _Definer:
         self._found.queries = [each for each in self._found.queries if each.target != source.name]
 
 
-def _reads(relation: Any, name: str) -> bool:
+def _read_by(relation: Any) -> list[str]:
+    """Return the names of the sources that a relation reads."""
     given = relation.input
-    if isinstance(given, SqlSource):
-        return given.name == name
-    return _reads(given.left, name) or _reads(given.right, name)
+    return [given.name] if isinstance(given, SqlSource) else [*_read_by(given.left), *_read_by(given.right)]
+
+
+def _reads(relation: Any, name: str) -> bool:
+    return name in _read_by(relation)
 
 
 def _shown(columns: Columns) -> str:

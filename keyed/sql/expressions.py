@@ -113,7 +113,7 @@ def function_names() -> frozenset[str]:
     from keyed.sql.sql_aggregates import AGGREGATES
     from keyed.sql.table_functions import TABLE_FUNCTIONS
 
-    return AGGREGATES | TABLE_FUNCTIONS | FUNCTIONS.keys() | {*_HIGHER, "TO_JSON_STRING"}
+    return frozenset({*AGGREGATES, *TABLE_FUNCTIONS, *FUNCTIONS, *_HIGHER, "TO_JSON_STRING"})
 
 
 class RowScope:

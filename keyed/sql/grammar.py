@@ -14,6 +14,7 @@ import attrs
 
 from keyed.extras import extra
 from keyed.sql import syntax as tree
+from keyed.sql.bound_parameters import BoundParameters, Parameters
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql.sql_types import (
     BIGINT,
@@ -164,26 +165,46 @@ def _tokens(text: Text) -> list[_Token]:
     return tokens
 
 
-def parse(script: str, types: dict[str, SqlType] | None = None) -> tuple[Text, list[tree.Statement]]:
+def parse(script: str, parameters: Parameters | None = None) -> tuple[Text, list[tree.Statement]]:
     """Return the statements of a script.
 
     Args:
         script: The text.
-        types: Types that are already known by name; those of ``CREATE TYPE`` are added.
+        parameters: Values for ``?`` or ``$name`` in it.
 
     Raises:
-        SqlError: A syntax error.
+        SqlError: A syntax error, or a parameter without a value.
+        DefinitionError: A value for a parameter that the text does not have.
     """
-    text = Text(script)
-    parser = _Parser(text, _tokens(text), {} if types is None else types)
-    return text, parser.statements()
+    text, bound = Text(script), BoundParameters(parameters)
+    found = _Parser(text, _tokens(text), bound).statements()
+    bound.check_used()
+    return text, found
+
+
+def parse_type(type_: str) -> SqlType:
+    """Return the type that a text names.
+
+    Raises:
+        SqlError: It names none.
+    """
+    text = Text(type_)
+    return _Parser(text, _tokens(text), BoundParameters(None)).single_type()
+
+
+def _is_mark(token: _Token) -> bool:
+    return token.kind == "sign" and token.text == "?"
 
 
 class _Parser:
-    def __init__(self, text: Text, tokens: list[_Token], types: dict[str, SqlType]) -> None:
+    def __init__(self, text: Text, tokens: list[_Token], parameters: BoundParameters) -> None:
         self._text = text
         self._tokens = tokens
-        self._types = types
+        self._parameters = parameters
+        #: Number of each ``?`` by its place.
+        self._marks = {each.at: number for number, each in enumerate(each for each in tokens if _is_mark(each))}
+        #: The types of ``CREATE TYPE``.
+        self._types: dict[str, SqlType] = {}
         self._next = 0
 
     # Tokens.
@@ -274,6 +295,13 @@ class _Parser:
 
     # Statements.
 
+    def single_type(self) -> SqlType:
+        """Return the type that the whole text names."""
+        found = self._type()
+        if self._token.kind != "end":
+            self._unexpected("the end")
+        return found
+
     def statements(self) -> list[tree.Statement]:
         found: list[tree.Statement] = []
         while self._token.kind != "end":
@@ -308,7 +336,7 @@ class _Parser:
             if what not in ("STREAMS", "TABLES", "TYPES", "FUNCTIONS", "QUERIES"):
                 self._text.fail("SHOW lists STREAMS, TABLES, TYPES, FUNCTIONS or QUERIES", token.at)
             self._word("EXTENDED")
-            return tree.Show(what, at=at)
+            return tree.Show(what, types=dict(self._types), at=at)
         if self._word("DESCRIBE"):
             self._word("EXTENDED")
             name = self._identifier()
@@ -704,6 +732,11 @@ class _Parser:
             return self._negated_literal(at)
         if token.kind == "sign" and token.text == "(":
             return self._parenthesis()
+        if _is_mark(token):
+            self._take()
+            return self._parameters.literal(self._text, self._marks[at], at)
+        if token.kind == "word" and token.text.startswith("$"):
+            return self._parameters.literal(self._text, self._take().text[1:], at)
         if token.kind == "word":
             found = self._keyword(token.text.upper(), at)
             if found is not None:

@@ -103,6 +103,19 @@ class QueryPlan:
     shuffles: bool
     shape: Mapping[str, str] = attrs.field(factory=dict)
 
+    def steps(self) -> list[dict[str, Any]]:
+        """Return the steps of the query, for ``EXPLAIN``."""
+        found = _read_steps(self.relation)
+        if self.grouping is None:
+            found.append(("project", "keyed by " + _names(self.keys)))
+        else:
+            kind = "in windows" if self.window is not None else "without windows"
+            found.append(("aggregate", f"{kind}, by {_names(self.keys)}"))
+        found.append(("route", "by another key than the source's" if self.shuffles else "by the key of the source"))
+        state = "the rows of the table" if self.is_table else "none"
+        found.append(("state", f"aggregates, and {state}" if self.grouping is not None else state))
+        return [{"step": step, "detail": detail} for step, detail in found]
+
 
 @attrs.frozen
 class _Output:
@@ -371,7 +384,7 @@ class Planner:
         return _mapped(node, lambda each: self._named(each, scope, bound))
 
     def _has_aggregates(self, query: tree.SelectQuery) -> bool:
-        return any(_calls(item.value, AGGREGATES) for item in query.items)
+        return any(calls_of(item.value, AGGREGATES) for item in query.items)
 
     def _outputs(self, query: tree.SelectQuery, scope: RowScope) -> list[_Output]:
         """Return the columns of the projection with their names."""
@@ -411,7 +424,7 @@ class Planner:
     def _where(self, query: tree.SelectQuery, scope: RowScope) -> Callable[[Any], Any] | None:
         if query.where is None:
             return None
-        if _calls(query.where, AGGREGATES):
+        if calls_of(query.where, AGGREGATES):
             self._text.fail("WHERE sees single rows; write HAVING for aggregates", query.where.at)
         condition = scope.compile(query.where)
         if condition.type.base != "BOOLEAN":
@@ -468,7 +481,7 @@ class Planner:
         partition = query.partition_by
         has_star = any(True for item in query.items if item.alias is not None)
         for each in query.items:
-            if _calls(each.value, AGGREGATES):
+            if calls_of(each.value, AGGREGATES):
                 self._text.fail("aggregates need GROUP BY", each.at)
         if partition:
             if len(partition) == 1 and isinstance(partition[0], tree.Literal) and partition[0].value is None:
@@ -556,7 +569,7 @@ class Planner:
         """Return the query with its table functions replaced by columns, and the function that makes the rows."""
         calls: list[Any] = []
         for item in query.items:
-            calls += [each for each in _calls(item.value, TABLE_FUNCTIONS) if each not in calls]
+            calls += [each for each in calls_of(item.value, TABLE_FUNCTIONS) if each not in calls]
         if not calls:
             return query, scope, None
         if relation.is_table:
@@ -611,7 +624,7 @@ class Planner:
         query, scope, explode = self._exploded(query, relation, scope)
         where = self._where(query, scope)
         for each in query.group_by:
-            if _calls(each, AGGREGATES):
+            if calls_of(each, AGGREGATES):
                 text.fail("GROUP BY takes no aggregates", each.at)
         groups = [scope.compile(each) for each in query.group_by]
         for group, each in zip(groups, query.group_by, strict=True):
@@ -628,7 +641,7 @@ class Planner:
                 if other == call:
                     return tree.Name(f"KSQL_AGG_{place}", None, at=call.at)
             for each in call.arguments:
-                if _calls(each, AGGREGATES):
+                if calls_of(each, AGGREGATES):
                     text.fail("an aggregate of an aggregate is not supported", call.at)
             given = [scope.compile(each) for each in call.arguments]
             constants = [each.value if isinstance(each, tree.Literal) else ... for each in call.arguments]
@@ -717,12 +730,23 @@ class Planner:
         )
 
 
+def _names(columns: Columns) -> str:
+    return ", ".join(shown_name(name) for name, _ in columns) or "nothing"
+
+
+def _read_steps(relation: Relation) -> list[tuple[str, str]]:
+    given = relation.input
+    if isinstance(given, SqlSource):
+        return [("read", f"{given.kind} {shown_name(given.name)}, topic {given.topic}")]
+    return [*_read_steps(given.left), *_read_steps(given.right), ("join", f"{given.kind}, by an equality")]
+
+
 def _shape(query: tree.SelectQuery) -> dict[str, str]:
     """Return the parts of a query that its state depends on; trees are shown without their places in the text."""
     aggregates: list[Any] = []
     found = [*(item.value for item in query.items), *([] if query.having is None else [query.having])]
     for each in found:
-        aggregates += [call for call in _calls(each, AGGREGATES) if call not in aggregates]
+        aggregates += [call for call in calls_of(each, AGGREGATES) if call not in aggregates]
     return {
         "FROM": ", ".join((query.source.name, *(f"{join.kind} {join.right.name} {join.on}" for join in query.joins))),
         "WITHIN": ", ".join(str(join.within) for join in query.joins if join.within),
@@ -747,9 +771,9 @@ def _has_map(type_: SqlType) -> bool:
     return type_.base == "MAP" or any(map(_has_map, type_.parts)) or any(_has_map(each) for _, each in type_.fields)
 
 
-def _calls(node: Any, names: Iterable[str]) -> list[Any]:
+def calls_of(node: Any, names: Iterable[str]) -> list[Any]:
     """Return the calls of functions with these names in an expression."""
-    found = [each for child in tree.children(node) for each in _calls(child, names)]
+    found = [each for child in tree.children(node) for each in calls_of(child, names)]
     return [node, *found] if isinstance(node, tree.Call) and node.name in names else found
 
 

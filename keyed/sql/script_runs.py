@@ -10,9 +10,10 @@ import attrs
 import keyed
 from keyed.errors import DefinitionError
 from keyed.shown import shown
+from keyed.sql.bound_parameters import Parameters
 from keyed.sql.catalog import SqlSource
 from keyed.sql.compiler import Compiler
-from keyed.sql.definitions import Definitions, define
+from keyed.sql.definitions import Answer, Definitions, define
 from keyed.sql.given_rows import GivenRows, inserted
 from keyed.sql.grammar import parse
 from keyed.sql.java_formats import parse_moment
@@ -47,6 +48,7 @@ class ScriptResult:
         records: The records of each stream and table that a query wrote, by its name.
         topics: The same by topic.
         skipped: Records that this run has skipped, by the name of the stream or table and the reason.
+        answers: The answers to ``SHOW``, ``DESCRIBE`` and ``EXPLAIN``, in the order of the statements.
         run: The result of `keyed.run`, with its metrics and, with ``tables=``, its state tables.
     """
 
@@ -54,6 +56,7 @@ class ScriptResult:
     topics: Mapping[str, list[OutputRecord]]
     run: keyed.RunResult | None
     skipped: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
+    answers: Sequence[Answer] = ()
 
     def __getitem__(self, name: str) -> list[OutputRecord]:
         """Return the records of a stream or table; its name is in upper case unless it was quoted.
@@ -91,6 +94,7 @@ def script(
     *,
     rows_per_batch: int = 1,
     properties: Mapping[str, str] | None = None,
+    parameters: Parameters | None = None,
     **options: Any,
 ) -> ScriptResult:
     """Run a script of SQL statements over records, and return what its queries write.
@@ -107,6 +111,7 @@ def script(
             timestamp, …)`` gives the order in which they arrive.
         rows_per_batch: Records of a micro-batch. The results do not depend on it.
         properties: Settings, as of ``SET``.
+        parameters: Values for ``?`` in the text, in their order, or for ``$name`` by name.
         options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``.
 
     Raises:
@@ -114,12 +119,12 @@ def script(
         DefinitionError: A stream or record does not fit the script.
         KeyedError: The query failed.
     """
-    parsed, statements = parse(text)
+    parsed, statements = parse(text, parameters)
     found = define(parsed, statements, dict(properties or {}))
     records, read = _records(found, streams or {}, topics or {})
     sinks: dict[str, list[OutputRecord]] = {each.target: [] for each in found.queries}
     if not found.queries:
-        return ScriptResult(sinks, {}, None)
+        return ScriptResult(sinks, {}, None, answers=found.answers)
     source: Any = keyed.stream(records, timestamp=_time, max_ahead=None)
     compiler = Compiler(found, source, read)
     compiled = compiler.build()
@@ -127,7 +132,7 @@ def script(
     options.setdefault("drain", False)
     result = keyed.run(*bound, rows_per_batch=rows_per_batch, **options)
     by_topic = {found.sources[name].topic: written for name, written in sinks.items()}
-    return ScriptResult(sinks, by_topic, result, _skipped(found, compiler, records))
+    return ScriptResult(sinks, by_topic, result, _skipped(found, compiler, records), found.answers)
 
 
 def _skipped(found: Definitions, compiler: Compiler, records: ScriptRecords) -> dict[str, dict[str, int]]:

@@ -68,7 +68,7 @@ def aggregate_of(name: str, types: Sequence[SqlType], constants: Sequence[Any], 
     Raises:
         SqlError: It does not take such arguments.
     """
-    made: SqlAggregate | None = _MAKERS[name](types, constants, fail)
+    made: SqlAggregate | None = MAKERS[name](types, constants, fail)
     if made is None:
         shown = ", ".join(map(str, types))
         fail(f"{name} does not take ({shown})")
@@ -376,7 +376,7 @@ def _attr(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) -> Sql
     return SqlAggregate(types[0], list, moved(1), merged, lambda acc: acc[0][0] if len(acc) == 1 else None, moved(-1))
 
 
-_MAKERS: dict[str, Callable[..., SqlAggregate | None]] = {
+MAKERS: dict[str, Callable[..., SqlAggregate | None]] = {
     "ATTR": _attr,
     "AVG": _average,
     "COLLECT_LIST": _collect_list,
@@ -396,5 +396,5 @@ _MAKERS: dict[str, Callable[..., SqlAggregate | None]] = {
     "TOPK": _top(distinct=False),
     "TOPKDISTINCT": _top(distinct=True),
 }
-#: Names of the aggregates.
-AGGREGATES = frozenset(_MAKERS)
+#: Names of the aggregates, those too that are registered later.
+AGGREGATES = MAKERS.keys()

@@ -344,6 +344,7 @@ class Show:
     what: str
     name: str | None = None
     query: SelectQuery | None = None
+    types: dict[str, SqlType] = attrs.field(factory=dict)
     at: int = _at
 
 

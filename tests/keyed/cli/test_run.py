@@ -132,3 +132,29 @@ def test_errors_of_the_script_have_their_place_and_nothing_runs(files, capsys):
     err = _run(files, capsys, "--checkpoint", str(files / "state"), status=1).err
     assert "line 3, column 49: unknown column RAEDING" in err
     assert not (files / "state").exists()
+
+
+def test_answers_and_parameters(files, capsys):
+    text = (
+        SCRIPT.replace("FROM readings GROUP", "FROM readings WHERE sensor = $sensor GROUP") + "DESCRIBE avg_readings;"
+    )
+    (files / "a.sql").write_text(text)
+    found = _records(_run(files, capsys, "--json", "--parameter", "sensor=cellar"))
+    assert found[0] == {
+        "statement": "DESCRIBE AVG_READINGS",
+        "column": "SENSOR",
+        "type": "STRING",
+        "role": "PRIMARY KEY",
+    }
+    assert [each["key"] for each in found if each.get("output") == "AVG_READINGS"] == ["cellar"]
+
+
+def test_a_push_query_over_the_tables(files, capsys):
+    tables = str(files / "tables")
+    _run(files, capsys, "--tables", tables)
+    query = "SELECT UCASE(sensor) AS s, n FROM avg_readings WHERE n > 1 EMIT CHANGES LIMIT 1"
+    assert main(["sql", tables, query]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["row"] == {"S": "ATTIC", "N": 2}
+    assert main(["sql", tables, "select 1", "--after", found["token"]]) == 1
+    assert "is for queries that end with EMIT CHANGES" in capsys.readouterr().err

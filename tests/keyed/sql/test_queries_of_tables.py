@@ -1,0 +1,197 @@
+"""Push queries over tables, the statements that ask, parameters, and registered functions."""
+
+import datetime as dt
+from decimal import Decimal
+
+import pytest
+
+import keyed
+from keyed import sql
+from keyed.errors import DefinitionError, SqlError
+
+SALES = "CREATE STREAM sales (title STRING KEY, price INT) WITH (FORMAT = 'JSON');"
+SOLD = SALES + "CREATE TABLE sold AS SELECT title, COUNT(*) AS n, SUM(price) AS income FROM sales GROUP BY title;"
+
+
+def sale(title, price, time=0):
+    return {"title": title, "price": price, "ROWTIME": time}
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(rows, text=SOLD):
+        return sql.script(
+            text, {"sales": rows}, checkpoint=tmp_path / "state", tables=tmp_path / "tables", rows_per_batch=100
+        )
+
+    return run
+
+
+def test_a_push_query_filters_computes_and_resumes_by_token(run):
+    rows = [sale("Aliens", 5), sale("Aliens", 7), sale("Big", 3)]
+    query = "SELECT UCASE(title) AS t, income / n AS mean FROM sold WHERE n >= ? EMIT CHANGES"
+    with run(rows).run.tables as tables:
+        first = sql.subscribe(tables, query, [2]).take(10)
+    assert [(each.row, each.old) for each in first] == [({"T": "ALIENS", "MEAN": 6}, None)]
+    with run([*rows, sale("Big", 9), sale("Aliens", 9), sale("Rio", 1)]).run.tables as tables:
+        pushed = sql.subscribe(tables, query, [2], after=first[-1].token).take(10)
+    assert {str(each.row): each.old for each in pushed} == {
+        "{'T': 'ALIENS', 'MEAN': 7}": {"T": "ALIENS", "MEAN": 6},
+        "{'T': 'BIG', 'MEAN': 6}": None,
+    }
+
+
+def test_a_push_query_reports_rows_that_no_longer_fit(run):
+    rows = [sale("Aliens", 5)]
+    query = "SELECT title FROM sold WHERE income < 10 EMIT CHANGES"
+    with run(rows).run.tables as tables:
+        [first] = sql.subscribe(tables, query).take(10)
+    with run([*rows, sale("Aliens", 6)]).run.tables as tables:
+        [change] = sql.subscribe(tables, query, after=first.token).take(10)
+    assert (change.row, change.old) == (None, {"TITLE": "Aliens"})
+
+
+def test_a_push_query_ends_at_its_limit(run):
+    with run([sale("Aliens", 5), sale("Big", 6), sale("Rio", 7)]).run.tables as tables:
+        found = [each.row for each in sql.subscribe(tables, "SELECT n FROM sold EMIT CHANGES LIMIT 2")]
+    assert found == [{"N": 1}, {"N": 1}]
+
+
+def test_a_windowed_table_has_its_bounds(run):
+    text = (
+        SALES
+        + "CREATE TABLE w AS SELECT title, COUNT(*) AS n FROM sales WINDOW TUMBLING (SIZE 1 SECOND) GROUP BY title;"
+    )
+    with run([sale("Big", 1, 1500), sale("Big", 1, 1600)], text).run.tables as tables:
+        query = sql.subscribe(
+            tables, "SELECT *, WINDOWSTART AS s, WINDOWEND AS e, ROWTIME AS t FROM w EMIT CHANGES LIMIT 1"
+        )
+        assert next(query).row == {"TITLE": "Big", "N": 2, "S": 1000, "E": 2000, "T": 1600}
+        assert query.is_done
+
+
+def test_a_push_query_reads_a_table_of_a_python_job(tmp_path):
+    class Total(keyed.KeyedProcessFunction):
+        total = keyed.ValueState(int, default=0)
+
+        def process_element(self, value, ctx):
+            self.total.update(self.total.value() + value["n"])
+            yield from ()
+
+    job = keyed.stream([{"k": "a", "n": 1}, {"k": "b", "n": 5}]).key_by("k").process(Total(), output="k string")
+    with job.run(tables=tmp_path).tables as tables:
+        query = sql.subscribe(tables, "SELECT k, value * 2 AS double FROM total WHERE value > 1 EMIT CHANGES LIMIT 1")
+        assert next(query).row == {"K": "b", "DOUBLE": 10}
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT * FROM sold", "line 1, column 1: a push query ends with EMIT CHANGES"),
+        ("SELECT * FROM sodl EMIT CHANGES", "line 1, column 15: unknown table SODL; did you mean SOLD?"),
+        ("SELECT nn FROM sold EMIT CHANGES", "line 1, column 8: unknown column NN of SOLD; did you mean N?"),
+        ("SELECT title FROM sold GROUP BY title EMIT CHANGES", "filters and projects one table"),
+        ("DROP TABLE sold", "give one SELECT ... FROM table EMIT CHANGES"),
+        ("SELECT n FROM sold WHERE n > ? EMIT CHANGES", "parameters= has no value for ?"),
+    ],
+)
+def test_errors_of_push_queries_have_their_place(run, query, message):
+    with run([sale("Big", 1)]).run.tables as tables, pytest.raises(SqlError, match="line 1, column") as error:
+        sql.subscribe(tables, query)
+    assert message in str(error.value)
+
+
+def test_statements_that_ask():
+    text = SOLD + "SHOW STREAMS; SHOW TABLES; SHOW QUERIES; DESCRIBE sold; EXPLAIN sold; SHOW FUNCTIONS;"
+    text += "EXPLAIN SELECT price, COUNT(*) FROM sales GROUP BY price; DROP TABLE sold; SHOW TABLES; LIST TYPES;"
+    result = sql.script(text)
+    found = {answer.statement: answer.rows for answer in result.answers[:-2]}
+    assert [row["name"] for row in found["SHOW STREAMS"]] == ["SALES"]
+    assert found["SHOW TABLES"][0]["name"] == "SOLD"
+    assert found["SHOW QUERIES"] == [{"name": "SOLD", "writes": "SOLD", "reads": "SALES"}]
+    assert found["DESCRIBE SOLD"] == [
+        {"column": "TITLE", "type": "STRING", "role": "PRIMARY KEY"},
+        {"column": "N", "type": "BIGINT", "role": ""},
+        {"column": "INCOME", "type": "INTEGER", "role": ""},
+    ]
+    steps = {row["step"]: row["detail"] for row in found["EXPLAIN SOLD"]}
+    assert steps["read"] == "STREAM SALES, topic SALES"
+    assert steps["route"] == "by the key of the source"
+    assert {"step": "route", "detail": "by another key than the source's"} in found["EXPLAIN SELECT"]
+    assert {"name": "TOPK", "is_aggregate": True} in found["SHOW FUNCTIONS"]
+    assert [answer.rows for answer in result.answers[-2:]] == [[], []]
+    with pytest.raises(SqlError, match="no query writes SODL; did you mean SOLD"):
+        sql.script(SOLD + "EXPLAIN sodl;")
+
+
+def test_parameters_are_values_and_never_text():
+    text = SALES + "CREATE STREAM out AS SELECT title, $x AS x FROM sales WHERE title = $title;"
+    hostile = "Big' OR '1' = '1"
+    rows = [sale("Big", 1), sale(hostile, 2)]
+    for value in (hostile, 1, 2**40, 1.5, True, Decimal("1.50"), b"a"):
+        found = sql.script(text, {"sales": rows}, parameters={"title": hostile, "x": value})["out"]
+        assert [each.key for each in found] == [hostile]
+        assert found[0].value["X"] == ("YQ==" if value == b"a" else value)
+    counted = SALES + "CREATE TABLE out AS SELECT price + ? AS p, COUNT(*) AS n FROM sales GROUP BY (price + ?), ?;"
+    with pytest.raises(SqlError):
+        sql.script(counted, {"sales": rows}, parameters=[1, 1])
+    inserted = SALES + "CREATE STREAM out AS SELECT * FROM sales; INSERT INTO sales (title, price) VALUES (?, ?);"
+    assert sql.script(inserted, parameters=["a;b", 3])["out"][0].key == "a;b"
+
+
+@pytest.mark.parametrize(
+    ("text", "parameters", "message"),
+    [
+        ("$titel", {"title": 1}, "no value for \\$titel; did you mean title?|no value for \\$titel; known are title"),
+        ("?", None, "no value for ?"),
+        ("1", [1], "does not have"),
+        ("?", "a", "must be a list"),
+        ("?", [object()], "has no SQL type"),
+        ("?", [dt.timedelta(1)], "has no SQL type"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_refused(text, parameters, message):
+    with pytest.raises((SqlError, DefinitionError), match=message):
+        sql.script(SALES + f"CREATE STREAM out AS SELECT title, {text} AS x FROM sales;", parameters=parameters)
+
+
+class Product:
+    def create_accumulator(self):
+        return 1
+
+    def add(self, value, accumulator):
+        return value * accumulator
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    def merge(self, a, b):
+        return a * b
+
+
+def test_python_functions_and_aggregates_have_names():
+    sql.register("product", Product, takes=["INT"], returns="BIGINT")
+    sql.register("shout", lambda text: text[0] + "!", takes=["STRING"], returns="STRING")
+    text = SALES + (
+        "CREATE TABLE out AS SELECT SHOUT(title) AS t, PRODUCT(price) AS p FROM sales "
+        "WINDOW SESSION (1 SECOND) GROUP BY SHOUT(title);"
+    )
+    rows = [sale("Big", 3, 0), sale("Boo", 5, 1500), sale("Bar", 7, 800), sale("Bee", None, 800), sale("", 2, 800)]
+    assert sql.script(text, {"sales": rows}).table("out") == {("B!", (0, 1500)): {"P": 105}}
+    with pytest.raises(SqlError, match="PRODUCT does not take \\(STRING\\)"):
+        sql.script(text.replace("PRODUCT(price)", "PRODUCT(title)"))
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "message"),
+    [
+        ("count", Product, "COUNT is a built-in function"),
+        ("a b", Product, "a name consists of letters"),
+        ("other", 1, "is neither a function nor a keyed.AggregateFunction"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(name, function, message):
+    with pytest.raises(DefinitionError, match=message):
+        sql.register(name, function, takes=["INT"], returns="BIGINT")
+    with pytest.raises(SqlError, match="column 1: unknown type INTT"):
+        sql.register("fine", Product, takes=["INTT"], returns="BIGINT")
