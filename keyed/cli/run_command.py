@@ -29,6 +29,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=FILE",
         help="rows of a stream or table of the script: a file of .jsonl, .csv or .parquet; may be given more than once",
     )
+    parser.add_argument(
+        "--runtime", choices=("local", "spark"), default="local", help="run in this process (local), or on Spark"
+    )
     parser.add_argument("--checkpoint", help="folder for state and positions: the next run reads only new rows")
     parser.add_argument("--tables", help="folder for state tables, which the other commands query")
     parser.add_argument("--serve", action="store_true", help="serve the tables and a page over HTTP when all is read")
@@ -61,9 +64,12 @@ def _run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         if arguments.tables is not None or arguments.serve:
             options["tables"] = arguments.tables or stack.enter_context(ScratchFolder("tables")).path
+        inputs: dict[str, Any] = dict(_named(arguments.input, "--input", "NAME=FILE"))
+        if arguments.runtime == "spark":
+            inputs = _frames(inputs, arguments)
         result = sql.script(
             text,
-            _named(arguments.input, "--input", "NAME=FILE"),
+            inputs,
             parameters=_named(arguments.parameter, "--parameter", "NAME=VALUE") or None,
             properties={"ksql.persistence.default.format.value": "JSON"} | _named(arguments.set, "--set", "NAME=VALUE"),
             rows_per_batch=arguments.rows_per_batch,
@@ -73,6 +79,37 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.serve and result.run is not None:
             _serve(result, arguments)
     return 0
+
+
+def _frames(files: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the files as Spark DataFrames, by the names of their streams.
+
+    Raises:
+        DefinitionError: There are none, or the command line has options for other runs.
+    """
+    for option in ("checkpoint", "tables", "serve"):
+        if getattr(arguments, option):
+            raise DefinitionError(
+                f"--{option}: --runtime spark reads files once, as batches; for a streaming query give "
+                "keyed.sql.script streaming DataFrames and checkpoint="
+            )
+    if not files:
+        raise DefinitionError("--runtime spark needs --input NAME=FILE for each stream and table that is read")
+    import keyed
+
+    read = keyed.spark_session("keyed").read
+    found = {}
+    for name, file in files.items():
+        match Path(file).suffix.lower():
+            case ".jsonl" | ".json":
+                found[name] = read.json(file)
+            case ".csv":
+                found[name] = read.csv(file, header=True)
+            case ".parquet":
+                found[name] = read.parquet(file)
+            case _:
+                raise DefinitionError(f"--input '{name}={file}' must be a file of .jsonl, .json, .csv or .parquet")
+    return found
 
 
 def _serve(result: ScriptResult, arguments: argparse.Namespace) -> None:

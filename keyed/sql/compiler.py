@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keyed
+from keyed.errors import DefinitionError
 from keyed.sql.catalog import SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.java_formats import parse_moment
+from keyed.sql.packed_changes import PACKED, packed_function, packed_transform
 from keyed.sql.planner import DAY_MS, QueryPlan, Relation, SourceJoin
 from keyed.sql.result_rows import ResultRows
 from keyed.sql.row_changes import KEY, META, TIME, VALUE, WINDOW, Change, route, route_of
 from keyed.sql.script_source import HEADERS, OFFSET, PARTITION, RAW_KEY, RAW_TIME, RAW_VALUE, RAW_WINDOW, TOPIC
+from keyed.sql.spark_frames import packed_stream
 from keyed.sql.sql_operators import (
     ForeignKeyJoin,
     Grouped,
@@ -40,10 +43,19 @@ class Compiler:
         definitions: The checked script.
         records: The stream of the records of all topics.
         topics: The topics that have records.
+        frames: Spark DataFrames of streams and tables by their names. With any the outputs run on Spark, and their
+            elements are rows of `packed_changes`.
     """
 
-    def __init__(self, definitions: Definitions, records: keyed.Stream, topics: Iterable[str]) -> None:
+    def __init__(
+        self,
+        definitions: Definitions,
+        records: keyed.Stream | None,
+        topics: Iterable[str],
+        frames: Mapping[str, Any] | None = None,
+    ) -> None:
         self._definitions = definitions
+        self._frames = dict(frames or {})
         self._records = records
         self._topics = set(topics)
         self._built: dict[str, Any] = {}
@@ -87,8 +99,7 @@ class Compiler:
             function = Projection(transform)
             if plan.is_table:
                 function = TableProjection(transform, self._rows(name, plan))
-            selected: keyed.Output = changes.key_by(route).process(function, name=name, order="arrival")
-            return selected
+            return self._process(self._by_route(changes), function, name)
         grouping = plan.grouping
         if query.time is not None:
             import attrs
@@ -99,10 +110,27 @@ class Compiler:
                 grouping, emit=lambda *given: [each for change in emit(*given) for each in finish(change)]
             )
         name = self._name(query.name.lower())
-        keyed_changes = changes.flat_map(spread(plan.prepare)).key_by(route)
-        function = self._grouping(plan, grouping, name)
-        grouped: keyed.Output = keyed_changes.process(function, name=name, order="arrival")
-        return grouped
+        grouped = self._by_route(self._flat(changes, plan.prepare))
+        return self._process(grouped, self._grouping(plan, grouping, name), name)
+
+    # Streams of changes, in the form that the runtime needs.
+
+    def _flat(self, changes: Any, transform: Callable[[Change], Iterable[Change]]) -> Any:
+        if self._frames:
+            return changes.flat_map(packed_transform(transform), output=PACKED)
+        return changes.flat_map(spread(transform))
+
+    def _by_route(self, changes: Any) -> Any:
+        return changes.key_by("route" if self._frames else route)
+
+    def _process(self, changes: Any, function: Any, name: str) -> keyed.Output:
+        if self._frames:
+            function = packed_function(function)
+        output = PACKED if self._frames else None
+        # On Spark the rows of one side of a join arrive before those of the other.
+        order: Any = "event_time" if self._frames and len(changes.sides) > 1 else "arrival"
+        made: keyed.Output = changes.process(function, output, name=name, order=order)
+        return made
 
     def _grouping(self, plan: QueryPlan, grouping: Any, name: str) -> Any:
         window = plan.window
@@ -132,8 +160,8 @@ class Compiler:
         return self._source(relation.input)
 
     def _join(self, plan: SourceJoin, name: str) -> Any:
-        left = self._relation(plan.left, name).flat_map(spread(plan.left_key))
-        right = self._relation(plan.right, name).flat_map(spread(plan.right_key))
+        left = self._flat(self._relation(plan.left, name), plan.left_key)
+        right = self._flat(self._relation(plan.right, name), plan.right_key)
         stage = self._name(f"{name.lower()}_join")
         function: Any
         if plan.kind == "stream-stream":
@@ -148,9 +176,9 @@ class Compiler:
         elif plan.kind == "table-table":
             function = TableTableJoin(stage, plan.sides)
         else:
-            left = left.flat_map(_subscriptions(plan.foreign))
+            left = self._flat(left, _subscriptions(plan.foreign))
             function = ForeignKeyJoin(stage, plan.sides)
-        return left.connect(right).key_by(route, route).process(function, name=stage, order="arrival")
+        return self._process(self._by_route(left.connect(right)), function, stage)
 
     def _source(self, source: SqlSource) -> Any:
         """Return the changes of a source."""
@@ -166,14 +194,19 @@ class Compiler:
         parts: list[Any] = [self._output(each) for each in writers]
         for each in others:
             target = self._definitions.sources[each.target]
-            parts.append(self._output(each).flat_map(spread(_recoded(target, source, counts))))
-        if source.topic in self._topics or not parts:
+            parts.append(self._flat(self._output(each), _recoded(target, source, counts)))
+        if self._frames:
+            if source.name in self._frames:
+                parts.append(packed_stream(self._frames[source.name], source, _decoded(source, None)))
+            elif not parts:
+                raise DefinitionError(f"streams= has no DataFrame for {source.name}, which a query reads")
+        elif (source.topic in self._topics or not parts) and self._records is not None:
             parts.append(self._records.flat_map(spread(_decoded(source, counts))))
         changes = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
         if source.is_table and not (writers and len(parts) == 1):
             name = self._name(source.name.lower())
             rows = ResultRows(name, source.keys, source.values, is_windowed=source.window is not None)
-            changes = changes.key_by(route).process(TableRows(rows), name=name, order="arrival")
+            changes = self._process(self._by_route(changes), TableRows(rows), name)
         if source.is_table:
             self._tables[source.name] = changes
         return changes

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from keyed.errors import SqlError
+from keyed.errors import DefinitionError, SqlError
 from keyed.sql import syntax as tree
 from keyed.sql.catalog import Catalog, Columns, SqlSource
 from keyed.sql.conversions import is_implicit, widening
@@ -109,6 +109,20 @@ class Definitions:
     inserts: list[Insert]
     properties: dict[str, str]
     answers: list[Answer] = attrs.field(factory=list)
+
+    def named(self, name: str) -> SqlSource:
+        """Return the source of a name that is given outside of the script.
+
+        Raises:
+            DefinitionError: There is none.
+        """
+        found = self.sources.get(name) or self.sources.get(name.upper())
+        if found is None:
+            raise DefinitionError(
+                f"streams={{{name!r}: ...}}: the script declares no stream or table of that name"
+                f"{nearest(name, self.sources)}"
+            )
+        return found
 
 
 def define(text: Text, statements: list[tree.Statement], properties: dict[str, str] | None = None) -> Definitions:

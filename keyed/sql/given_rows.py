@@ -56,7 +56,7 @@ class GivenRows:
     def __iter__(self) -> Iterator[Any]:
         """Return the records."""
         source, is_file = self.source, isinstance(self.rows, str | os.PathLike)
-        convert = {name: _converted(type_) for name, type_ in (*source.keys, *source.values)}
+        convert = {name: converted(type_) for name, type_ in (*source.keys, *source.values)}
         columns = {*convert, "ROWTIME"}
         checked: tuple[str, ...] = ()
         for row in _file_rows(Path(self.rows)) if is_file else _plain_rows(self.rows):
@@ -123,7 +123,7 @@ def _file_rows(path: Path) -> Iterator[Any]:
                 raise DefinitionError(f"{str(path)!r}, line {number} is not JSON: {error}") from error
 
 
-def _converted(type_: SqlType) -> Callable[[Any], Any]:
+def converted(type_: SqlType) -> Callable[[Any], Any]:
     """Return the function from a cell to a value as a record has it; what does not convert is left as it is."""
     cast = casting(STRING, type_) if type_.base not in ("STRING", "BYTES") else None
 

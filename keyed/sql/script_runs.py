@@ -17,9 +17,11 @@ from keyed.sql.definitions import Answer, Definitions, define
 from keyed.sql.given_rows import GivenRows, inserted
 from keyed.sql.grammar import parse
 from keyed.sql.java_formats import parse_moment
+from keyed.sql.packed_changes import unpack
 from keyed.sql.row_changes import KEY, TIME, VALUE, WINDOW
 from keyed.sql.script_errors import nearest
 from keyed.sql.script_source import RAW_TIME, ScriptRecords
+from keyed.sql.spark_frames import is_frame
 from keyed.sql.value_formats import BadRecord
 
 
@@ -105,11 +107,11 @@ def script(
         text: The statements.
         streams: Rows of streams and tables by their names: a list of dictionaries with the columns, those of the key
             too, and optionally ``ROWTIME``; a pandas, polars or Arrow table; or the path of a file (``.jsonl``,
-            ``.csv``, ``.parquet``).
+            ``.csv``, ``.parquet``). If all are Spark DataFrames, the script runs on Spark.
         topics: Records of topics by name: ``(key, value, timestamp)``, and optionally more fields: partition, offset,
             headers, window. Records of several topics are merged by timestamp. A list of ``(topic, key, value,
             timestamp, …)`` gives the order in which they arrive.
-        rows_per_batch: Records of a micro-batch. The results do not depend on it.
+        rows_per_batch: Records of a micro-batch, not on Spark. The results do not depend on it.
         properties: Settings, as of ``SET``.
         parameters: Values for ``?`` in the text, in their order, or for ``$name`` by name.
         options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``.
@@ -121,16 +123,18 @@ def script(
     """
     parsed, statements = parse(text, parameters)
     found = define(parsed, statements, dict(properties or {}))
-    records, read = _records(found, streams or {}, topics or {})
+    frames = _frames(found, streams or {}, topics)
+    records, read = _records(found, {} if frames else streams or {}, topics or {})
     sinks: dict[str, list[OutputRecord]] = {each.target: [] for each in found.queries}
     if not found.queries:
         return ScriptResult(sinks, {}, None, answers=found.answers)
-    source: Any = keyed.stream(records, timestamp=_time, max_ahead=None)
-    compiler = Compiler(found, source, read)
+    source: Any = keyed.stream(records, timestamp=_time, max_ahead=None) if not frames else None
+    compiler = Compiler(found, source, read, frames)
     compiled = compiler.build()
     bound = [output.to(_collector(sinks[query.target], found.sources[query.target])) for query, output in compiled]
-    options.setdefault("drain", False)
-    result = keyed.run(*bound, rows_per_batch=rows_per_batch, **options)
+    if not frames:
+        options = {"drain": False, "rows_per_batch": rows_per_batch} | options
+    result = keyed.run(*bound, **options)
     by_topic = {found.sources[name].topic: written for name, written in sinks.items()}
     return ScriptResult(sinks, by_topic, result, _skipped(found, compiler, records), found.answers)
 
@@ -147,6 +151,23 @@ def _skipped(found: Definitions, compiler: Compiler, records: ScriptRecords) -> 
     return counts
 
 
+def _frames(found: Definitions, streams: Mapping[str, Any], topics: Any) -> dict[str, Any]:
+    """Return the DataFrames by the names of their streams and tables; nothing for a run in this process.
+
+    Raises:
+        DefinitionError: The script has records that Spark does not read.
+    """
+    frames = {found.named(name).name: given for name, given in streams.items() if is_frame(given)}
+    if not frames:
+        return {}
+    if len(frames) < len(streams) or topics or found.inserts:
+        raise DefinitionError(
+            "a script runs on Spark if its streams are DataFrames: give all of them so, without topics= and without "
+            "INSERT INTO ... VALUES"
+        )
+    return frames
+
+
 def _time(record: Any) -> Any:
     return record[RAW_TIME]
 
@@ -154,9 +175,12 @@ def _time(record: Any) -> Any:
 def _collector(into: list[OutputRecord], target: SqlSource) -> Callable[[Iterable[Any], int], None]:
     key_of, value_of = target.key_encoder(), target.value_encoder()
 
-    def collect(rows: Iterable[Any], _: int) -> None:
+    def collect(batch: Any, _: int) -> None:
+        # A batch of Spark is a DataFrame.
+        changes = map(unpack, batch.collect()) if is_frame(batch) else batch
         into.extend(
-            OutputRecord(key_of(change[KEY]), value_of(change[VALUE]), change[TIME], change[WINDOW]) for change in rows
+            OutputRecord(key_of(change[KEY]), value_of(change[VALUE]), change[TIME], change[WINDOW])
+            for change in changes
         )
 
     return collect
@@ -173,12 +197,7 @@ def _records(found: Definitions, streams: Mapping[str, Any], topics: Any) -> tup
         ]
         read |= {record[0] for record in inputs["INSERT"]}
     for name, rows in streams.items():
-        source = found.sources.get(name) or found.sources.get(name.upper())
-        if source is None:
-            raise DefinitionError(
-                f"streams={{{name!r}: ...}}: the script declares no stream or table of that name"
-                f"{nearest(name, found.sources)}"
-            )
+        source = found.named(name)
         inputs[f"the rows of {source.name}"] = GivenRows(source, rows)
         read.add(source.topic)
     if isinstance(topics, Mapping):

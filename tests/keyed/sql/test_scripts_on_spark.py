@@ -1,0 +1,101 @@
+"""Scripts over Spark DataFrames write the same records as in this process."""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from keyed import sql
+from keyed.errors import DefinitionError
+
+SCRIPT = """
+CREATE STREAM sales (title STRING KEY, tickets INT, price DECIMAL(6, 2), tags ARRAY<STRING>) WITH (FORMAT = 'JSON');
+CREATE TABLE films (title STRING PRIMARY KEY, genre STRING) WITH (FORMAT = 'JSON');
+CREATE STREAM large AS SELECT title, tickets * 2 AS twice, price, tags FROM sales WHERE tickets > 1;
+CREATE TABLE sold AS SELECT title, COUNT(*) AS n, SUM(price) AS income, COLLECT_LIST(tickets) AS each FROM sales
+    GROUP BY title;
+CREATE TABLE hourly AS SELECT tickets, COUNT(*) AS n FROM sales WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY tickets;
+CREATE STREAM by_genre AS SELECT sales.title AS title, genre, tickets FROM sales LEFT JOIN films
+    ON sales.title = films.title;
+"""
+SALES = [
+    ("Aliens", 2, Decimal("1.50"), ["a", "b"], 1_000),
+    ("Big", 5, Decimal("2.50"), [], 2_000),
+    ("Aliens", 3, None, None, 3_700_000),
+    ("Big", 1, Decimal("1.00"), ["c"], 3_600_000),
+]
+FILMS = [("Aliens", "horror", 0), ("Aliens", "action", 3_000_000)]
+
+
+def _rows(columns, rows):
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+@pytest.mark.slow
+def test_filters_aggregates_windows_and_a_join_with_a_table(spark):
+    sales, films = ("title", "tickets", "price", "tags", "rowtime"), ("title", "genre", "rowtime")
+    kinds = "title string, tickets int, price decimal(6,2), tags array<string>, rowtime bigint"
+    frames = {
+        "sales": spark.createDataFrame(SALES, kinds).coalesce(1),
+        "films": spark.createDataFrame(FILMS, "title string, genre string, rowtime bigint").coalesce(1),
+    }
+    found = sql.script(SCRIPT, frames)
+    expected = sql.script(SCRIPT, {"films": _rows(films, FILMS), "sales": _rows(sales, SALES)})
+    assert found.records.keys() == expected.records.keys()
+    for name in ("large", "sold", "hourly", "by_genre"):
+        # The order holds for each key.
+        assert sorted(map(str, found[name])) == sorted(map(str, expected[name])), name
+        assert [each for each in found[name] if each.key == "Big"] == [
+            each for each in expected[name] if each.key == "Big"
+        ]
+
+    with pytest.raises(DefinitionError, match="no DataFrame for FILMS, which a query reads"):
+        sql.script(SCRIPT, {"sales": frames["sales"]})
+    with pytest.raises(DefinitionError, match="without topics= and without INSERT"):
+        sql.script(SCRIPT, frames | {"films": []})
+    with pytest.raises(DefinitionError, match="the DataFrame of SALES has no column 'TICKETS'"):
+        sql.script(SCRIPT, frames | {"sales": frames["films"]})
+
+
+@pytest.mark.slow
+def test_a_streaming_script_goes_on_from_its_checkpoint(spark, tmp_path):
+    (tmp_path / "in").mkdir()
+    text = """
+    CREATE STREAM sales (title STRING KEY, tickets INT) WITH (FORMAT = 'JSON');
+    CREATE TABLE sold AS SELECT title, SUM(tickets) AS n FROM sales GROUP BY title;
+    """
+
+    def run(number, title, tickets):
+        row = json.dumps({"title": title, "tickets": tickets, "rowtime": number})
+        (tmp_path / "in" / f"{number}.json").write_text(row + "\n")
+        frame = spark.readStream.schema("title string, tickets int, rowtime bigint").json(str(tmp_path / "in"))
+        return sql.script(text, {"sales": frame}, checkpoint=tmp_path / "state", tables=tmp_path / "tables")
+
+    assert [each.value for each in run(0, "Big", 2)["sold"]] == [{"N": 2}]
+    second = run(1, "Big", 3)
+    assert [each.value for each in second["sold"]] == [{"N": 5}]
+    assert second.run is not None
+    with second.run.tables as tables:
+        query = sql.subscribe(tables, "SELECT title, n FROM sold WHERE n > 4 EMIT CHANGES LIMIT 1")
+        assert next(query).row == {"TITLE": "Big", "N": 5}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_the_command_runs_files_on_spark(tmp_path, capsys):
+    from keyed.cli.main import main
+
+    (tmp_path / "a.sql").write_text(
+        "CREATE STREAM s (a STRING KEY, b INT, at TIMESTAMP) WITH (TIMESTAMP = 'at');"
+        "CREATE TABLE t AS SELECT a, SUM(b) AS b FROM s GROUP BY a;"
+    )
+    (tmp_path / "s.csv").write_text("a,b,at\nx,1,1970-01-01T00:00:01Z\nx,2,1970-01-01T00:00:02Z\n")
+    command = ["run", str(tmp_path / "a.sql"), "--input", f"s={tmp_path / 's.csv'}", "--json"]
+    assert main(command) == 0
+    local = capsys.readouterr().out
+    assert main([*command, "--runtime", "spark"]) == 0
+    assert capsys.readouterr().out == local
+    assert '"timestamp":2000' in local
+    for options in (["--checkpoint", "c"], ["--tables", "t"], ["--serve"]):
+        assert main([*command, "--runtime", "spark", *options]) == 1
+        assert f"{options[0]}: --runtime spark reads files once, as batches" in capsys.readouterr().err
