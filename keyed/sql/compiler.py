@@ -15,8 +15,8 @@ from keyed.sql.java_formats import parse_moment
 from keyed.sql.packed_changes import PACKED, packed_function, packed_transform
 from keyed.sql.planner import DAY_MS, QueryPlan, Relation, SourceJoin
 from keyed.sql.result_rows import ResultRows
-from keyed.sql.row_changes import KEY, META, TIME, VALUE, WINDOW, Change, route, route_of
-from keyed.sql.script_source import HEADERS, OFFSET, PARTITION, RAW_KEY, RAW_TIME, RAW_VALUE, RAW_WINDOW, TOPIC
+from keyed.sql.row_changes import KEY, META, TIME, VALUE, WINDOW, Change, rank_of, route, route_of
+from keyed.sql.script_source import ARRIVAL, HEADERS, OFFSET, PARTITION, RAW_KEY, RAW_TIME, RAW_VALUE, RAW_WINDOW, TOPIC
 from keyed.sql.spark_frames import packed_stream
 from keyed.sql.sql_operators import (
     ForeignKeyJoin,
@@ -127,8 +127,9 @@ class Compiler:
         if self._frames:
             function = packed_function(function)
         output = PACKED if self._frames else None
-        # On Spark the rows of one side of a join arrive before those of the other.
-        order: Any = "event_time" if self._frames and len(changes.sides) > 1 else "arrival"
+        # In this process timestamps are in the order of arrival. On Spark they are those of the rows, and the rows of
+        # one side of a join arrive before those of the other.
+        order: Any = "event_time" if not self._frames or len(changes.sides) > 1 else "arrival"
         made: keyed.Output = changes.process(function, output, name=name, order=order)
         return made
 
@@ -277,7 +278,7 @@ def _decoded(source: SqlSource, unreadable: Counter[str] | None) -> Callable[[An
         if headers and value is not None:
             cells = dict(zip(stored, value, strict=True))
             value = tuple(_header(record[HEADERS], headers[n]) if n in headers else cells[n] for n in names)
-        meta = (record[PARTITION], record[OFFSET], record[HEADERS])
+        meta = (record[PARTITION], record[OFFSET], record[HEADERS], record[ARRIVAL])
         return ((route_of(key), key, value, None, record[RAW_TIME], window, meta),)
 
     return decode
@@ -307,6 +308,7 @@ def _recoded(
             change[META][1],
             None,
             change[WINDOW],
+            rank_of(change),
         )
         return decode(record)
 

@@ -13,7 +13,7 @@ import attrs
 from keyed.sql import syntax as tree
 from keyed.sql.catalog import Catalog, Columns, SqlSource
 from keyed.sql.expressions import Column, Compiled, RowScope, function_names, guarded
-from keyed.sql.row_changes import KEY, META, OLD, TIME, VALUE, WINDOW, Change, route_of
+from keyed.sql.row_changes import KEY, META, OLD, TIME, VALUE, WINDOW, Change, meta_of, route_of
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql.sql_aggregates import AGGREGATES, SqlAggregate, aggregate_of
 from keyed.sql.sql_operators import Grouping, Sides
@@ -693,7 +693,7 @@ class Planner:
                 text.fail(f"HAVING takes a condition, and this is of type {condition.type}", query.at)
             having = guarded(condition.of)
 
-        def emit(key: Any, before: Any, results: Any, time: int, window: Any) -> Iterable[Change]:
+        def emit(key: Any, before: Any, results: Any, time: int, window: Any, number: int) -> Iterable[Change]:
             def projected(found: Any) -> Any:
                 if found is None:
                     return None
@@ -705,7 +705,7 @@ class Planner:
             new, old = projected(results), projected(before)
             if new is None and old is None:
                 return ()
-            return ((route_of(key), key, new, old, time, window, (0, 0, None)),)
+            return ((route_of(key), key, new, old, time, window, meta_of(number)),)
 
         prepare = _grouped_rows(relation, where, [guarded(each.of) for each in groups], arguments, explode)
         grouping = Grouping(tuple(aggregates), emit, relation.is_table)

@@ -8,7 +8,13 @@ A change is a tuple of plain data:
 ``old``     Of a table: the columns before the change, ``None`` if there was no row.
 ``time``    Timestamp, in milliseconds.
 ``window``  Start and end of the window, ``None`` without one.
-``meta``    Partition, offset and headers of the record from which it comes.
+``meta``    Partition, offset and headers of the record from which it comes, and the number of that record in the order
+            of arrival.
+
+The timestamp that an element has in the runtime is not ``time`` but the stream time: the highest timestamp of all
+records up to the one from which it comes. So elements are in the order of their timestamps however disordered the
+records are, and results do not depend on where batches are cut (`keyed.Context`). Elements of one stream time have the
+order of their records.
 """
 
 from __future__ import annotations
@@ -19,9 +25,26 @@ from typing import Any, TypeAlias
 
 Change: TypeAlias = tuple[Any, ...]
 ROUTE, KEY, VALUE, OLD, TIME, WINDOW, META = range(7)
-#: The meta data of a change that comes from no single record.
-NO_META = (0, 0, None)
+#: Place of the number of the record in the meta data.
+NUMBER = 3
+#: The number of a change that a timer makes: it comes after the records of its stream time.
+LAST = 2**63 - 1
 route = operator.itemgetter(ROUTE)
+
+
+def rank_of(change: Change) -> int:
+    """Return the number of the record from which a change comes."""
+    number: int = change[META][NUMBER]
+    return number
+
+
+#: The meta data of a change that comes from no record.
+NO_META = (0, 0, None, 0)
+
+
+def meta_of(number: int) -> tuple[Any, ...]:
+    """Return the meta data of a change that comes from several records, of which the last one has a number."""
+    return (0, 0, None, number)
 
 
 def route_of(key: Iterable[Any]) -> str:

@@ -20,7 +20,7 @@ from keyed.sql.java_formats import parse_moment
 from keyed.sql.packed_changes import unpack
 from keyed.sql.row_changes import KEY, TIME, VALUE, WINDOW
 from keyed.sql.script_errors import nearest
-from keyed.sql.script_source import RAW_TIME, ScriptRecords
+from keyed.sql.script_source import STREAM_TIME, ScriptRecords
 from keyed.sql.spark_frames import is_frame
 from keyed.sql.value_formats import BadRecord
 
@@ -169,7 +169,7 @@ def _frames(found: Definitions, streams: Mapping[str, Any], topics: Any) -> dict
 
 
 def _time(record: Any) -> Any:
-    return record[RAW_TIME]
+    return record[STREAM_TIME]
 
 
 def _collector(into: list[OutputRecord], target: SqlSource) -> Callable[[Iterable[Any], int], None]:

@@ -11,8 +11,8 @@ import attrs
 
 from keyed.errors import CheckpointError
 
-#: A record of a topic: topic, key, value, timestamp, partition, offset, headers, window.
-TOPIC, RAW_KEY, RAW_VALUE, RAW_TIME, PARTITION, OFFSET, HEADERS, RAW_WINDOW = range(8)
+#: A record of a topic: topic, key, value, timestamp, partition, offset, headers, window, number, stream time.
+TOPIC, RAW_KEY, RAW_VALUE, RAW_TIME, PARTITION, OFFSET, HEADERS, RAW_WINDOW, ARRIVAL, STREAM_TIME = range(10)
 #: Returns the timestamp of a record by its key, value and own timestamp; ``None`` if it has none.
 Extractor = Callable[[Any, Any, int], int | None]
 
@@ -55,6 +55,8 @@ class ScriptRecords:
         self._extractors = extractors
         self._queries = {name: dict(parts) for name, parts in queries.items()}
         self._offsets: dict[tuple[str, int], int] = {}
+        #: Records that were returned, and the highest timestamp of them.
+        self._arrived = self._stream_time = 0
         #: Records of this run without a usable timestamp, by topic.
         self.skipped: dict[str, int] = {}
 
@@ -64,6 +66,7 @@ class ScriptRecords:
             "inputs": {each.name: [each.read, each.checksum] for each in self._inputs},
             "offsets": [[*place, offset] for place, offset in self._offsets.items()],
             "queries": self._queries,
+            "arrived": [self._arrived, self._stream_time],
         }
 
     def seek(self, position: Any) -> None:
@@ -74,6 +77,7 @@ class ScriptRecords:
         """
         self._check_queries(position["queries"])
         self._offsets = {(topic, partition): offset for topic, partition, offset in position["offsets"]}
+        self._arrived, self._stream_time = position.get("arrived", (0, 0))
         given = {each.name: each for each in self._inputs}
         for name, (read, checksum) in position["inputs"].items():
             if name not in given:
@@ -122,7 +126,9 @@ class ScriptRecords:
             each, records, (passed, record) = waiting[place]
             self._took(each, passed[:-1])
             each.took(passed[-1])
-            yield self._numbered(record)
+            self._arrived += 1
+            self._stream_time = max(self._stream_time, record[RAW_TIME])
+            yield (*self._numbered(record), self._arrived, self._stream_time)
             following = self._next(each, records)
             if following is None:
                 del waiting[place]

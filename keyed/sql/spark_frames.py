@@ -52,7 +52,7 @@ def packed_stream(frame: Any, source: SqlSource, decode: Callable[[Any], Iterabl
 
     def changes(row: Any) -> Iterator[Any]:
         record = inserted(source, {name: make(getattr(row, column)) for name, column, make in makes}, row.sql_time)
-        for change in decode((*record[:5], 0, *record[6:])):
+        for change in decode((*record[:5], 0, *record[6:], 0)):
             yield pack(change)
 
     return keyed.stream(frame, timestamp=_TIME, max_ahead=None).flat_map(changes, output=PACKED)

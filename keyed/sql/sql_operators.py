@@ -14,7 +14,7 @@ import attrs
 
 from keyed import Context, KeyedCoProcessFunction, KeyedProcessFunction, ListState, OnTimerContext, ValueState
 from keyed.sql.result_rows import ResultRows
-from keyed.sql.row_changes import KEY, NO_META, OLD, TIME, VALUE, WINDOW, Change, route_of
+from keyed.sql.row_changes import KEY, LAST, OLD, TIME, VALUE, WINDOW, Change, meta_of, rank_of, route_of
 from keyed.sql.sql_aggregates import SqlAggregate
 
 Transform = Callable[[Change], Iterable[Change]]
@@ -23,16 +23,20 @@ Transform = Callable[[Change], Iterable[Change]]
 class Projection(KeyedProcessFunction):
     """A projection and filter of a stream: emits the changes that a function makes of each."""
 
+    rank_of = staticmethod(rank_of)
+
     def __init__(self, transform: Transform) -> None:
         self._transform = transform
 
     def process_element(self, value: Any, ctx: Context) -> None:
         for change in self._transform(value):
-            ctx.collect(change, change[TIME])
+            ctx.collect(change)
 
 
 class _WritesRows(KeyedProcessFunction):
     """An operator whose output is a table: it keeps the rows in a state."""
+
+    rank_of = staticmethod(rank_of)
 
     def __init__(self, rows: ResultRows) -> None:
         self._results = rows
@@ -42,7 +46,7 @@ class _WritesRows(KeyedProcessFunction):
         """Write the rows of changes, and emit them."""
         for change in changes:
             self._results.write(self._rows, change)
-            ctx.collect(change, change[TIME])
+            ctx.collect(change)
 
 
 class TableProjection(_WritesRows):
@@ -70,12 +74,13 @@ class Grouping:
 
     Attributes:
         aggregates: The aggregates.
-        emit: Returns the changes for a key, the results before and after (``None`` without a row), a time and a window.
+        emit: Returns the changes for a key, the results before and after (``None`` without a row), a time, a window and
+            the number of the record.
         from_table: The rows are those of a table, so old ones are undone.
     """
 
     aggregates: tuple[SqlAggregate, ...]
-    emit: Callable[[Any, Any, Any, int, Any], Iterable[Change]]
+    emit: Callable[[Any, Any, Any, int, Any, int], Iterable[Change]]
     from_table: bool = False
 
     def start(self) -> list[Any]:
@@ -125,7 +130,8 @@ class Grouped(_WritesRows):
             return
         time = max(time, value[TIME])
         self._cells.update((cells, time))
-        self.emit(grouping.emit(value[KEY], grouping.results(before), grouping.results(cells), time, None), ctx)
+        results = grouping.results(cells)
+        self.emit(grouping.emit(value[KEY], grouping.results(before), results, time, None, rank_of(value)), ctx)
 
 
 class Windowed(_WritesRows):
@@ -174,8 +180,8 @@ class Windowed(_WritesRows):
                 service.register_event_time_timer(closing)
             if not self._is_final:
                 window = (start, end)
-                results = grouping.results(cells)
-                self.emit(grouping.emit(value[KEY], grouping.results(before), results, latest, window), ctx)
+                old, new = grouping.results(before), grouping.results(cells)
+                self.emit(grouping.emit(value[KEY], old, new, latest, window, rank_of(value)), ctx)
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> None:
         start = timestamp + 1 - self._grace - self._size
@@ -187,11 +193,14 @@ class Windowed(_WritesRows):
         state.clear()
         if self._is_final:
             window = (start, start + self._size)
-            self.emit(self._grouping.emit(key, None, self._grouping.results(cells), latest, window), ctx)
+            self.emit(self._grouping.emit(key, None, self._grouping.results(cells), latest, window, LAST), ctx)
 
 
 class Sessions(_WritesRows):
-    """Aggregates in sessions. When a session grows, a tombstone is emitted for the old one, then the new one."""
+    """Aggregates in sessions. When a session grows, a tombstone is emitted for the old one, then the new one.
+
+    A session is closed, and forgotten, when the watermark has passed its end, the gap and the grace period.
+    """
 
     def __init__(
         self, name: str, grouping: Grouping, rows: ResultRows, gap_ms: int, grace_ms: int, *, is_final: bool
@@ -199,37 +208,41 @@ class Sessions(_WritesRows):
         super().__init__(rows)
         self._grouping = grouping
         self._gap = gap_ms
-        self._grace = grace_ms
+        #: Time from the end of a session until it is closed.
+        self._open = gap_ms + grace_ms
         self._is_final = is_final
+        #: The key, and the sessions: start, end, accumulators.
         self._sessions: ValueState[Any] = ValueState(object, name=f"{name}_aggregates")
 
     def process_element(self, value: Any, ctx: Context) -> None:
         grouping, time, key = self._grouping, value[TIME], value[KEY]
         service = ctx.timer_service()
         held = self._sessions.value()
-        open_sessions = [] if held is None else list(held[1])
+        sessions = [] if held is None else list(held[1])
         start = end = time
         cells = grouping.start()
         merged = []
-        for session in open_sessions:
+        for session in sessions:
             if session[1] >= time - self._gap and session[0] <= time + self._gap:
                 merged.append(session)
                 start, end = min(start, session[0]), max(end, session[1])
                 cells = grouping.merge(cells, session[2])
-        closing = end + self._gap + self._grace
+        closing = end + self._open
         if closing <= service.current_watermark():
             return
         for session in merged:
-            open_sessions.remove(session)
+            sessions.remove(session)
             if not self._is_final and (start, end) != (time, time):
                 before = grouping.results(session[2])
-                self.emit(grouping.emit(key, before, None, session[1], (session[0], session[1])), ctx)
+                window = (session[0], session[1])
+                self.emit(grouping.emit(key, before, None, session[1], window, rank_of(value)), ctx)
         cells = grouping.add(cells, value[VALUE])
-        open_sessions.append([start, end, cells])
-        self._sessions.update((key, open_sessions))
+        sessions.append([start, end, cells])
+        self._sessions.update((key, sessions))
         service.register_event_time_timer(closing)
         if not self._is_final:
-            self.emit(grouping.emit(key, None, grouping.results(cells), end, (start, end)), ctx)
+            results = grouping.results(cells)
+            self.emit(grouping.emit(key, None, results, end, (start, end), rank_of(value)), ctx)
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> None:
         held = self._sessions.value()
@@ -238,16 +251,16 @@ class Sessions(_WritesRows):
         key, sessions = held
         kept = []
         for session in sessions:
-            if session[1] + self._gap + self._grace > timestamp:
+            if session[1] + self._open > timestamp:
                 kept.append(session)
             elif self._is_final:
                 window = (session[0], session[1])
                 results = self._grouping.results(session[2])
-                self.emit(self._grouping.emit(key, None, results, session[1], window), ctx)
-        if kept:
-            self._sessions.update((key, kept))
-        else:
+                self.emit(self._grouping.emit(key, None, results, session[1], window, LAST), ctx)
+        if not kept:
             self._sessions.clear()
+        elif len(kept) < len(sessions):
+            self._sessions.update((key, kept))
 
 
 @attrs.frozen
@@ -275,7 +288,13 @@ class Sides:
         return tuple(left) + tuple(right)
 
 
-class StreamTableJoin(KeyedCoProcessFunction):
+class _Join(KeyedCoProcessFunction):
+    """A join: its inputs run in the order in which the records arrived."""
+
+    rank_of = staticmethod(rank_of)
+
+
+class StreamTableJoin(_Join):
     """Joins each row of a stream with the row that a table has for its key at that moment."""
 
     def __init__(self, name: str, sides: Sides) -> None:
@@ -286,7 +305,7 @@ class StreamTableJoin(KeyedCoProcessFunction):
         found = self._row.value()
         row = self._sides.joined(value[VALUE], None if found is None else found[0])
         if row is not None:
-            ctx.collect((*value[:VALUE], row, None, *value[TIME:]), value[TIME])
+            ctx.collect((*value[:VALUE], row, None, *value[TIME:]))
 
     def process_element2(self, value: Any, ctx: Context) -> None:
         if value[VALUE] is None:
@@ -295,7 +314,7 @@ class StreamTableJoin(KeyedCoProcessFunction):
             self._row.update((value[VALUE],))
 
 
-class TableTableJoin(KeyedCoProcessFunction):
+class TableTableJoin(_Join):
     """Joins two tables by their keys: a change of either side changes the joined row."""
 
     def __init__(self, name: str, sides: Sides) -> None:
@@ -322,10 +341,10 @@ class TableTableJoin(KeyedCoProcessFunction):
             return
         other = rows[1 - side] is not None
         time = max(value[TIME], rows[3 - side]) if other else value[TIME]
-        ctx.collect((*value[:VALUE], after, before, time, value[WINDOW], NO_META), time)
+        ctx.collect((*value[:VALUE], after, before, time, value[WINDOW], meta_of(rank_of(value))))
 
 
-class ForeignKeyJoin(KeyedCoProcessFunction):
+class ForeignKeyJoin(_Join):
     """Joins a table with another one by an expression of its rows: keyed by the other table's key.
 
     A left change comes as a row that subscribes to a key of the right table, or unsubscribes from it.
@@ -352,7 +371,7 @@ class ForeignKeyJoin(KeyedCoProcessFunction):
         if after is None and before is None and old is None:
             return
         time = value[TIME] if right is None else max(value[TIME], right[1])
-        ctx.collect((route_of(key), key, after, before, time, value[WINDOW], NO_META), time)
+        ctx.collect((route_of(key), key, after, before, time, value[WINDOW], meta_of(rank_of(value))))
 
     def process_element2(self, value: Any, ctx: Context) -> None:
         right, subscribers = self._held.value() or (None, [])
@@ -364,16 +383,20 @@ class ForeignKeyJoin(KeyedCoProcessFunction):
             if before is None and after is None:
                 continue
             time = max(value[TIME], left_time)
-            ctx.collect((route_of(key), key, after, before, time, None, NO_META), time)
+            ctx.collect((route_of(key), key, after, before, time, None, meta_of(rank_of(value))))
 
 
-class StreamStreamJoin(KeyedCoProcessFunction):
+class StreamStreamJoin(_Join):
     """Joins rows of two streams whose timestamps are close to each other.
 
-    Without a grace period a row without a partner is emitted at once, and again when a partner comes; with one it is
-    emitted when no partner can come anymore.
+    Without a grace period a row without a partner is emitted at once, and again when a partner comes. With one it is
+    emitted when the watermark has passed the times of its partners and the grace period, or at once if the watermark
+    has already passed the times of its partners. A row stays to be joined until the watermark has passed its time, both
+    bounds and the grace period. These are the rules of Kafka Streams (``KStreamKStreamJoin``). There each side drops
+    rows by the stream time of its own side; here both drop them by the watermark.
     """
 
+    #: The rows of each side, and whether each needs no row without a partner anymore.
     lefts: ListState[Any] = ListState(object)
     rights: ListState[Any] = ListState(object)
 
@@ -382,6 +405,8 @@ class StreamStreamJoin(KeyedCoProcessFunction):
         #: Bounds of the right row's time from the left one's.
         self._bounds = (before_ms, after_ms)
         self._grace = grace_ms
+        #: Time for which a row can be joined.
+        self._kept = before_ms + after_ms + grace_ms
         self._is_eager = is_eager
 
     def process_element1(self, value: Any, ctx: Context) -> None:
@@ -395,50 +420,56 @@ class StreamStreamJoin(KeyedCoProcessFunction):
         before, after = self._bounds if is_left else self._bounds[::-1]
         mine, others = (self.lefts, self.rights) if is_left else (self.rights, self.lefts)
         service = ctx.timer_service()
-        if time + after + self._grace < service.current_watermark() + 1 - before and not self._is_eager:
-            return
-        matched = False
+        watermark = service.current_watermark()
+        matched = is_changed = False
         found = list(others.get())
-        for place, (other, was_matched) in enumerate(found):
+        for place, (other, is_done) in enumerate(found):
             if not time - before <= other[TIME] <= time + after or other[WINDOW] != value[WINDOW]:
                 continue
             matched = True
-            if not was_matched:
+            if not is_done:
                 found[place] = (other, True)
+                is_changed = True
             pair = (value, other) if is_left else (other, value)
-            self._emit(value, pair[0][VALUE], pair[1][VALUE], max(time, other[TIME]), ctx)
-        if matched:
+            self._emit(value, pair[0][VALUE], pair[1][VALUE], max(time, other[TIME]), rank_of(value), ctx)
+        if is_changed:
             others.update(found)
         keeps = self._sides.keeps_left if is_left else self._sides.keeps_right
-        if not matched and keeps and self._is_eager:
-            left, right = (value[VALUE], None) if is_left else (None, value[VALUE])
-            self._emit(value, left, right, time, ctx)
-        mine.add((value, matched or self._is_eager))
+        at_once = self._is_eager or time + after <= watermark
+        if not matched and keeps and at_once:
+            self._alone(value, rank_of(value), ctx, is_left=is_left)
+        if time + self._kept <= watermark:
+            return
+        mine.add((value, matched or at_once or not keeps))
         service.register_event_time_timer(time + after + self._grace)
+        service.register_event_time_timer(time + self._kept)
 
-    def _emit(self, value: Change, left: Any, right: Any, time: int, ctx: Context) -> None:
+    def _alone(self, value: Change, number: int, ctx: Context | OnTimerContext, *, is_left: bool) -> None:
+        left, right = (value[VALUE], None) if is_left else (None, value[VALUE])
+        self._emit(value, left, right, value[TIME], number, ctx)
+
+    def _emit(
+        self, value: Change, left: Any, right: Any, time: int, number: int, ctx: Context | OnTimerContext
+    ) -> None:
         row = self._sides.joined(left, right)
         if row is not None:
-            ctx.collect((*value[:VALUE], row, None, time, value[WINDOW], NO_META), time)
+            ctx.collect((*value[:VALUE], row, None, time, value[WINDOW], meta_of(number)))
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> None:
         for is_left, state in ((True, self.lefts), (False, self.rights)):
             after = self._bounds[1 if is_left else 0]
+            found = list(state.get())
             kept: list[Any] = []
-            gone: list[Any] = []
-            for each in state.get():
-                (gone if each[0][TIME] + after + self._grace <= timestamp else kept).append(each)
-            if not gone:
-                continue
-            if kept:
-                state.update(kept)
-            else:
+            for value, is_done in found:
+                is_over = value[TIME] + after + self._grace <= timestamp
+                if is_over and not is_done:
+                    self._alone(value, LAST, ctx, is_left=is_left)
+                if value[TIME] + self._kept > timestamp:
+                    kept.append((value, is_done or is_over))
+            if not kept:
                 state.clear()
-            keeps = self._sides.keeps_left if is_left else self._sides.keeps_right
-            for value, was_matched in gone:
-                if keeps and not was_matched:
-                    left, right = (value[VALUE], None) if is_left else (None, value[VALUE])
-                    self._emit(value, left, right, value[TIME], ctx)
+            elif kept != found:
+                state.update(kept)
 
 
 def spread(transform: Transform) -> Callable[[Any], Iterator[Any]]:

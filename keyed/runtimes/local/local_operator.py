@@ -28,7 +28,7 @@ from keyed.engine.merged_chunks import merged_chunks
 from keyed.engine.output_copies import OutputCopies
 from keyed.engine.replica import Replica
 from keyed.errors import KeyTypeError
-from keyed.graph import Port, Stage
+from keyed.graph import Port, Source, Stage
 from keyed.recovery.cut import Restoration
 from keyed.recovery.loading import load
 from keyed.recovery.local_checkpoint import check_changelog
@@ -110,6 +110,9 @@ class LocalOperator:
         self._times_broadcast = any(each.is_broadcast and each.event_time for each in stage.inputs)
         self._keys_of = [key_getter(each.keys, stage.name) for each in stage.inputs]
         self._vectorized = isinstance(stage.function, VectorizedFunction)
+        #: Order of elements of equal times; a source has them in that order.
+        self._rank = getattr(stage.function, "rank_of", None)
+        self._is_ranked = len(stage.inputs) == 1 and isinstance(stage.inputs[0].origin, Source)
         #: The main output of each key group in the last batch, for an operator that is chained to this one.
         self.emitted: list[Emitted | EmittedTables] = []
 
@@ -387,7 +390,7 @@ class LocalOperator:
 
         def chunks(group: int) -> Iterable[Chunk]:
             parts = [(each[group](), side) for each, side in zip(routed, sides, strict=True)]
-            return merged_chunks(parts, by_time=by_time)
+            return merged_chunks(parts, by_time=by_time, rank=self._rank)
 
         return [partial(chunks, group) for group in range(len(self.groups))]
 
@@ -436,6 +439,9 @@ class LocalOperator:
             return tuple
         if has_time and self.spec.order == "event_time":
             # Rows without a timestamp come from processing-time timers upstream; they run first.
+            if self._rank is not None and not self._is_ranked:
+                rank = self._rank
+                rows.sort(key=lambda row: rank(row[2]))
             rows.sort(key=lambda row: MIN_TIMESTAMP - 1 if row[1] is None else row[1])
         keys, timestamps, values = map(list, zip(*rows, strict=True))
         return lambda: ((keys, timestamps if has_time else None, values, None),)

@@ -407,3 +407,28 @@ def test_the_first_record_that_cannot_be_read_is_logged(caplog):
     assert said.startswith(
         "topic in, offset 0: READINGS cannot read the record and skips it, as it will others: not JSON"
     )
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 3, 20])
+def test_a_late_row_of_a_join_with_a_grace_period_is_emitted_at_once(rows_per_batch):
+    text = (
+        "CREATE STREAM l (id BIGINT KEY, a STRING) WITH (KAFKA_TOPIC='l', VALUE_FORMAT='JSON');"
+        "CREATE STREAM r (id BIGINT KEY, b STRING) WITH (KAFKA_TOPIC='r', VALUE_FORMAT='JSON');"
+        "CREATE STREAM out AS SELECT l.id, a, b FROM l LEFT JOIN r WITHIN 1 MINUTE GRACE PERIOD 1 MINUTE ON l.id = r.id;"
+    )
+    rows = [("l", 0, {"A": "A"}, 0), ("r", 0, {"B": "a"}, 60_000), ("l", 1, {"A": "B"}, 330_000)]
+    rows += [("l", 2, {"A": "C"}, 90_000), ("r", 2, {"B": "c"}, 90_000), ("l", 3, {"A": "D"}, 60_000)]
+    assert written(text, rows, rows_per_batch=rows_per_batch) == [
+        (0, {"A": "A", "B": "a"}, 60_000),
+        (2, {"A": "C", "B": None}, 90_000),
+        (3, {"A": "D", "B": None}, 60_000),
+    ]
+
+
+def test_a_stream_row_joins_the_table_rows_that_came_before_it_in_its_batch():
+    text = READINGS + USERS
+    text += "CREATE STREAM out AS SELECT r.id, amount, age FROM readings r LEFT JOIN users u ON r.id = u.id;"
+    rows = [reading(1, "a", 1), ("users", 1, {"region": "x", "age": 30}, 0), reading(1, "a", 2)]
+    for rows_per_batch in (1, 3):
+        found = written(text, rows, rows_per_batch=rows_per_batch)
+        assert [value["AGE"] for _, value, _ in found] == [None, 30]
