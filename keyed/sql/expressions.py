@@ -513,6 +513,9 @@ class _Compiler:
     def _call(self, node: tree.Call) -> Compiled:
         from keyed.sql.scalar_functions import FUNCTIONS, resolve, to_json_string
 
+        if node.is_distinct or node.condition is not None:
+            what = "DISTINCT" if node.is_distinct else "FILTER (WHERE ...)"
+            self._text.fail(f"{what} is for aggregates, and {node.name} is none here", node.at)
         if node.name in _HIGHER:
             return self._higher(node)
         arguments = [self.compile(each) for each in node.arguments]

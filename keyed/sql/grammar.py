@@ -748,13 +748,24 @@ class _Parser:
             self._take()
             if self._sign("*"):
                 self._expect_sign(")")
-                return tree.Call(name, (), at=at)
+                return tree.Call(name, (), condition=self._filter(), at=at)
+            is_distinct = self._ahead().text not in (",", ")") and self._word("DISTINCT")
             arguments = () if self._sign(")") else self._listed(self._expression, close=")")
-            return tree.Call(name, arguments, at=at)
+            return tree.Call(name, arguments, is_distinct, self._filter(), at=at)
         if self._token.text == "." and self._token.kind == "sign":
             self._take()
             return tree.Name(self._identifier("the name of a column"), name, at=at)
         return tree.Name(name, at=at)
+
+    def _filter(self) -> Any:
+        """Return the condition of ``FILTER (WHERE condition)``, if it comes next."""
+        if not self._at_words("FILTER") or self._ahead().text != "(":
+            return None
+        self._next += 2
+        self._expect_word("WHERE")
+        condition = self._expression()
+        self._expect_sign(")")
+        return condition
 
     def _negated_literal(self, at: int) -> Any:
         value = self._primary()

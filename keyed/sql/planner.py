@@ -15,7 +15,7 @@ from keyed.sql.catalog import Catalog, Columns, SqlSource
 from keyed.sql.expressions import Column, Compiled, RowScope, function_names, guarded
 from keyed.sql.row_changes import KEY, META, OLD, TIME, VALUE, WINDOW, Change, meta_of, route_of
 from keyed.sql.script_errors import Text, nearest
-from keyed.sql.sql_aggregates import AGGREGATES, SqlAggregate, aggregate_of
+from keyed.sql.sql_aggregates import AGGREGATES, SqlAggregate, aggregate_of, distinct, filtered
 from keyed.sql.sql_operators import Grouping, Sides
 from keyed.sql.sql_types import BIGINT, INTEGER, STRING, SqlType, shown_name
 from keyed.sql.table_functions import TABLE_FUNCTIONS, table_function
@@ -633,14 +633,14 @@ class Planner:
             if query.group_by.count(each) > 1:
                 text.fail("GROUP BY has an expression twice", each.at)
         aggregates: list[SqlAggregate] = []
-        arguments: list[list[Callable[[Any], Any]]] = []
+        arguments: list[Callable[[Any], Any]] = []
         calls: list[Any] = []
 
         def column_of(call: Any) -> Any:
             for place, other in enumerate(calls):
                 if other == call:
                     return tree.Name(f"KSQL_AGG_{place}", None, at=call.at)
-            for each in call.arguments:
+            for each in tree.children(call):
                 if calls_of(each, AGGREGATES):
                     text.fail("an aggregate of an aggregate is not supported", call.at)
             given = [scope.compile(each) for each in call.arguments]
@@ -648,9 +648,18 @@ class Planner:
             aggregate = aggregate_of(call.name, [each.type for each in given], constants, _failing(text, call.at))
             if relation.is_table and aggregate.undo is None:
                 text.fail(f"{call.name} is for streams: it cannot undo a row of a table that changes", call.at)
+            if call.is_distinct:
+                aggregate = distinct(aggregate)
+            condition = None
+            if call.condition is not None:
+                found = scope.compile(call.condition)
+                if found.type.base != "BOOLEAN":
+                    text.fail(f"FILTER takes a condition, and this is of type {found.type}", call.condition.at)
+                condition = guarded(found.of)
+                aggregate = filtered(aggregate)
             calls.append(call)
             aggregates.append(aggregate)
-            arguments.append([guarded(each.of) for each in given])
+            arguments.append(_arguments([guarded(each.of) for each in given], condition))
             return tree.Name(f"KSQL_AGG_{len(calls) - 1}", None, at=call.at)
 
         # Checked before the columns: those of a misspelt aggregate are not the mistake.
@@ -757,6 +766,17 @@ def _shape(query: tree.SelectQuery) -> dict[str, str]:
     }
 
 
+def _arguments(functions: Sequence[Callable[[Any], Any]], condition: Any) -> Callable[[Any], Any]:
+    """Return the function from a row to the arguments of an aggregate; ``None`` without its condition."""
+
+    def arguments(row: Any) -> Any:
+        if condition is not None and not condition(row):
+            return None
+        return tuple([of(row) for of in functions])
+
+    return arguments
+
+
 def _failing(text: Text, at: int) -> Callable[[str], NoReturn]:
     def fail(message: str) -> NoReturn:
         text.fail(message, at)
@@ -817,7 +837,7 @@ def _grouped_rows(
     relation: Relation,
     where: Callable[[Any], Any] | None,
     groups: Sequence[Callable[[Any], Any]],
-    arguments: Sequence[Sequence[Callable[[Any], Any]]],
+    arguments: Sequence[Callable[[Any], Any]],
     explode: Callable[[Any], Iterable[Any]] | None,
 ) -> Callable[[Change], Iterable[Change]]:
     """Return the function from a change to the changes of groups: arguments of the aggregates, added and taken away."""
@@ -829,7 +849,7 @@ def _grouped_rows(
         key = tuple(each(row) for each in groups)
         if None in key:
             return None
-        return key, tuple(tuple(of(row) for of in each) for each in arguments)
+        return key, tuple([of(row) for of in arguments])
 
     def prepared(change: Change) -> Iterable[Change]:
         value, old = change[VALUE], change[OLD]

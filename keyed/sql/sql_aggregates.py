@@ -75,6 +75,54 @@ def aggregate_of(name: str, types: Sequence[SqlType], constants: Sequence[Any], 
     return made
 
 
+def distinct(aggregate: SqlAggregate) -> SqlAggregate:
+    """Return an aggregate of the distinct arguments: the accumulator has each with the number of its rows."""
+
+    def added(acc: Any, row: Sequence[Any]) -> Any:
+        given = list(row)
+        if any(each[0] == given for each in acc[0]):
+            return [[[had, n + (had == given)] for had, n in acc[0]], acc[1]]
+        return [[*acc[0], [given, 1]], aggregate.add(acc[1], row)]
+
+    def merged(a: Any, b: Any) -> Any:
+        counts, inner = [list(each) for each in a[0]], a[1]
+        for given, n in b[0]:
+            same = next((each for each in counts if each[0] == given), None)
+            if same is None:
+                counts.append([given, n])
+                inner = aggregate.add(inner, given)
+            else:
+                same[1] += n
+        return [counts, inner]
+
+    def undone(acc: Any, row: Sequence[Any]) -> Any:
+        given, undo = list(row), aggregate.undo
+        assert undo is not None
+        counts = [[had, n - (had == given)] for had, n in acc[0]]
+        if all(n for _, n in counts):
+            return [counts, acc[1]]
+        return [[each for each in counts if each[1]], undo(acc[1], row)]
+
+    return SqlAggregate(
+        aggregate.type,
+        lambda: [[], aggregate.start()],
+        added,
+        merged,
+        lambda acc: aggregate.result(acc[1]),
+        None if aggregate.undo is None else undone,
+    )
+
+
+def filtered(aggregate: SqlAggregate) -> SqlAggregate:
+    """Return an aggregate that leaves out rows whose arguments are ``None``: those that do not meet its condition."""
+    add, undo = aggregate.add, aggregate.undo
+    return attrs.evolve(
+        aggregate,
+        add=lambda acc, row: acc if row is None else add(acc, row),
+        undo=None if undo is None else lambda acc, row: acc if row is None else undo(acc, row),
+    )
+
+
 def _count(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) -> SqlAggregate | None:
     if len(types) > 1:
         return None

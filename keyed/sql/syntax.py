@@ -52,10 +52,12 @@ class Subscript:
 
 @attrs.frozen
 class Call:
-    """A call of a function or an aggregate."""
+    """A call of a function or an aggregate; an aggregate may be ``DISTINCT``, and have a condition of its rows."""
 
     name: str
     arguments: tuple[Expression, ...]
+    is_distinct: bool = False
+    condition: Expression | None = None
     at: int = _at
 
 

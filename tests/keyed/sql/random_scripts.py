@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -465,8 +466,20 @@ class _Maker:
                     (f"EARLIEST_BY_OFFSET({either.ksql})", f"arg_min({either.duck}, i) FILTER ({either.duck} IS NOT "
                      "NULL)", either.type, False),
                 ]  # fmt: skip
-        found: tuple[str, str, str, bool] = self.pick(*options)
-        return found
+        ksql, duck, type_, unsorted = self.pick(*options)
+        if ksql.startswith(("SUM(", "COUNT(")) and self.chance(0.4):
+            kind = self.pick("DISTINCT", "FILTER")
+            if kind == "DISTINCT":
+                ksql, duck = (
+                    ksql.replace("(", "(DISTINCT ", 1),
+                    re.sub(r"(sum|count)\(", r"\1(DISTINCT ", duck, count=1),
+                )
+            else:
+                kept = self.condition(columns, 1)
+                ksql = f"{ksql} FILTER (WHERE {kept.ksql})"
+                inner = duck.removeprefix("coalesce(").removesuffix(", 0)")
+                duck = f"coalesce({inner} FILTER (WHERE {kept.duck}), 0)"
+        return ksql, duck, type_, unsorted
 
     def grouping(self, source: Rel) -> Rel | None:
         """Create a table of aggregates."""
