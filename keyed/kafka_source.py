@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+from keyed.arguments import text
 from keyed.changelog.kafka.client import Cluster, Partition, check_settings
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError
 from keyed.kafka_values import BadValue, check_format, decoder
 from keyed.rows import Row, row_class
+from keyed.shown import shown
 from keyed.sources import PAUSE, BadElement
 from keyed.topics import Format
 
@@ -72,11 +74,14 @@ class KafkaSource:
         settings: Mapping[str, Any] | None = None,
         timeout: Duration = 60_000,
     ) -> None:
-        if not topic or not bootstrap:
-            raise DefinitionError(f"KafkaSource: topic={topic!r} and bootstrap={bootstrap!r} must not be empty")
+        text(topic, "KafkaSource: topic", "text that is not empty")
+        text(bootstrap, "KafkaSource: bootstrap", "text that is not empty")
+        if decode is not None and not callable(decode):
+            raise DefinitionError(f"KafkaSource: decode={shown(decode)} must be a function of a record")
         if start not in ("earliest", "latest"):
             raise DefinitionError(f"KafkaSource: start={start!r} must be 'earliest' or 'latest'")
-        check_settings(settings or {})
+        settings = {} if settings is None else settings
+        check_settings(settings)
         if value is not None:
             check_format(value)
         self._value = value
@@ -86,7 +91,7 @@ class KafkaSource:
         self._bounded = bounded
         self._interval = milliseconds_of(batch_interval, "KafkaSource(batch_interval)", least=1) / 1000
         self._seconds = milliseconds_of(timeout, "KafkaSource(timeout)", least=1) / 1000
-        self._cluster = Cluster(bootstrap, dict(settings or {}), self._seconds)
+        self._cluster = Cluster(bootstrap, dict(settings), self._seconds)
         self._offsets: dict[int, int] = {}
         self._sought = False
         self._closed = False

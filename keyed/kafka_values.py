@@ -164,7 +164,7 @@ def _client(format: Format, topic: str) -> tuple[Any, Any, dict[str, Any]]:
     settings = {"timeout": _SECONDS, **(registry if isinstance(registry, Mapping) else {"url": registry})}
     try:
         client = SchemaRegistryClient(settings)
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise DefinitionError(f"{format!r}: settings of the registry: {error}") from error
     # The name of the subject follows from the topic; by default the client would ask the registry for it.
     named = {"subject.name.strategy.type": "TOPIC"}

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from keyed.arguments import path_text, text
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.shown import Shown
@@ -45,10 +46,10 @@ class Prometheus(Shown):
             raise DefinitionError(f"Prometheus: port={self.port!r} and file={self.file!r}: give one of them")
         if self.port is not None and (type(self.port) is not int or not 0 < self.port < 2**16):
             raise DefinitionError(f"Prometheus: port={self.port!r} must be an int from 1 to 65535")
-        if self.file is not None and not os.fspath(self.file).endswith(".prom"):
-            raise DefinitionError(
-                f"Prometheus: file={os.fspath(self.file)!r} must end in '.prom', as the node exporter wants it"
-            )
+        text(self.host, "Prometheus: host", "an address, such as '127.0.0.1' or '0.0.0.0'")
+        file = None if self.file is None else path_text(self.file, "Prometheus: file", "the path of a file")
+        if file is not None and not file.endswith(".prom"):
+            raise DefinitionError(f"Prometheus: file={file!r} must end in '.prom', as the node exporter wants it")
         milliseconds_of(self.every, "Prometheus(every)", least=1)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal, assert_never
 
 import attrs
 
+from keyed.arguments import names, path_text, text, texts
 from keyed.errors import DefinitionError, QueryFailed
 from keyed.shown import Shown, named, shown
 from keyed.topics import KafkaSink
@@ -85,8 +86,20 @@ class CollectSink(Shown):
         return [value for batch in sorted(self.batches) for value in self.batches[batch]]
 
 
-def _columns(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+def _key(columns: Any) -> tuple[str, ...]:
+    return names(columns, "key")
+
+
+def _storage_options(options: Any) -> dict[str, str]:
+    return texts(options, "delta_sink: storage_options")
+
+
+def _catalog_options(options: Any) -> dict[str, str]:
+    return texts(options, "iceberg_sink: options")
+
+
+def _delta_path(path: Any) -> str:
+    return path_text(path, "delta_sink: path", "the folder or the URI of a table")
 
 
 def _option_names(options: Mapping[str, str]) -> str:
@@ -104,7 +117,7 @@ class TableSink(Shown):
     """
 
     mode: TableMode = "append"
-    key: tuple[str, ...] = attrs.field(default=(), converter=_columns)
+    key: tuple[str, ...] = attrs.field(default=(), converter=_key)
     deleted: str | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -115,8 +128,10 @@ class TableSink(Shown):
                 f'{self!r}: mode="upsert" needs key=, the columns whose values name a row; "append" takes neither key= '
                 "nor deleted="
             )
-        if not all(isinstance(name, str) for name in self.key) or self.deleted in self.key:
-            raise DefinitionError(f"{self!r}: key= takes names of columns, and deleted= that of another column")
+        if self.deleted is not None:
+            text(self.deleted, f"{type(self).__name__}: deleted", "the name of a column")
+        if self.deleted in self.key:
+            raise DefinitionError(f"{self!r}: deleted= takes the name of a column that is not one of the key")
 
     @property
     def place(self) -> str:
@@ -133,13 +148,8 @@ class DeltaSink(TableSink):
         storage_options: Options of the store.
     """
 
-    path: str
-    storage_options: Mapping[str, str] = attrs.field(factory=dict, repr=_option_names)
-
-    def __attrs_post_init__(self) -> None:
-        if not self.path or "\0" in self.path:
-            raise DefinitionError(f"delta_sink: path={self.path!r} must be the folder or the URI of a table")
-        super().__attrs_post_init__()
+    path: str = attrs.field(converter=_delta_path)
+    storage_options: Mapping[str, str] = attrs.field(factory=dict, converter=_storage_options, repr=_option_names)
 
     @property
     def place(self) -> str:
@@ -159,10 +169,12 @@ class IcebergSink(TableSink):
 
     table: str
     catalog: str
-    options: Mapping[str, str] = attrs.field(factory=dict, repr=_option_names)
+    options: Mapping[str, str] = attrs.field(factory=dict, converter=_catalog_options, repr=_option_names)
 
     def __attrs_post_init__(self) -> None:
-        if not self.catalog or not all(self.table.split(".")) or "." not in self.table:
+        for name in ("table", "catalog"):
+            text(getattr(self, name), f"iceberg_sink: {name}", f"the name of a {name}")
+        if not all(self.table.split(".")) or "." not in self.table:
             raise DefinitionError(
                 f"iceberg_sink: table={self.table!r}, catalog={self.catalog!r}: give the name of a table with its "
                 "namespace, such as 'sales.counts', and the name of a catalog"
@@ -189,7 +201,7 @@ def parquet_sink(path: str | os.PathLike[str], *, mode: SinkMode = "error") -> P
             files of that query when this one starts. A query that resumes from its checkpoint keeps its folder with
             either.
     """
-    return ParquetSink(os.fspath(path), mode)
+    return ParquetSink(path_text(path, "parquet_sink: path", "the path of a folder"), mode)
 
 
 def delta_sink(
@@ -216,7 +228,7 @@ def delta_sink(
     Raises:
         DefinitionError: Parameters are missing or exclude each other.
     """
-    return DeltaSink(path=os.fspath(path), mode=mode, key=key, deleted=deleted, storage_options=storage_options or {})
+    return DeltaSink(path=path, mode=mode, key=key, deleted=deleted, storage_options=storage_options)
 
 
 def iceberg_sink(
@@ -245,7 +257,7 @@ def iceberg_sink(
     Raises:
         DefinitionError: Parameters are missing or exclude each other.
     """
-    return IcebergSink(table=table, catalog=catalog, mode=mode, key=key, deleted=deleted, options=options or {})
+    return IcebergSink(table=table, catalog=catalog, mode=mode, key=key, deleted=deleted, options=options)
 
 
 def collect_sink() -> CollectSink:

@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from keyed.arguments import names, text
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.shown import Shown, shown
@@ -47,6 +48,9 @@ def _check_registry(kind: str, registry: Registry | None) -> None:
             f"{kind}: registry={registry_address(registry)!r} must be an address such as 'http://registry:8081', or a "
             "dict of settings with 'url'"
         )
+    seconds = registry.get("timeout", 1) if isinstance(registry, Mapping) else 1
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise DefinitionError(f"{kind}: registry={{'timeout': {shown(seconds)}}} must be a number of seconds above 0")
 
 
 @attrs.frozen
@@ -67,6 +71,8 @@ class Json(Shown):
 
     def __attrs_post_init__(self) -> None:
         _check_registry("Json", self.registry)
+        if self.schema is not None:
+            _check_json_schema(self.schema)
 
 
 @attrs.frozen
@@ -91,6 +97,20 @@ class Avro(Shown):
             raise DefinitionError("Avro: give registry= for values with the number of their schema, or schema= of all")
         if self.schema is not None:
             _check_avro(self.schema)
+
+
+def _check_json_schema(schema: Any) -> None:
+    """Check that a JSON schema is the text of an object.
+
+    Raises:
+        DefinitionError: It is not.
+    """
+    try:
+        is_right = isinstance(schema, str) and isinstance(json.loads(schema), dict)
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise DefinitionError(f"Json: schema={shown(schema)} is not a JSON schema; give an object as JSON text")
 
 
 def _check_avro(schema: Any) -> None:
@@ -175,11 +195,13 @@ class KafkaSink(Shown):
         return f"keyed-{self.topic}"
 
     def __attrs_post_init__(self) -> None:
-        if not self.topic or not self.bootstrap or not self.transactional_id:
-            raise DefinitionError(
-                f"KafkaSink: topic={self.topic!r}, bootstrap={self.bootstrap!r} and transactional_id="
-                f"{self.transactional_id!r} must not be empty"
-            )
+        for name in ("topic", "bootstrap", "transactional_id"):
+            text(getattr(self, name), f"KafkaSink: {name}", "text that is not empty")
+        if self.key is not None and not names(self.key, "KafkaSink: key"):
+            raise DefinitionError("KafkaSink: key=[] names no column; leave it out for records without a key")
+        from keyed.changelog.kafka.client import check_settings
+
+        check_settings(self.settings)
         if not isinstance(self.value, Format):
             raise DefinitionError(f"KafkaSink: value={self.value!r} must be a Json, an Avro or a Protobuf")
         if not isinstance(self.value, Protobuf) and self.value.registry is not None and self.value.schema is None:

@@ -21,9 +21,9 @@ LIBRARY = sorted({path.resolve() for folder in ("keyed", "windows") for path in 
 ALL_PYTHON = sorted([*LIBRARY, *ROOT.glob("examples/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob(".ci/*.py")])
 
 # What each part of `keyed` may import besides itself. "api" is every module that stands directly in keyed/, less the
-# small ones that lower parts need too: "background", "durations", "extras", "ids", "private_files", "shown", and
-# "rows", to give a Row back as a Row.
-BASE = {"background", "errors", "rows", "codec", "durations", "extras", "ids", "private_files", "shown"}
+# small ones that lower parts need too: "arguments", "background", "durations", "extras", "ids", "private_files",
+# "shown", and "rows", to give a Row back as a Row.
+BASE = {"arguments", "background", "errors", "rows", "codec", "durations", "extras", "ids", "private_files", "shown"}
 # Of the API, what `arrow` needs as well: types of columns as text, and what an output is made of.
 TYPES = {"column_types", "outputs"}
 API = {*BASE, *TYPES, "api"}
@@ -31,6 +31,7 @@ API = {*BASE, *TYPES, "api"}
 ON_DEMAND = {"errors", "extending", "joins", "recovery", "sql", "tables", "testing", "windows"}
 MAY_IMPORT = {
     "errors": set(),
+    "arguments": {"errors", "shown"},
     "background": {"errors"},
     "rows": {"errors", "shown"},
     "codec": {"errors", "rows", "shown"},

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 import keyed
+from keyed.arguments import texts
 from keyed.errors import DefinitionError
 from keyed.shown import shown
 from keyed.sql.bound_parameters import Parameters
@@ -121,8 +122,14 @@ def script(
         DefinitionError: A stream or record does not fit the script.
         KeyedError: The query failed.
     """
+    if not isinstance(text, str):
+        raise DefinitionError(f"keyed.sql.script: text={shown(text)} must be text with SQL statements")
+    if not isinstance(streams or {}, Mapping):
+        raise DefinitionError(f"keyed.sql.script: streams={shown(streams)} must be a dict of rows by stream")
+    if not isinstance(topics or {}, Mapping | Sequence):
+        raise DefinitionError(f"keyed.sql.script: topics={shown(topics)} must be a dict of records by topic, or a list")
     parsed, statements = parse(text, parameters)
-    found = define(parsed, statements, dict(properties or {}))
+    found = define(parsed, statements, texts(properties, "keyed.sql.script: properties"))
     frames = _frames(found, streams or {}, topics)
     records, read = _records(found, {} if frames else streams or {}, topics or {})
     sinks: dict[str, list[OutputRecord]] = {each.target: [] for each in found.queries}
@@ -204,6 +211,8 @@ def _records(found: Definitions, streams: Mapping[str, Any], topics: Any) -> tup
         for name, given in topics.items():
             if name not in known:
                 raise DefinitionError(f"topics={{{name!r}: ...}}: no statement names that topic{nearest(name, known)}")
+            if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+                raise DefinitionError(f"topics={{{name!r}: ...}}: give a list of records, not {shown(given)}")
             inputs[f"topic {name}"] = [_raw(name, each) for each in given]
             read.add(name)
     else:

@@ -239,6 +239,7 @@ def test_every_format_is_read_back():
             assert decoder(kind, "sales")(encoder(kind, "sales")(row)) == read, kind
 
 
+ODD: Any = object()
 EMPTY: dict[str, Any] = {"user": "", "amount": 0, "at": None, "colors": [], "counts": {}, "parts": []}
 
 
@@ -297,8 +298,21 @@ def test_a_topic_that_does_not_exist_is_refused_before_any_damage(kafka, tmp_pat
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: KafkaSink("", bootstrap="b"), "must not be empty"),
-        (lambda: KafkaSink("t", bootstrap="b", transactional_id=""), "must not be empty"),
+        (lambda: KafkaSink("", bootstrap="b"), "topic='' must be text"),
+        (lambda: KafkaSink("t", bootstrap="b", transactional_id=""), "transactional_id='' must be text"),
+        (lambda: KafkaSink("t", bootstrap=ODD), "bootstrap=.* must be text"),
+        (lambda: KafkaSink("t", bootstrap="b", key=["a", "a"]), "key=.* must be the name of a column, or a list of"),
+        (lambda: KafkaSink("t", bootstrap="b", key=[]), "names no column"),
+        (lambda: KafkaSink("t", bootstrap="b", settings=ODD), "settings must be a dict .* not an object"),
+        (lambda: Json(schema=ODD), "is not a JSON schema; give an object as JSON text"),
+        (lambda: Json(schema="[]"), "is not a JSON schema"),
+        (lambda: Json(registry={"url": "http://r", "timeout": ODD}), "must be a number of seconds above 0"),
+        (lambda: keyed.KafkaSource(ODD, bootstrap="b"), "topic=.* must be text"),
+        (lambda: keyed.KafkaSource("t", bootstrap=ODD), "bootstrap=.* must be text"),
+        (lambda: keyed.KafkaSource("t", bootstrap="b", settings=ODD), "settings must be a dict"),
+        (lambda: keyed.KafkaSource("t", bootstrap="b", decode=ODD), "decode=.* must be a function"),
+        (lambda: keyed.KafkaChangelog(ODD, bootstrap="b"), "topic=.* must be text"),
+        (lambda: keyed.KafkaChangelog("t", bootstrap="b", settings=ODD), "settings=.* must be a dict"),
         (lambda: KafkaSink("t", bootstrap="b", value=Avro(registry="http://r")), "needs schema="),
         (lambda: KafkaSink("t", bootstrap="b", value=Json(registry="http://r")), "needs schema="),
         (lambda: KafkaSink("t", bootstrap="b", timeout=0), "timeout"),

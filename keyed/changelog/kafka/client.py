@@ -134,6 +134,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     Raises:
         DefinitionError: One is keyed's own, or not a plain value.
     """
+    if not isinstance(settings, Mapping):
+        raise DefinitionError(f"settings must be a dict of the client's settings, not {type_of(settings)}")
     for name, value in settings.items():
         if name in _RESERVED:
             raise DefinitionError(

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from keyed.arguments import text
 from keyed.changelog.kafka.client import Cluster, Partition, check_settings
 from keyed.changelog.kafka.kafka_reader import KafkaReader
 from keyed.changelog.kafka.kafka_writer import KafkaWriter
@@ -20,6 +21,7 @@ from keyed.changelog.kafka.topic import make_or_check, partitions, read_header, 
 from keyed.changelog.model import LogHeader
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import ChangelogError, DefinitionError
+from keyed.shown import shown
 
 _HOUR_MS = 3_600_000
 #: Segments smaller than Kafka's 1 GB, because the active one is never compacted.
@@ -29,7 +31,10 @@ _IDLE_SECONDS = 900.0
 
 
 def _pairs(settings: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(dict(settings).items()))
+    try:
+        return tuple(sorted(dict(settings).items()))
+    except (TypeError, ValueError):
+        raise DefinitionError(f"KafkaChangelog: settings={shown(settings)} must be a dict") from None
 
 
 def _lag(value: Duration) -> int:
@@ -161,8 +166,8 @@ class KafkaChangelog:
     timeout: int = attrs.field(default=60_000, converter=_timeout, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        if not self.topic or not self.bootstrap:
-            raise DefinitionError(f"topic={self.topic!r} and bootstrap={self.bootstrap!r} must not be empty")
+        text(self.topic, "topic", "text that is not empty")
+        text(self.bootstrap, "bootstrap", "text that is not empty")
         replicas = self.replication_factor
         if replicas is not None and (type(replicas) is not int or replicas < 1):
             raise DefinitionError(f"replication_factor={replicas!r} must be an int of at least 1, or None")
