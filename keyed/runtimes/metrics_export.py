@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 import socket
 import threading
@@ -245,10 +246,28 @@ class _File:
 
     def __init__(self, config: Prometheus, metrics: JobMetrics) -> None:
         assert config.file is not None
-        self._path = Path(folder_path(config.file, "metrics file"))
+        self._path = Path(folder_path(config.file, "metrics file")).absolute()
         self._seconds = milliseconds_of(config.every, "every") / 1000
         self._metrics = metrics
+        #: Identity of the file after the last write.
+        self._written = (0, 0)
+        with _registering:
+            if self._path in _files:
+                raise DefinitionError(
+                    f"metrics={config!r}: another query of this program writes the file; give each query one of its own"
+                )
+            _files.add(self._path)
         try:
+            self._begin(config)
+        except BaseException:
+            _files.discard(self._path)
+            raise
+
+    def _begin(self, config: Prometheus) -> None:
+        try:
+            for left in self._path.parent.glob(f".{glob.escape(self._path.name)}.*.tmp"):
+                # Of a program that was killed while it wrote the file.
+                left.unlink(missing_ok=True)
             self._write()
         except OSError as error:
             raise DefinitionError(
@@ -261,9 +280,23 @@ class _File:
     def _write(self) -> None:
         text = prometheus_text(self._metrics.query, self._metrics.samples()).encode()
         replace_file(self._path, lambda file: file.write(text))
+        self._written = self._identity()
+
+    def _identity(self) -> tuple[int, int]:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return self._written
+        return found.st_ino, found.st_mtime_ns
 
     def _step(self) -> float:
+        is_others = self._identity() != self._written
         self._write()
+        if is_others:
+            raise DefinitionError(
+                f"another program writes {self._path} too, and each replaces the metrics of the other; give "
+                "each query a file of its own"
+            )
         return self._seconds
 
     def close(self) -> None:
@@ -274,11 +307,14 @@ class _File:
             self._write()
         except Exception as error:  # noqa: BLE001 - the export never ends the query
             _log.warning("%s: its last values were not written: %s", self.work.name, error)
+        _files.discard(self._path)
 
 
 #: The running queries of each meter provider, whose instruments all of them share: an API cannot remove instruments.
 _running: WeakKeyDictionary[Any, list[_Callbacks]] = WeakKeyDictionary()
 _registering = threading.Lock()
+#: The files that queries of this program write.
+_files: set[Path] = set()
 
 
 class _Callbacks:

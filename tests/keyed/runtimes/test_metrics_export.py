@@ -322,6 +322,36 @@ def test_a_file_is_replaced_while_the_query_runs_and_its_failures_do_not_end_it(
     assert query.status.value == "closed"
 
 
+def test_what_a_killed_program_left_of_a_file_is_removed(tmp_path):
+    for name in (".counts.prom.17.tmp", ".other.prom.17.tmp"):
+        (tmp_path / name).touch()
+    counts(rows(1)).run(metrics=Prometheus(file=tmp_path / "counts.prom"))
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".other.prom.17.tmp", "counts.prom"]
+
+
+def test_two_queries_do_not_write_one_file(tmp_path, caplog):
+    file = tmp_path / "counts.prom"
+    source = Steps(rows(1))
+    query = counts(source).start(keyed.collect_sink(), metrics=Prometheus(file=file, every=1))
+    try:
+        with pytest.raises(DefinitionError, match="another query of this program writes the file"):
+            counts(rows(1)).run(metrics=Prometheus(file=file))
+
+        def is_reported():
+            # As another program does.
+            (tmp_path / "other").write_text("")
+            (tmp_path / "other").replace(file)
+            return "give each query a file of its own" in caplog.text
+
+        until(is_reported)
+        assert query.metrics()["counts"]["metrics_failures"] > 0
+        source.allowed.release()
+        assert query.await_termination(60)
+    finally:
+        query.stop()
+    counts(rows(1)).run(metrics=Prometheus(file=file))
+
+
 def test_a_file_that_cannot_be_written_is_refused_before_any_damage(tmp_path):
     with pytest.raises(DefinitionError, match="cannot be written"):
         counts(rows(1)).run(checkpoint=tmp_path / "c", metrics=Prometheus(file=tmp_path / "missing" / "counts.prom"))
