@@ -430,6 +430,10 @@ CHANGELOGS: dict[str, tuple[str, Callable[[Path, str], Any]]] = {
         f"{HOW_TO}directory-changelog.md",
         lambda folder, broker: keyed.DirectoryChangelog(folder),
     ),
+    "the same with `export_interval`": (
+        f"{HOW_TO}directory-changelog.md#fewer-files",
+        lambda folder, broker: keyed.DirectoryChangelog(folder, export_interval=3_600_000),
+    ),
     "`KafkaChangelog`": (
         f"{HOW_TO}kafka.md",
         lambda folder, broker: keyed.KafkaChangelog(new_topic(), bootstrap=broker, replication_factor=1),

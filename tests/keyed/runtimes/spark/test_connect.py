@@ -160,12 +160,16 @@ def test_an_error_of_the_function_comes_back_typed(remote, tmp_path):
         count(files_source(remote, tmp_path / "in")).run(tmp_path / "out", checkpoint=tmp_path / "checkpoint")
 
 
-def test_changelogs_are_exported_and_flushed_without_positions(remote, tmp_path, caplog):
-    changelog, checkpoint = DirectoryChangelog(tmp_path / "log"), tmp_path / "checkpoint"
+@pytest.mark.parametrize(("interval", "segments"), [(0, 3), pytest.param(3_600_000, 2, marks=pytest.mark.slow)])
+def test_changelogs_are_exported_and_flushed_without_positions(remote, tmp_path, caplog, interval, segments):
+    changelog = DirectoryChangelog(tmp_path / "log", auto_compact=False, export_interval=interval)
+    checkpoint = tmp_path / "checkpoint"
     write_file(tmp_path / "in", 0, ROWS)
-    write_file(tmp_path / "in", 1, [("c", 4, 99)])
+    for number in (1, 2):
+        write_file(tmp_path / "in", number, [("c", 3 + number, 99)])
     result = count(files_source(remote, tmp_path / "in"), changelog=changelog).run(checkpoint=checkpoint)
-    assert result.metrics["count"]["rows_in"] == 4
+    assert result.metrics["count"]["rows_in"] == 5
+    assert len([*Path(changelog.path).glob("groups/*/*.segment")]) == 2 * segments
     assert "positions" in caplog.text
     assert list(changelog.positions()) == []
     found = keyed.recovery.verify(checkpoint, changelog, session=remote)
