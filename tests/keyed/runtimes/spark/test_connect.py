@@ -175,7 +175,7 @@ def test_changelogs_are_exported_and_flushed_without_positions(remote, tmp_path,
     found = keyed.recovery.verify(checkpoint, changelog, session=remote)
     assert [(each.last, each.problem, each.note) for each in found] == [(2, "", "")] * 2
     assert sum(each.entries for each in found) == 3
-    with pytest.raises(keyed.errors.DefinitionError, match="does not reach the file system"):
+    with pytest.raises(keyed.errors.DefinitionError, match="this program cannot reach the checkpoint"):
         count(files_source(remote, tmp_path / "in"), restore_from=changelog).run(checkpoint=tmp_path / "other")
 
 
