@@ -44,7 +44,13 @@ def check_versions() -> None:
     """
     with extra("spark", "a query on Spark"):
         found = _installed()
-    _refuse("this program lacks packages that keyed needs for Spark", _wrong_versions(found))
+    wrong = _wrong_versions(found)
+    if wrong and (client := _databricks()):
+        wrong.append(
+            f"databricks-connect {client} brings this pyspark: instead of pyspark, install a release for Spark 4, from "
+            "databricks-connect 17 on"
+        )
+    _refuse("this program lacks packages that keyed needs for Spark", wrong)
 
 
 def check_session(session: SparkSession) -> None:
@@ -129,6 +135,16 @@ def _wrong_versions(found: Mapping[str, str]) -> list[str]:
             beside = f" (Spark is {found['pyspark']})" if package == "protobuf" else ""
             wrong.append(f"{package} is {version} and has to be {wanted}{beside}: pip install '{wanted}'")
     return wrong
+
+
+def _databricks() -> str:
+    """Return the version of Databricks' client, which brings its own pyspark; empty if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("databricks-connect")
+    except PackageNotFoundError:
+        return ""
 
 
 def _dotted(version: _Version) -> str:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,14 @@ def test_all_packages_that_do_not_serve_are_told_at_once():
         "pyarrow",
     ]
     assert wrong(pandas="") == ["pandas is not installed: pip install 'pandas>=2.2,<3'"]
+
+
+def test_a_pyspark_that_databricks_connect_brings_is_not_replaced(monkeypatch):
+    found = {"pyspark": "3.5.2", "protobuf": "6.33.5", "pandas": "2.3.3", "pyarrow": "24.0.0"}
+    monkeypatch.setattr(session_check, "_installed", lambda: found)
+    monkeypatch.setattr(metadata, "version", {"databricks-connect": "16.1.7"}.__getitem__)
+    with pytest.raises(SessionError, match=r"databricks-connect 16.1.7 brings this pyspark: .* 17 on"):
+        check_versions()
 
 
 def test_the_environment_of_the_tests_serves():
