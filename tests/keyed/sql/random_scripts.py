@@ -376,13 +376,15 @@ class _Maker:
             if kind not in wanted:
                 continue
             rel, that = (left, right) if side == "l" else (right, left)
+            # Of the rows of one record the left one comes first.
+            earlier = "<" if side == "l" else "<="
             shown = ", ".join(
                 f"{expr} AS {alias}" if expr.startswith(side) else f"NULL::{DUCK.get(type_, type_)} AS {alias}"
                 for alias, expr, type_ in pairs
             )
             parts.append(
                 f"SELECT {side}.i, {side}.t, {side}.m, {side}.k AS k, {shown} FROM {rel.name} {side} WHERE {side}.k IS "
-                f"NOT NULL AND NOT EXISTS (SELECT 1 FROM {that.name} {other} WHERE {on} AND {other}.i < {side}.i)"
+                f"NOT NULL AND NOT EXISTS (SELECT 1 FROM {that.name} {other} WHERE {on} AND {other}.i {earlier} {side}.i)"
             )
         self.script.views.append(f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}")
         names = tuple(alias for alias, _, _ in pairs)
