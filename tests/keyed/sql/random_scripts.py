@@ -384,7 +384,8 @@ class _Maker:
             )
             parts.append(
                 f"SELECT {side}.i, {side}.t, {side}.m, {side}.k AS k, {shown} FROM {rel.name} {side} WHERE {side}.k IS "
-                f"NOT NULL AND NOT EXISTS (SELECT 1 FROM {that.name} {other} WHERE {on} AND {other}.i {earlier} {side}.i)"
+                "NOT NULL AND NOT EXISTS "
+                f"(SELECT 1 FROM {that.name} {other} WHERE {on} AND {other}.i {earlier} {side}.i)"
             )
         self.script.views.append(f"CREATE VIEW {name} AS {' UNION ALL '.join(parts)}")
         names = tuple(alias for alias, _, _ in pairs)
