@@ -51,14 +51,17 @@ def run(spark, folder, sink):
 @pytest.mark.parametrize(
     "kills",
     [
-        [("deliver", 0), ("committed", 1)],
-        pytest.param([("begin", 0), ("commit_offset", 0), ("commit", 1), ("committed", 2)], marks=pytest.mark.long),
+        [("deliver", 0), ("committed", 1), ("none", 0)],
+        pytest.param(
+            [("begin", 0), ("commit_offset", 0), ("commit", 1), ("committed", 2), ("none", 0), ("none", 0)],
+            marks=pytest.mark.long,
+        ),
     ],
     ids=lambda kills: str(len(kills)),
 )
 def test_a_program_that_is_killed_writes_each_row_once(kafka, topic, tmp_path, kills):
     write_files(tmp_path)
-    for place, batch in [*kills, ("none", 0), ("none", 0)]:
+    for place, batch in kills:
         command = ["-m", "tests.keyed.runtimes.spark.topic_program", tmp_path, kafka, topic, place, batch]
         done = subprocess.run(
             [sys.executable, *map(str, command)],
