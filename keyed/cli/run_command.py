@@ -6,12 +6,14 @@ import argparse
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyed.cli.command import Command, check_tables_folder
 from keyed.cli.places import FREE, Place, check_place
 from keyed.cli.shown_rows import print_rows
+from keyed.durations import instant_of
 from keyed.errors import DefinitionError
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables.json_values import as_json
@@ -193,14 +195,22 @@ def _row(record: OutputRecord) -> dict[str, Any]:
     key = cells.pop("key")
     shown: dict[str, Any] = dict(key) if isinstance(key, Mapping) else {"key": key}
     if record.window is not None:
-        shown["window"] = f"{record.window[0]} - {record.window[1]}"
+        shown |= zip(("window_start", "window_end"), map(_time, record.window), strict=True)
     if isinstance(value, Mapping):
         shown |= value
     elif value is None:
         shown["deleted"] = True
     else:
         shown["value"] = value
-    return shown | {"timestamp": time}
+    return shown | {"timestamp": _time(time)}
+
+
+def _time(milliseconds: int) -> datetime | int:
+    """Return a timestamp as a readable time, if Python has it."""
+    try:
+        return instant_of(milliseconds)
+    except OverflowError:
+        return milliseconds
 
 
 COMMANDS: Sequence[Command] = (

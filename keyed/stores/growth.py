@@ -9,20 +9,23 @@ import sys
 from collections.abc import Callable
 from functools import lru_cache
 
-#: Growth of the process, in bytes, that a `GrowthBound` allows at least.
-_STEP_BYTES = 64 << 20
-
 
 class GrowthBound:
-    """A bound on the size of the process: a quarter more than at the last reset, and at least 64 MiB more."""
+    """A bound on the growth of the process since the last reset.
 
-    def __init__(self) -> None:
+    Args:
+        least: Growth in bytes that is always allowed.
+        share: Divisor: a growth by ``1 / share`` is allowed.
+    """
+
+    def __init__(self, least: int = 64 << 20, share: int = 4) -> None:
+        self._least, self._share = least, share
         self.reset()
 
     def reset(self) -> None:
         """Count from the current size of the process."""
         size = resident_bytes()
-        self._limit = size + max(_STEP_BYTES, size // 4)
+        self._limit = size + max(self._least, size // self._share)
 
     @property
     def is_exceeded(self) -> bool:

@@ -38,13 +38,17 @@ def _records(printed):
 
 
 def test_the_records_of_outputs_are_printed(files, capsys):
-    assert _run(files, capsys).out.splitlines()[:5] == [
+    printed = _run(files, capsys).out.splitlines()
+    assert printed[:5] == [
         "AVG_READINGS",
         "key     AVG   N  timestamp",
-        "attic   45.0  1  1767225600000",
-        "cellar  41.0  1  1767226200000",
-        "attic   68.5  2  1767229200000",
+        "attic   45.0  1  2026-01-01T00:00:00Z",
+        "cellar  41.0  1  2026-01-01T00:10:00Z",
+        "attic   68.5  2  2026-01-01T01:00:00Z",
     ]
+    at = printed.index("HOURLY")
+    assert printed[at + 1].split() == ["key", "window_start", "window_end", "N", "timestamp"]
+    assert printed[at + 2].split()[1:3] == ["2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"]
 
 
 def test_another_run_reads_only_new_rows_and_tables_have_all(files, capsys):
