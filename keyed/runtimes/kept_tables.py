@@ -9,7 +9,7 @@ from functools import partial
 from keyed.errors import DefinitionError, KeyedError
 from keyed.graph import Stage
 from keyed.options import Options
-from keyed.tables.state_tables import StateTables, keep_tables, read_kept_tables
+from keyed.tables.state_tables import StateTables, discard_unwritten, keep_tables, read_kept_tables
 
 #: Seconds between two polls of the changelogs.
 _EVERY = 0.05
@@ -75,6 +75,14 @@ class KeptTables:
         if self._tables is not None:
             self._tables.close()
 
+    def discard(self) -> None:
+        """Release the folder after the query was refused, without the stores that no batch has reached.
+
+        If the query was refused for its operators, the next one does not have them.
+        """
+        if self._tables is not None:
+            discard_unwritten(self._tables)
+
 
 @contextmanager
 def kept_tables(last: Stage, options: Options, *, stay: bool) -> Iterator[KeptTables]:
@@ -89,7 +97,7 @@ def kept_tables(last: Stage, options: Options, *, stay: bool) -> Iterator[KeptTa
     try:
         yield kept
     except BaseException:
-        kept.close()
+        kept.discard()
         raise
     if not stay:
         kept.close()

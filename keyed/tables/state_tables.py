@@ -9,7 +9,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from copy import copy
 from datetime import datetime
 from pathlib import Path
@@ -21,11 +21,11 @@ from keyed.changelog.model import Changelog, batch_id
 from keyed.changelog.objects import changelog_at
 from keyed.codec.state_schema import shown_tables
 from keyed.durations import Duration, milliseconds_of
-from keyed.errors import DefinitionError, LocalStoreError, StateAccessError, TableNotFound
+from keyed.errors import DefinitionError, KeyedError, LocalStoreError, StateAccessError, TableNotFound
 from keyed.functions import Function, declared_states
 from keyed.recovery.cut import header_of
 from keyed.restoring import RestorePoint
-from keyed.stores.database import is_locked
+from keyed.stores.database import delete_folder, is_locked
 from keyed.stores.growth import GrowthBound
 from keyed.stores.version_store import Extent
 from keyed.tables.follower import FolderReader, Follower, Lag, shown_groups
@@ -357,8 +357,8 @@ class StateTables(_Tables):
                 raise DefinitionError(f"types: there is no table {name!r}; the tables are: {there}")
         self._types = {}
 
-    def _extents(self) -> list[Extent | None]:
-        return [operator.source.pinned.store.extent for operator in self._operators.values()]
+    def _extents(self) -> dict[str, Extent | None]:
+        return {name: operator.source.pinned.store.extent for name, operator in self._operators.items()}
 
     def start(self, every: float = 1.0, *, wait: bool = True) -> Self:
         """Follow in a thread, and return after its first poll.
@@ -598,6 +598,21 @@ def keep_tables(
     root = _folder(path)
     _check_folder(root, functions, f"tables={str(root)!r}")
     return _follow(root, {name: (log, _types(functions[name], name)) for name, log in changelogs.items()}, _HOUR_MS)
+
+
+def discard_unwritten(tables: StateTables) -> None:
+    """Close the tables of a query, and delete the folders of operators whose changelog does not exist yet."""
+    sources = {name: operator.source for name, operator in tables._operators.items()}  # noqa: SLF001 - of this module
+    unwritten: list[Path] = []
+    # The error that the query was refused with is the one to be seen.
+    with suppress(KeyedError):
+        for name, source in sources.items():
+            if isinstance(source, Follower) and source.pinned.store.extent is None and not source.changelog.header():
+                unwritten.append(tables.path / name)
+    tables.close()
+    with suppress(KeyedError):
+        for folder in unwritten:
+            delete_folder(folder)
 
 
 def _follow(

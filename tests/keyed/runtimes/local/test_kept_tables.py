@@ -94,6 +94,22 @@ def test_all_operators_of_a_chain_have_tables_and_a_changelog_that_is_given_is_u
     assert [path.parent.name for path in (tmp_path / "tables").glob("*/changelog")] == ["Ranked"]
 
 
+def test_a_query_that_is_refused_leaves_no_tables(tmp_path):
+    """The one that it was before has to be able to go on."""
+
+    def run(rows, *names):
+        sales = keyed.stream(SALES[:rows]).key_by(lambda sale: sale.title)
+        outputs = [sales.process(Sold(), name=name).to(keyed.collect_sink()) for name in names]
+        return keyed.run(*outputs, tables=tmp_path / "tables", checkpoint=tmp_path / "checkpoint")
+
+    run(1, "Sold")
+    with pytest.raises(keyed.errors.OperatorChanged, match="the query has"):
+        run(2, "Sold", "Other")
+    assert [folder.name for folder in (tmp_path / "tables").iterdir()] == ["Sold"]
+    run(2, "Sold")
+    assert (tmp_path / "tables" / "Sold" / "changelog").is_dir()
+
+
 def test_what_cannot_be_kept_is_refused(tmp_path):
     tables = tmp_path / "tables"
     sold(SALES).run(tables=tables)
