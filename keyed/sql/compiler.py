@@ -135,6 +135,10 @@ class Compiler:
 
     def _grouping(self, plan: QueryPlan, grouping: Any, name: str) -> Any:
         window = plan.window
+        if plan.emit == "FINAL":
+            self._check_runtime(name, "EMIT FINAL")
+        if window is not None and window.kind == "SESSION":
+            self._check_runtime(name, "WINDOW SESSION")
         rows = self._rows(name, plan)
         if window is None:
             return Grouped(name, grouping, rows)
@@ -145,6 +149,18 @@ class Compiler:
         if window.kind == "SESSION":
             return Sessions(name, grouping, rows, window.size_ms, grace, is_final=is_final)
         return Windowed(name, grouping, rows, window.size_ms, window.advance_ms, grace, is_final=is_final)
+
+    def _check_runtime(self, name: str, what: str) -> None:
+        """Check that a query is not one whose records on Spark would depend on its batches.
+
+        Raises:
+            DefinitionError: The script runs on Spark.
+        """
+        if self._frames:
+            raise DefinitionError(
+                f"{name}: scripts over Spark DataFrames do not support {what}; give its streams as lists or files, or "
+                "write this query with keyed.windows or keyed.joins"
+            )
 
     def _rows(self, name: str, plan: QueryPlan) -> ResultRows:
         """Return the rows of a table. Those of a window are kept for a day, or its ``RETENTION``."""
@@ -161,6 +177,8 @@ class Compiler:
         return self._source(relation.input)
 
     def _join(self, plan: SourceJoin, name: str) -> Any:
+        if plan.kind != "stream-table":
+            self._check_runtime(name, f"a {plan.kind} join")
         left = self._flat(self._relation(plan.left, name), plan.left_key)
         right = self._flat(self._relation(plan.right, name), plan.right_key)
         stage = self._name(f"{name.lower()}_join")

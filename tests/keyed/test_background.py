@@ -17,7 +17,7 @@ import keyed
 from keyed import background
 from keyed.background import Background, Status
 from keyed.errors import ChangelogError, CorruptionError, KeyedError, StateAccessError
-from tests.support.waiting import until
+from tests.support.waiting import no_more, until
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +201,7 @@ def test_a_thousand_rounds_leave_no_thread_and_no_descriptor():
         work.start()
         work.wait()
         work.close()
-    assert (threading.active_count(), descriptors(), len(background._running)) == before
+    assert no_more((threading.active_count(), descriptors(), len(background._running)), before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -1,9 +1,9 @@
-"""Waiting for another process or thread: the only module of the tests that sleeps."""
+"""Waiting for another process or thread, and what they leave: the only module of the tests that sleeps."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 def until(condition: Callable[[], object], *, seconds: float = 300, report: Callable[[], str] = str) -> None:
@@ -18,3 +18,8 @@ def until(condition: Callable[[], object], *, seconds: float = 300, report: Call
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s without success; {report()}"
         time.sleep(0.02)
+
+
+def no_more(now: Sequence[int], before: Sequence[int]) -> bool:
+    """Return true if no count of this process has grown. What earlier tests have left may close meanwhile."""
+    return all(each <= old for each, old in zip(now, before, strict=True))

@@ -49,6 +49,17 @@ def test_filters_aggregates_windows_and_a_join_with_a_table(spark):
             each for each in expected[name] if each.key == "Big"
         ]
 
+    for query, what in {
+        "TABLE t AS SELECT title, COUNT(*) AS n FROM sales WINDOW SESSION (1 HOUR) GROUP BY title": "WINDOW SESSION",
+        "TABLE t AS SELECT title, COUNT(*) AS n FROM sales WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY title EMIT FINAL": (
+            "EMIT FINAL"
+        ),
+        "STREAM t AS SELECT a.title, b.tickets FROM sales a JOIN sales b WITHIN 1 HOUR ON a.title = b.title": (
+            "a stream-stream join"
+        ),
+    }.items():
+        with pytest.raises(DefinitionError, match=f"scripts over Spark DataFrames do not support {what}"):
+            sql.script(f"{SCRIPT}CREATE {query};", frames)
     with pytest.raises(DefinitionError, match="no DataFrame for FILMS, which a query reads"):
         sql.script(SCRIPT, {"sales": frames["sales"]})
     with pytest.raises(DefinitionError, match="without topics= and without INSERT"):
