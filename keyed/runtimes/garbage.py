@@ -27,6 +27,8 @@ from keyed.stores.growth import GrowthBound, return_free_memory
 
 #: Number of new objects before the young generation is collected, and of such collections before an older one is.
 _YOUNG, _OLDER = 200_000, 5
+#: Growth of the process, in bytes, before all generations are collected.
+_STEP_BYTES = 64 << 20
 #: Number of rows between two checks of the size of the process.
 _ROWS = 1000
 
@@ -74,7 +76,7 @@ class Collector:
 
     def __enter__(self) -> Self:
         _THRESHOLDS.raise_()
-        self._growth = GrowthBound()
+        self._growth = GrowthBound(_STEP_BYTES, share=4)
         return self
 
     def __exit__(

@@ -18,7 +18,7 @@ class GrowthBound:
         share: Divisor: a growth by ``1 / share`` is allowed.
     """
 
-    def __init__(self, least: int = 64 << 20, share: int = 4) -> None:
+    def __init__(self, least: int = 16 << 20, share: int = 8) -> None:
         self._least, self._share = least, share
         self.reset()
 

@@ -23,6 +23,7 @@ import attrs
 import msgspec
 
 from keyed.errors import KeyedError
+from keyed.stores.growth import GrowthBound
 from keyed.tables.json_values import as_json, shown_position
 from keyed.tables.sql import run_sql
 from keyed.tables.state_tables import StateTables, read_tables
@@ -70,6 +71,7 @@ def _main() -> None:
     # DuckDB can list the folder in which it was started.
     os.chdir(os.sep)
     bound_memory(megabytes)
+    growth = GrowthBound()
     with ExitStack() as stack:
         tables = None
         with suppress(KeyedError):
@@ -91,6 +93,7 @@ def _main() -> None:
             sys.stdout.buffer.write(written + b"\n")
             sys.stdout.buffer.flush()
             signal.setitimer(signal.ITIMER_REAL, 0)
+            growth.trim()
 
 
 def _answered(tables: StateTables, asked: dict[str, Any]) -> bytes:

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 _HOUR_MS = 3_600_000
 #: Seconds between two polls while `wait_for` waits and no thread follows the changelogs.
 _LOOK_AGAIN = 0.05
-#: Growth of the process, in bytes, after which free memory is returned to the system, or an eighth of its size.
-_GROWTH = 16 << 20
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 Types = Function | Mapping[str, Any] | None
 
@@ -217,7 +215,7 @@ class StateTables(_Tables):
         self._context = context
         self._changed = threading.Condition()
         self._every = 1.0
-        self._growth = GrowthBound(_GROWTH, share=8)
+        self._growth = GrowthBound()
         # `share` is a copy; the thread has this one.
         self._origin = self
         self._following = Background(f"tables of {', '.join(operators)}", self._step, is_transient=self._is_transient)
