@@ -52,7 +52,9 @@ class TopicLife(Life):
         return super().options(operator, standby)
 
 
-@pytest.mark.parametrize("name", [pytest.param("functions", marks=pytest.mark.long), "tables"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("functions", marks=pytest.mark.long), pytest.param("tables", marks=pytest.mark.slow)]
+)
 def test_a_job_is_restored_from_its_topics_alone(kafka, tmp_path, name):
     undisturbed = Life(tmp_path / "undisturbed", name)
     jobs.run(undisturbed, drain=False)

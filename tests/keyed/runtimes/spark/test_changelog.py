@@ -227,7 +227,6 @@ def test_a_query_written_by_hand_is_flushed_and_its_state_alone_restored(spark, 
     assert total(found)[:2] == (4, len(KEYS))
 
 
-@pytest.mark.smoke
 def test_a_query_that_is_stopped_has_exported_all_it_did(spark, tmp_path, monkeypatch):
     changelog, checkpoint = DirectoryChangelog(tmp_path / "log"), tmp_path / "ck"
     write_files(tmp_path, [0])
