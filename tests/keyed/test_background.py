@@ -201,7 +201,7 @@ def test_a_thousand_rounds_leave_no_thread_and_no_descriptor():
         work.start()
         work.wait()
         work.close()
-    assert no_more((threading.active_count(), descriptors(), len(background._running)), before)
+    until(lambda: no_more((threading.active_count(), descriptors(), len(background._running)), before))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

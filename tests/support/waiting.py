@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
 
 
 def until(condition: Callable[[], object], *, seconds: float = 300, report: Callable[[], str] = str) -> None:
@@ -23,3 +27,15 @@ def until(condition: Callable[[], object], *, seconds: float = 300, report: Call
 def no_more(now: Sequence[int], before: Sequence[int]) -> bool:
     """Return true if no count of this process has grown. What earlier tests have left may close meanwhile."""
     return all(each <= old for each, old in zip(now, before, strict=True))
+
+
+def open_below(folder: Path) -> list[str]:
+    """Return the open descriptors of this process for files and folders below a folder, by path, sorted."""
+    links = Path("/proc/self/fd")
+    if not links.is_dir():
+        return sorted(file.path for file in psutil.Process().open_files() if Path(file.path).is_relative_to(folder))
+    paths = []
+    for link in links.iterdir():
+        with suppress(OSError):  # That of the listing itself is closed.
+            paths.append(link.readlink())
+    return sorted(str(path) for path in paths if path.is_relative_to(folder))

@@ -7,13 +7,13 @@ import resource
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.testing.changelog_conformance import state_of
 from tests.keyed.changelog.directory.support import check, files_of, made
+from tests.support.waiting import open_below
 
 WRITING = ("close", "link", "mkdir", "open", "write", "fsync", "unlink")
 READING = ("pread", "scandir", "stat")
@@ -233,11 +233,11 @@ def test_a_mode_that_is_refused_leaves_no_descriptor(tmp_path, monkeypatch):
 
     changelog, sample = made(tmp_path, 10)
     writer = changelog.writer(0)
-    before = psutil.Process().num_fds()
+    before = open_below(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fchmod", refuse)
         commit = sample.commit()
         for _ in range(5):
             with pytest.raises(ChangelogError, match="not permitted"):
                 writer.append(*commit)
-    assert psutil.Process().num_fds() <= before
+    assert open_below(tmp_path) == before

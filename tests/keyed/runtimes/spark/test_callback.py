@@ -52,4 +52,4 @@ def test_a_query_that_ends_leaves_no_thread_descriptor_or_function(spark, tmp_pa
             until(lambda: threading.active_count() <= threads)
     until(collected, seconds=60, report=lambda: f"{len(pool)} > {kept}")
     until(lambda: threading.active_count() <= threads)
-    assert psutil.Process().num_fds() <= descriptors
+    until(lambda: psutil.Process().num_fds() <= descriptors)
