@@ -8,7 +8,7 @@ that a query names are read.
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ _SPARK_MILLISECONDS = (
 _WATERMARK = keyed.bounded_out_of_orderness(seconds=4)
 
 Derive = Callable[[pa.Table], pa.Table]
+#: A column, and the values of it to read.
+_Only = tuple[str, Sequence[Any]] | None
 
 
 @attrs.frozen
@@ -63,13 +65,18 @@ class Events:
         """Return the files in the order of events."""
         return sorted(self.folder.glob("[!._]*.parquet"))
 
-    def people(self, *columns: str) -> keyed.Stream:
-        """Return the people who register, with these columns, ``dateTime`` and ``time_ms``, its milliseconds."""
-        return self._stream("person", columns)
+    def people(self, *columns: str, states: Sequence[str] = ()) -> keyed.Stream:
+        """Return the people who register, with these columns, ``dateTime`` and ``time_ms``, its milliseconds.
+
+        Args:
+            columns: The columns to read.
+            states: Only people of these states.
+        """
+        return self._stream("person", columns, only=("state", states) if states else None)
 
     def auctions(self, *columns: str, category: int | None = None) -> keyed.Stream:
         """Return the auctions, or those of a category, with the columns as of `people`."""
-        return self._stream("auction", columns, category=category)
+        return self._stream("auction", columns, only=None if category is None else ("category", [category]))
 
     def bids(self, *columns: str, derive: Derive | None = None, derived: str = "") -> keyed.Stream:
         """Return the bids, with the columns as of `people`.
@@ -101,13 +108,13 @@ class Events:
         struct: str,
         columns: tuple[str, ...],
         *,
-        category: int | None = None,
+        only: _Only = None,
         derive: Derive | None = None,
         derived: str = "",
     ) -> keyed.Stream:
         names = dict.fromkeys((*columns, "dateTime"))
         read: Any = self._table if self.spark is None else self._frame
-        source: Any = read(struct, tuple(names), category)
+        source: Any = read(struct, tuple(names), only)
         if derive is not None:
             source = self._derived(source, derive, f"{derived}, time_ms bigint")
         return keyed.stream(source, timestamp="time_ms", watermark=_WATERMARK)
@@ -123,15 +130,16 @@ class Events:
 
         return source.mapInArrow(in_batches, ddl)
 
-    def _table(self, struct: str, names: tuple[str, ...], category: int | None) -> pa.Table:
+    def _table(self, struct: str, names: tuple[str, ...], only: _Only) -> pa.Table:
         chosen = ds.field("event_type") == _TYPES[struct]
-        if category is not None:
-            chosen &= ds.field(struct, "category") == category
+        if only is not None:
+            column, values = only
+            chosen &= ds.field(struct, column).isin(values)
         dataset = ds.dataset([str(file) for file in self.files()], format="parquet")
         table = dataset.to_table(columns={name: ds.field(struct, name) for name in names}, filter=chosen)
         return with_columns(table, time_ms=milliseconds(table["dateTime"]))
 
-    def _frame(self, struct: str, names: tuple[str, ...], category: int | None) -> Any:
+    def _frame(self, struct: str, names: tuple[str, ...], only: _Only) -> Any:
         files = self.files()
         times = [file.stat().st_mtime_ns // 1_000_000 for file in files]
         reader = self.spark.readStream.schema(self.spark.read.parquet(str(files[0])).schema)
@@ -140,8 +148,9 @@ class Events:
             reader = reader.option("maxFilesPerTrigger", 1)
         frame = reader.option("pathGlobFilter", "*.parquet").parquet(str(self.folder))
         frame = frame.where(f"event_type = {_TYPES[struct]}")
-        if category is not None:
-            frame = frame.where(f"{struct}.category = {category}")
+        if only is not None:
+            column, values = only
+            frame = frame.where(frame[struct][column].isin(list(values)))
         milliseconds_of = _SPARK_MILLISECONDS.format(f"{struct}.dateTime")
         return frame.selectExpr(*(f"{struct}.{name}" for name in names), f"{milliseconds_of} AS time_ms")
 

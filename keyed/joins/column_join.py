@@ -84,10 +84,7 @@ class ColumnJoin(VectorizedCoFunction):
     def stored(self, side: int, table: pa.Table) -> pa.Table:
         """Return rows of a stream in their stored form, with their time."""
         of = self._plan.sides[side]
-        names = dict(zip(of.keys, of.stored_keys, strict=True))
-        columns: dict[str, Any] = {
-            names.get(name, name): _whole_microseconds(table.column(name)) for name in of.columns
-        }
+        columns: dict[str, Any] = {of.stored_name(name): _whole_microseconds(table.column(name)) for name in of.columns}
         return pa.table(columns | {TIME: table.column(TIMESTAMP_COLUMN)})
 
     def divert(self, side: int, late: pa.Table, ctx: BatchContext) -> None:
@@ -107,8 +104,7 @@ class ColumnJoin(VectorizedCoFunction):
             wanted: Their numbers, with repetitions, −1 for ``None``; all by default.
         """
         of = self._plan.sides[side]
-        names = dict(zip(of.keys, of.stored_keys, strict=True))
-        columns: dict[str, Any] = {name: table.column(names.get(name, name)) for name in of.columns}
+        columns: dict[str, Any] = {name: table.column(of.stored_name(name)) for name in of.columns}
         table = pa.table(columns)
         if wanted is None:
             return table_rows(table)
@@ -167,8 +163,7 @@ class ColumnJoin(VectorizedCoFunction):
         columns = []
         for side, names in enumerate((select.left, select.right)):
             of = self._plan.sides[side]
-            stored_names = dict(zip(of.keys, of.stored_keys, strict=True))
-            columns += [(side, stored[side].column(stored_names.get(name, name))) for name in names]
+            columns += [(side, stored[side].column(of.stored_name(name))) for name in names]
         has_types = [column.type for _, column in columns] == table_of([], self._plan.output).schema.types
         return columns if has_types else None
 

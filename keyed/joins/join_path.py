@@ -37,7 +37,15 @@ class Side:
     def stored(self) -> dict[str, str]:
         """The columns in their stored form: the key first, with the names of the left side."""
         keys = {stored: self.columns[key] for stored, key in zip(self.stored_keys, self.keys, strict=True)}
-        return keys | {name: type_ for name, type_ in self.columns.items() if name not in self.keys}
+        others = (name for name in self.columns if name not in self.keys)
+        return keys | {self.stored_name(name): self.columns[name] for name in others}
+
+    def stored_name(self, column: str) -> str:
+        """Return the name under which a column is stored."""
+        if column in self.keys:
+            return self.stored_keys[self.keys.index(column)]
+        # Of the right side, a column may have the name of a key column of the left one.
+        return f"{OWN}right.{column}" if column in self.stored_keys else column
 
 
 @attrs.frozen
@@ -95,8 +103,6 @@ def row_reason(stream: KeyedStream, output: Any, order: str) -> str | None:
                 return f"column {column!r} of the {name} side is of type {type_ or 'unknown'}"
             if column.startswith(OWN):
                 return f"column {column!r} of the {name} side has a name that the join reserves"
-            if column in stream.key_columns and column not in side.key_columns:
-                return f"column {column!r} of the {name} side has the name of a key column of the left one"
         missing = [key for key in side.key_columns if key not in types]
         if missing:
             return f"the {name} side has no column {missing[0]!r}"

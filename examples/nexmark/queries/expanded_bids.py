@@ -34,15 +34,10 @@ def _join(join: Any) -> IntervalJoin:
 
 def q3(events: Events) -> keyed.Output:
     """Return the sellers in three states of auctions of category 10, with the auction."""
-
-    def seller(person: Any, auction: Any) -> tuple[Any, ...] | None:
-        if person.state not in {"OR", "ID", "CA"}:
-            return None
-        return person.name, person.city, person.state, auction.id
-
-    both = events.people("id", "name", "city", "state").connect(events.auctions("id", "seller", category=10))
-    return both.key_by("id", "seller").process(
-        _join(seller), output="name string, city string, state string, id bigint"
+    people = events.people("id", "name", "city", "state", states=("OR", "ID", "CA"))
+    both = people.connect(events.auctions("id", "seller", category=10)).key_by("id", "seller")
+    return both.process(
+        _join(Select(("name", "city", "state"), ("id",))), output="name string, city string, state string, id bigint"
     )
 
 

@@ -18,7 +18,10 @@ from keyed.testing import Record, strategies
 from tests.support.explained import computed
 
 HOWS = ("inner", "left", "right", "full")
-LATE, LATE2 = OutputTag("late", "k string, t bigint, id bigint"), OutputTag("late2", "j string, t bigint, id bigint")
+LATE, LATE2 = (
+    OutputTag("late", "k string, t bigint, id bigint"),
+    OutputTag("late2", "j string, t bigint, id bigint, k bigint"),
+)
 #: (key, time, disorder): rows arrive by time plus disorder, of which the delay of the watermark covers a part.
 #: Rows as they arrive, some of them late.
 ROWS = strategies.streams(
@@ -36,9 +39,11 @@ some = settings(max_examples=settings().max_examples * 3 // 5)
 
 
 def table(rows, key):
+    """Return rows; those of the right side have a column with the name of the left side's key."""
     columns = [[row.value["k"] for row in rows], [row.timestamp for row in rows], [*range(len(rows))]]
     types = [pa.string(), pa.int64(), pa.int64()]
-    return pa.table([pa.array(c, type_) for c, type_ in zip(columns, types, strict=True)], names=[key, "t", "id"])
+    made = pa.table([pa.array(c, type_) for c, type_ in zip(columns, types, strict=True)], names=[key, "t", "id"])
+    return made if key == "k" else made.append_column("k", pa.array([-number for number in columns[2]], pa.int64()))
 
 
 def ids(left, right):
@@ -46,7 +51,7 @@ def ids(left, right):
     return (key, None if left is None else left.id, None if right is None else right.id)
 
 
-JOINS = (ids, Select(left=("k", "id"), right=("id",)))
+JOINS = (ids, *(Select(left=("k", "id"), right=(name,)) for name in ("id", "k")))
 
 
 def joined(function, left, right, size, parallelism=1, **options):
@@ -238,7 +243,10 @@ def test_sides_may_be_outputs_of_operators(sides, left, right, size):
         for rows, key, is_output in zip((left, right), "kj", sides, strict=True):
             each: Any = keyed.stream(table(rows, key), timestamp="t", watermark=keyed.bounded_out_of_orderness(5))
             if is_output:
-                each = each.key_by(key).process(Passed(), f"{key} string, t bigint, id bigint", name=f"passed_{key}")
+                columns = ", ".join(
+                    f"{name} {'string' if name == key else 'bigint'}" for name in table(rows, key).schema.names
+                )
+                each = each.key_by(key).process(Passed(), columns, name=f"passed_{key}")
             made.append(each.key_by(key))
         join = IntervalJoin(ids, lower=-3, upper=5, how="full", path=path)
         result = made[0].connect(made[1]).process(join, "k string, left bigint, right bigint", name="join")
