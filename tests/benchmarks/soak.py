@@ -5,6 +5,11 @@ own, which is killed at a moment that chance chooses, and started again on its c
 and open files are read; after it the files of each folder are counted, those in the temporary folder, and those of the
 checkpoint's own folders. At the end the rows that were written are checked: each is to be there once.
 
+With ``--clients`` a server, a standby and the clients of `tests.benchmarks.soak_clients` run beside it, and the memory
+of each process is printed for each quarter of the time. A cache that fills for an hour looks like a leak, so the block
+cache and the write buffers of RocksDB are so small in these processes that they are full after some minutes
+(``--buffers``). ``--rate`` is to be one that the followers of all changes keep up with: a batch is five events a key.
+
 Spark keeps 100 batches, and clears the files of older ones away once a minute, which is longer than a life here. So
 that it can be seen whether files stay few, it is told to keep ten and to clear away every two seconds.
 """
@@ -12,6 +17,7 @@ that it can be seen whether files stay few, it is told to keep ten and to clear 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -21,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -35,6 +41,8 @@ from tests.support.waiting import until
 
 KEYS = 1000
 ROWS_A_BATCH = 2000
+#: Bytes of a key group's history: so few that it has its full length after some minutes.
+HISTORY_BYTES = 1 << 20
 SPARK = {
     "spark.sql.streaming.minBatchesToRetain": "10",
     "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
@@ -90,10 +98,9 @@ class Numbers:
 
 def job(folder: Path, runtime: str, rate: int) -> None:
     """Run until it is killed."""
-    # Readers that wait for nothing need no more; those beside the job need a minute, in which it may be down. A longer
-    # history would make followers grow for hours, until the caches of their stores are full.
+    # Readers that wait for nothing need no more; those beside the job need a minute, in which it may be down.
     changelog = DirectoryChangelog(
-        folder / "changelog", compaction_lag=60_000 if rate else 0, history_bytes=(1 << 20) * (8 if rate else 1)
+        folder / "changelog", compaction_lag=60_000 if rate else 0, history_bytes=HISTORY_BYTES
     )
     source: Any = Numbers(rate)
     options: dict[str, Any] = {"rows_per_batch": ROWS_A_BATCH}
@@ -118,6 +125,7 @@ def main() -> None:
     parser.add_argument(
         "--rate", type=int, default=0, help="rows a second at most, on the local runtime (as many as it can)"
     )
+    parser.add_argument("--buffers", type=int, default=8, help="MB of the cache and of a write buffer beside the job")
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:
@@ -133,7 +141,7 @@ def main() -> None:
             while time.monotonic() < end:
                 live(folder, arguments, arguments.life * chance.uniform(0.5, 1.5))
                 if beside is None and arguments.clients:
-                    beside = stack.enter_context(Beside(folder, arguments.clients))
+                    beside = stack.enter_context(Beside(folder, arguments.clients, arguments.buffers))
                 elif beside is not None:
                     beside.look()
             if beside is not None:
@@ -147,15 +155,18 @@ class Beside:
     Args:
         folder: The soak's folder.
         clients: How many clients.
+        buffers: Megabytes of RocksDB's block cache, and of each write buffer, in each process.
     """
 
-    def __init__(self, folder: Path, clients: int) -> None:
+    def __init__(self, folder: Path, clients: int, buffers: int) -> None:
         self._folder = folder
-        self._seen: dict[str, list[tuple[int, int, int, int]]] = {"server": [], "standby": []}
+        #: Memory, threads, descriptors and files, by process, at each look.
+        self._seen: dict[str, list[tuple[int, int, int, int]]] = {}
+        self._lags: list[list[int]] = []
         command = [sys.executable, "-m", "keyed.cli"]
         log = str(folder / "changelog")
         served, copied = str(folder / "served"), str(folder / "standby")
-        environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
+        environment = {**os.environ, "TMPDIR": str(folder / "tmp"), "PYTHONPATH": self._with_buffers(buffers)}
         self._errors = (folder / "beside.log").open("ab")
         self._processes = {
             "server": subprocess.Popen(
@@ -174,6 +185,14 @@ class Beside:
         parts = [sys.executable, "-m", "tests.benchmarks.soak_clients", "127.0.0.1", port, "n", str(KEYS), str(clients)]
         self._clients = subprocess.Popen(parts, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
 
+    def _with_buffers(self, megabytes: int) -> str:
+        """Return a ``PYTHONPATH`` with which each process, also those that the server starts, has small buffers."""
+        small = f"database.CACHE_BYTES = database.WRITE_BUFFER_BYTES = {megabytes << 20}"
+        (self._folder / "python").mkdir()
+        (self._folder / "python" / "sitecustomize.py").write_text(f"from keyed.stores import database\n\n{small}\n")
+        here = Path(__file__).resolve().parents[2]
+        return os.pathsep.join([str(self._folder / "python"), str(here), os.environ.get("PYTHONPATH", "")])
+
     def __enter__(self) -> Self:
         return self
 
@@ -184,26 +203,46 @@ class Beside:
         self._errors.close()
 
     def look(self) -> None:
-        """Print memory, threads, descriptors and files of the server and the standby."""
+        """Print memory, threads, descriptors and files of the server, its processes for SQL and the standby."""
         line = []
         for name, process in self._processes.items():
             if process.poll() is not None:
                 raise SystemExit(f"the {name} has ended: {self._log()}")
-            memory = threads = descriptors = 0
-            for each in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
-                with suppress(psutil.Error):
-                    # What the process has for itself: libraries that several have are not counted for each.
-                    memory += each.memory_full_info().uss >> 20
-                    threads += each.num_threads()
-                    descriptors += each.num_fds()
             files = count(self._folder / ("served" if name == "server" else "standby"))
-            self._seen[name].append((memory, threads, descriptors, files))
-            line.append(f"{name}: {memory} MB, {threads} threads, {descriptors} descriptors, {files} files")
-        say("        " + "; ".join(line))
+            line.append(self._measured(name, [psutil.Process(process.pid)], files))
+            children = psutil.Process(process.pid).children(recursive=True)
+            if name == "server":
+                line.append(self._measured(f"its {len(children)} for SQL", children, 0, "SQL"))
+        self._lags.append(self._asked_for_lags())
+        say("        " + "; ".join(line) + f"; followers of all changes are {self._lags[-1]} rows behind")
+
+    def _measured(self, shown: str, processes: list[psutil.Process], files: int, name: str = "") -> str:
+        memory = threads = descriptors = 0
+        for each in processes:
+            with suppress(psutil.Error):
+                # What the process has for itself: libraries that several have are not counted for each.
+                memory += each.memory_full_info().uss >> 20
+                threads += each.num_threads()
+                descriptors += each.num_fds()
+        self._seen.setdefault(name or shown, []).append((memory, threads, descriptors, files))
+        return f"{shown}: {memory} MB, {threads} threads, {descriptors} descriptors, {files} files"
+
+    def _asked_for_lags(self) -> list[int]:
+        """Ask the clients how many rows each follower of all changes is behind the table."""
+        assert self._clients.stdin is not None
+        assert self._clients.stdout is not None
+        try:
+            self._clients.stdin.write(b"\n")
+            self._clients.stdin.flush()
+            lags: list[int] = json.loads(self._clients.stdout.readline())
+        except (OSError, ValueError) as error:
+            raise SystemExit(f"the clients have ended: {self._log()}") from error
+        return lags
 
     def end(self) -> None:
-        """End the clients, and print what they saw and the medians of the second and the last quarter."""
-        out, _ = self._clients.communicate(b"", timeout=300)
+        """End the clients, and print what they saw and the medians of each quarter."""
+        # Without a limit: they end when the followers are level with the table, or do not get nearer to it.
+        out, _ = self._clients.communicate(b"")
         if not out:
             raise SystemExit(f"the clients have ended: {self._log()}")
         found = json.loads(out)
@@ -211,11 +250,9 @@ class Beside:
         for problem in found["problems"]:
             say(f"problem: {problem}")
         for name, seen in self._seen.items():
-            quarter = max(1, len(seen) // 4)
             for what, values in zip(("MB", "threads", "descriptors", "files"), zip(*seen, strict=True), strict=True):
-                early, late = values[quarter : 2 * quarter] or values, values[-quarter:]
-                medians = f"{statistics.median(early):g} in the second quarter, {statistics.median(late):g} in the last"
-                say(f"{name}: {what} {medians}")
+                say(f"{name}: {what} by quarter: {', '.join(quarters(values))}")
+        say(f"rows that the last follower was behind, by quarter: {', '.join(quarters([max(x) for x in self._lags]))}")
         said = (self._folder / "beside.log").stat().st_size
         say(f"the server, the standby and the clients logged {said} bytes: {self._log()}")
         assert not found["problems"], "see above"
@@ -223,6 +260,13 @@ class Beside:
     def _log(self) -> str:
         self._errors.flush()
         return (self._folder / "beside.log").read_text()[-2000:]
+
+
+def quarters(values: Sequence[int]) -> list[str]:
+    """Return the median of each quarter of the values, as text."""
+    ends = [len(values) * quarter // 4 for quarter in range(5)]
+    parts = [values[first:end] for first, end in itertools.pairwise(ends)]
+    return [f"{statistics.median(part):g}" for part in parts if part]
 
 
 def live(folder: Path, arguments: argparse.Namespace, seconds: float) -> None:

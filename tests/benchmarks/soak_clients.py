@@ -4,6 +4,9 @@ Of a hundred clients 5 follow all changes, 35 follow one key, 15 ask for entries
 (they open a stream of changes and hardly read) and 20 drop (they ask for something and close the connection in the
 middle of the answer). The followers check what they get: the counts of a key never fall, a token resumes behind the
 change that it names, and at the end what they folded equals the table.
+
+A line on standard input is answered with one on standard output: how many rows each follower of all changes is behind
+the table. The end of the input ends the clients, once the followers are level or have stopped to get nearer.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from urllib.parse import quote
 
 #: Seconds that a client waits for the next bytes; streams send a comment after 15 seconds of silence.
 PATIENCE = 60.0
-#: How often, five seconds apart, it is asked after the end of the job whether the followers are level with the table.
+#: How often, five seconds apart, a server that is busy is asked again, and followers may be seen without progress.
 _LOOKS = 36
 _T = TypeVar("_T")
 _SHARES = (("follow", 5), ("follow_key", 35), ("ask", 15), ("sql", 5), ("slow", 20), ("drop", 20))
@@ -59,10 +62,10 @@ class Clients:
         kinds = [kind for kind, share in _SHARES for _ in range(max(1, share * self._number // 100))]
         tasks = [asyncio.create_task(self._go_on(kind)) for kind in kinds]
         await self._ending.wait()
-        # The job has ended: a follower that differs from the table for minutes misses something for good.
-        for _ in range(_LOOKS):
-            if await self._are_level():
-                break
+        # The job has ended: a follower that differs from the table and gets no changes misses something for good.
+        looks, seen = 0, -1
+        while looks < _LOOKS and any(await self.lags()):
+            looks, seen = (looks + 1 if seen == self.counts["follow"] else 0), self.counts["follow"]
             await asyncio.sleep(5)
         for task in tasks:
             task.cancel()
@@ -76,9 +79,10 @@ class Clients:
                 self._problem(f"a follower differs from the table at {len(wrong)} keys, the first is {wrong[0]}")
         self.counts["followers compared"] = sum(map(bool, self._views))
 
-    async def _are_level(self) -> bool:
-        table = await self._entries()
-        return all(view == table for view in self._views)
+    async def lags(self) -> list[int]:
+        """Return how many rows each follower of all changes is behind the table, whose values are counts of rows."""
+        newest = sum((await self._entries()).values())
+        return [max(0, newest - sum(view.values())) for view in self._views]
 
     def end(self) -> None:
         """End all clients."""
@@ -257,15 +261,17 @@ async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 async def _main(host: str, port: int, table: str, keys: int, number: int) -> int:
     clients = Clients(host, port, table, keys, number)
-    # The end of standard input ends the clients.
-    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
 
-    def end() -> None:
-        loop.remove_reader(sys.stdin)
+    async def answer() -> None:
+        while await lines.readline():
+            print(json.dumps(await clients.lags()), flush=True)
         clients.end()
 
-    loop.add_reader(sys.stdin, end)
+    answering = asyncio.create_task(answer())
     await clients.run()
+    await answering
     print(json.dumps({"counts": clients.counts, "problems": clients.problems}))
     return 1 if clients.problems else 0
 
