@@ -12,7 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.support.terminal import Job, free_port
+from tests.support.limits import free_port
+from tests.support.terminal import Job
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,7 +22,8 @@ from examples.top_n.__main__ import main
 from examples.top_n.dashboard import Dashboard
 from examples.top_n.functions import LATE, Ranked, RankPerWindow
 from keyed.windows import Count, TopN, TumblingEventTimeWindows
-from tests.support.terminal import Job, free_port
+from tests.support.limits import free_port
+from tests.support.terminal import Job
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -360,6 +361,6 @@ def test_a_page_that_fails_does_not_keep_the_job(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(keyed.tables, "open_tables", fails)
     with Dashboard([], tmp_path, free_port(), None, "title") as dashboard:
-        assert dashboard._closing.wait(60)
+        assert dashboard._closing.wait(300)
         dashboard.wait()
     assert "there is no page: RuntimeError: not foreseen" in capsys.readouterr().err

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import signal
-import socket
 import subprocess
 import uuid
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from keyed.errors import JavaNotFound
 from keyed.runtimes.spark.session.java import require_java_home
 from tests.support.jars import BROKER, NoJars, fetch
+from tests.support.limits import free_ports
 from tests.support.waiting import until
 
 #: Environment variable with the address of a broker to use instead of our own: ``host:port``.
@@ -114,7 +114,7 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         self._node = node
         self._is_first = first is None
-        self._ports = dict(zip(("port", "sasl_port", "tls_port", "controller_port"), _free_ports(4), strict=True))
+        self._ports = dict(zip(("port", "sasl_port", "tls_port", "controller_port"), free_ports(4), strict=True))
         # The first character must not be that of an option.
         self._cluster = base64.urlsafe_b64encode(b"k" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         self._replicas = replicas
@@ -210,14 +210,3 @@ def certificate(folder: Path) -> Path:
         tool = [f"{require_java_home()}/bin/java", *_JVM, *_KEYTOOL]
         subprocess.run([*tool, *command, *store], capture_output=True, check=True)
     return made
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

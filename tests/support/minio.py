@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from tests.support.limits import free_port
 from tests.support.waiting import until
 
 VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
@@ -61,9 +61,7 @@ def minio(data: Path) -> Iterator[dict[str, Any]]:
     program = build()
     # MinIO treats a folder of its data as a bucket.
     (data / "bucket").mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     settings = {"MINIO_ROOT_USER": USER, "MINIO_ROOT_PASSWORD": PASSWORD, "MINIO_BROWSER": "off"}
     with (data.parent / "minio.log").open("wb") as log:
         server = subprocess.Popen(
@@ -73,7 +71,7 @@ def minio(data: Path) -> Iterator[dict[str, Any]]:
             stderr=log,
         )
         try:
-            until(lambda: _is_ready(address, server), seconds=60)
+            until(lambda: _is_ready(address, server))
             yield {
                 "endpoint": f"http://{address}",
                 "allow_http": True,

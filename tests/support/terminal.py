@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,17 +12,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.support.limits import free_port
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class Job:

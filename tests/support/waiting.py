@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from logging import LogRecord
 from pathlib import Path
 
 import psutil
+import pytest
 
 
 def until(condition: Callable[[], object], *, seconds: float = 300, report: Callable[[], str] = str) -> None:
@@ -27,6 +29,11 @@ def until(condition: Callable[[], object], *, seconds: float = 300, report: Call
 def no_more(now: Sequence[int], before: Sequence[int]) -> bool:
     """Return true if no count of this process has grown. What earlier tests have left may close meanwhile."""
     return all(each <= old for each, old in zip(now, before, strict=True))
+
+
+def logged(caplog: pytest.LogCaptureFixture, beginning: str) -> list[str]:
+    """Return the messages that begin so: what earlier tests have left may log meanwhile."""
+    return [message for message in map(LogRecord.getMessage, caplog.records) if message.startswith(beginning)]
 
 
 def open_below(folder: Path) -> list[str]:

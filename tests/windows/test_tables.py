@@ -255,7 +255,7 @@ def test_users_see_the_names_that_they_gave(assigner, size, tmp_path, capsys):
     output = windows.process(Fired(), output="key string, total bigint", name="fired", changelog=log)
     output.run(checkpoint=tmp_path / "checkpoint", drain=False)
     with open_tables(log, tmp_path / "copy") as tables:
-        tables.wait_for(0)
+        tables.wait_for(0, 300)
         assert sorted(tables) == ["fired", "total"]
         total = tables["total"].get("a")
         assert total == tables.sql("select value from total").to_pydict()["value"][0] > 0

@@ -190,7 +190,7 @@ def test_a_standby_reports_once_what_may_pass(log, tmp_path, capsys, caplog, mon
     monkeypatch.setattr(changelog_commands, "check_reader", check_reader)
     assert main(["standby", log.path, str(tmp_path / "copy"), "--every", "0.001"]) == 0
     assert capsys.readouterr() == ("", "")
-    assert [record.message.count("no broker answers") for record in caplog.records] == [1]
+    assert sum("no broker answers" in message for message in caplog.messages) == 1
 
 
 def test_names_of_changelogs():

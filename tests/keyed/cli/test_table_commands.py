@@ -147,14 +147,14 @@ def test_serve_listens_before_it_has_read_the_changelog(log, monkeypatch):
 
     def poll(self):
         began.set()
-        assert listens.wait(60)
+        assert listens.wait(300)
         return applied(self)
 
     def serve(tables, **_):
-        assert began.wait(60)
+        assert began.wait(300)
         statuses.append(tables.status)
         listens.set()
-        tables.wait_for(2)
+        tables.wait_for(2, 300)
         statuses.append(tables.status)
 
     applied = follower.Follower.poll

@@ -62,7 +62,7 @@ def test_it_follows_a_running_job_in_a_thread(tmp_path, log):
         if progress.batch_id > 3:
             # A batch is exported when the next one begins.
             before = progress.batch_id - 1
-            assert standby[0].wait_for(before) == before
+            assert standby[0].wait_for(before, 300) == before
 
     run_count(range(100), log, on_progress=on_progress)
     point = standby[0].take_over()["Count"]
@@ -173,7 +173,7 @@ def test_a_changelog_that_is_away_for_a_while_is_followed_again(tmp_path, log, c
         standby.start(every=0.001)
         until(lambda: "; retrying" in caplog.text)
         away.rename(header)
-        standby.wait_for(5)
+        standby.wait_for(5, 300)
         assert standby.take_over()["Count"].changelog == log
 
 

@@ -26,6 +26,7 @@ from keyed.metrics import OpenTelemetry, Prometheus
 from keyed.results import Progress
 from keyed.runtimes import metrics_export
 from keyed.runtimes.job_metrics import METRICS, OF_OPERATORS, OF_QUERY, JobMetrics, MetricsSource, prometheus_text
+from tests.support.limits import free_port
 from tests.support.waiting import no_more, until
 
 ROOT = Path(__file__).parents[3]
@@ -78,13 +79,11 @@ def wait_for(query, batch):
 @pytest.fixture
 def port():
     """A port that is free."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    return free_port()
 
 
 def read(port, path="/metrics"):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=300) as answer:
         return answer.read().decode()
 
 
@@ -234,6 +233,7 @@ import os, resource, socket, time
 from keyed.metrics import Prometheus
 from keyed.runtimes import metrics_export
 from keyed.runtimes.job_metrics import JobMetrics
+from tests.support.limits import free_port
 
 export = metrics_export._Port(Prometheus({port}), JobMetrics("query", []))
 tried = []
@@ -279,7 +279,7 @@ def test_a_failing_scrape_is_answered_counted_and_logged_once(port, caplog, monk
         assert parsed(read(port))["keyed_metrics_failures_total", ""] == 3
         assert "ZeroDivisionError" not in repr(query)
         source.allowed.release()
-        assert query.await_termination(60)
+        assert query.await_termination(300)
     finally:
         query.stop()
     assert [each.message for each in caplog.records if "division" in each.message] == [
@@ -316,7 +316,7 @@ def test_a_file_is_replaced_while_the_query_runs_and_its_failures_do_not_end_it(
         (tmp_path / "away").rename(folder)
         until(lambda: parsed(file.read_text())["keyed_rows_in_total", "counts"] == 2)
         source.allowed.release()
-        assert query.await_termination(60)
+        assert query.await_termination(300)
     finally:
         query.stop()
     assert query.status.value == "closed"
@@ -346,7 +346,7 @@ def test_two_queries_do_not_write_one_file(tmp_path, caplog):
         until(is_reported)
         assert query.metrics()["counts"]["metrics_failures"] > 0
         source.allowed.release()
-        assert query.await_termination(60)
+        assert query.await_termination(300)
     finally:
         query.stop()
     counts(rows(1)).run(metrics=Prometheus(file=file))

@@ -31,10 +31,10 @@ def test_a_push_query_filters_computes_and_resumes_by_token(run):
     rows = [sale("Aliens", 5), sale("Aliens", 7), sale("Big", 3)]
     query = "SELECT UCASE(title) AS t, income / n AS mean FROM sold WHERE n >= ? EMIT CHANGES"
     with run(rows).run.tables as tables:
-        first = sql.subscribe(tables, query, [2]).take(10)
+        first = sql.subscribe(tables, query, [2]).take(300)
     assert [(each.row, each.old) for each in first] == [({"T": "ALIENS", "MEAN": 6}, None)]
     with run([*rows, sale("Big", 9), sale("Aliens", 9), sale("Rio", 1)]).run.tables as tables:
-        pushed = sql.subscribe(tables, query, [2], after=first[-1].token).take(10)
+        pushed = sql.subscribe(tables, query, [2], after=first[-1].token).take(300)
     assert {str(each.row): each.old for each in pushed} == {
         "{'T': 'ALIENS', 'MEAN': 7}": {"T": "ALIENS", "MEAN": 6},
         "{'T': 'BIG', 'MEAN': 6}": None,
@@ -45,9 +45,9 @@ def test_a_push_query_reports_rows_that_no_longer_fit(run):
     rows = [sale("Aliens", 5)]
     query = "SELECT title FROM sold WHERE income < 10 EMIT CHANGES"
     with run(rows).run.tables as tables:
-        [first] = sql.subscribe(tables, query).take(10)
+        [first] = sql.subscribe(tables, query).take(300)
     with run([*rows, sale("Aliens", 6)]).run.tables as tables:
-        [change] = sql.subscribe(tables, query, after=first.token).take(10)
+        [change] = sql.subscribe(tables, query, after=first.token).take(300)
     assert (change.row, change.old) == (None, {"TITLE": "Aliens"})
 
 

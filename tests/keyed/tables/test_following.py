@@ -30,7 +30,7 @@ from keyed.stores.growth import resident_bytes
 from keyed.stores.version_store import VersionReader
 from keyed.tables import StateTables, follower, open_tables, read_tables
 from keyed.testing import KeyedTestHarness
-from tests.support.waiting import no_more, until
+from tests.support.waiting import logged, no_more, until
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -101,8 +101,8 @@ def reads_of(tables: StateTables) -> dict[str, Callable[[], Any]]:
         "batch": lambda: tables.batch,
         "positions": lambda: tables.positions,
         "lag": tables.lag,
-        "wait_for": lambda: tables.wait_for(1),
-        "wait_for more": lambda: tables.wait_for(1_000),
+        "wait_for": lambda: tables.wait_for(1, 300),
+        "wait_for more": lambda: tables.wait_for(1_000, 300),
         "subscribe": table.subscribe,
         "take": lambda: subscription.take(0),
         "take for ever": later.take,
@@ -148,7 +148,7 @@ def test_each_later_read_raises_the_error_that_following_ended_with(log, tmp_pat
         assert tables.status is Status.FAILED
         assert tables.trouble == f"{type(error).__name__}: {error}"
         assert f"failed: {error}" in repr(tables)
-    assert [record.getMessage() for record in caplog.records] == ["tables of Count: ended"]
+    assert logged(caplog, "tables of Count:") == ["tables of Count: ended"]
     # Closed is not forgotten, and closing again does nothing.
     tables.close()
     with pytest.raises(type(error)):
@@ -632,7 +632,7 @@ def test_a_forked_process_is_refused_and_closes_nothing(log, tmp_path):
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         run(log, rows=12)
-        tables.wait_for(11)
+        tables.wait_for(11, 300)
         assert contents(tables) == {0: 4, 1: 4, 2: 4}
 
 
@@ -644,17 +644,17 @@ def test_tables_that_are_closed_within_a_long_look_end_it_and_the_next_ones_go_o
     def made(*arguments: Any) -> Any:
         batches.append(batch(*arguments))
         reached.set()
-        assert goes_on.wait(60)
+        assert goes_on.wait(300)
         return batches[-1]
 
     monkeypatch.setattr(follower, "_batch", made)
     tables = open_tables(log, tmp_path / "tables").start(wait=False)
-    assert reached.wait(60)
+    assert reached.wait(300)
     closing = threading.Thread(target=tables.close)
     closing.start()
     until(tables._following._stopping.is_set)
     goes_on.set()
-    closing.join(60)
+    closing.join(300)
     assert (tables.status, len(batches)) == (Status.CLOSED, 1)
     with open_tables(log, tmp_path / "tables") as again:
         assert again.batch == 0
@@ -723,7 +723,7 @@ def test_tables_that_are_followed_return_memory_which_only_fragments_hold(tmp_pa
         try:
             assert resident_bytes() - before > 200 << 20
             tables.start(every=0.01)
-            until(lambda: resident_bytes() - before < 100 << 20, seconds=30)
+            until(lambda: resident_bytes() - before < 100 << 20)
         finally:
             for block in blocks:
                 libc.free(block)

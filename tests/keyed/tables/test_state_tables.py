@@ -225,7 +225,7 @@ def test_an_answer_names_the_state_that_it_was_taken_from(job):
     assert result.position.hash == f"{total:032x}"
     harness.process(("a", "sell", 5))
     assert tables["total"].query("a") == result
-    assert tables.wait_for(2) == 2
+    assert tables.wait_for(2, 300) == 2
     assert tables["total"].get("a") == 6
     assert tables["total"].get("a", as_of=1) == 1
     assert [(version.batch, version.value) for version in tables["total"].history("a")] == [(2, 6), (0, 1)]

@@ -380,5 +380,5 @@ def test_two_threads_read_one_subscription(job, monkeypatch):
         wait([first, second], 60, FIRST_COMPLETED)
         harness.process(("b", "x", 1))
         tables.poll()
-        assert sorted(each.result(60).key for each in (first, second)) == ["a", "b"]
+        assert sorted(each.result(300).key for each in (first, second)) == ["a", "b"]
     assert subscription.take(0) == []

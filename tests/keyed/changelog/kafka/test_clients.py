@@ -174,14 +174,14 @@ def test_one_thread_at_a_time_writes_positions(stand_in, monkeypatch):
 
     def waits(self: positions.Positions, sequence: int, data: bytes) -> None:
         began.set()
-        assert goes_on.wait(60)
+        assert goes_on.wait(300)
         put(self, sequence, data)
 
     monkeypatch.setattr(positions.Positions, "put", waits)
     made = counted(monkeypatch)
     threads = [threading.Thread(target=log.put_position, args=(sequence, b"here")) for sequence in (1, 2)]
     threads[0].start()
-    assert began.wait(60)
+    assert began.wait(300)
     assert module._positions[log].lock.locked()
     # What is in use is not closed, however long it was not used.
     module._close_unused(-1.0)

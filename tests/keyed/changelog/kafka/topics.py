@@ -13,7 +13,7 @@ from tests.support.waiting import until
 
 #: Settings of a topic that is compacted within a second or two of each write.
 COMPACTING = {"segment.ms": 100, "min.cleanable.dirty.ratio": "0.01", "max.compaction.lag.ms": 1000}
-_SECONDS = 30
+_SECONDS = 120
 _admin: Any = confluent_kafka.admin
 _made: list[str] = []
 

@@ -20,6 +20,7 @@ import pytest
 from keyed.changelog.objects import ObjectStoreChangelog
 from keyed.changelog.objects.bucket import Bucket
 from keyed.testing.changelog_conformance import ChangelogConformance, SampleGroup, state_of
+from tests.support.limits import free_port
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.xdist_group("azurite")]
@@ -61,9 +62,7 @@ def answers(port):
 @pytest.fixture(scope="module")
 def options(tmp_path_factory):
     program, data = installed(), tmp_path_factory.mktemp("azurite")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     key = base64.b64encode(secrets.token_bytes(64)).decode()
     command = [program, "--silent", "--skipApiVersionCheck", "--disableTelemetry", "--location", data]
     command += ["--blobHost", "127.0.0.1", "--blobPort", str(port)]
@@ -71,7 +70,7 @@ def options(tmp_path_factory):
         environment = os.environ | {"AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}"}
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
         try:
-            until(lambda: answers(port), seconds=60)
+            until(lambda: answers(port))
             endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
             make_container(endpoint, key)
             yield {"account_name": ACCOUNT, "account_key": key, "endpoint": endpoint, "allow_http": True}

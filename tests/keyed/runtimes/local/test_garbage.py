@@ -157,13 +157,13 @@ def test_queries_that_overlap_leave_the_collector_as_it_was():
     def source():
         reached.set()
         yield {"k": "a", "size": 0}
-        goes_on.wait(60)
+        goes_on.wait(300)
 
     first = keyed.stream(source()).key_by("k").process(Replacing()).start(lambda batch, number: None)
-    assert reached.wait(60)
+    assert reached.wait(300)
     with garbage.Collector():
         goes_on.set()
-        assert first.await_termination(60)
+        assert first.await_termination(300)
         assert gc.get_threshold()[0] == garbage._YOUNG
     assert gc.get_threshold() == before
 

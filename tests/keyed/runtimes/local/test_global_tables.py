@@ -13,6 +13,7 @@ from keyed.changelog import DirectoryChangelog
 from keyed.errors import DefinitionError, RowError, SourceError, StateDefinitionError
 from keyed.global_tables import TableReader
 from tests.keyed.runtimes.spark.functions import COUNTRIES, RATES, Convert, Limits
+from tests.support.waiting import logged
 
 PAYMENTS = [{"user": user, "currency": currency} for user in "abc" for currency in ("EUR", "USD")]
 
@@ -111,7 +112,7 @@ def test_a_table_that_cannot_be_read_for_long_is_logged_twice(caplog):
         now[0], fails[0] = float(seconds), 0 < seconds < 86_000
         reader.changed()
     gone = "global table 'rates' cannot be read: the server is gone"
-    assert [record.getMessage() for record in caplog.records] == [
+    assert logged(caplog, "global table 'rates'") == [
         f"{gone}; the last version is kept; further failures are counted",
         "global table 'rates' is read again after 8599 failures",
     ]

@@ -163,7 +163,7 @@ def test_a_query_goes_on_from_its_checkpoint_in_whatever_order_its_outputs_are_n
         got = collected(before)[name] + collected(after)[name]
         assert Counter(got) == Counter(found), name
     with keyed.tables.open_tables(log("odd"), tmp_path / "tables") as tables:
-        tables.wait_for(4)
+        tables.wait_for(4, 300)
         assert {key: tables["total"].get(key) for key in ("k0", "k1", "k2")} == {"k0": 27, "k1": 40, "k2": 33}
 
 

@@ -195,7 +195,7 @@ def test_a_changelog_has_it_and_a_restored_query_at_another_parallelism_too(tmp_
     run = {"processing_time": lambda: 1000, "drain": False}
     chain("c", STATE, changelog=log, parallelism=2).run(checkpoint=tmp_path / "ck", **run)
     with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
-        tables.wait_for(0)
+        tables.wait_for(0, 300)
         assert tables["count"].get("b") == 4
     restored = chain("cab", restore_from=log, parallelism=3, function=Everything()).run(**run)
     assert WITH_A in restored.values
@@ -208,7 +208,7 @@ def test_the_dataset_of_a_state_table_is_a_source_of_it(tmp_path):
     run = {"processing_time": lambda: 1000, "drain": False}
     chain("c", STATE, changelog=log, parallelism=2).run(checkpoint=tmp_path / "ck", **run)
     with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
-        tables.wait_for(0)
+        tables.wait_for(0, 300)
         names = ("count", "profile", "items", "prices", "total", "mean", "address", "seen", "hot")
         datasets = {name: tables[name].dataset() for name in names}
         result = chain("ab", datasets).run(**run)
@@ -365,7 +365,7 @@ def test_state_under_namespaces_is_loaded_from_state_tables_too(tmp_path):
     expected = [(None, 5, ["d"]), (1, 6, ["b", "c"]), ("x", 7, []), ((1, 2), 8, [])]
     assert first.run().values == expected
     with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
-        tables.wait_for(0)
+        tables.wait_for(0, 300)
         known = {name: tables[name].dataset().to_table() for name in ("total", "items")}
     assert stream.process(InNamespaces(), initial_state=known).run().values == expected
 

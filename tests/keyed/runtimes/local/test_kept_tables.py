@@ -57,7 +57,7 @@ def test_tables_are_asked_while_the_query_runs(tmp_path):
         yield from SALES[1:]
 
     query = sold(sales()).start(tables=tmp_path / "tables")
-    assert query.await_termination(60)
+    assert query.await_termination(300)
     with query.tables as tables:
         assert asked == [2]
         counters = query.metrics()["Sold"]

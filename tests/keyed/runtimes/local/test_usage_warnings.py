@@ -25,7 +25,7 @@ def warnings(caplog: Any, output: Any, *others: Any, **options: Any) -> list[str
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="keyed"):
         keyed.run(output.to(keyed.collect_sink()), *others, **options)
-    return [record.getMessage() for record in caplog.records]
+    return [record.getMessage() for record in caplog.records if record.name == "keyed.runtimes.usage_warnings"]
 
 
 def test_side_outputs_with_a_wrong_name_are_told(caplog: Any) -> None:

@@ -50,6 +50,6 @@ def test_a_query_that_ends_leaves_no_thread_descriptor_or_function(spark, tmp_pa
         for how in ("run", "stop", "fail"):
             end(tmp_path / f"{number}-{how}", how)
             until(lambda: threading.active_count() <= threads)
-    until(collected, seconds=60, report=lambda: f"{len(pool)} > {kept}")
+    until(collected, report=lambda: f"{len(pool)} > {kept}")
     until(lambda: threading.active_count() <= threads)
     until(lambda: psutil.Process().num_fds() <= descriptors)

@@ -40,6 +40,7 @@ from tests.keyed.runtimes.spark.functions import (
 from tests.support.features import FEATURES, SINKS, local, table_of
 from tests.support.features import ROWS as ROWS_OF_FEATURES
 from tests.support.features import SCHEMA as SCHEMA_OF_FEATURES
+from tests.support.limits import free_port
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.long, pytest.mark.spark]
@@ -54,9 +55,7 @@ def remote(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("connect")
     home = Path(pyspark.__file__).parent
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     before = set(os.environ)
     # Where grpc stands beside pyspark the server finds it; elsewhere it is told.
     environment = {

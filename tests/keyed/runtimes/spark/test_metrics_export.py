@@ -11,6 +11,7 @@ import keyed
 from keyed.errors import DefinitionError
 from keyed.metrics import Prometheus
 from tests.keyed.runtimes.spark.functions import SCHEMA, Count, files_source, write_file
+from tests.support.limits import free_port
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -32,16 +33,13 @@ def counts(source, changelog=None):
 
 
 def test_a_running_query_is_scraped_and_a_bounded_run_leaves_a_file(spark, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.listen()
-        with pytest.raises(DefinitionError, match="cannot be opened"):
-            counts(files_source(spark, tmp_path / "in")).run(checkpoint=tmp_path / "c", metrics=Prometheus(port))
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(DefinitionError, match="cannot be opened"):
+        counts(files_source(spark, tmp_path / "in")).run(checkpoint=tmp_path / "c", metrics=Prometheus(port))
     assert not (tmp_path / "c").exists()
 
     def scraped():
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=300) as answer:
             return parsed(answer.read().decode())
 
     seen: list[keyed.Progress] = []

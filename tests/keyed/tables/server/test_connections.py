@@ -31,7 +31,7 @@ from keyed.tables.server import Access, Limits, event_stream, serving
 from keyed.tables.server import connections as connections_module
 from keyed.tables.server.event_stream import BatchEvents, EventStream, Watch
 from keyed.testing import KeyedTestHarness
-from tests.support.waiting import until
+from tests.support.waiting import no_more, until
 
 
 class Texts(keyed.KeyedProcessFunction):
@@ -108,7 +108,7 @@ def test_a_connection_that_is_left_open_is_closed(job, text):
 
 def test_a_body_that_does_not_arrive_is_a_408(job):
     with (
-        serving(job[1], port=0, limits=Limits(request_seconds=0.2)) as address,
+        serving(job[1], port=0, limits=Limits(request_seconds=2)) as address,
         connected(address, request("/sql", "POST", "Content-Length: 1000\r\n") + '{"query"') as client,
     ):
         answer = HTTPResponse(client)
@@ -121,7 +121,7 @@ def test_aborted_bodies_leave_no_traceback(job, caplog):
         for _ in range(20):
             with connected(address, request("/sql", "POST", "Content-Length: 1000\r\n") + '{"query"'):
                 pass
-        until(lambda: 'route="/sql",status="400"} 20' in httpx.get(f"{address}/metrics").text)
+        until(lambda: 'route="/sql",status="400"} 20' in httpx.get(f"{address}/metrics", timeout=300).text)
     assert "Traceback" not in caplog.text
     assert len(caplog.records) <= 1
 
@@ -178,7 +178,7 @@ def test_readers_that_leave_as_a_batch_comes_leave_no_writers(job, monkeypatch):
                 event.set()
         await asyncio.wait(streams)
         writers = [each for each in asyncio.all_tasks() if "EventStream" in repr(each.get_coro())]
-        _, left_over = await asyncio.wait(writers, timeout=5) if writers else ((), ())
+        _, left_over = await asyncio.wait(writers, timeout=300) if writers else ((), ())
         await watch.end()
         return watch.streams, [repr(each) for each in left_over]
 
@@ -305,14 +305,13 @@ def test_a_thousand_rounds_of_connecting_and_dropping_leave_nothing(job):
 
         rounds(200)
         until(is_quiet)
-        before = threading.active_count(), process.num_fds(), process.memory_info().rss
+        # Threads of the pools come as they are needed, up to 40 and 6.
+        before = threading.active_count() + 46, process.num_fds() + 5
+        memory = process.memory_info().rss
         rounds(1_000)
         until(is_quiet)
-        after = threading.active_count(), process.num_fds(), process.memory_info().rss
-        # Threads of the pools come as they are needed, up to 40 and 6.
-        assert after[0] <= before[0] + 46
-        assert after[1] <= before[1] + 5
-        assert after[2] - before[2] < 64 << 20
+        until(lambda: no_more((threading.active_count(), process.num_fds()), before))
+        assert process.memory_info().rss - memory < 64 << 20
 
 
 WORDS = st.sampled_from(

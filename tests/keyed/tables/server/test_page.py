@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import AbstractContextManager
+from typing import Any
 
 import attrs
 import pytest
@@ -13,6 +15,7 @@ from keyed import windows as w
 from keyed.tables import open_tables
 from keyed.tables.server import Access, serving
 from keyed.testing import KeyedTestHarness
+from tests.support.limits import patient
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -28,6 +31,11 @@ class Sold(keyed.KeyedProcessFunction):
         self.by_day.put("monday", self.sold.value())
 
 
+def served(tables: keyed.tables.StateTables, **options: Any) -> AbstractContextManager[str]:
+    """The address of a page over tables."""
+    return serving(tables, port=0, page=True, limits=patient(), **options)
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """A job, and its tables."""
@@ -41,13 +49,13 @@ def job(tmp_path_factory):
             harness.process(("Die Hard", number))
         harness.process(("<b>bold</b>", 1))
         tables.start(every=0.05)
-        tables.wait_for(3)
+        tables.wait_for(3, 300)
         yield harness, tables
 
 
 def test_a_table_is_searched_and_followed(job, page):
     harness, tables = job
-    with serving(tables, port=0, page=True, status=lambda: {"Cinemas": 3}) as address:
+    with served(tables, status=lambda: {"Cinemas": 3}) as address:
         page.goto(address)
         page.get_by_role("link", name="Die Hard").wait_for()
         assert page.get_by_role("link", name="<b>bold</b>").count() == 1
@@ -75,7 +83,7 @@ def test_a_table_is_searched_and_followed(job, page):
 def test_a_token_is_asked_for_once_and_kept_from_scripts_and_addresses(job, page):
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    with serving(job[1], port=0, page=True, access=Access(tokens={TOKEN: ["*"]})) as address:
+    with served(job[1], access=Access(tokens={TOKEN: ["*"]})) as address:
         page.goto(address)
         page.get_by_label("Token").fill("no such token at all")
         page.get_by_role("button", name="Open").click()
@@ -148,18 +156,21 @@ def facts_of(page):
 
 
 def test_a_live_job_is_behind_the_clock_a_replay_is_not_and_an_ended_one_is_finished(tmp_path, replayed, page):
-    with serving(replayed, port=0, page=True) as address:
+    with served(replayed) as address:
         page.goto(address)
         until(lambda: facts_of(page).get("Watermark (UTC)") == "2013-07-01 11:59:59")
         assert "Behind the clock" not in facts_of(page)
         # That of the page: whether the job still runs is not known here, and it does not.
         assert page.locator(".connection").inner_text() == "connected"
     now = round(time.time() * 1000)
-    with visits(tmp_path / "live", now) as tables, serving(tables, port=0, page=True) as address:
+    with visits(tmp_path / "live", now) as tables, served(tables) as address:
         page.goto(address)
         until(lambda: "Behind the clock" in facts_of(page))
         assert re.fullmatch(r"[\d.]+ (s|min|h)", facts_of(page)["Behind the clock"])
-    with visits(tmp_path / "ended", NOON, drain=True) as tables, serving(tables, port=0, page=True) as address:
+    with (
+        visits(tmp_path / "ended", NOON, drain=True) as tables,
+        served(tables) as address,
+    ):
         page.goto(address)
         until(lambda: page.locator(".connection").inner_text() == "finished")
         assert {"Behind the clock", "Watermark (UTC)", "Committed"}.isdisjoint(facts_of(page))
@@ -167,7 +178,7 @@ def test_a_live_job_is_behind_the_clock_a_replay_is_not_and_an_ended_one_is_fini
 
 
 def test_times_are_times_by_their_types_and_names_alone(replayed, page):
-    with serving(replayed, port=0, page=True) as address:
+    with served(replayed) as address:
 
         def cells(table):
             page.goto(f"{address}/?view=tables&table={table}&key=zebra")
@@ -214,7 +225,10 @@ def test_the_start_of_a_window_is_a_time(tmp_path, page):
         {"n": w.Count(), "mean": w.Mean("time")}, name="counts", changelog=changelog
     )
     counts.run(lambda rows, batch: None, checkpoint=tmp_path / "checkpoint", drain=False)
-    with open_tables(changelog, tmp_path / "tables") as tables, serving(tables, port=0, page=True) as address:
+    with (
+        open_tables(changelog, tmp_path / "tables") as tables,
+        served(tables) as address,
+    ):
         tables.poll()
         page.goto(address)
         page.get_by_role("link", name="a", exact=True).first.wait_for()
@@ -228,7 +242,7 @@ def test_the_start_of_a_window_is_a_time(tmp_path, page):
 
 
 def test_the_search_ignores_case_and_completes_names(replayed, page):
-    with serving(replayed, port=0, page=True) as address:
+    with served(replayed) as address:
         page.goto(f"{address}/?view=tables&table=number")
         search = page.get_by_label("Key, or what it begins with")
         for text, names in (
@@ -258,7 +272,10 @@ def test_pages_of_several_spellings_follow_one_another(tmp_path, page):
     names = [f"{letter}{number:03}" for letter in "Aa" for number in range(130)]
     stream = keyed.stream([{"name": name} for name in names]).key_by("name")
     stream.process(Counted(), name="counted", changelog=changelog).run(checkpoint=tmp_path / "checkpoint", drain=False)
-    with open_tables(changelog, tmp_path / "tables") as tables, serving(tables, port=0, page=True) as address:
+    with (
+        open_tables(changelog, tmp_path / "tables") as tables,
+        served(tables) as address,
+    ):
         tables.poll()
         page.goto(f"{address}/?view=tables&table=n&key=a")
         for shown in (100, 200, 260):
@@ -278,7 +295,7 @@ class Counted(keyed.KeyedProcessFunction):
 
 
 def test_the_sql_view_lists_tables_and_columns(replayed, page):
-    with serving(replayed, port=0, page=True) as address:
+    with served(replayed) as address:
         page.goto(f"{address}/?view=sql")
         listed = page.get_by_role("navigation", name="Tables and columns")
         columns = listed.get_by_role("list", name="Columns of visit")
@@ -307,7 +324,7 @@ def test_the_sql_view_lists_tables_and_columns(replayed, page):
 
 def test_the_facts_of_the_header_wrap_together(replayed, page):
     facts = {"title": "Visits by name", **{f"Fact {number}": 10**number for number in range(9)}}
-    with serving(replayed, port=0, page=True, status=lambda: facts) as address:
+    with served(replayed, status=lambda: facts) as address:
         page.goto(address)
         page.get_by_role("heading", name="Visits by name").wait_for()
         assert page.title() == "Tables · Visits by name"
@@ -332,7 +349,7 @@ def test_a_failure_of_the_tables_is_shown_with_its_reason(replayed, page):
             raise keyed.errors.ChangelogError("the changelog is gone")
         return {}
 
-    with serving(replayed, port=0, page=True, status=status) as address:
+    with served(replayed, status=status) as address:
         page.goto(address)
         page.locator(".connection[data-state=live]").wait_for()
         broken.append(True)

@@ -24,7 +24,9 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.errors import DefinitionError
 from keyed.tables import StateTables, open_tables
 from keyed.tables.server import Access, Peers, make_app
+from keyed.tables.server import peers as peers_module
 from keyed.tables.server.peers import PeerShares, PeerUnavailable
+from tests.support.limits import patient
 from tests.support.waiting import until
 
 GROUPS = 8
@@ -64,14 +66,21 @@ def served(all_tables: Sequence[StateTables], **options: Any) -> Iterator[list[h
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in all_tables]
         addresses = [f"http://127.0.0.1:{listening.getsockname()[1]}" for listening in sockets]
-        peers = Peers([*addresses, *options.pop("more", ())], token=options.pop("token", None))
+        peers = Peers([*addresses, *options.pop("more", ())], token=options.pop("token", None), timeout=300)
         for tables, listening in zip(all_tables, sockets, strict=True):
-            server = uvicorn.Server(uvicorn.Config(make_app(tables, peers=peers, **options), log_level="warning"))
+            app = make_app(tables, peers=peers, limits=patient(), **options)
+            server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
             thread.start()
             stack.callback(thread.join, 300)
             stack.callback(setattr, server, "should_exit", True)
         yield [stack.enter_context(httpx.Client(base_url=address, timeout=300)) for address in addresses]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """On a loaded machine a peer in this process may need more than a second for its status."""
+    monkeypatch.setattr(peers_module, "_STATUS_SECONDS", 300.0)
 
 
 @pytest.fixture(scope="module")
@@ -352,21 +361,26 @@ def test_three_processes_answer_for_each_other_until_one_is_killed(tmp_path):
         headers = {"authorization": f"Bearer {ALL}"}
         clients = [stack.enter_context(httpx.Client(base_url=each, headers=headers, timeout=300)) for each in addresses]
 
+        def has_value(client: httpx.Client, key: int) -> bool:
+            """A peer may be busy for longer than a second; then it is asked again."""
+            return client.get(f"/tables/count/keys/{key}").json().get("value") == 3
+
         def values(client: httpx.Client) -> list[Any]:
             return [entry["value"] for entry in client.get("/tables/count").json().get("entries", ())]
 
         for client in clients:
             until(partial(lambda one: values(one) == [3] * 20, client))
-            assert {client.get(f"/tables/count/keys/{key}").json()["value"] for key in range(20)} == {3}
+            for key in range(20):
+                until(partial(has_value, client, key))
         processes[1].send_signal(signal.SIGKILL)
         processes[1].wait()
         for client in (clients[0], clients[2]):
             for key in range(20):
-                answer = client.get(f"/tables/count/keys/{key}")
                 group = group_of(key_hash(key), GROUPS)
                 if group not in SHARES[1]:
-                    assert answer.json()["value"] == 3
+                    until(partial(has_value, client, key))
                     continue
+                answer = client.get(f"/tables/count/keys/{key}")
                 assert (answer.status_code, answer.json()["error"]["type"]) == (503, "GroupUnavailable")
                 assert f"for key groups {group}: {addresses[1]} had {group}, but it does not answer" in answer.text
             refused = client.get("/tables/count").json()["error"]
