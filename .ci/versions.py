@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".environments"
 LOWEST = "lowest"
 EXTRAS = ("completion", "connect", "examples", "kafka", "s3", "server", "spark", "sql")
+#: For tables that both runtimes write, in the environments of a version of Spark; the catalog is a file.
+LAKEHOUSE, CATALOG = ("delta", "iceberg"), "pyiceberg[sql-sqlite]"
 #: What the tests need beside the project, in the versions of `constraints.txt`: no types, no ruff.
 TOOLS = ("cloudpickle", "httpx", "hypothesis", "playwright", "polars", "psutil", "pytest", "pytest-xdist", "pyyaml")
 #: What the lowest pyspark asks for under `pyspark[connect]`, and the lowest pandas: theirs are not our declarations.
@@ -63,7 +65,7 @@ def prepared(environment: str) -> Path:
     folder = ENVIRONMENTS / environment
     python, stamp = folder / "bin" / "python", folder / "made-from"
     wanted = constraints(environment)
-    digest = hashlib.sha256("\n".join([str(ROOT), *wanted]).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join([str(ROOT), *LAKEHOUSE, *wanted]).encode()).hexdigest()
     if stamp.exists() and stamp.read_text() == digest:
         return python
     print(f"Installing into {folder.relative_to(ROOT)}", flush=True)
@@ -72,7 +74,8 @@ def prepared(environment: str) -> Path:
     pins = folder / "constraints.txt"
     pins.write_text("\n".join(wanted) + "\n")
     pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--use-pep517"]
-    subprocess.run([*pip, "--constraint", pins, "--editable", f".[{','.join(EXTRAS)}]", *TOOLS], cwd=ROOT, check=True)
+    extras, tools = (EXTRAS, TOOLS) if environment == LOWEST else ((*EXTRAS, *LAKEHOUSE), (*TOOLS, CATALOG))
+    subprocess.run([*pip, "--constraint", pins, "--editable", f".[{','.join(extras)}]", *tools], cwd=ROOT, check=True)
     stamp.write_text(digest)
     return python
 

@@ -129,7 +129,7 @@ class TableSink(Shown):
                 "nor deleted="
             )
         if self.deleted is not None:
-            text(self.deleted, f"{type(self).__name__}: deleted", "the name of a column")
+            text(self.deleted, f"{self!r}: deleted", "the name of a column")
         if self.deleted in self.key:
             raise DefinitionError(f"{self!r}: deleted= takes the name of a column that is not one of the key")
 
@@ -137,6 +137,13 @@ class TableSink(Shown):
     def place(self) -> str:
         """The table, as users name it."""
         raise NotImplementedError(f"{type(self).__name__} does not define place")
+
+    def _shown(self, function: str, table: str, **others: Any) -> str:
+        """Return the call that made the sink."""
+        given = {"mode": self.mode, "key": self.key, "deleted": self.deleted}
+        usual = {"mode": "append", "key": (), "deleted": None}
+        options = {name: shown(value) for name, value in given.items() if value != usual[name]}
+        return f"{function}({', '.join([shown(table), *(f'{n}={v}' for n, v in {**others, **options}.items())])})"
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -149,7 +156,11 @@ class DeltaSink(TableSink):
     """
 
     path: str = attrs.field(converter=_delta_path)
-    storage_options: Mapping[str, str] = attrs.field(factory=dict, converter=_storage_options, repr=_option_names)
+    storage_options: Mapping[str, str] = attrs.field(factory=dict, converter=_storage_options)
+
+    def __repr__(self) -> str:
+        options = {"storage_options": _option_names(self.storage_options)} if self.storage_options else {}
+        return self._shown("delta_sink", self.path, **options)
 
     @property
     def place(self) -> str:
@@ -169,7 +180,11 @@ class IcebergSink(TableSink):
 
     table: str
     catalog: str
-    options: Mapping[str, str] = attrs.field(factory=dict, converter=_catalog_options, repr=_option_names)
+    options: Mapping[str, str] = attrs.field(factory=dict, converter=_catalog_options)
+
+    def __repr__(self) -> str:
+        options = {"options": _option_names(self.options)} if self.options else {}
+        return self._shown("iceberg_sink", self.table, catalog=shown(self.catalog), **options)
 
     def __attrs_post_init__(self) -> None:
         for name in ("table", "catalog"):
@@ -215,7 +230,8 @@ def delta_sink(
     """Write the rows of an output to a Delta table, each exactly once.
 
     Each batch is one transaction of the table, which records the query's id and the batch's. A batch that comes again
-    is not written twice. It is for the local runtime, and needs the extra ``keyed[delta]``.
+    is not written twice. The local runtime needs the extra ``keyed[delta]``. Spark needs Delta Lake in the session,
+    whose settings reach the store.
 
     Args:
         path: The table's folder or URI. If there is no table, one with the output's columns is created.
@@ -223,7 +239,8 @@ def delta_sink(
         key: The columns of the key, for ``"upsert"``.
         deleted: A boolean column that is true in a row that deletes its key, for ``"upsert"``. The table does not have
             this column.
-        storage_options: Options of the store beyond those in the environment; their values are never shown.
+        storage_options: Options of the store beyond those in the environment, in the local runtime; their values are
+            never shown.
 
     Raises:
         DefinitionError: Parameters are missing or exclude each other.
@@ -243,16 +260,17 @@ def iceberg_sink(
     """Write the rows of an output to an Iceberg table, each exactly once.
 
     The snapshot of each batch has the query's id and the batch's as properties. A batch that comes again is not written
-    twice. It is for the local runtime, and needs the extra ``keyed[iceberg]``.
+    twice. The local runtime needs the extra ``keyed[iceberg]``. Spark needs a catalog of Iceberg in the session.
 
     Args:
         table: The table's name with its namespace, such as ``"sales.counts"``. If there is no table, one with the
             output's columns is created.
-        catalog: Name of the catalog.
+        catalog: Name of the catalog: of pyiceberg, and on Spark of the session.
         mode: See `delta_sink`.
         key: See `delta_sink`.
         deleted: See `delta_sink`.
-        options: Properties of the catalog beyond those of pyiceberg's configuration; their values are never shown.
+        options: Properties of the catalog beyond those of pyiceberg's configuration, in the local runtime; their values
+            are never shown.
 
     Raises:
         DefinitionError: Parameters are missing or exclude each other.

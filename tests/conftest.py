@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.classes import jvm_options
-from tests.support.jars import CONNECTOR, NoJars, fetch
+from tests.support.jars import CONNECTOR, LAKEHOUSE, NoJars, fetch
 from tests.support.kafka import ADDRESS, Broker, NoBroker
+from tests.support.lake import lake_settings
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
 
@@ -83,14 +84,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         fixtures = getattr(item, "fixturenames", ())
         is_smoke = item.get_closest_marker("smoke") is not None
-        if "spark" in fixtures:
+        if {"spark", "spark_lake"} & set(fixtures):
             item.add_marker("spark")
             if not is_smoke:
                 item.add_marker("slow")
         if {"kafka", "broker", "spark_kafka"} & set(fixtures):
             item.add_marker("kafka")
             item.add_marker(pytest.mark.xdist_group("kafka"))
-        elif "spark" in fixtures:
+        elif {"spark", "spark_lake"} & set(fixtures):
             item.add_marker(pytest.mark.xdist_group("smoke" if is_smoke else item.path.stem))
 
 
@@ -113,9 +114,16 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
     # Its jars are fixed when it starts.
-    if any("spark_kafka" in getattr(item, "fixturenames", ()) for item in request.session.items):
+    wanted = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    if "spark_lake" in wanted and LAKEHOUSE:
         try:
-            config["spark.jars"] = ",".join(map(str, fetch(CONNECTOR)))
+            config |= lake_settings(folder)
+        except NoJars:
+            _log.warning("there are no Delta and Iceberg for Spark", exc_info=True)
+    if "spark_kafka" in wanted:
+        try:
+            jars = [config["spark.jars"]] if "spark.jars" in config else []
+            config["spark.jars"] = ",".join([*jars, *map(str, fetch(CONNECTOR))])
         except NoJars:
             _log.warning("there is no Kafka connector for Spark", exc_info=True)
     session = spark_session(app_name="keyed-tests", parallelism=2, config=config)
@@ -126,9 +134,20 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="session")
 def spark_kafka(spark: SparkSession) -> SparkSession:
     """The Spark session, with Spark's own Kafka connector."""
-    if not spark.conf.get("spark.jars", ""):
+    if "spark-sql-kafka" not in (spark.conf.get("spark.jars", "") or ""):
         _without("Spark's Kafka connector is not to be had")
     return spark
+
+
+@pytest.fixture(scope="session")
+def spark_lake(request: pytest.FixtureRequest) -> SparkSession:
+    """The Spark session, with Delta and Iceberg, where they have libraries for this Spark."""
+    if not LAKEHOUSE:
+        pytest.skip("Delta and Iceberg have no libraries for this Spark: make lakehouse")
+    session: SparkSession = request.getfixturevalue("spark")
+    if "delta-spark" not in (session.conf.get("spark.jars", "") or ""):
+        _without("the libraries of Delta and Iceberg are not to be had")
+    return session
 
 
 @pytest.fixture(scope="session")

@@ -11,13 +11,16 @@ written. So they are the same rows. On Spark a batch that runs again has the inp
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from keyed.codec.arrow_streams import read_stream, write_stream
-from keyed.errors import SinkError
+from keyed.errors import DefinitionError, SinkError
+from keyed.graph import BoundOutput
 from keyed.recovery.outbox import Record
-from keyed.sinks import TableSink
+from keyed.sinks import DeltaSink, TableSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +32,8 @@ Overtaken = type[Exception] | tuple[type[Exception], ...]
 ATTEMPTS = 10
 #: Start of the names of recorded ids.
 PREFIX = "keyed-"
+#: Iceberg has no smaller integers than those of 32 bits.
+_SMALL = re.compile(r"\bint(?:8|16)\b")
 
 
 class TableWriter(Protocol):
@@ -81,6 +86,55 @@ def packed(rows: pa.Table | None) -> list[Record]:
 def unpacked(records: Sequence[Record]) -> pa.Table | None:
     """Return the rows of `packed`; ``None`` if there are none."""
     return read_stream(records[0][1], "the rows of the last batch for a table") if records else None
+
+
+def declared_columns(bound: BoundOutput) -> pa.Schema:
+    """Return the Arrow schema of an output to a table.
+
+    Raises:
+        DefinitionError: The columns are not declared.
+        SinkError: The sink names a column that the output does not have, or has with another type.
+    """
+    from keyed.arrow.write import arrow_schema
+
+    schema, sink = bound.output.schema, bound.sink
+    assert isinstance(sink, TableSink)
+    if schema is None:
+        raise DefinitionError(
+            f"{sink!r}: the table needs the types of the output's columns before the first row; give process(..., "
+            "output=...) or OutputTag(name, type)"
+        )
+    stored(sink, schema.names)
+    check_types(sink, dict(schema.columns))
+    return arrow_schema(schema)
+
+
+def delta_kinds(schema: pa.Schema) -> dict[str, str]:
+    """Return columns with the names of their types in Delta tables."""
+    import pyarrow as pa
+
+    from keyed.arrow.kinds import kinds
+
+    local = {field.name for field in schema if pa.types.is_timestamp(field.type) and field.type.tz is None}
+    return {name: "timestamp_ntz" if name in local else kind for name, kind in kinds(schema).items()}
+
+
+def iceberg_kinds(schema: pa.Schema) -> dict[str, str]:
+    """Return columns with the names of their types in Iceberg tables."""
+    return {name: _SMALL.sub("int32", kind) for name, kind in delta_kinds(schema).items()}
+
+
+def check_no_other(sink: DeltaSink, folder: Path) -> None:
+    """Check that a folder without a Delta table has no other files.
+
+    Raises:
+        SinkError: It has.
+    """
+    if folder.exists():
+        content = sorted(folder.iterdir()) if folder.is_dir() else [folder]
+        other = next((each.name for each in content if each.name != "_delta_log"), None)
+        if other is not None:
+            raise SinkError(f"{sink!r}: the folder holds {other}, and is no Delta table; give another")
 
 
 def stored(sink: TableSink, names: Sequence[str]) -> list[str]:

@@ -424,6 +424,8 @@ SINKS = [
         read_topic,
     ),
 ]
+#: Sinks whose libraries the newest Spark does not have: `make lakehouse` runs their tests on older ones.
+LAKES = ("Delta table `delta_sink`", "Iceberg table `iceberg_sink`")
 #: Kinds of changelogs: the name on the page, and a function that creates one from a folder and the address of a server.
 CHANGELOGS: dict[str, tuple[str, Callable[[Path, str], Any]]] = {
     "`DirectoryChangelog`": (
@@ -464,6 +466,7 @@ def sink_lines() -> list[str]:
     return [
         *("## Sinks", "", "| | local | Spark | Connect |", "|---|:-:|:-:|:-:|"),
         *(f"| [{sink.name}]({sink.link}) | yes | yes | yes |" for sink in SINKS),
+        *(f"| [{name}]({HOW_TO}delta-and-iceberg.md) | yes | yes, on Spark 4.0 and 4.1 | no |" for name in LAKES),
         "",
         "On Spark an output is a DataFrame too, `output.df`, for",
         "[any sink of Spark's](../how-to/streaming-query.md); that of Kafka writes at least once.",

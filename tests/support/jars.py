@@ -60,6 +60,30 @@ S3A = """\
   </dependencies>
 </ivy-module>
 """
+#: The version of Spark that this is, as names of libraries have it.
+_SPARK = pyspark.__version__[:3]
+#: Versions of Iceberg's library by Spark; other versions of Spark have none.
+_ICEBERG = {"4.0": "1.11.0", "4.1": "1.12.0"}
+#: Delta and Iceberg on Spark, and the driver of Iceberg's catalog in a file; empty if there are none for this Spark.
+LAKEHOUSE = (
+    ""
+    if _SPARK not in _ICEBERG
+    else f"""\
+<ivy-module version="2.0">
+  <info organisation="keyed" module="lakehouse"/>
+  <dependencies>
+    <dependency org="io.delta" name="delta-spark_{_SPARK}_2.13" rev="4.4.0" conf="default->master"/>
+    <dependency org="io.delta" name="delta-storage" rev="4.4.0" conf="default->master"/>
+    <dependency org="io.delta" name="delta-kernel-api" rev="4.4.0" conf="default->master"/>
+    <dependency org="io.delta" name="delta-kernel-defaults" rev="4.4.0" conf="default->master"/>
+    <dependency org="io.delta" name="delta-kernel-unitycatalog" rev="4.4.0" conf="default->master"/>
+    <dependency org="org.apache.iceberg" name="iceberg-spark-runtime-{_SPARK}_2.13" rev="{_ICEBERG[_SPARK]}"
+                conf="default->master"/>
+    <dependency org="org.xerial" name="sqlite-jdbc" rev="3.54.1.0" conf="default->master"/>
+  </dependencies>
+</ivy-module>
+"""
+)
 
 _FETCH_SECONDS = 600
 

@@ -6,12 +6,10 @@ A commit has Delta's transaction identifier (``txn``) of the query, whose versio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from keyed.arrow.kinds import kinds
 from keyed.errors import KeyedError, SinkError
 from keyed.extras import extra
 from keyed.recovery.outbox import Record
@@ -19,6 +17,8 @@ from keyed.runtimes.table_sinks import (
     PREFIX,
     added,
     attempts,
+    check_no_other,
+    delta_kinds,
     last_rows,
     packed,
     stored,
@@ -72,7 +72,9 @@ class DeltaWriter:
             self._table.update_incremental()
             fields = self._table.schema().fields
             required = [field.name for field in fields if not field.nullable]
-            new = added(self._sink, _types(self._table.schema()), _types(wanted), required)
+            new = added(
+                self._sink, delta_kinds(pa.schema(self._table.schema())), delta_kinds(pa.schema(wanted)), required
+            )
             if new:
                 self._table.alter.add_columns([field for field in wanted.fields if field.name in new])
 
@@ -128,10 +130,8 @@ class DeltaWriter:
             if self._delta.DeltaTable.is_deltatable(self._place, options):
                 return self._delta.DeltaTable(self._place, storage_options=options)
             folder = local_folder(self._place)
-            if folder is not None and folder.exists():
-                other = next((each.name for each in _content(folder)), None)
-                if other is not None:
-                    raise SinkError(f"{self._sink!r}: the folder holds {other}, and is no Delta table; give another")
+            if folder is not None:
+                check_no_other(self._sink, folder)
             return None
 
         return self._doing(opened)
@@ -148,19 +148,6 @@ class DeltaWriter:
             raise
         except Exception as error:
             raise SinkError(f"{self._sink!r}: {type(error).__name__}: {error}") from error
-
-
-def _content(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return [folder]
-    return [each for each in sorted(folder.iterdir()) if each.name != "_delta_log"]
-
-
-def _types(schema: Any) -> dict[str, str]:
-    """Return the columns of Delta's schema with the names of their types."""
-    arrow = pa.schema(schema)
-    local = {field.name for field in arrow if pa.types.is_timestamp(field.type) and field.type.tz is None}
-    return {name: "timestamp_ntz" if name in local else kind for name, kind in kinds(arrow).items()}
 
 
 def _quoted(name: str) -> str:

@@ -6,22 +6,27 @@ property ``keyed-<query id>`` to the id of the batch, because snapshots expire.
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from keyed.arrow.kinds import kinds
 from keyed.errors import KeyedError, SinkError
 from keyed.extras import extra
 from keyed.recovery.outbox import Record
-from keyed.runtimes.table_sinks import PREFIX, added, attempts, last_rows, packed, stored, unpacked, warn_of_overlap
+from keyed.runtimes.table_sinks import (
+    PREFIX,
+    added,
+    attempts,
+    iceberg_kinds,
+    last_rows,
+    packed,
+    stored,
+    unpacked,
+    warn_of_overlap,
+)
 from keyed.sinks import IcebergSink
-
-#: Iceberg has no smaller integers than those of 32 bits.
-_SMALL = re.compile(r"\bint(?:8|16)\b")
 
 
 class IcebergWriter:
@@ -72,7 +77,7 @@ class IcebergWriter:
             self._table.refresh()
             fields = self._table.schema().fields
             required = [field.name for field in fields if field.required]
-            new = added(self._sink, _types(self._table.schema().as_arrow()), _types(wanted), required)
+            new = added(self._sink, iceberg_kinds(self._table.schema().as_arrow()), iceberg_kinds(wanted), required)
             if new:
                 with self._table.update_schema() as update:
                     update.union_by_name(wanted)
@@ -158,13 +163,6 @@ class IcebergWriter:
             raise
         except Exception as error:
             raise SinkError(f"{self._sink!r}: {type(error).__name__}: {error}") from error
-
-
-def _types(schema: pa.Schema) -> dict[str, str]:
-    """Return columns with the names of their types in Iceberg."""
-    local = {field.name for field in schema if pa.types.is_timestamp(field.type) and field.type.tz is None}
-    found = {name: _SMALL.sub("int32", kind) for name, kind in kinds(schema).items()}
-    return {name: "timestamp_ntz" if name in local else kind for name, kind in found.items()}
 
 
 def _within(schema: pa.Schema, rows: pa.Table) -> pa.Schema:

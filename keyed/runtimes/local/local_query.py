@@ -51,13 +51,13 @@ from keyed.runtimes.local.local_position import (
     restored_position,
 )
 from keyed.runtimes.local.local_rows import Limit, SourceRows, after_steps, as_rows
-from keyed.runtimes.local.local_sinks import check_declared, declared_columns, write
+from keyed.runtimes.local.local_sinks import check_declared, write
 from keyed.runtimes.local.process import Interrupted, leave, watched
 from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
 from keyed.runtimes.metrics_export import MetricsExport, exported_metrics
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, locked_folder
-from keyed.runtimes.table_sinks import TableWriter
+from keyed.runtimes.table_sinks import TableWriter, declared_columns
 from keyed.runtimes.usage_warnings import UsageWarnings
 from keyed.shown import Shown
 from keyed.sinks import CollectSink, DeltaSink, IcebergSink, ParquetSink, TableSink

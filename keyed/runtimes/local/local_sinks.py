@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from keyed.engine.batch import Emitted, EmittedTables
-from keyed.errors import DefinitionError, KeyedError, OutputDefinitionError
+from keyed.errors import KeyedError, OutputDefinitionError
 from keyed.graph import BoundOutput
 from keyed.inference import unannotated
 from keyed.outputs import Schema
@@ -127,27 +127,6 @@ def _schema(bound: BoundOutput) -> Schema | None:
 def _takes_bad_rows(bound: BoundOutput) -> bool:
     tag = bound.output.tag
     return tag is not None and not bound.output.steps and tag.name in bound.output.stage.bad_row_outputs
-
-
-def declared_columns(bound: BoundOutput) -> Any:
-    """Return the Arrow schema of an output to a table.
-
-    Raises:
-        DefinitionError: The columns are not declared.
-    """
-    from keyed.arrow.write import arrow_schema
-    from keyed.runtimes.table_sinks import check_types, stored
-
-    schema, sink = _schema(bound), bound.sink
-    assert isinstance(sink, TableSink)
-    if schema is None:
-        raise DefinitionError(
-            f"{sink!r}: the table needs the types of the output's columns before the first row; give process(..., "
-            "output=...) or OutputTag(name, type)"
-        )
-    stored(sink, schema.names)
-    check_types(sink, dict(schema.columns))
-    return arrow_schema(schema)
 
 
 def _table_of(bound: BoundOutput, emitted: Emitted | EmittedTables) -> Any:

@@ -91,7 +91,7 @@ def translated(error: BaseException, query: str) -> KeyedError:
                 failure.add_note(f"In the worker:\n{lines}")
             return failure
     hint = "".join(f"{hint}\n" for sign, hint in _HINTS.items() if sign in text)
-    return QueryFailed(f"{query} failed: {hint}{_essence(error, text)}")
+    return QueryFailed(f"{query} failed: {hint}{essence(error, text)}")
 
 
 def is_gone(error: BaseException) -> bool:
@@ -125,7 +125,7 @@ def _sinks_lines(error: BaseException) -> str:
     return "".join(traceback.format_list(list(users))).rstrip()
 
 
-def _essence(error: BaseException, text: str) -> str:
+def essence(error: BaseException, text: str) -> str:
     """Return the relevant part of a long message: the last Python traceback, the root cause, or the beginning."""
     # The rest is the query's plan and the JVM's stack.
     text = re.split(r"^(?:=== Streaming Query ===|Driver stacktrace|JVM stacktrace)", text, flags=re.MULTILINE)[0]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.model import batch_id
 from keyed.durations import MIN_TIMESTAMP
-from keyed.errors import DefinitionError
 from keyed.graph import BoundOutput, Stage
 from keyed.options import Options
 from keyed.recovery.cut import Cut, cut_of
@@ -17,6 +16,7 @@ from keyed.recovery.origin import keep_origin
 from keyed.results import Progress, Restored, RestoreProgress, log_restore
 from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.spark.plan.build import Plan, build, parallelism_of
+from keyed.runtimes.spark.query.lake_tables import check_table
 from keyed.runtimes.spark.query.table_files import table_now
 from keyed.runtimes.spark.session.session_check import check_session, check_versions, is_remote
 from keyed.runtimes.usage_warnings import UsageWarnings
@@ -54,16 +54,14 @@ class Job:
         self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options, export: MetricsExport | None = None
     ) -> None:
         options.refuse(_NOT_HERE)
-        for bound in outputs:
-            if isinstance(bound.sink, TableSink):
-                raise DefinitionError(
-                    f"{bound.sink!r} is for the local runtime; on Spark write output.df with the table's own sink"
-                )
         #: The export of the metrics of a run.
         self.export = MetricsExport(last, options) if export is None else export
         self._last = last
         self._outputs = outputs
         self._session = session_of(last)
+        for bound in outputs:
+            if isinstance(bound.sink, TableSink):
+                check_table(self._session, bound)
         self._remote = is_remote(self._session)
         given = options.local_dir
         self._local_dir = os.fspath(given) if given is not None else self._session.conf.get(_LOCAL_DIR, None)

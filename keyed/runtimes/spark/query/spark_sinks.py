@@ -26,6 +26,7 @@ from keyed.runtimes.kafka_sink import TopicWriter
 from keyed.runtimes.recording import Recorder
 from keyed.runtimes.sink_folder import MARK, LocalFolder, SinkFolder, check_columns, claim, last_file
 from keyed.runtimes.spark.plan.build import Route
+from keyed.runtimes.spark.query.lake_tables import LakeTable, lake_table
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, TableSink, local_folder
 from keyed.topics import KafkaSink
 
@@ -78,6 +79,8 @@ class Writer:
     place: str = ""
     written: int = -1
     _is_claimed: bool = attrs.field(default=False, init=False)
+    #: The writers of the sinks of tables, by the number of the output.
+    _tables: dict[int, LakeTable] = attrs.field(factory=dict, init=False)
     #: The folder of each sink that gets flat files, and ``None`` for the others, by path.
     _folders: dict[str, Path | None] = attrs.field(factory=dict, init=False)
 
@@ -92,7 +95,12 @@ class Writer:
             SinkError: One belongs to another query.
         """
         queries = self._queries(session)
-        for sink in self.sinks:
+        for number, (route, sink) in enumerate(zip(self.routes, self.sinks, strict=True)):
+            if isinstance(sink, TableSink):
+                self.place = f", {_named(sink)},"
+                schema = route.schema if route.result is None else route.result
+                self._tables[number] = lake_table(sink, queries, schema, repeats=bool(self.checkpoint))
+                self._tables[number].claim(session, self.first_batch + batch_id)
             if isinstance(sink, KafkaSink):
                 with closing(TopicWriter(sink, queries)) as writer:
                     writer.claim()
@@ -109,7 +117,7 @@ class Writer:
             self.recorder.begin(batch_id)
         # Each action would run the stateful operators again, so a batch that is read more than once is cached.
         restores = self.restores and batch_id == 0
-        kept = restores or len(self.sinks) > 1 or isinstance(self.sinks[0], FunctionSink)
+        kept = restores or len(self.sinks) > 1 or isinstance(self.sinks[0], FunctionSink | TableSink)
         if kept:
             whole = whole.persist()
         try:
@@ -123,9 +131,12 @@ class Writer:
             for call in self.before:
                 call(batch_id)
             written, batch_id = batch_id, batch_id + self.first_batch
-            for route, sink in zip(self.routes, self.sinks, strict=True):
+            for number, (route, sink) in enumerate(zip(self.routes, self.sinks, strict=True)):
                 self.place = f", batch {batch_id} for {_named(sink)},"
-                self._write(route.frame(whole), sink, batch_id)
+                if isinstance(sink, TableSink):
+                    self._tables[number].write(route.frame(whole), batch_id)
+                else:
+                    self._write(route.frame(whole), sink, batch_id)
         except BaseException as error:
             self.error = error
             raise
@@ -164,7 +175,9 @@ class Writer:
             self._folders[sink.path] = folder
         return self._folders[sink.path]
 
-    def _write(self, frame: DataFrame, sink: Sink | FolderSink, batch_id: int) -> None:
+    def _write(
+        self, frame: DataFrame, sink: ParquetSink | FolderSink | CollectSink | FunctionSink | KafkaSink, batch_id: int
+    ) -> None:
         if isinstance(sink, ParquetSink | FolderSink):
             folder = self._flat(sink) if isinstance(sink, ParquetSink) else None
             if folder is not None:
@@ -179,8 +192,6 @@ class Writer:
             queries = self._queries(frame.sparkSession)
             with closing(TopicWriter(sink, queries)) as writer:
                 writer.write(writer.records(collected(frame)), batch_id)
-        elif isinstance(sink, TableSink):
-            raise TypeError(f"{sink!r} was not refused")
         else:
             assert_never(sink)
 

@@ -262,7 +262,7 @@ def test_parameters_that_exclude_each_other_are_refused(tmp_path):
 
 
 def test_a_catalog_that_cannot_be_read_is_named_before_the_first_row(tmp_path):
-    with pytest.raises(SinkError, match=r"IcebergSink.*nothing"):
+    with pytest.raises(SinkError, match=r"iceberg_sink\('a.b', catalog='c', options=\{type\}\).*nothing"):
         changes([row("a", 1)]).run(keyed.iceberg_sink("a.b", catalog="c", options={"type": "nothing"}))
 
 

@@ -332,10 +332,6 @@ def test_wrong_options_are_refused(spark, tmp_path):
         streaming.run(chekpoint=tmp_path)
     with pytest.raises(DefinitionError, match=r"rows_per_batch=7 is for the local runtime; .* maxFilesPerTrigger"):
         streaming.run(checkpoint=tmp_path / "ck", rows_per_batch=7)
-    with pytest.raises(DefinitionError, match=r"for the local runtime; on Spark write output.df"):
-        streaming.run(keyed.delta_sink("table"), checkpoint=tmp_path / "ck")
-    with pytest.raises(DefinitionError, match="is for the local runtime"):
-        batch.run(keyed.delta_sink("table"))
     assert not (tmp_path / "ck").exists()
     with pytest.raises(DefinitionError, match="takes run"):
         batch.start(collect_sink(), checkpoint=tmp_path / "ck")
