@@ -55,7 +55,7 @@ lowest: setup ## the tests, without the slow ones, with the lowest declared vers
 	$(BIN)/python .ci/versions.py lowest -- -m "not slow" $(ARGS)
 
 oldest-spark: setup ## a few whole queries with these versions, the oldest Spark among them
-	$(BIN)/python .ci/versions.py lowest -- $(addprefix tests/keyed/runtimes/spark/,test_queries.py test_session_check.py test_lake_tables.py) -m smoke $(ARGS)
+	$(BIN)/python .ci/versions.py lowest -- $(addprefix tests/keyed/runtimes/spark/,test_queries.py test_session_check.py) -m smoke $(ARGS)
 
 lakehouse: setup ## Delta and Iceberg tables on Spark 4.0.5 and 4.1.4, each in an environment of its own (SPARK=4.1.4 for one)
 	$(BIN)/python .ci/versions.py $(SPARK) -- tests/keyed/runtimes/spark/test_lake_tables.py $(ARGS)
