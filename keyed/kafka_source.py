@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ from keyed.arguments import text
 from keyed.changelog.kafka.client import Cluster, Partition, check_settings
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError
+from keyed.kafka_fetching import OUT_OF_RANGE, Fetched, Place, fetched, is_passing
 from keyed.kafka_values import BadValue, check_format, decoder
 from keyed.rows import Row, row_class
 from keyed.shown import shown
@@ -19,15 +19,8 @@ from keyed.topics import Format
 
 #: Seconds for which a source waits for records before it yields `PAUSE`; also the time that a query takes to stop.
 _WAIT = 0.1
-_AT_ONCE = 1000
-#: Seconds for which a silent partition delays the others, once; the bytes of other partitions' records held in the
-#: meantime; and the bytes that an empty record takes.
-_PATIENCE, _AHEAD, _MESSAGE = 1.0, 64 << 20, 256
 _RECORD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers"))
 _BAD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers", "reason"))
-#: Errors that the client retries by itself, or that concern only consumer groups.
-_IGNORED = {"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "GROUP_AUTHORIZATION_FAILED"}
-_OUT_OF_RANGE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
 
 
 class KafkaSource:
@@ -80,6 +73,8 @@ class KafkaSource:
             raise DefinitionError(f"KafkaSource: decode={shown(decode)} must be a function of a record")
         if start not in ("earliest", "latest"):
             raise DefinitionError(f"KafkaSource: start={start!r} must be 'earliest' or 'latest'")
+        if not isinstance(bounded, bool):
+            raise DefinitionError(f"KafkaSource: bounded={shown(bounded)} must be True or False")
         settings = {} if settings is None else settings
         check_settings(settings)
         if value is not None:
@@ -160,19 +155,17 @@ class KafkaSource:
             if given_ends is not None:
                 # A partition that was not part of the job yet has no records in the batch.
                 ends = {partition: given_ends.get(partition, self._offsets[partition]) for partition in ends}
-            fetched = _Fetched(consumer, self.topic, self._offsets, ends, bounded=bounded)
+            waiting = Fetched(consumer, self._places(self._offsets), self._places(ends), bounded=bounded)
             make = self._maker()
             began: float | None = None
             while not self._closed and not (bounded and all(self._offsets[each] >= end for each, end in ends.items())):
                 wait = _WAIT if began is None else min(_WAIT, max(0.0, began + self._interval - time.monotonic()))
-                first = consumer.poll(wait)
-                # With a time-out, consume() would wait for the full number of records.
-                messages = [] if first is None else [first, *consumer.consume(_AT_ONCE - 1, 0)]
+                messages = fetched(consumer, wait)
                 for message in messages:
                     if message.error() is not None:
                         self._check(message.error())
-                fetched.add(messages)
-                for message in fetched.in_turn():
+                waiting.add(messages)
+                for message in waiting.in_turn():
                     partition, offset = message.partition(), message.offset()
                     if message.error() is not None:
                         # Transaction markers have offsets too, but are not records.
@@ -245,105 +238,19 @@ class KafkaSource:
         Raises:
             SourceError: Another error.
         """
-        if error.name() in _OUT_OF_RANGE:
+        if error.name() in OUT_OF_RANGE:
             raise SourceError(self._gone(error.str()))
-        if error.fatal() or not (error.retriable() or error.name() in _IGNORED):
+        if not is_passing(error):
             raise SourceError(f"the source {self!r}: Kafka reports {error.name()}: {error.str()}")
+
+    def _places(self, offsets: Mapping[int, int]) -> dict[Place, int]:
+        return {(self.topic, partition): at for partition, at in offsets.items()}
 
     def _gone(self, why: str) -> str:
         return (
             f"the source {self!r} is at {self._offsets}, and {why}: records that were not read yet were deleted, "
             "or the topic was recreated; start from a new checkpoint, with restore_from= a changelog to keep the state"
         )
-
-
-class _Fetched:
-    """Records that a consumer has fetched and has not returned yet.
-
-    They are returned round-robin by partition, so that none is read far ahead of another: a consumer returns a megabyte
-    of one partition and then of the next. A partition without fetched records delays the others unless its end was
-    reached. It does so only once, and briefly, because its leader may be down.
-
-    Args:
-        consumer: The consumer, assigned to the partitions.
-        topic: The topic.
-        offsets: First offset of each partition.
-        ends: End of each partition when reading began.
-        bounded: Skip records after the ends.
-    """
-
-    def __init__(
-        self, consumer: Any, topic: str, offsets: Mapping[int, int], ends: Mapping[int, int], *, bounded: bool
-    ) -> None:
-        import confluent_kafka as ck
-
-        self._consumer = consumer
-        self._partitions = {partition: ck.TopicPartition(topic, partition) for partition in offsets}
-        self._waiting: dict[int, deque[Any]] = {partition: deque() for partition in offsets}
-        self._ends = ends if bounded else None
-        self._at_end = {partition for partition, at in offsets.items() if at >= ends[partition]}
-        self._lacks_since: float | None = None
-        #: The partitions that stayed silent.
-        self._silent: set[int] = set()
-        self._paused: list[int] = []
-        #: Bytes of the records that are held.
-        self._bytes = 0
-
-    def add(self, messages: list[Any]) -> None:
-        """Add fetched messages: records, and ends of partitions; other errors are ignored."""
-        reached: dict[int, int | None] = {}
-        for message in messages:
-            partition, offset, error = message.partition(), message.offset(), message.error()
-            if error is not None and error.name() != "_PARTITION_EOF":
-                continue
-            reached[partition] = offset + 1 if error is None else None
-            if self._ends is None or error is not None or offset < self._ends[partition]:
-                self._waiting[partition].append(message)
-                self._bytes += _size(message)
-        self._silent -= reached.keys()
-        for partition, at in reached.items():
-            _, end = self._consumer.get_watermark_offsets(self._partitions[partition], cached=True)
-            if self._ends is not None:
-                end = self._ends[partition]
-            if at is None or at >= end >= 0:
-                self._at_end.add(partition)
-            else:
-                self._at_end.discard(partition)
-
-    def in_turn(self) -> Iterator[Any]:
-        """Yield one message of each partition in turn, while every partition that has not ended has one."""
-        now = time.monotonic()
-        while any(self._waiting.values()):
-            not_lacking = self._at_end | self._silent
-            lacking = [each for each, queue in self._waiting.items() if not queue and each not in not_lacking]
-            if lacking:
-                self._lacks_since = self._lacks_since or now
-                if now < self._lacks_since + _PATIENCE:
-                    self._hold_back(lacking)
-                    return
-                self._silent.update(lacking)
-            self._lacks_since = None
-            for queue in self._waiting.values():
-                if queue:
-                    message = queue.popleft()
-                    self._bytes -= _size(message)
-                    yield message
-        self._lacks_since = None
-        self._hold_back([*self._paused])
-
-    def _hold_back(self, lacking: list[int]) -> None:
-        """Pause partitions with enough records while others have none, and resume all later."""
-        if any(partition in self._paused for partition in lacking):
-            self._consumer.resume([self._partitions[partition] for partition in self._paused])
-            self._paused = []
-        elif not self._paused and self._bytes > _AHEAD:
-            self._paused = [partition for partition, queue in self._waiting.items() if queue]
-            self._consumer.pause([self._partitions[partition] for partition in self._paused])
-
-
-def _size(message: Any) -> int:
-    """Return the approximate number of bytes of a message, including the Python object."""
-    return len(message.value() or b"") + len(message.key() or b"") + _MESSAGE
 
 
 def _record(message: Any) -> Row:

@@ -13,7 +13,7 @@ import msgspec
 
 from keyed.errors import DefinitionError, SinkError, SourceError
 from keyed.extras import extra
-from keyed.topics import Avro, Format, Json, Protobuf, registry_address
+from keyed.topics import Avro, Format, Json, Protobuf, Registry, registry_address
 
 #: Seconds that each request to a registry may take, unless its settings have a ``timeout``: the client itself waits for
 #: ever.
@@ -68,7 +68,7 @@ def _deserializer_of(format: Format) -> Callable[[bytes], Any]:
         import confluent_kafka.schema_registry.json_schema
         import confluent_kafka.schema_registry.protobuf  # noqa: F401
     if isinstance(format, Protobuf):
-        return lambda data: _plain(format.message.FromString(data))
+        return lambda data: plain_message(format.message.FromString(data))
     if isinstance(format, Avro):
         from fastavro import parse_schema, schemaless_reader
 
@@ -105,9 +105,9 @@ def _with_registry(format: Format, topic: str) -> Callable[[bytes], Any]:
         deserialize = JSONDeserializer(None, schema_registry_client=client, conf=named)
 
     def decode(data: bytes) -> Any:
-        with _asking(format, topic, SourceError):
+        with _asking(format.registry, topic, SourceError):
             value = deserialize(data, context)
-        return _plain(value) if isinstance(format, Protobuf) else value
+        return plain_message(value) if isinstance(format, Protobuf) else value
 
     return decode
 
@@ -149,7 +149,7 @@ def encoder(format: Format, topic: str) -> Callable[[dict[str, Any]], bytes]:
             # The form in which it is written, for the validation: times are text.
             row = json.loads(json_bytes(row))
         made = format.message(**row) if isinstance(format, Protobuf) else row
-        with _asking(format, topic, SinkError):
+        with _asking(format.registry, topic, SinkError):
             return bytes(serialize(made, context))
 
     return encode
@@ -157,18 +157,49 @@ def encoder(format: Format, topic: str) -> Callable[[dict[str, Any]], bytes]:
 
 def _client(format: Format, topic: str) -> tuple[Any, Any, dict[str, Any]]:
     """Return a client of the registry, the context of values, and the settings of serializers."""
-    from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.serialization import MessageField, SerializationContext
 
-    registry = format.registry
-    settings = {"timeout": _SECONDS, **(registry if isinstance(registry, Mapping) else {"url": registry})}
-    try:
-        client = SchemaRegistryClient(settings)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise DefinitionError(f"{format!r}: settings of the registry: {error}") from error
+    client = _registry_client(format.registry, repr(format))
     # The name of the subject follows from the topic; by default the client would ask the registry for it.
     named = {"subject.name.strategy.type": "TOPIC"}
     return client, SerializationContext(topic, MessageField.VALUE), named
+
+
+def _registry_client(registry: Registry | None, where: str) -> Any:
+    """Return a client of a registry.
+
+    Raises:
+        DefinitionError: A setting is not one of the client.
+        ExtraNotInstalled: The client is not installed.
+    """
+    with extra("registry", where):
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    settings = {"timeout": _SECONDS, **(registry if isinstance(registry, Mapping) else {"url": registry})}
+    try:
+        return SchemaRegistryClient(settings)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DefinitionError(f"{where}: settings of the registry: {error}") from error
+
+
+def registered(registry: Registry, topic: str, schema: str, kind: str, *, is_key: bool) -> int:
+    """Return the number of the schema of a topic's keys or values, which is registered if it is new.
+
+    Args:
+        registry: The registry.
+        topic: The topic.
+        schema: The schema, as text.
+        kind: ``AVRO``, ``PROTOBUF`` or ``JSON``.
+        is_key: It is the schema of keys.
+
+    Raises:
+        SinkError: The registry is not reached, or refuses the schema.
+    """
+    client = _registry_client(registry, f"the schema of topic {topic!r}")
+    from confluent_kafka.schema_registry import Schema
+
+    with _asking(registry, topic, SinkError):
+        return int(client.register_schema(f"{topic}-{'key' if is_key else 'value'}", Schema(schema, kind)))
 
 
 def json_bytes(value: Any) -> bytes:
@@ -183,7 +214,7 @@ def _plain_row(value: Any) -> Any:
 
 
 @contextmanager
-def _asking(format: Format, topic: str, kind: type[SourceError | SinkError]) -> Iterator[None]:
+def _asking(registry: Registry | None, topic: str, kind: type[SourceError | SinkError]) -> Iterator[None]:
     """Raise an error of a kind if a registry is not reached in this context, or refuses a request."""
     from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
@@ -192,12 +223,12 @@ def _asking(format: Format, topic: str, kind: type[SourceError | SinkError]) -> 
     except Exception as error:
         known = isinstance(error, SchemaRegistryError | OAuthTokenError | OSError)
         if known or type(error).__module__.partition(".")[0] in _CLIENTS:
-            raise _unavailable(format, topic, error, kind) from error
+            raise _unavailable(registry, topic, error, kind) from error
         raise
 
 
 def _unavailable(
-    format: Format, topic: str, error: Exception, kind: type[SourceError | SinkError]
+    registry: Registry | None, topic: str, error: Exception, kind: type[SourceError | SinkError]
 ) -> SourceError | SinkError:
     """Return the error for a schema that cannot be fetched or registered."""
     status = getattr(error, "http_status_code", None)
@@ -210,12 +241,12 @@ def _unavailable(
     done = "fetched from" if kind is SourceError else "registered at"
     return kind(
         f"topic {topic!r}: the schema of a value cannot be {done} the registry "
-        f"{registry_address(format.registry)}: {type(error).__name__}: {error}; {remedy}. The query resumes here when "
+        f"{registry_address(registry)}: {type(error).__name__}: {error}; {remedy}. The query resumes here when "
         "it is started again on its checkpoint"
     )
 
 
-def _plain(message: Any) -> Any:
+def plain_message(message: Any) -> Any:
     """Return a Protobuf message as plain data."""
     descriptor = message.DESCRIPTOR
     if descriptor.full_name == "google.protobuf.Timestamp":
@@ -242,4 +273,4 @@ def _single(value: Any, field: Any) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name
-    return value if field.message_type is None else _plain(value)
+    return value if field.message_type is None else plain_message(value)

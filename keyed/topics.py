@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -32,12 +32,12 @@ def registry_address(registry: Registry | None) -> str:
     return re.sub(r"//[^/@]*@", "//", str(url))
 
 
-def _shown(registry: Registry | None) -> str:
+def shown_registry(registry: Registry | None) -> str:
     """Return the representation of a registry, without credentials."""
     return repr(None if registry is None else registry_address(registry))
 
 
-def _check_registry(kind: str, registry: Registry | None) -> None:
+def check_registry(kind: str, registry: Registry | None) -> None:
     """Check the address of a registry.
 
     Raises:
@@ -67,10 +67,10 @@ class Json(Shown):
     """
 
     schema: str | None = attrs.field(default=None, repr=False, kw_only=True)
-    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=_shown)
+    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=shown_registry)
 
     def __attrs_post_init__(self) -> None:
-        _check_registry("Json", self.registry)
+        check_registry("Json", self.registry)
         if self.schema is not None:
             _check_json_schema(self.schema)
 
@@ -89,10 +89,10 @@ class Avro(Shown):
     """
 
     schema: str | None = attrs.field(default=None, repr=False)
-    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=_shown)
+    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=shown_registry)
 
     def __attrs_post_init__(self) -> None:
-        _check_registry("Avro", self.registry)
+        check_registry("Avro", self.registry)
         if self.schema is None and self.registry is None:
             raise DefinitionError("Avro: give registry= for values with the number of their schema, or schema= of all")
         if self.schema is not None:
@@ -147,16 +147,18 @@ class Protobuf(Shown):
     """
 
     message: Any = attrs.field(repr=lambda message: getattr(message, "__name__", repr(message)))
-    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=_shown)
+    registry: Registry | None = attrs.field(default=None, kw_only=True, repr=shown_registry)
 
     def __attrs_post_init__(self) -> None:
-        _check_registry("Protobuf", self.registry)
+        check_registry("Protobuf", self.registry)
         if not isinstance(self.message, type) or not hasattr(self.message, "DESCRIPTOR"):
             raise DefinitionError(f"Protobuf: message={self.message!r} must be a class that protoc has generated")
 
 
 #: The formats.
 Format = Json | Avro | Protobuf
+#: Returns the key, the value and the timestamp of the record of a row.
+Encode = Callable[[Any], tuple[bytes | None, bytes | None, int | None]]
 
 
 @attrs.frozen(eq=False)
@@ -173,6 +175,8 @@ class KafkaSink(Shown):
         key: The columns of the record's key: one is written as text (bytes unchanged), several as a JSON object. By
             default records have no key.
         value: Format of the values, which have all columns.
+        encode: Instead of ``key`` and ``value`` a function from a row of the output to its record: key, value, and the
+            timestamp in milliseconds; each may be None. A record without a value is a tombstone.
         transactional_id: Id of the transactions; it belongs to one query and its checkpoint. By default ``keyed-``
             and the topic.
         settings: Settings of the client, which is librdkafka.
@@ -186,6 +190,7 @@ class KafkaSink(Shown):
     bootstrap: str = attrs.field(kw_only=True)
     key: str | Sequence[str] | None = attrs.field(default=None, kw_only=True)
     value: Format = attrs.field(factory=Json, kw_only=True)
+    encode: Encode | None = attrs.field(default=None, kw_only=True, repr=False)
     transactional_id: str = attrs.field(kw_only=True)
     settings: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True, repr=False)
     timeout: Duration = attrs.field(default=60_000, kw_only=True)
@@ -202,6 +207,10 @@ class KafkaSink(Shown):
         from keyed.changelog.kafka.client import check_settings
 
         check_settings(self.settings)
+        if self.encode is not None and not callable(self.encode):
+            raise DefinitionError(f"KafkaSink: encode={shown(self.encode)} must be a function of a row")
+        if self.encode is not None and (self.key is not None or self.value != Json()):
+            raise DefinitionError("KafkaSink: encode= returns key and value; leave out key= and value=")
         if not isinstance(self.value, Format):
             raise DefinitionError(f"KafkaSink: value={self.value!r} must be a Json, an Avro or a Protobuf")
         if not isinstance(self.value, Protobuf) and self.value.registry is not None and self.value.schema is None:

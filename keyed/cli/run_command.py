@@ -1,4 +1,4 @@
-"""The command ``run``: runs a script of SQL statements."""
+"""The command ``run``: runs a script of SQL statements over files and Kafka topics."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from keyed.stores.scratch import ScratchFolder
 from keyed.tables.json_values import as_json
 
 if TYPE_CHECKING:
+    from keyed import sql
     from keyed.sql import OutputRecord, ScriptResult
 
 
@@ -33,6 +34,22 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--runtime", choices=("local", "spark"), default="local", help="run in this process (local), or on Spark"
+    )
+    parser.add_argument(
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help="brokers of Kafka, separated by commas: the topics that the script names are read and written",
+    )
+    parser.add_argument("--registry", metavar="URL", help="schema registry for the formats AVRO, PROTOBUF and JSON_SR")
+    parser.add_argument(
+        "--kafka-setting",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the Kafka client; may be given more than once",
+    )
+    parser.add_argument(
+        "--until-end", action="store_true", help="end where the topics ended at the start, not when it is interrupted"
     )
     parser.add_argument("--checkpoint", help="folder for state and positions: the next run reads only new rows")
     parser.add_argument("--tables", help="folder for state tables, which the other commands query")
@@ -67,20 +84,68 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.tables is not None or arguments.serve:
             options["tables"] = arguments.tables or stack.enter_context(ScratchFolder("tables")).path
         inputs: dict[str, Any] = dict(_named(arguments.input, "--input", "NAME=FILE"))
+        kafka = _kafka(arguments)
         if arguments.runtime == "spark":
             inputs = _frames(inputs, arguments)
-        result = sql.script(
-            text,
-            inputs,
-            parameters=_named(arguments.parameter, "--parameter", "NAME=VALUE") or None,
-            properties={"ksql.persistence.default.format.value": "JSON"} | _named(arguments.set, "--set", "NAME=VALUE"),
-            rows_per_batch=arguments.rows_per_batch,
-            **options,
-        )
+        options |= {
+            "parameters": _named(arguments.parameter, "--parameter", "NAME=VALUE") or None,
+            "properties": {"ksql.persistence.default.format.value": "JSON"}
+            | _named(arguments.set, "--set", "NAME=VALUE"),
+            "rows_per_batch": arguments.rows_per_batch,
+        }
+        if kafka is not None and not kafka.bounded:
+            _follow(text, inputs, kafka, arguments, options)
+            return 0
+        result = sql.script(text, inputs, kafka=kafka, **options)
         _print_records(result, is_json=arguments.json)
         if arguments.serve and result.run is not None:
             _serve(result, arguments)
     return 0
+
+
+def _kafka(arguments: argparse.Namespace) -> sql.Kafka | None:
+    """Return the cluster that the command line names.
+
+    Raises:
+        DefinitionError: There is none, and options for one.
+    """
+    from keyed import sql
+
+    settings = _named(arguments.kafka_setting, "--kafka-setting", "NAME=VALUE")
+    if arguments.bootstrap is None:
+        for option in ("registry", "kafka_setting", "until_end"):
+            if getattr(arguments, option):
+                raise DefinitionError(f"--{option.replace('_', '-')} is for Kafka topics; give --bootstrap too")
+        return None
+    return sql.Kafka(arguments.bootstrap, registry=arguments.registry, settings=settings, bounded=arguments.until_end)
+
+
+def _follow(
+    text: str, inputs: Mapping[str, Any], kafka: sql.Kafka, arguments: argparse.Namespace, options: dict[str, Any]
+) -> None:
+    """Run a script over topics until the command is interrupted, and print records as they come."""
+    from keyed import sql
+
+    def show(name: str, records: list[OutputRecord]) -> None:
+        _print_output(name, records, is_json=arguments.json)
+        sys.stdout.flush()
+
+    query = sql.start(text, inputs, kafka=kafka, on_records=show, **options)
+    try:
+        if not arguments.serve:
+            query.await_termination()
+            return
+        from keyed.tables.server import serving
+
+        with (
+            query.tables as tables,
+            serving(tables, host=arguments.host, port=arguments.port, page=True) as address,
+        ):
+            sys.stdout.write(address + "\n")
+            sys.stdout.flush()
+            query.await_termination()
+    finally:
+        query.stop()
 
 
 def _frames(files: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, Any]:
@@ -89,6 +154,8 @@ def _frames(files: Mapping[str, str], arguments: argparse.Namespace) -> dict[str
     Raises:
         DefinitionError: There are none, or the command line has options for other runs.
     """
+    if arguments.bootstrap is not None:
+        raise DefinitionError("--bootstrap: --runtime spark reads files; run over topics without --runtime spark")
     for option in ("checkpoint", "tables", "serve"):
         if getattr(arguments, option):
             raise DefinitionError(
@@ -168,18 +235,22 @@ def _print_records(result: ScriptResult, *, is_json: bool) -> None:
             print_rows(answer.rows)
             sys.stdout.write("\n")
     for name, records in result.records.items():
-        if is_json:
-            for record in records:
-                sys.stdout.write(as_json({"output": name, **_cells(record)}).decode() + "\n")
-            continue
-        sys.stdout.write(f"{name}\n")
-        rows = [_row(record) for record in records]
-        columns = dict.fromkeys(column for row in rows for column in row)
-        print_rows({column: row.get(column) for column in columns} for row in rows)
-        sys.stdout.write("\n")
+        _print_output(name, records, is_json=is_json)
     for name, reasons in result.skipped.items():
         for reason, count in reasons.items():
             sys.stderr.write(f"{name}: {count} records skipped: {reason}\n")
+
+
+def _print_output(name: str, records: Sequence[OutputRecord], *, is_json: bool) -> None:
+    if is_json:
+        for record in records:
+            sys.stdout.write(as_json({"output": name, **_cells(record)}).decode() + "\n")
+        return
+    sys.stdout.write(f"{name}\n")
+    rows = [_row(record) for record in records]
+    columns = dict.fromkeys(column for row in rows for column in row)
+    print_rows({column: row.get(column) for column in columns} for row in rows)
+    sys.stdout.write("\n")
 
 
 def _cells(record: OutputRecord) -> dict[str, Any]:
@@ -216,12 +287,13 @@ def _time(milliseconds: int) -> datetime | int:
 COMMANDS: Sequence[Command] = (
     Command(
         "run",
-        "Run a script of SQL statements over files, and print the records that it writes.",
+        "Run a script of SQL statements over files or Kafka topics, and print the records that it writes.",
         _add_run,
         _run,
         (
             "keyed run averages.sql --input readings=readings.jsonl",
             "keyed run averages.sql --input readings=readings.jsonl --checkpoint state --tables tables --serve",
+            "keyed run averages.sql --bootstrap localhost:9092 --checkpoint state",
         ),
     ),
 )

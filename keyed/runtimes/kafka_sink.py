@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 from keyed.changelog.kafka.client import Cluster, check_settings, translated
@@ -24,13 +25,17 @@ from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, SinkError
 from keyed.kafka_values import check_format, encoder, json_bytes
 from keyed.recovery.outbox import Record
-from keyed.topics import KafkaSink
+from keyed.shown import shown
+from keyed.topics import Encode, KafkaSink
 
 _log = logging.getLogger(__name__)
 #: Errors while the coordinator of a consumer group starts or moves to another broker.
 _MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
 #: Seconds between two requests meanwhile.
 _PAUSE = 0.1
+#: The records of ``encode=`` are packed, since they may have no value, and have timestamps.
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(tuple[bytes | None, bytes | None, int | None]).decode
 
 
 class TopicWriter:
@@ -109,6 +114,9 @@ class TopicWriter:
         Raises:
             SinkError: A row has no columns, or not those of the key; or the registry refuses the schema.
         """
+        encode = self._sink.encode
+        if encode is not None:
+            return [(None, _pack(self._encoded(encode, row))) for row in rows]
         return [(self._key(row), self._encode(row)) for row in map(_columns, rows)]
 
     def write(self, records: Sequence[Record], batch_id: int) -> None:
@@ -131,7 +139,10 @@ class TopicWriter:
             _log.warning("%r: batch %d came again with other rows, and is written again", sink, batch_id)
         try:
             transactions.begin()
-            transactions.send_anywhere(sink.topic, records)
+            if sink.encode is None:
+                transactions.send_anywhere(sink.topic, records)
+            else:
+                transactions.send_timed(sink.topic, (_unpack(packed) for _, packed in records))
             transactions.deliver()
             offset = ck.TopicPartition(sink.topic, 0, batch_id + 1, metadata=f"{self._queries[-1]} {digest}")
             transactions.commit_offset(offset, self._group)
@@ -167,6 +178,16 @@ class TopicWriter:
             return json_bytes({name: row[name] for name in names})
         key = row[names[0]] if names else None
         return key if key is None or isinstance(key, bytes) else str(key).encode()
+
+    def _encoded(self, encode: Encode, row: Any) -> tuple[bytes | None, bytes | None, int | None]:
+        found = encode(row)
+        kinds = (bytes | None, bytes | None, int | None)
+        if not isinstance(found, tuple) or len(found) != 3 or not all(map(isinstance, found, kinds)):
+            raise SinkError(
+                f"{self._sink!r}: encode returned {shown(found)}; it must return a tuple of key, value and timestamp: "
+                "bytes, bytes and an int, each of which may be None"
+            )
+        return found
 
     def _failed(self, error: Exception) -> SinkError:
         said = str(error) if isinstance(error, ChangelogError) else str(translated(error, self.id))

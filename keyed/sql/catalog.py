@@ -9,6 +9,7 @@ import attrs
 
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql.sql_types import SqlType
+from keyed.sql.topic_options import TopicOptions
 from keyed.sql.value_formats import decoder, encoder
 
 Columns = tuple[tuple[str, SqlType], ...]
@@ -35,6 +36,7 @@ class SqlSource:
         is_wrapped: A value of one column is an object with that column.
         is_read_only: Nothing may be inserted.
         is_query: A query of the script writes it.
+        topic_options: How its topic is named and created.
     """
 
     name: str
@@ -53,6 +55,7 @@ class SqlSource:
     is_wrapped: bool = True
     is_read_only: bool = False
     is_query: bool = False
+    topic_options: TopicOptions = attrs.field(factory=TopicOptions)
 
     @property
     def is_table(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import keyed
@@ -32,6 +32,7 @@ from keyed.sql.sql_operators import (
     spread,
 )
 from keyed.sql.value_formats import BadRecord
+from keyed.sql.wire_formats import WireFormats
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,8 @@ class Compiler:
         topics: The topics that have records.
         frames: Spark DataFrames of streams and tables by their names. With any the outputs run on Spark, and their
             elements are rows of `packed_changes`.
+        formats: The formats of records of Kafka topics.
+        wired: The topics that are read from Kafka.
     """
 
     def __init__(
@@ -53,11 +56,15 @@ class Compiler:
         records: keyed.Stream | None,
         topics: Iterable[str],
         frames: Mapping[str, Any] | None = None,
+        formats: WireFormats | None = None,
+        wired: Collection[str] = (),
     ) -> None:
         self._definitions = definitions
         self._frames = dict(frames or {})
         self._records = records
         self._topics = set(topics)
+        self._formats = formats
+        self._wired = set(wired)
         self._built: dict[str, Any] = {}
         self._tables: dict[str, Any] = {}
         self.outputs: list[tuple[WrittenQuery, keyed.Output]] = []
@@ -220,7 +227,8 @@ class Compiler:
             elif not parts:
                 raise DefinitionError(f"streams= has no DataFrame for {source.name}, which a query reads")
         elif (source.topic in self._topics or not parts) and self._records is not None:
-            parts.append(self._records.flat_map(spread(_decoded(source, counts))))
+            formats = self._formats if source.topic in self._wired else None
+            parts.append(self._records.flat_map(spread(_decoded(source, counts, formats))))
         changes = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
         if source.is_table and not (writers and len(parts) == 1):
             name = self._name(source.name.lower())
@@ -260,9 +268,15 @@ def _finished(transform: Any, query: WrittenQuery) -> Callable[[Change], Iterabl
     return finished
 
 
-def _decoded(source: SqlSource, unreadable: Counter[str] | None) -> Callable[[Any], Iterable[Change]]:
+def _decoded(
+    source: SqlSource, unreadable: Counter[str] | None, formats: WireFormats | None = None
+) -> Callable[[Any], Iterable[Change]]:
     """Return the function from a record of any topic to the change of a source, if it is one of its topic."""
-    topic, key_of, value_of = source.topic, source.key_decoder(), source.value_decoder()
+    topic, split = source.topic, None
+    if formats is None:
+        key_of, value_of = source.key_decoder(), source.value_decoder()
+    else:
+        key_of, value_of, split = formats.key_decoder(source), formats.value_decoder(source), formats.window_of(source)
     headers = dict(source.headers)
     names = [name for name, _ in source.values]
     stored = [name for name, _ in source.stored]
@@ -272,8 +286,11 @@ def _decoded(source: SqlSource, unreadable: Counter[str] | None) -> Callable[[An
     def decode(record: Any) -> Iterable[Change]:
         if record[TOPIC] != topic:
             return ()
+        raw_key, window = record[RAW_KEY], record[RAW_WINDOW] if is_windowed else None
         try:
-            key, value = key_of(record[RAW_KEY]), value_of(record[RAW_VALUE])
+            if split is not None:
+                raw_key, window = split(raw_key)
+            key, value = key_of(raw_key), value_of(record[RAW_VALUE])
         except BadRecord as error:
             if unreadable is None:
                 return ()
@@ -289,7 +306,6 @@ def _decoded(source: SqlSource, unreadable: Counter[str] | None) -> Callable[[An
             return ()
         if is_table and all(each is None for each in key):
             return ()
-        window = record[RAW_WINDOW] if is_windowed else None
         if is_windowed and window is None:
             start = record[RAW_TIME]
             window = (start, start + (width or 0))

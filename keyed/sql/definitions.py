@@ -16,6 +16,7 @@ from keyed.sql.planner import Planner, QueryPlan
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql.sql_aggregates import AGGREGATES
 from keyed.sql.sql_types import BIGINT, BYTES, STRING, array, shown_name, struct
+from keyed.sql.topic_options import topic_options
 from keyed.sql.value_formats import FORMATS
 
 _OPTIONS = {
@@ -66,6 +67,11 @@ class WrittenQuery:
     fit: Any
     time: Any
 
+    @property
+    def read(self) -> list[str]:
+        """Names of the streams and tables that it reads."""
+        return _read_by(self.plan.relation)
+
 
 @attrs.frozen(eq=False)
 class Insert:
@@ -109,6 +115,11 @@ class Definitions:
     inserts: list[Insert]
     properties: dict[str, str]
     answers: list[Answer] = attrs.field(factory=list)
+
+    @property
+    def read(self) -> set[str]:
+        """Names of the streams and tables that queries read."""
+        return {name for query in self.queries for name in query.read}
 
     def named(self, name: str) -> SqlSource:
         """Return the source of a name that is given outside of the script.
@@ -376,6 +387,7 @@ class _Definer:
             self._delimiter(options, "KEY_DELIMITER", key_format, at),
             self._wrap(options, value_format, stored, at),
             statement.read_only,
+            topic_options=topic_options(text, options),
         )
         self._check_formats(source, at)
         self._add(source)
@@ -467,6 +479,7 @@ class _Definer:
             self._delimiter(options, "KEY_DELIMITER", key_format, at, key_inherited),
             self._wrap(options, value_format, plan.values, at),
             is_query=True,
+            topic_options=topic_options(text, options),
         )
         self._check_formats(source, at)
         if statement.replace and statement.name in self._catalog.sources:

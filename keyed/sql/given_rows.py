@@ -85,7 +85,7 @@ def inserted(source: SqlSource, row: Mapping[str, Any], time: Any) -> tuple[Any,
 
 def _time(row: Mapping[str, Any]) -> int:
     found = row.get("ROWTIME") or 0
-    return found if isinstance(found, int) else int(_plain(found))
+    return found if isinstance(found, int) else int(plain_time(found))
 
 
 def _plain_rows(rows: Any) -> Iterable[Any]:
@@ -129,7 +129,7 @@ def converted(type_: SqlType) -> Callable[[Any], Any]:
 
     def convert(cell: Any) -> Any:
         if isinstance(cell, dt.date | dt.time):
-            return _plain(cell)
+            return plain_time(cell)
         if isinstance(cell, str) and type_.base != "STRING":
             try:
                 if type_.base in ("ARRAY", "MAP", "STRUCT"):
@@ -142,7 +142,7 @@ def converted(type_: SqlType) -> Callable[[Any], Any]:
     return convert
 
 
-def _plain(cell: dt.date | dt.time) -> int:
+def plain_time(cell: dt.date | dt.time) -> int:
     """Return a time as ksqlDB's records have it: milliseconds, or days of a date."""
     if isinstance(cell, dt.datetime):
         return ((cell if cell.tzinfo is not None else cell.replace(tzinfo=dt.UTC)) - _EPOCH) // _MILLISECOND

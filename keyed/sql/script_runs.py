@@ -10,18 +10,19 @@ import attrs
 import keyed
 from keyed.arguments import texts
 from keyed.errors import DefinitionError
+from keyed.graph import BoundOutput
 from keyed.shown import shown
 from keyed.sql.bound_parameters import Parameters
-from keyed.sql.catalog import SqlSource
 from keyed.sql.compiler import Compiler
 from keyed.sql.definitions import Answer, Definitions, define
 from keyed.sql.given_rows import GivenRows, inserted
 from keyed.sql.grammar import parse
 from keyed.sql.java_formats import parse_moment
+from keyed.sql.kafka_deployment import Deployment, Kafka
 from keyed.sql.packed_changes import unpack
 from keyed.sql.row_changes import KEY, TIME, VALUE, WINDOW
 from keyed.sql.script_errors import nearest
-from keyed.sql.script_source import STREAM_TIME, ScriptRecords
+from keyed.sql.script_source import STREAM_TIME, Extractor, ScriptRecords
 from keyed.sql.spark_frames import is_frame
 from keyed.sql.value_formats import BadRecord
 
@@ -43,12 +44,17 @@ class OutputRecord:
     window: tuple[int, int] | None = None
 
 
+#: Called with the name of an output, and its records of a batch.
+OnRecords = Callable[[str, list[OutputRecord]], object]
+
+
 @attrs.frozen(eq=False)
 class ScriptResult:
     """The outputs of a script.
 
     Attributes:
-        records: The records of each stream and table that a query wrote, by its name.
+        records: The records of each stream and table that a query wrote, by its name, without those that were written
+            to Kafka topics.
         topics: The same by topic.
         skipped: Records that this run has skipped, by the name of the stream or table and the reason.
         answers: The answers to ``SHOW``, ``DESCRIBE`` and ``EXPLAIN``, in the order of the statements.
@@ -95,14 +101,17 @@ def script(
     streams: Mapping[str, Any] | None = None,
     topics: Mapping[str, Iterable[Any]] | Sequence[Any] | None = None,
     *,
-    rows_per_batch: int = 1,
+    kafka: Kafka | None = None,
+    on_records: OnRecords | None = None,
+    rows_per_batch: int | None = None,
     properties: Mapping[str, str] | None = None,
     parameters: Parameters | None = None,
     **options: Any,
 ) -> ScriptResult:
     """Run a script of SQL statements over records, and return what its queries write.
 
-    The whole script is checked before anything runs.
+    The whole script is checked before anything runs. Over Kafka topics without ``Kafka(bounded=True)`` it runs until it
+    is stopped.
 
     Args:
         text: The statements.
@@ -112,7 +121,11 @@ def script(
         topics: Records of topics by name: ``(key, value, timestamp)``, and optionally more fields: partition, offset,
             headers, window. Records of several topics are merged by timestamp. A list of ``(topic, key, value,
             timestamp, …)`` gives the order in which they arrive.
-        rows_per_batch: Records of a micro-batch, not on Spark. The results do not depend on it.
+        kafka: The cluster whose topics are read and written, those that ``KAFKA_TOPIC`` names. Rows in ``streams`` and
+            ``topics`` take the place of a topic. Outputs that are written to a topic need a ``checkpoint``.
+        on_records: Called with the name of an output and its records of a batch, which are then not in the result.
+        rows_per_batch: Records of a micro-batch, not on Spark; 1 by default, and 10,000 with ``kafka``. The results do
+            not depend on it.
         properties: Settings, as of ``SET``.
         parameters: Values for ``?`` in the text, in their order, or for ``$name`` by name.
         options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``.
@@ -122,28 +135,163 @@ def script(
         DefinitionError: A stream or record does not fit the script.
         KeyedError: The query failed.
     """
-    if not isinstance(text, str):
-        raise DefinitionError(f"keyed.sql.script: text={shown(text)} must be text with SQL statements")
-    if not isinstance(streams or {}, Mapping):
-        raise DefinitionError(f"keyed.sql.script: streams={shown(streams)} must be a dict of rows by stream")
-    if not isinstance(topics or {}, Mapping | Sequence):
-        raise DefinitionError(f"keyed.sql.script: topics={shown(topics)} must be a dict of records by topic, or a list")
-    parsed, statements = parse(text, parameters)
-    found = define(parsed, statements, texts(properties, "keyed.sql.script: properties"))
-    frames = _frames(found, streams or {}, topics)
-    records, read = _records(found, {} if frames else streams or {}, topics or {})
-    sinks: dict[str, list[OutputRecord]] = {each.target: [] for each in found.queries}
-    if not found.queries:
-        return ScriptResult(sinks, {}, None, answers=found.answers)
-    source: Any = keyed.stream(records, timestamp=_time, max_ahead=None) if not frames else None
-    compiler = Compiler(found, source, read, frames)
-    compiled = compiler.build()
-    bound = [output.to(_collector(sinks[query.target], found.sources[query.target])) for query, output in compiled]
-    if not frames:
-        options = {"drain": False, "rows_per_batch": rows_per_batch} | options
-    result = keyed.run(*bound, **options)
-    by_topic = {found.sources[name].topic: written for name, written in sinks.items()}
-    return ScriptResult(sinks, by_topic, result, _skipped(found, compiler, records), found.answers)
+    made = _Script(text, streams, topics, kafka, on_records, properties, parameters, "script")
+    if not made.found.queries:
+        return ScriptResult(made.sinks, {}, None, answers=made.found.answers)
+    bound, options = made.bound(rows_per_batch, options)
+    return made.result(keyed.run(*bound, **options))
+
+
+def start(
+    text: str,
+    streams: Mapping[str, Any] | None = None,
+    *,
+    kafka: Kafka,
+    on_records: OnRecords | None = None,
+    rows_per_batch: int | None = None,
+    properties: Mapping[str, str] | None = None,
+    parameters: Parameters | None = None,
+    **options: Any,
+) -> keyed.Query:
+    """Start a script over Kafka topics in a thread, and return the handle of its query.
+
+    Args:
+        text: See `script`, as for the other arguments.
+        streams: See `script`.
+        kafka: See `script`.
+        on_records: Called with the name of an output that is not written to a topic, and its records of a batch.
+        rows_per_batch: See `script`.
+        properties: See `script`.
+        parameters: See `script`.
+        options: Other options of `keyed.start`, such as ``checkpoint`` and ``tables``.
+
+    Raises:
+        SqlError: A statement is not valid.
+        DefinitionError: A stream does not fit the script, or no query writes.
+        KeyedError: A topic or the schema registry cannot be used.
+    """
+    if kafka is None:
+        raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
+    made = _Script(text, streams, None, kafka, on_records or _nowhere, properties, parameters, "start")
+    if not made.found.queries:
+        raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
+    bound, options = made.bound(rows_per_batch, options)
+    return keyed.start(*bound, **options)
+
+
+def _nowhere(name: str, records: list[OutputRecord]) -> None:
+    """Discard records."""
+
+
+class _Script:
+    """A script with its inputs, checked and ready to run."""
+
+    def __init__(
+        self,
+        text: str,
+        streams: Mapping[str, Any] | None,
+        topics: Any,
+        kafka: Kafka | None,
+        on_records: OnRecords | None,
+        properties: Mapping[str, str] | None,
+        parameters: Parameters | None,
+        call: str,
+    ) -> None:
+        where = f"keyed.sql.{call}"
+        if not isinstance(text, str):
+            raise DefinitionError(f"{where}: text={shown(text)} must be text with SQL statements")
+        if not isinstance(streams or {}, Mapping):
+            raise DefinitionError(f"{where}: streams={shown(streams)} must be a dict of rows by stream")
+        if not isinstance(topics or {}, Mapping | Sequence):
+            raise DefinitionError(f"{where}: topics={shown(topics)} must be a dict of records by topic, or a list")
+        if kafka is not None and not isinstance(kafka, Kafka):
+            raise DefinitionError(f"{where}: kafka={shown(kafka)} must be a keyed.sql.Kafka(bootstrap)")
+        if on_records is not None and not callable(on_records):
+            raise DefinitionError(f"{where}: on_records={shown(on_records)} must be a function of a name and records")
+        parsed, statements = parse(text, parameters)
+        if not statements:
+            raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
+        self.found = found = define(parsed, statements, texts(properties, f"{where}: properties"))
+        self._where = where
+        streams = streams or {}
+        self._frames = _frames(found, streams, topics)
+        if self._frames and kafka is not None:
+            raise DefinitionError(
+                f"{where}: a script over Spark DataFrames does not take kafka=; read the topics by Spark"
+            )
+        inputs, self._read = _inputs(found, {} if self._frames else streams, topics or {})
+        self._deployment: Deployment | None = None
+        formats = None
+        if kafka is not None:
+            self._deployment = Deployment(found, kafka, self._read)
+            formats = self._deployment.formats
+            self._read |= self._deployment.reads.keys()
+        self._kafka = kafka
+        self._on_records = on_records
+        self._formats = formats
+        extractors = _extractors(found, self._deployment)
+        queries = {each.name: each.plan.shape for each in found.queries}
+        live = None if self._deployment is None else self._deployment.reader(extractors)
+        interval = 1.0 if self._deployment is None else self._deployment.interval_seconds
+        self.records = ScriptRecords(inputs, extractors, queries, live, interval)
+        self.sinks: dict[str, list[OutputRecord]] = {each.target: [] for each in found.queries}
+
+    def bound(self, rows_per_batch: int | None, options: dict[str, Any]) -> tuple[list[BoundOutput], dict[str, Any]]:
+        """Return the outputs with their sinks, and the options of the run."""
+        found, deployment = self.found, self._deployment
+        if deployment is not None and deployment.writes and options.get("checkpoint") is None:
+            raise DefinitionError(
+                f"{self._where}: an output is written to a Kafka topic, each record once, and that needs a checkpoint; "
+                "give checkpoint= (--checkpoint), a folder"
+            )
+        frames = self._frames
+        source: Any = keyed.stream(self.records, timestamp=_time, max_ahead=None) if not frames else None
+        topics = () if deployment is None else deployment.reads
+        self.compiler = Compiler(found, source, self._read, frames, self._formats, topics)
+        compiled = self.compiler.build()
+        if deployment is not None:
+            deployment.prepare()
+        bound = []
+        for query, output in compiled:
+            sink = None if deployment is None else deployment.sink(query)
+            if sink is not None:
+                self.sinks.pop(query.target, None)
+            bound.append(output.to(self._collector(query.target) if sink is None else sink))
+        if not frames:
+            default = 1 if deployment is None else 10_000
+            options = {
+                "drain": False,
+                "rows_per_batch": default if rows_per_batch is None else rows_per_batch,
+            } | options
+        return bound, options
+
+    def result(self, run: keyed.RunResult) -> ScriptResult:
+        """Return the result of a run."""
+        found = self.found
+        by_topic = {found.sources[name].topic: written for name, written in self.sinks.items()}
+        return ScriptResult(self.sinks, by_topic, run, _skipped(found, self.compiler, self.records), found.answers)
+
+    def _collector(self, target: str) -> Callable[[Iterable[Any], int], None]:
+        source, collected = self.found.sources[target], self.sinks[target]
+        key_of, value_of = source.key_encoder(), source.value_encoder()
+        call = self._on_records
+        if call is None and self._kafka is not None and not self._kafka.bounded:
+            # There is no end at which a result could have them.
+            call = _nowhere
+
+        def collect(batch: Any, _: int) -> None:
+            # A batch of Spark is a DataFrame.
+            changes = map(unpack, batch.collect()) if is_frame(batch) else batch
+            records = [
+                OutputRecord(key_of(change[KEY]), value_of(change[VALUE]), change[TIME], change[WINDOW])
+                for change in changes
+            ]
+            if call is None:
+                collected.extend(records)
+            elif records:
+                call(target, records)
+
+        return collect
 
 
 def _skipped(found: Definitions, compiler: Compiler, records: ScriptRecords) -> dict[str, dict[str, int]]:
@@ -179,22 +327,8 @@ def _time(record: Any) -> Any:
     return record[STREAM_TIME]
 
 
-def _collector(into: list[OutputRecord], target: SqlSource) -> Callable[[Iterable[Any], int], None]:
-    key_of, value_of = target.key_encoder(), target.value_encoder()
-
-    def collect(batch: Any, _: int) -> None:
-        # A batch of Spark is a DataFrame.
-        changes = map(unpack, batch.collect()) if is_frame(batch) else batch
-        into.extend(
-            OutputRecord(key_of(change[KEY]), value_of(change[VALUE]), change[TIME], change[WINDOW])
-            for change in changes
-        )
-
-    return collect
-
-
-def _records(found: Definitions, streams: Mapping[str, Any], topics: Any) -> tuple[ScriptRecords, set[str]]:
-    """Return the records of all topics in the order in which they arrive, and the topics that have some."""
+def _inputs(found: Definitions, streams: Mapping[str, Any], topics: Any) -> tuple[dict[str, Iterable[Any]], set[str]]:
+    """Return the given records by the name of their input, and the topics that have some."""
     known = {source.topic for source in found.sources.values()}
     inputs: dict[str, Iterable[Any]] = {}
     read: set[str] = set()
@@ -218,8 +352,7 @@ def _records(found: Definitions, streams: Mapping[str, Any], topics: Any) -> tup
     else:
         inputs["the records of topics"] = found_records = [_raw(each[0], each[1:]) for each in topics]
         read |= {record[0] for record in found_records}
-    queries = {each.name: each.plan.shape for each in found.queries}
-    return ScriptRecords(inputs, _extractors(found), queries), read
+    return inputs, read
 
 
 def _raw(topic: str, record: Any) -> tuple[Any, ...]:
@@ -233,16 +366,21 @@ def _raw(topic: str, record: Any) -> tuple[Any, ...]:
     return topic, key, value, time or 0, partition or 0, offset, headers, None if window is None else tuple(window)
 
 
-def _extractors(found: Definitions) -> dict[str, Callable[[Any, Any, int], int | None]]:
+def _extractors(found: Definitions, deployment: Deployment | None) -> dict[str, Extractor]:
     """Return for topics whose source has a column with the timestamp the function that reads it."""
-    extractors: dict[str, Callable[[Any, Any, int], int | None]] = {}
+    extractors: dict[str, Extractor] = {}
     for source in found.sources.values():
         if source.timestamp is None or source.is_query or source.topic in extractors:
             continue
         name, pattern = source.timestamp
         names = [each for each, _ in (*source.keys, *source.stored)]
         place = names.index(name)
-        key_of, value_of = source.key_decoder(), source.value_decoder()
+        if deployment is not None and source.topic in deployment.reads:
+            formats = deployment.formats
+            key_of, value_of = formats.key_decoder(source), formats.value_decoder(source)
+            split = formats.window_of(source)
+        else:
+            key_of, value_of, split = source.key_decoder(), source.value_decoder(), None
 
         def extracted(
             key: Any,
@@ -252,13 +390,14 @@ def _extractors(found: Definitions) -> dict[str, Callable[[Any, Any, int], int |
             place: int = place,
             key_of: Any = key_of,
             value_of: Any = value_of,
+            split: Any = split,
             pattern: str | None = pattern,
         ) -> int | None:
             try:
                 columns = value_of(value)
                 if columns is None:
                     return time
-                cell = (*key_of(key), *columns)[place]
+                cell = (*key_of(key if split is None else split(key)[0]), *columns)[place]
                 return parse_moment(cell, pattern) if pattern is not None and cell is not None else cell
             except BadRecord:
                 return time  # the source skips it, and counts it

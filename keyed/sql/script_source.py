@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import logging
+import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
 from keyed.errors import CheckpointError
+from keyed.kafka_topics import TopicsReader
+from keyed.sources import PAUSE
 
 #: A record of a topic: topic, key, value, timestamp, partition, offset, headers, window, number, stream time.
 TOPIC, RAW_KEY, RAW_VALUE, RAW_TIME, PARTITION, OFFSET, HEADERS, RAW_WINDOW, ARRIVAL, STREAM_TIME = range(10)
 #: Returns the timestamp of a record by its key, value and own timestamp; ``None`` if it has none.
 Extractor = Callable[[Any, Any, int], int | None]
+
+#: Seconds for which a script waits for records of topics before it yields `PAUSE`.
+_WAIT = 0.1
+#: Timestamps from here on are not usable: no window could end after them.
+_LATEST = 2**62
 
 _log = logging.getLogger(__name__)
 
@@ -33,16 +41,23 @@ class _Input:
         self.checksum = zlib.crc32(repr(record).encode("utf-8", "surrogatepass"), self.checksum)
 
 
+#: Inputs that have records: the input, its iterator, and its next record with those before it that are skipped.
+_Heads: TypeAlias = list[tuple[_Input, Iterator[Any], tuple[list[Any], Any]]]
+
+
 class ScriptRecords:
     """The records of all topics of a script, a `keyed.SeekableSource`.
 
     The next record is that of the input whose next record has the lowest timestamp. A position has the number of
     records that were read of each input, with a checksum: an input is given again from its start, and may have grown.
+    Of Kafka topics it has the offsets. A topic without records for now does not delay the others.
 
     Args:
         inputs: The records of each input, by its name.
         extractors: Functions that return the timestamp of a record, by topic.
         queries: Description of the parts of each query on which its state depends, by the name of the query.
+        live: The reader of Kafka topics, if there are any.
+        interval: Seconds after which a batch of their records ends.
     """
 
     def __init__(
@@ -50,10 +65,15 @@ class ScriptRecords:
         inputs: Mapping[str, Iterable[Any]],
         extractors: Mapping[str, Extractor],
         queries: Mapping[str, Mapping[str, str]],
+        live: TopicsReader | None = None,
+        interval: float = 1.0,
     ) -> None:
         self._inputs = [_Input(name, records) for name, records in inputs.items()]
         self._extractors = extractors
         self._queries = {name: dict(parts) for name, parts in queries.items()}
+        self._live = live
+        self._interval = interval
+        self._closed = False
         self._offsets: dict[tuple[str, int], int] = {}
         #: Records that were returned, and the highest timestamp of them.
         self._arrived = self._stream_time = 0
@@ -62,7 +82,8 @@ class ScriptRecords:
 
     def position(self) -> dict[str, Any]:
         """Return the records that were read. See `keyed.SeekableSource.position`."""
-        return {
+        found: dict[str, Any] = {} if self._live is None else {"kafka": self._live.position()}
+        return found | {
             "inputs": {each.name: [each.read, each.checksum] for each in self._inputs},
             "offsets": [[*place, offset] for place, offset in self._offsets.items()],
             "queries": self._queries,
@@ -78,6 +99,14 @@ class ScriptRecords:
         self._check_queries(position["queries"])
         self._offsets = {(topic, partition): offset for topic, partition, offset in position["offsets"]}
         self._arrived, self._stream_time = position.get("arrived", (0, 0))
+        topics = position.get("kafka", {})
+        if self._live is not None:
+            self._live.seek(topics)
+        elif topics:
+            raise CheckpointError(
+                f"the checkpoint has read the Kafka topics {sorted(topics)}, and this run reads none; give the address "
+                "of the cluster (keyed.sql.Kafka, or --bootstrap), or start from a new checkpoint"
+            )
         given = {each.name: each for each in self._inputs}
         for name, (read, checksum) in position["inputs"].items():
             if name not in given:
@@ -113,27 +142,101 @@ class ScriptRecords:
                     "columns without aggregates may change"
                 )
 
+    def close(self) -> None:
+        """End the iteration within a moment. It may be called from another thread."""
+        self._closed = True
+
     def __iter__(self) -> Iterator[Any]:
-        """Return the records after the position."""
-        waiting: list[tuple[_Input, Iterator[Any], tuple[list[Any], Any]]] = []
+        """Return the records after the position; `keyed.PAUSE` ends a batch."""
+        self._closed = False
+        live = self._live
+        if live is None:
+            waiting = self._heads()
+            while waiting:
+                place, _ = _earliest(waiting)
+                yield self._taken(waiting, place)
+                self._follow(waiting, place)
+            return
+        live.open()
+        try:
+            yield from self._merged(live)
+        finally:
+            live.close()
+
+    def _heads(self) -> _Heads:
+        """Return the inputs that have records, each with its next one."""
+        waiting: _Heads = []
         for each in self._inputs:
             records = iter(each.records)
             first = self._next(each, records)
             if first is not None:
                 waiting.append((each, records, first))
-        while waiting:
-            place = min(range(len(waiting)), key=lambda at: waiting[at][2][1][RAW_TIME])
-            each, records, (passed, record) = waiting[place]
-            self._took(each, passed[:-1])
-            each.took(passed[-1])
-            self._arrived += 1
-            self._stream_time = max(self._stream_time, record[RAW_TIME])
-            yield (*self._numbered(record), self._arrived, self._stream_time)
-            following = self._next(each, records)
-            if following is None:
-                del waiting[place]
-            else:
-                waiting[place] = (each, records, following)
+        return waiting
+
+    def _merged(self, live: TopicsReader) -> Iterator[Any]:
+        """Return the records of Kafka topics, and of the given inputs."""
+        waiting = self._heads()
+        began: float | None = None
+        while not self._closed:
+            head = live.first()
+            if head is None and not live.is_ended:
+                now = time.monotonic()
+                wait = _WAIT if began is None else min(_WAIT, max(0.0, began + self._interval - now))
+                live.fetch(wait if live.is_delayed or not waiting else 0.0)
+                head = live.first()
+                if began is not None and time.monotonic() >= began + self._interval:
+                    began = None
+                    yield PAUSE
+                if head is None and (live.is_delayed or not waiting):
+                    if began is None:
+                        yield PAUSE
+                    continue
+            if head is None and not waiting:
+                return
+            began = began or time.monotonic()
+            if waiting:
+                place, moment = _earliest(waiting)
+                if head is None or moment < head[0]:
+                    yield self._taken(waiting, place)
+                    self._follow(waiting, place)
+                    continue
+            assert head is not None
+            live.take()
+            record = self._of_topic(*head)
+            if record is not None:
+                yield record
+
+    def _of_topic(self, moment: int, message: Any) -> Any:
+        """Return a message as a record, ``None`` if it has no usable timestamp."""
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        self._offsets[topic, partition] = offset + 1
+        if not 0 <= moment < _LATEST:
+            self._skip(topic)
+            return None
+        record = (topic, message.key(), message.value(), moment, partition, offset, message.headers(), None)
+        return self._arrives(record)
+
+    def _taken(self, waiting: _Heads, place: int) -> Any:
+        """Return the next record of an input."""
+        each, _, (passed, record) = waiting[place]
+        self._took(each, passed[:-1])
+        each.took(passed[-1])
+        return self._arrives(self._numbered(record))
+
+    def _follow(self, waiting: _Heads, place: int) -> None:
+        """Read the record of an input after the one that was taken."""
+        each, records, _ = waiting[place]
+        following = self._next(each, records)
+        if following is None:
+            del waiting[place]
+        else:
+            waiting[place] = (each, records, following)
+
+    def _arrives(self, record: Any) -> Any:
+        """Return a record with its number and the stream time."""
+        self._arrived += 1
+        self._stream_time = max(self._stream_time, record[RAW_TIME])
+        return (*record, self._arrived, self._stream_time)
 
     def _next(self, each: _Input, records: Iterator[Any]) -> tuple[list[Any], Any] | None:
         """Return the next record that has a timestamp, with the records up to it as they were given."""
@@ -141,21 +244,23 @@ class ScriptRecords:
         for record in records:
             passed.append(record)
             extract = self._extractors.get(record[TOPIC])
-            time = record[RAW_TIME] if extract is None else extract(*record[RAW_KEY : RAW_TIME + 1])
-            if time is not None and time >= 0:
-                return passed, (*record[:RAW_TIME], time, *record[PARTITION:])
+            moment = record[RAW_TIME] if extract is None else extract(*record[RAW_KEY : RAW_TIME + 1])
+            if moment is not None and 0 <= moment < _LATEST:
+                return passed, (*record[:RAW_TIME], moment, *record[PARTITION:])
         self._took(each, passed)
         return None
 
     def _took(self, each: _Input, passed: Iterable[Any]) -> None:
         """Count records that are skipped."""
         for record in passed:
-            topic = record[TOPIC]
-            if not self.skipped.get(topic):
-                _log.warning("topic %s: a record has no usable timestamp and is skipped, as others will be", topic)
-            self.skipped[topic] = self.skipped.get(topic, 0) + 1
+            self._skip(record[TOPIC])
             self._numbered(record)
             each.took(record)
+
+    def _skip(self, topic: str) -> None:
+        if not self.skipped.get(topic):
+            _log.warning("topic %s: a record has no usable timestamp and is skipped, as others will be", topic)
+        self.skipped[topic] = self.skipped.get(topic, 0) + 1
 
     def _numbered(self, record: Any) -> Any:
         """Return a record with its offset."""
@@ -165,3 +270,9 @@ class ScriptRecords:
             offset = self._offsets.get(place, 0)
         self._offsets[place] = offset + 1
         return (*record[:OFFSET], offset, *record[HEADERS:])
+
+
+def _earliest(waiting: _Heads) -> tuple[int, int]:
+    """Return the place of the input whose next record has the lowest timestamp, and that timestamp."""
+    place = min(range(len(waiting)), key=lambda at: waiting[at][2][1][RAW_TIME])
+    return place, waiting[place][2][1][RAW_TIME]

@@ -19,6 +19,8 @@ from keyed.sql.sql_types import SqlType
 
 FORMATS = ("AVRO", "DELIMITED", "JSON", "JSON_SR", "KAFKA", "NONE", "PROTOBUF", "PROTOBUF_NOSR")
 Columns = Sequence[tuple[str, SqlType]]
+#: Digits of the longest integers that are read: those of longer ones, such as 1e999999999, would not fit into memory.
+_DIGITS = 1000
 
 
 class BadRecord(ValueError):
@@ -41,7 +43,7 @@ def decoder(
         return lambda data: None if data is None else _split_line(data, types, delimiter)
     if format_ == "KAFKA":
         return lambda data: None if data is None else (read(_text(data), types[0]),)
-    default = _protobuf if format_.startswith("PROTOBUF") else None
+    default = defaults if format_.startswith("PROTOBUF") else None
 
     def decoded(data: Any) -> Any:
         if data is None:
@@ -75,7 +77,7 @@ def _parsed(data: Any) -> Any:
         raise BadRecord(f"not JSON: {error}") from error
 
 
-def _protobuf(value: Any, type_: SqlType) -> Any:
+def defaults(value: Any, type_: SqlType) -> Any:
     """Return the default of a type for a missing value, as proto3 has it."""
     if value is None:
         match type_.base:
@@ -95,11 +97,11 @@ def _protobuf(value: Any, type_: SqlType) -> Any:
                 return {}
         return None
     if type_.base == "STRUCT":
-        return {name: _protobuf(value.get(name), each) for name, each in type_.fields}
+        return {name: defaults(value.get(name), each) for name, each in type_.fields}
     if type_.base == "ARRAY":
-        return [_protobuf(each, type_.element) for each in value]
+        return [defaults(each, type_.element) for each in value]
     if type_.base == "MAP":
-        return {key: _protobuf(each, type_.element) for key, each in value.items()}
+        return {key: defaults(each, type_.element) for key, each in value.items()}
     return value
 
 
@@ -128,7 +130,7 @@ def _read(value: Any, type_: SqlType) -> Any:
         case "INTEGER" | "BIGINT":
             if isinstance(value, bool):
                 raise BadRecord("expected a number")
-            number = int(Decimal(value.strip())) if isinstance(value, str) else int(value)
+            number = _integer(Decimal(value.strip()) if isinstance(value, str) else value)
             return wrapped(number, type_.base)
         case "DOUBLE":
             if isinstance(value, bool):
@@ -151,7 +153,7 @@ def _read(value: Any, type_: SqlType) -> Any:
         case "DATE" | "TIME" | "TIMESTAMP":
             if isinstance(value, bool):
                 raise BadRecord("expected a number")
-            return int(value)
+            return _integer(value)
         case "ARRAY":
             if not isinstance(value, list | tuple):
                 raise BadRecord("expected a list")
@@ -167,6 +169,12 @@ def _read(value: Any, type_: SqlType) -> Any:
         raise BadRecord("expected an object")
     given = {str(name).upper(): each for name, each in value.items()} | value
     return {name: read(given.get(name, given.get(name.upper())), each) for name, each in type_.fields}
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, Decimal) and value.adjusted() > _DIGITS:
+        raise BadRecord("expected a number of a usual size")
+    return int(value)
 
 
 def _split_line(data: Any, types: Sequence[SqlType], delimiter: str) -> tuple[Any, ...]:
@@ -203,7 +211,7 @@ def encoder(
         return lambda row: None if row is None else _line(row, types, delimiter)
     if not wrapped_value or format_ == "KAFKA":
         return lambda row: None if row is None else written(row[0], types[0])
-    default = _protobuf if format_.startswith("PROTOBUF") else lambda value, _: value
+    default = defaults if format_.startswith("PROTOBUF") else lambda value, _: value
     return lambda row: (
         None
         if row is None

@@ -6,6 +6,7 @@ import gc
 import json
 import socket
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,8 @@ from tests.keyed.runtimes.spark.functions import count, files_source, write_file
 from tests.keyed.test_kafka_values import AT, AVRO, PLAIN, SALE, SCHEMA, Sale, message, named
 from tests.support.schema_registry import schema_registry
 from tests.support.waiting import until
+
+NOW = int(time.time() * 1000)
 
 
 @pytest.fixture
@@ -84,6 +87,27 @@ def test_a_batch_that_comes_again_is_skipped_and_another_query_is_refused(kafka,
     found = records(kafka, topic)
     assert {key for key, _ in found} == {b'{"user":"ann","shop":1}'}
     assert sorted(json.loads(value)["n"] for _, value in found) == [5, 6, 7, 7, 8, 9]
+
+
+def test_encode_returns_key_value_and_timestamp_of_a_record(kafka, topic):
+    def encode(row):
+        return row["key"], row["value"], row["time"]
+
+    sink = KafkaSink(topic, bootstrap=kafka, encode=encode)
+    writer = TopicWriter(sink, ["q"])
+    rows = [(b"a", b"1", NOW), (b"a", None, NOW + 1), (None, b"2", None)]
+    writer.write(writer.records([{"key": key, "value": value, "time": at} for key, value, at in rows]), 0)
+    with pytest.raises(SinkError, match=r"encode returned \('a', b'1', None\); it must return a tuple of key"):
+        writer.records([{"key": "a", "value": b"1", "time": None}])
+    writer.close()
+    found = [each for number in range(2) for each in topics.messages(kafka, topic, number)]
+    of_a = [each for each in found if each.key() == b"a"]
+    assert [(each.value(), each.timestamp()[1]) for each in of_a] == [(b"1", NOW), (None, NOW + 1)]
+    assert [each.value() for each in found if each.key() is None] == [b"2"]
+    with pytest.raises(DefinitionError, match="encode=5 must be a function"):
+        KafkaSink(topic, bootstrap=kafka, encode=5)  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="leave out key= and value="):
+        KafkaSink(topic, bootstrap=kafka, encode=encode, key="k")
 
 
 def producers():

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 import keyed
-from keyed import DirectoryChangelog, KafkaSource, KeyedProcessFunction, ValueState, kafka_source
+from keyed import DirectoryChangelog, KafkaSource, KeyedProcessFunction, ValueState, kafka_fetching
 from keyed.changelog.kafka.client import Cluster
 from keyed.errors import CheckpointError, DefinitionError, SourceError
 from tests.keyed.changelog.kafka import topics
@@ -213,13 +213,13 @@ def test_a_partition_whose_broker_does_not_answer_is_waited_for_once(kafka, topi
             self._consumer.pause([each for each in partitions if each.partition == 1])
 
     monkeypatch.setattr(Cluster, "consumer", lambda cluster: Deaf(make(cluster)))
-    assert kafka_source._PATIENCE <= 1
+    assert kafka_fetching._PATIENCE <= 1
     sink = keyed.collect_sink()
     query = counts(source(kafka, topic, bounded=False)).start(sink)
     seen = lambda: sorted(value.v for value in sink.values)  # noqa: E731 - asked again and again
     until(lambda: seen() == [0] or not query.is_active)
     # From now on a wait would have no end.
-    monkeypatch.setattr(kafka_source, "_PATIENCE", 1e9)
+    monkeypatch.setattr(kafka_fetching, "_PATIENCE", 1e9)
     for value in (2, 4):
         write(kafka, topic, value)
         until(lambda: value in seen() or not query.is_active)  # noqa: B023 - asked before the next one
@@ -231,7 +231,7 @@ def test_a_partition_whose_broker_does_not_answer_is_waited_for_once(kafka, topi
 
 
 def test_records_ahead_of_a_partition_that_lacks_are_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr(kafka_source, "_AHEAD", 2 << 20)
+    monkeypatch.setattr(kafka_fetching, "_AHEAD", 2 << 20)
 
     class Consumer:
         paused: ClassVar[list[int]] = []
@@ -243,12 +243,12 @@ def test_records_ahead_of_a_partition_that_lacks_are_bounded_in_bytes(monkeypatc
             self.paused.extend(place.partition for place in places)
 
     def message(offset, size):
-        fields = {"partition": 0, "offset": offset, "error": None, "value": b"x" * size, "key": None}
+        fields = {"topic": "topic", "partition": 0, "offset": offset, "error": None, "value": b"x" * size, "key": None}
         return SimpleNamespace(**{name: lambda value=value: value for name, value in fields.items()})
 
     consumer = Consumer()
-    offsets = {0: 0, 1: 0}
-    fetched = kafka_source._Fetched(consumer, "topic", offsets, {0: 9, 1: 9}, bounded=False)
+    offsets = {("topic", 0): 0, ("topic", 1): 0}
+    fetched = kafka_fetching.Fetched(consumer, offsets, dict.fromkeys(offsets, 9), bounded=False)
     fetched.add([message(offset, 100) for offset in range(1_000)])
     assert list(fetched.in_turn()) == []
     assert consumer.paused == []

@@ -94,6 +94,10 @@ _REMEDIES = {
         "the broker allows only shorter transactions; give settings={'transaction.timeout.ms': ...} at most its "
         "transaction.max.timeout.ms"
     ),
+    "INVALID_TIMESTAMP": (
+        "the topic refuses timestamps so far from the present; raise message.timestamp.after.max.ms or "
+        "message.timestamp.before.max.ms of the topic, and run again"
+    ),
     "NOT_ENOUGH_REPLICAS": "fewer replicas are in sync than min.insync.replicas; wait for brokers to come back",
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "fewer replicas are in sync than min.insync.replicas; wait for brokers",
     "_INVALID_ARG": "the settings have a name or value that the client does not support",

@@ -169,8 +169,8 @@ class KafkaChangelog:
         text(self.topic, "topic", "text that is not empty")
         text(self.bootstrap, "bootstrap", "text that is not empty")
         replicas = self.replication_factor
-        if replicas is not None and (type(replicas) is not int or replicas < 1):
-            raise DefinitionError(f"replication_factor={replicas!r} must be an int of at least 1, or None")
+        if replicas is not None and (type(replicas) is not int or not 0 < replicas < 2**15):
+            raise DefinitionError(f"replication_factor={shown(replicas)} must be an int from 1 to 32767, or None")
         taken = dict(self.topic_settings).keys() & self._topic_settings().keys()
         if taken:
             raise DefinitionError(

@@ -65,7 +65,7 @@ def make_or_check(
     """
     there = partitions(cluster, topic)
     if not there:
-        _create(cluster, topic, count, replication_factor, {**settings_if_new, **settings})
+        create_topic(cluster, topic, count, replication_factor, {**settings_if_new, **settings})
         there = partitions(cluster, topic)
     differences = []
     if len(there) != count:
@@ -141,9 +141,21 @@ def write_headers(cluster: Cluster, topic: str, operator: str, parallelism: int)
     return header
 
 
-def _create(
+def create_topic(
     cluster: Cluster, topic: str, count: int, replication_factor: int | None, settings: Mapping[str, str]
 ) -> None:
+    """Create a topic, unless another program has done so meanwhile.
+
+    Args:
+        cluster: The cluster.
+        topic: The topic.
+        count: Number of partitions.
+        replication_factor: Number of replicas; ``None`` for the broker's default.
+        settings: Settings of the topic.
+
+    Raises:
+        ChangelogError: It cannot be created.
+    """
     import confluent_kafka as ck
     import confluent_kafka.admin
 

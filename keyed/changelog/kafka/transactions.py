@@ -76,6 +76,16 @@ class Transactions:
         """
         return int(self._guarded(self._send, topic, records, {}))
 
+    def send_timed(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, int | None]]) -> None:
+        """Send records with timestamps, as `send_anywhere` does.
+
+        Args:
+            topic: The topic.
+            records: Keys, values and timestamps; ``None`` is the present time.
+        """
+        for key, value, at in records:
+            self._guarded(self._send, topic, [(key, value)], {} if at is None else {"timestamp": at})
+
     def commit_offset(self, offset: Any, group: Any) -> None:
         """Commit an offset of a consumer group with the transaction.
 

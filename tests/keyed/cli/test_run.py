@@ -1,6 +1,10 @@
-"""``keyed run``: scripts of SQL statements over files."""
+"""``keyed run``: scripts of SQL statements over files and topics."""
 
 import json
+import signal
+import subprocess
+import sys
+import urllib.request
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,6 +12,8 @@ import pytest
 
 from keyed.cli.main import main
 from keyed.tables import read_tables
+from tests.keyed.changelog.kafka import topics
+from tests.support.waiting import until
 
 SCRIPT = """
 CREATE STREAM readings (sensor STRING KEY, reading INT, at TIMESTAMP) WITH (TIMESTAMP = 'at');
@@ -124,6 +130,11 @@ def test_skipped_records_are_counted_by_reason(files, capsys):
         (["--input", "readings=r.txt"], "must be a file of .jsonl, .json, .csv, .parquet"),
         (["--input", "readings=nowhere.csv"], "there is no file 'nowhere.csv'"),
         (["--set", "a"], "--set 'a': give NAME=VALUE"),
+        (["--registry", "http://localhost:8081"], "--registry is for Kafka topics; give --bootstrap too"),
+        (["--until-end"], "--until-end is for Kafka topics; give --bootstrap too"),
+        (["--kafka-setting", "a=b"], "--kafka-setting is for Kafka topics; give --bootstrap too"),
+        (["--bootstrap", "localhost:1", "--runtime", "spark"], "--bootstrap: --runtime spark reads files"),
+        (["--bootstrap", "localhost:1"], "READINGS has no rows: name its topic"),
     ],
 )
 def test_bad_options_are_refused(files, capsys, options, message):
@@ -162,3 +173,33 @@ def test_a_push_query_over_the_tables(files, capsys):
     assert found["row"] == {"S": "ATTIC", "N": 2}
     assert main(["sql", tables, "select 1", "--after", found["token"]]) == 1
     assert "is for queries that end with EMIT CHANGES" in capsys.readouterr().err
+
+
+def _get(address):
+    with urllib.request.urlopen(address) as answer:
+        return answer.read().replace(b" ", b"")
+
+
+@pytest.mark.slow
+def test_a_run_over_topics_serves_its_tables_until_it_is_interrupted(kafka, tmp_path):
+    source = topics.new_topic()
+    topics.create(kafka, source, 1)
+    (tmp_path / "a.sql").write_text(f"""
+    CREATE STREAM readings (sensor STRING KEY, reading INT) WITH (KAFKA_TOPIC = '{source}');
+    CREATE TABLE highest AS SELECT sensor, MAX(reading) AS most FROM readings GROUP BY sensor;
+    """)
+    command = [sys.executable, "-m", "keyed.cli", "run", str(tmp_path / "a.sql"), "--bootstrap", kafka]
+    command += ["--serve", "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            for reading in (4, 9):
+                topics.produce(kafka, source, [(b"attic", b'{"reading": %d}' % reading)])
+                found = json.loads(process.stdout.readline())
+                assert (found["output"], found["key"], found["value"]) == ("HIGHEST", "attic", {"MOST": reading})
+            until(lambda: b'"MOST":9' in _get(f"{address}/tables/highest"))
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(60)
+    assert process.returncode in (0, -2, 130)

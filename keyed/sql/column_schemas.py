@@ -1,0 +1,214 @@
+"""Schemas of keys and values from the columns of a stream or table: Avro, JSON Schema and Protocol Buffers."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from keyed.errors import DefinitionError
+from keyed.extras import extra
+from keyed.sql.sql_types import SqlType, shown_name
+
+Columns = Sequence[tuple[str, SqlType]]
+#: Names that ksqlDB gives its schemas.
+_AVRO_RECORD, _AVRO_SPACE = "KsqlDataSourceSchema", "io.confluent.ksql.avro_schemas"
+_MESSAGE = "ConnectDefault"
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_AVRO: dict[str, Any] = {
+    "BOOLEAN": "boolean",
+    "INTEGER": "int",
+    "BIGINT": "long",
+    "DOUBLE": "double",
+    "STRING": "string",
+    "BYTES": "bytes",
+    "DATE": {"type": "int", "logicalType": "date"},
+    "TIME": {"type": "int", "logicalType": "time-millis"},
+    "TIMESTAMP": {"type": "long", "logicalType": "timestamp-millis"},
+}
+_JSON: dict[str, Any] = {
+    "BOOLEAN": {"type": "boolean"},
+    "INTEGER": {"type": "integer", "connect.type": "int32"},
+    "BIGINT": {"type": "integer", "connect.type": "int64"},
+    "DOUBLE": {"type": "number", "connect.type": "float64"},
+    "DECIMAL": {"type": "number", "connect.type": "bytes", "title": "org.apache.kafka.connect.data.Decimal"},
+    "STRING": {"type": "string"},
+    "BYTES": {"type": "string", "connect.type": "bytes"},
+    "DATE": {"type": "integer", "title": "org.apache.kafka.connect.data.Date", "connect.type": "int32"},
+    "TIME": {"type": "integer", "title": "org.apache.kafka.connect.data.Time", "connect.type": "int32"},
+    "TIMESTAMP": {"type": "integer", "title": "org.apache.kafka.connect.data.Timestamp", "connect.type": "int64"},
+}
+#: Types of fields, as in `google.protobuf.descriptor_pb2.FieldDescriptorProto`.
+_PROTOBUF = {"BOOLEAN": 8, "INTEGER": 5, "BIGINT": 3, "DOUBLE": 1, "STRING": 9, "BYTES": 12}
+_PROTOBUF_MESSAGES = {
+    "DECIMAL": (".confluent.type.Decimal", "confluent/type/decimal.proto"),
+    "DATE": (".google.type.Date", "google/type/date.proto"),
+    "TIME": (".google.type.TimeOfDay", "google/type/timeofday.proto"),
+    "TIMESTAMP": (".google.protobuf.Timestamp", "google/protobuf/timestamp.proto"),
+}
+#: Messages that a schema may import: package, message, and its fields with their types.
+_IMPORTS = {
+    "confluent/type/decimal.proto": ("confluent.type", "Decimal", (("value", 12), ("precision", 13), ("scale", 5))),
+    "google/type/date.proto": ("google.type", "Date", (("year", 5), ("month", 5), ("day", 5))),
+    "google/type/timeofday.proto": (
+        "google.type",
+        "TimeOfDay",
+        (("hours", 5), ("minutes", 5), ("seconds", 5), ("nanos", 5)),
+    ),
+    "google/protobuf/timestamp.proto": ("google.protobuf", "Timestamp", (("seconds", 3), ("nanos", 5))),
+}
+
+
+def avro_schema(columns: Columns, where: str, *, wrapped: bool) -> str:
+    """Return the Avro schema of a record with columns, or of a single one.
+
+    Args:
+        columns: The columns.
+        where: The stream or table, for messages.
+        wrapped: False for the schema of the one column.
+
+    Raises:
+        DefinitionError: A name is not one of Avro.
+    """
+    if not wrapped:
+        return json.dumps(_avro(columns[0][1], _AVRO_RECORD, where))
+    return json.dumps(_avro_record(columns, _AVRO_RECORD, where))
+
+
+def _avro_record(columns: Columns, name: str, where: str) -> dict[str, Any]:
+    for column, _ in columns:
+        if _AVRO_NAME.fullmatch(column) is None:
+            raise DefinitionError(
+                f"{where}: Avro has no names like {shown_name(column)}; rename the column, or choose another format"
+            )
+    fields = [
+        {"name": column, "type": ["null", _avro(type_, f"{name}_{column}", where)], "default": None}
+        for column, type_ in columns
+    ]
+    return {"type": "record", "name": name, "namespace": _AVRO_SPACE, "fields": fields}
+
+
+def _avro(type_: SqlType, name: str, where: str) -> Any:
+    match type_.base:
+        case "DECIMAL":
+            return {"type": "bytes", "logicalType": "decimal", "precision": type_.precision, "scale": type_.scale}
+        case "ARRAY":
+            return {"type": "array", "items": ["null", _avro(type_.element, name, where)]}
+        case "MAP":
+            return {"type": "map", "values": ["null", _avro(type_.element, name, where)]}
+        case "STRUCT":
+            return _avro_record(type_.fields, name, where)
+    return _AVRO[type_.base]
+
+
+def json_schema(columns: Columns, *, wrapped: bool) -> str:
+    """Return the JSON schema of an object with columns, or of a single one."""
+    return json.dumps(_json_object(columns) if wrapped else _json(columns[0][1]))
+
+
+def _json_object(columns: Columns) -> dict[str, Any]:
+    properties = {
+        name: {"connect.index": number, "oneOf": [{"type": "null"}, _json(type_)]}
+        for number, (name, type_) in enumerate(columns)
+    }
+    return {"type": "object", "properties": properties}
+
+
+def _json(type_: SqlType) -> dict[str, Any]:
+    match type_.base:
+        case "ARRAY":
+            return {"type": "array", "items": {"oneOf": [{"type": "null"}, _json(type_.element)]}}
+        case "MAP":
+            values = {"oneOf": [{"type": "null"}, _json(type_.element)]}
+            return {"type": "object", "connect.type": "map", "additionalProperties": values}
+        case "STRUCT":
+            return _json_object(type_.fields)
+        case "DECIMAL":
+            parameters = {"scale": str(type_.scale), "connect.decimal.precision": str(type_.precision)}
+            return {**_JSON["DECIMAL"], "connect.version": 1, "connect.parameters": parameters}
+    found: dict[str, Any] = _JSON[type_.base]
+    return found
+
+
+class ProtobufMessage:
+    """The class of messages whose fields are columns, numbered from 1 in their order.
+
+    Args:
+        columns: The columns.
+        where: The stream or table, for messages.
+
+    Attributes:
+        type: The class.
+        schema: The schema as a registry keeps it: the description of the file, in base 64.
+
+    Raises:
+        DefinitionError: Protocol Buffers do not have a type or name.
+    """
+
+    def __init__(self, columns: Columns, where: str) -> None:
+        with extra("registry", f"{where} in Protocol Buffers"):
+            from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+        self._where = where
+        self._made = 1
+        self._imports: set[str] = set()
+        file = descriptor_pb2.FileDescriptorProto(name="columns.proto", syntax="proto3")
+        self._fill(file.message_type.add(name=f"{_MESSAGE}1"), columns)
+        file.dependency.extend(sorted(self._imports))
+        pool = descriptor_pool.DescriptorPool()
+        for name in sorted(self._imports):
+            package, message, fields = _IMPORTS[name]
+            imported = descriptor_pb2.FileDescriptorProto(name=name, syntax="proto3", package=package)
+            made = imported.message_type.add(name=message)
+            for number, (field, kind) in enumerate(fields, 1):
+                made.field.add(name=field, number=number, type=kind, label=1)
+            pool.Add(imported)
+        try:
+            pool.Add(file)
+            self.type: Any = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_MESSAGE}1"))
+        except (TypeError, KeyError) as error:
+            raise DefinitionError(f"{where}: the columns are no message of Protocol Buffers: {error}") from error
+        self.schema = base64.b64encode(file.SerializeToString()).decode()
+
+    def _fill(self, message: Any, columns: Columns) -> None:
+        for number, (name, type_) in enumerate(columns, 1):
+            if _AVRO_NAME.fullmatch(name) is None:
+                raise DefinitionError(
+                    f"{self._where}: Protocol Buffers have no names like {shown_name(name)}; rename the column, or "
+                    "choose another format"
+                )
+            field = message.field.add(name=name, number=number, label=1)
+            if type_.base == "ARRAY":
+                field.label = 3
+                self._describe(message, field, type_.element)
+            elif type_.base == "MAP":
+                field.label, field.type = 3, 11
+                entry = message.nested_type.add(name=f"{name.title().replace('_', '')}Entry")
+                entry.options.map_entry = True
+                for place, (part, kind) in enumerate(zip(("key", "value"), type_.parts, strict=True), 1):
+                    self._describe(entry, entry.field.add(name=part, number=place, label=1), kind)
+                field.type_name = entry.name
+            else:
+                self._describe(message, field, type_)
+
+    def _describe(self, message: Any, field: Any, type_: SqlType) -> None:
+        """Give a field the type of a column."""
+        if type_.base in _PROTOBUF:
+            field.type = _PROTOBUF[type_.base]
+            return
+        field.type = 11
+        if type_.base == "STRUCT":
+            self._made += 1
+            nested = message.nested_type.add(name=f"{_MESSAGE}{self._made}")
+            self._fill(nested, type_.fields)
+            field.type_name = nested.name
+        elif type_.base in _PROTOBUF_MESSAGES:
+            field.type_name, file = _PROTOBUF_MESSAGES[type_.base]
+            self._imports.add(file)
+        else:
+            raise DefinitionError(
+                f"{self._where}: column {shown_name(field.name)}: Protocol Buffers have no arrays or maps of {type_}; "
+                "put it into a STRUCT, or choose another format"
+            )

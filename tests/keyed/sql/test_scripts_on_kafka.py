@@ -1,0 +1,400 @@
+"""Scripts over topics of a real Kafka broker: formats of keys and values, offsets, exactly-once outputs."""
+
+import json
+import struct
+import subprocess
+import sys
+import time
+
+import confluent_kafka
+import pytest
+
+from keyed import sql
+from keyed.errors import CheckpointError, DefinitionError, SourceError, SqlError
+from tests.keyed.changelog.kafka import topics
+from tests.support.schema_registry import schema_registry
+from tests.support.waiting import until
+
+#: The hour that has begun: Kafka would delete and compact records of 1970.
+NOW = int(time.time()) // 3600 * 3_600_000
+SOLD = """
+CREATE STREAM sales (title STRING KEY, tickets INT) WITH (KAFKA_TOPIC = '{sales}', VALUE_FORMAT = 'JSON');
+CREATE TABLE sold WITH (KAFKA_TOPIC = '{sold}') AS
+    SELECT title, SUM(tickets) AS n FROM sales GROUP BY title HAVING SUM(tickets) < 10;
+"""
+
+
+def send(kafka, topic, *records):
+    """Send records: key, value, timestamp, and optionally a partition."""
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka})
+    for key, value, at, *partition in records:
+        producer.produce(topic, value, key, partition=partition[0] if partition else 0, timestamp=at)
+    assert producer.flush(30) == 0
+
+
+def received(kafka, topic, partitions=1):
+    """The committed records of a topic: key, value and timestamp."""
+    found = [each for number in range(partitions) for each in topics.messages(kafka, topic, number)]
+    return [(each.key(), each.value(), each.timestamp()[1]) for each in found]
+
+
+@pytest.fixture
+def made(kafka):
+    """Return a function that makes new topics."""
+
+    def make(*partitions):
+        names = [topics.new_topic() for _ in partitions]
+        for name, count in zip(names, partitions, strict=True):
+            # The timestamps are those of 1970.
+            topics.create(kafka, name, count, retention_ms=-1)
+        return names if len(names) > 1 else names[0]
+
+    return make
+
+
+@pytest.fixture
+def run(kafka, tmp_path):
+    def run(text, streams=None, **options):
+        given = {each: options.pop(each) for each in ("registry", "settings") if each in options}
+        options = {"checkpoint": tmp_path / "state", "kafka": sql.Kafka(kafka, bounded=True, **given)} | options
+        return sql.script(text, streams, **options)
+
+    return run
+
+
+def test_a_table_is_written_record_by_record_and_goes_on(kafka, made, run):
+    sales, sold = made(1), topics.new_topic()
+    text = SOLD.format(sales=sales, sold=sold)
+    send(kafka, sales, (b"Big", b'{"tickets": 4}', NOW), (b"Rio", b'{"tickets": 1}', NOW + 6))
+    send(kafka, sales, (b"Big", b'{"TICKETS": 3}', NOW + 9))
+    assert run(text).records == {}
+    assert run(text).run.batches == 0
+    send(kafka, sales, (b"Big", b'{"tickets": 3}', NOW + 8), (b"Rio", b"{tickets", NOW + 8))
+    send(kafka, sales, (b"Rio", b'{"tickets": 2}', NOW + 10))
+    assert run(text).skipped == {"SALES": {"the format cannot read them": 1}}
+    # A row that no longer fits HAVING becomes a tombstone.
+    assert received(kafka, sold) == [
+        (b"Big", b'{"N":4}', NOW),
+        (b"Rio", b'{"N":1}', NOW + 6),
+        (b"Big", b'{"N":7}', NOW + 9),
+        (b"Big", None, NOW + 9),
+        (b"Rio", b'{"N":3}', NOW + 10),
+    ]
+    assert topics.described(kafka, sold)["cleanup.policy"] == "compact"
+    assert topics.described(kafka, sales)["cleanup.policy"] == "delete"
+
+
+def test_partitions_and_topics_are_merged_by_timestamp(kafka, made, run):
+    sales, films = made(2, 1)
+    text = f"""
+    CREATE STREAM sales (title STRING KEY, n INT) WITH (KAFKA_TOPIC = '{sales}', VALUE_FORMAT = 'JSON');
+    CREATE TABLE films (title STRING PRIMARY KEY, genre STRING, at BIGINT)
+        WITH (KAFKA_TOPIC = '{films}', VALUE_FORMAT = 'JSON', TIMESTAMP = 'at');
+    CREATE STREAM joined AS SELECT sales.title AS title, n, genre
+        FROM sales LEFT JOIN films ON sales.title = films.title;
+    """
+    send(kafka, sales, *((b"Big", json.dumps({"n": n}).encode(), n, n % 2) for n in (1, 3, 5, 7, 9, 2, 4, 6, 8)))
+    send(kafka, films, *((b"Big", json.dumps({"genre": g, "at": at}).encode(), 0) for g, at in (("a", 3), ("b", 6))))
+    found = [(each.value["N"], each.value["GENRE"]) for each in run(text)["joined"]]
+    assert found == [(n, None if n < 3 else "a" if n < 6 else "b") for n in range(1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("formats", "key", "value"),
+    [
+        ("KEY_FORMAT = 'KAFKA', VALUE_FORMAT = 'DELIMITED'", struct.pack(">q", 7), b'"a,b",1.50'),
+        ("FORMAT = 'JSON'", b"7", b'{"A":"a,b","B":1.50}'),
+        ("KEY_FORMAT = 'DELIMITED', VALUE_FORMAT = 'JSON'", b"7", b'{"A":"a,b","B":1.50}'),
+    ],
+)
+def test_records_have_the_bytes_of_their_formats(kafka, made, run, formats, key, value):
+    source, target = made(1), topics.new_topic()
+    text = f"""
+    CREATE STREAM s (id BIGINT KEY, a STRING, b DECIMAL(4, 2)) WITH (KAFKA_TOPIC = '{source}', {formats});
+    CREATE STREAM t WITH (KAFKA_TOPIC = '{target}', RETENTION_MS = -1) AS SELECT * FROM s;
+    """
+    send(kafka, source, (key, value, 3), (key, None, 4), (None, value, 5), (b"\xff", value, 6), (key, b"\xff", 7))
+    assert sum(run(text).skipped["S"].values()) == 2
+    assert received(kafka, target) == [(key, value, 3), (key, None, 4), (None, value, 5)]
+
+
+def test_windowed_keys_end_with_their_bounds_and_are_read_again(kafka, made, run, tmp_path):
+    source, hours, sessions = made(1), topics.new_topic(), topics.new_topic()
+    text = f"""
+    CREATE STREAM s (id STRING KEY, n INT) WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'JSON');
+    CREATE TABLE hours WITH (KAFKA_TOPIC = '{hours}') AS
+        SELECT id, COUNT(*) AS c FROM s WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY id;
+    CREATE TABLE sessions WITH (KAFKA_TOPIC = '{sessions}') AS
+        SELECT id, COUNT(*) AS c FROM s WINDOW SESSION (1 MINUTE) GROUP BY id;
+    """
+    send(kafka, source, (b"a", b'{"n": 1}', NOW), (b"a", b'{"n": 1}', NOW + 5))
+    run(text)
+    start, end = struct.pack(">q", NOW), struct.pack(">q", NOW + 5)
+    assert received(kafka, hours) == [(b"a" + start, b'{"C":1}', NOW), (b"a" + start, b'{"C":2}', NOW + 5)]
+    assert received(kafka, sessions)[-1] == (b"a" + end + start, b'{"C":2}', NOW + 5)
+    read = """
+    CREATE STREAM w (id STRING KEY, c INT)
+        WITH (KAFKA_TOPIC = '{}', VALUE_FORMAT = 'JSON', {});
+    CREATE STREAM t AS SELECT id, WINDOWSTART AS s, WINDOWEND AS e, c FROM w WHERE c = 2;
+    """
+    for topic, window, ends in (
+        (hours, "WINDOW_TYPE = 'TUMBLING', WINDOW_SIZE = '1 HOUR'", NOW + 3_600_000),
+        (sessions, "WINDOW_TYPE = 'SESSION'", NOW + 5),
+    ):
+        [found] = run(read.format(topic, window), checkpoint=tmp_path / topic)["t"]
+        assert (found.key, found.window, found.value["E"]) == ("a", (NOW, ends), ends)
+
+
+TYPES = """
+b BOOLEAN, i INT, l BIGINT, d DOUBLE, m DECIMAL(6, 2), s STRING, y BYTES, day DATE, clock TIME, at TIMESTAMP,
+many ARRAY<INT>, named MAP<STRING, DOUBLE>, deep STRUCT<x INT, y STRUCT<z STRING>, each ARRAY<STRING>>
+"""
+VALUES = {
+    "B": True,
+    "I": -5,
+    "L": 2**40,
+    "D": 1.5,
+    "M": "-12.50",
+    "S": "ä",
+    "Y": "AAH/",
+    "DAY": 20_000,
+    "CLOCK": 3_723_004,
+    "AT": 1_767_225_600_123,
+    "MANY": [1, 2],
+    "NAMED": {"k": 0.5},
+    "DEEP": {"X": 1, "Y": {"Z": "q"}, "EACH": ["r"]},
+}
+
+
+@pytest.mark.parametrize("format_", ["JSON_SR", "AVRO", "PROTOBUF", "PROTOBUF_NOSR", "JSON"])
+def test_all_types_go_through_a_format_and_back(kafka, made, run, tmp_path, format_):
+    source, coded, plain = made(1), topics.new_topic(), topics.new_topic()
+    send(kafka, source, (struct.pack(">i", 3), json.dumps(VALUES).encode(), 8), (struct.pack(">i", 4), b'{"i": 6}', 9))
+    with schema_registry() as registry:
+        given = {"registry": registry.url}
+        write = f"""
+        CREATE STREAM a (id INT KEY, {TYPES}) WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'JSON');
+        CREATE STREAM b WITH (KAFKA_TOPIC = '{coded}', FORMAT = '{format_}', RETENTION_MS = -1) AS SELECT * FROM a;
+        """
+        run(write, **given)
+        read = f"""
+        CREATE STREAM a (id INT KEY, {TYPES}) WITH (KAFKA_TOPIC = '{coded}', FORMAT = '{format_}');
+        CREATE STREAM b WITH (RETENTION_MS = -1, KAFKA_TOPIC = '{plain}', KEY_FORMAT = 'KAFKA', VALUE_FORMAT = 'JSON')
+            AS SELECT * FROM a;
+        """
+        run(read, checkpoint=tmp_path / "second", **given)
+        subjects = {f"{coded}-key", f"{coded}-value"}
+        assert registry.subjects.keys() == (subjects if format_ in ("JSON_SR", "AVRO", "PROTOBUF") else set())
+    (key, full, time), (_, sparse, _) = received(kafka, plain)
+    assert (key, time) == (struct.pack(">i", 3), 8)
+    assert json.loads(full) == VALUES | {"M": -12.5}
+    assert b'"M":-12.50' in full
+    found = {name: value for name, value in json.loads(sparse).items() if value}
+    assert found == {"I": 6}
+
+
+def test_a_record_that_avro_cannot_read_is_skipped_and_a_registry_that_is_gone_ends_the_run(kafka, made, run):
+    source = made(1)
+    text = f"""
+    CREATE STREAM a (id INT KEY, x INT) WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'AVRO');
+    CREATE STREAM b AS SELECT * FROM a;
+    """
+    with schema_registry() as registry:
+        number = registry.registered(
+            "other", {"schema": '{"type":"record","name":"r","fields":[{"name":"x","type":"int"}]}'}
+        )
+        header = struct.pack(">bI", 0, number)
+        send(kafka, source, (None, header + b"\x06", 1), (None, b"\x00\x00", 2), (None, b"{}", 3))
+        result = run(text, registry=registry.url)
+        assert [each.value for each in result["b"]] == [{"X": 3}]
+        assert result.skipped == {"A": {"the format cannot read them": 2}}
+        url = registry.url
+    send(kafka, source, (None, header + b"\x08", 4))
+    with pytest.raises(SourceError, match="check the address and that the registry runs"):
+        run(text, registry=url)
+
+
+def test_numbers_that_would_fill_the_memory_are_skipped(kafka, made, run):
+    source = made(1)
+    text = f"""
+    CREATE STREAM a (id STRING KEY, x BIGINT, at TIMESTAMP)
+        WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'JSON', TIMESTAMP = 'at');
+    CREATE STREAM b AS SELECT id, x FROM a;
+    """
+    values = [b'{"x":1e999999999,"at":1}', b'{"x":1,"at":1e30}', b"[" * 100_000, b'{"x":1,"at":1}', b'{"x":2,"at":2}']
+    send(kafka, source, *((b"k", value, 5) for value in values))
+    result = run(text)
+    assert [each.value for each in result["b"]] == [{"X": 1}, {"X": 2}]
+    assert result.skipped == {"A": {"the format cannot read them": 2, "no usable timestamp": 1}}
+
+
+def test_headers_partitions_and_offsets_are_columns(kafka, made, run):
+    source = made(2)
+    text = f"""
+    CREATE STREAM a (x INT, h BYTES HEADER('h')) WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'JSON');
+    CREATE STREAM b AS SELECT x, h, ROWPARTITION AS p, ROWOFFSET AS o, ROWTIME AS t FROM a;
+    """
+    topics.produce_all(kafka, source, 1, [(None, b'{"x":1}', None), (None, b'{"x":2}', [("h", b"\x01")])])
+    found = [each.value for each in run(text)["b"]]
+    assert [(each["X"], each["H"], each["P"], each["O"]) for each in found] == [(1, None, 1, 0), (2, "AQ==", 1, 1)]
+    assert found[0]["T"] > 1_500_000_000_000
+
+
+def test_files_and_topics_are_read_together(kafka, made, run, tmp_path):
+    sales = made(1)
+    (tmp_path / "films.jsonl").write_text('{"title": "Big", "genre": "comedy"}\n')
+    text = f"""
+    CREATE STREAM sales (title STRING KEY, n INT) WITH (KAFKA_TOPIC = '{sales}', VALUE_FORMAT = 'JSON');
+    CREATE TABLE films (title STRING PRIMARY KEY, genre STRING) WITH (FORMAT = 'JSON');
+    CREATE STREAM joined AS SELECT sales.title AS title, n, genre FROM sales JOIN films ON sales.title = films.title;
+    """
+    send(kafka, sales, (b"Big", b'{"n":1}', 5))
+    given = {"films": str(tmp_path / "films.jsonl")}
+    assert [each.value["GENRE"] for each in run(text, given)["joined"]] == ["comedy"]
+    send(kafka, sales, (b"Big", b'{"n":2}', 6))
+    assert [each.value["N"] for each in run(text, given)["joined"]] == [2]
+
+
+def test_a_script_that_is_started_follows_its_topics_until_it_is_stopped(kafka, made, tmp_path):
+    sales, sold = made(1), topics.new_topic()
+    text = (
+        SOLD.format(sales=sales, sold=sold) + "CREATE STREAM big AS SELECT title, tickets FROM sales WHERE tickets > 5;"
+    )
+    got: list[tuple[str, int]] = []
+    cluster = sql.Kafka(kafka, batch_interval=50)
+    query = sql.start(
+        text,
+        kafka=cluster,
+        on_records=lambda name, records: got.extend((name, each.value["TICKETS"]) for each in records),
+        checkpoint=tmp_path / "state",
+        tables=tmp_path / "tables",
+    )
+    for number in (6, 7):
+        send(kafka, sales, (b"Big", json.dumps({"tickets": number}).encode(), number))
+        until(lambda: ("BIG", number) in got or not query.is_active)  # noqa: B023 - asked before the next one
+    query.stop()
+    assert got == [("BIG", 6), ("BIG", 7)]
+    assert received(kafka, sold) == [(b"Big", b'{"N":6}', 6), (b"Big", None, 7)]
+    with query.tables as tables:
+        assert tables.sql("select title, n from sold").to_pylist() == []
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_goes_on_and_writes_each_record_once(kafka, made, tmp_path):
+    source, copies, counts = made(2), topics.new_topic(), topics.new_topic()
+    (tmp_path / "a.sql").write_text(f"""
+    CREATE STREAM s (id BIGINT, n INT) WITH (KAFKA_TOPIC = '{source}', VALUE_FORMAT = 'JSON');
+    CREATE STREAM copies WITH (KAFKA_TOPIC = '{copies}') AS SELECT id FROM s;
+    CREATE TABLE counts WITH (KAFKA_TOPIC = '{counts}') AS SELECT n, COUNT(*) AS c FROM s GROUP BY n;
+    """)
+    command = [sys.executable, "-m", "keyed.cli", "run", str(tmp_path / "a.sql"), "--bootstrap", kafka]
+    command += ["--checkpoint", str(tmp_path / "state"), "--rows-per-batch", "7"]
+    numbers = lambda: [json.loads(value)["ID"] for _, value, _ in received(kafka, copies, 2)]  # noqa: E731
+    for round_ in range(3):
+        first = round_ * 100
+        rows = [(None, json.dumps({"id": n, "n": n % 3}).encode(), NOW + n, n % 2) for n in range(first, first + 100)]
+        send(kafka, source, *rows)
+        process = subprocess.Popen(command)
+        until(lambda: (topics.made(kafka, copies) and len(numbers()) > first) or process.poll() is not None)  # noqa: B023
+        process.kill()
+        assert process.wait() == -9
+    assert subprocess.run([*command, "--until-end"], check=True, capture_output=True).stdout == b""
+    assert sorted(numbers()) == list(range(300))
+    found = [(key, json.loads(value)["C"]) for key, value, _ in received(kafka, counts, 2)]
+    assert sorted(found) == [(struct.pack(">i", key), count) for key in range(3) for count in range(1, 101)]
+
+
+def test_auto_offset_reset_begins_streams_at_their_end_and_tables_at_their_start(kafka, made, run):
+    sales, films = made(1, 1)
+    text = f"""
+    SET 'auto.offset.reset' = 'latest';
+    CREATE STREAM sales (title STRING KEY, n INT) WITH (KAFKA_TOPIC = '{sales}', VALUE_FORMAT = 'JSON');
+    CREATE TABLE films (title STRING PRIMARY KEY, genre STRING) WITH (KAFKA_TOPIC = '{films}', VALUE_FORMAT = 'JSON');
+    CREATE STREAM joined AS SELECT sales.title AS title, n, genre FROM sales JOIN films ON sales.title = films.title;
+    """
+    send(kafka, films, (b"Big", b'{"genre":"a"}', 1))
+    send(kafka, sales, (b"Big", b'{"n":1}', 2))
+    assert run(text)["joined"] == []
+    send(kafka, sales, (b"Big", b'{"n":2}', 3))
+    assert [each.value["N"] for each in run(text)["joined"]] == [2]
+    with pytest.raises(DefinitionError, match="must be 'earliest' or 'latest'"):
+        run(text.replace("= 'latest'", "= 'newest'"))
+
+
+def test_insert_into_writes_the_topic_of_its_stream(kafka, made, run):
+    first, second, target = made(1, 1), topics.new_topic(), topics.new_topic()
+    first, second = first
+    text = f"""
+    CREATE STREAM a (id STRING KEY, x INT) WITH (KAFKA_TOPIC = '{first}', VALUE_FORMAT = 'JSON');
+    CREATE STREAM b (id STRING KEY, x INT) WITH (KAFKA_TOPIC = '{second}', VALUE_FORMAT = 'JSON');
+    CREATE STREAM both WITH (KAFKA_TOPIC = '{target}', PARTITIONS = 3, RETENTION_MS = -1) AS SELECT * FROM a;
+    INSERT INTO both SELECT * FROM b;
+    CREATE TABLE counts AS SELECT id, COUNT(*) AS n FROM both GROUP BY id;
+    """
+    send(kafka, first, (b"k", b'{"x":1}', 1))
+    send(kafka, second, (b"k", b'{"x":2}', 2))
+    assert run(text).table("counts") == {"k": {"N": 2}}
+    assert received(kafka, target, 3) == [(b"k", b'{"X":1}', 1), (b"k", b'{"X":2}', 2)]
+
+
+def test_what_a_deployed_script_cannot_do_is_refused_before_anything_is_created(kafka, made, run, tmp_path):
+    sales, sold = made(1), topics.new_topic()
+    text = SOLD.format(sales=sales, sold=sold)
+    refused = {
+        text.replace("'JSON'", "'AVRO'"): "SALES: values in the format AVRO need a schema registry",
+        text.replace(f"KAFKA_TOPIC = '{sales}', ", ""): "SALES has no rows: name its topic",
+        text + "INSERT INTO sales (title, tickets) VALUES ('a', 1);": "does not insert rows into a Kafka topic",
+        text + "INSERT INTO sales SELECT * FROM sales;": "its records would come twice",
+        text.replace("'JSON'", "'JSON', PARTITIONS = 2"): "has 1; leave the option out",
+    }
+    for wrong, message in refused.items():
+        with pytest.raises(DefinitionError, match=message):
+            run(wrong)
+    with pytest.raises(DefinitionError, match="that needs a checkpoint"):
+        run(text, checkpoint=None)
+    with pytest.raises(SourceError, match=f"SALES: Kafka at {kafka} has no topic"):
+        run(text.replace(sales, topics.new_topic()))
+    assert not topics.made(kafka, sold)
+    assert not (tmp_path / "state").exists()
+    # With PARTITIONS the topic of a stream is created too.
+    fresh = topics.new_topic()
+    run(text.replace(f"'{sales}'", f"'{fresh}', PARTITIONS = 2"))
+    assert topics.made(kafka, fresh)
+    send(kafka, fresh, (b"Big", b'{"tickets": 4}', NOW))
+    run(text.replace(f"'{sales}'", f"'{fresh}', PARTITIONS = 2"))
+    with pytest.raises(CheckpointError, match="and this run reads none"):
+        run(text.replace(f"'{sales}'", f"'{fresh}', PARTITIONS = 2"), kafka=None)
+    with pytest.raises(CheckpointError, match="read the same ones, or start from a new checkpoint"):
+        run(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bootstrap": ""}, "Kafka: bootstrap='' must be text"),
+        ({"bounded": "yes"}, "Kafka: bounded='yes' must be True or False"),
+        ({"registry": "localhost:8081"}, "Kafka: registry='localhost:8081' must be an address"),
+        ({"settings": {"group.id": "x", "isolation.level": "read_uncommitted"}}, "keyed sets this itself"),
+        ({"transactional_id": ""}, "Kafka: transactional_id='' must be text"),
+    ],
+)
+def test_the_parameters_of_a_cluster_are_checked(options, message):
+    with pytest.raises(DefinitionError, match=message):
+        sql.Kafka(**{"bootstrap": "localhost:9092"} | options)
+
+
+def test_options_of_a_topic_are_checked_with_their_place():
+    for option, message in {
+        "PARTITIONS = 0": "line 1, column 61: PARTITIONS=0 must be a number from 1 to 100000",
+        "REPLICAS = 99999999999": "must be a number from 1 to 32767",
+        "RETENTION_MS = 'long'": "RETENTION_MS='long' must be a number",
+        "CLEANUP_POLICY = 'never'": "must be 'delete', 'compact' or 'compact,delete'",
+    }.items():
+        with pytest.raises(SqlError, match=message):
+            sql.script(f"CREATE STREAM a (x INT) WITH (FORMAT = 'JSON', {option});")
+
+
+def test_a_script_without_statements_is_refused():
+    for text in ("", " -- nothing\n"):
+        with pytest.raises(DefinitionError, match="the text has no statements"):
+            sql.script(text)
