@@ -112,8 +112,8 @@ def _with_registry(format: Format, topic: str) -> Callable[[bytes], Any]:
     return decode
 
 
-def encoder(format: Format, topic: str) -> Callable[[dict[str, Any]], bytes]:
-    """Return a function that encodes the columns of a row as a value of a topic."""
+def encoder(format: Format, topic: str, *, is_key: bool = False) -> Callable[[dict[str, Any]], bytes]:
+    """Return a function that encodes the columns of a row as a value, or as a key, of a topic."""
     if format.registry is None:
         if isinstance(format, Protobuf):
             return lambda row: bytes(format.message(**row).SerializeToString())
@@ -129,7 +129,7 @@ def encoder(format: Format, topic: str) -> Callable[[dict[str, Any]], bytes]:
 
             return write
         return json_bytes
-    client, context, named = _client(format, topic)
+    client, context, named = _client(format, topic, is_key=is_key)
     serialize: Any
     if isinstance(format, Avro):
         from confluent_kafka.schema_registry.avro import AvroSerializer
@@ -155,14 +155,14 @@ def encoder(format: Format, topic: str) -> Callable[[dict[str, Any]], bytes]:
     return encode
 
 
-def _client(format: Format, topic: str) -> tuple[Any, Any, dict[str, Any]]:
-    """Return a client of the registry, the context of values, and the settings of serializers."""
+def _client(format: Format, topic: str, *, is_key: bool = False) -> tuple[Any, Any, dict[str, Any]]:
+    """Return a client of the registry, the context of values or keys, and the settings of serializers."""
     from confluent_kafka.serialization import MessageField, SerializationContext
 
     client = _registry_client(format.registry, repr(format))
     # The name of the subject follows from the topic; by default the client would ask the registry for it.
     named = {"subject.name.strategy.type": "TOPIC"}
-    return client, SerializationContext(topic, MessageField.VALUE), named
+    return client, SerializationContext(topic, MessageField.KEY if is_key else MessageField.VALUE), named
 
 
 def _registry_client(registry: Registry | None, where: str) -> Any:
@@ -211,6 +211,17 @@ def _plain_row(value: Any) -> Any:
     if hasattr(value, "_fields"):
         return dict(zip(value._fields, value, strict=True))
     raise NotImplementedError(f"a value of type {type(value).__name__} cannot be written as JSON")
+
+
+def is_unreachable(error: Exception) -> bool:
+    """Return true if an error means that a registry was not reached, or could not answer."""
+    cause = error.__cause__
+    if not isinstance(error, SourceError | SinkError) or cause is None:
+        return False
+    status = getattr(cause, "http_status_code", None)
+    if status is not None:
+        return int(status) >= 500
+    return isinstance(cause, OSError) or type(cause).__module__.partition(".")[0] in _CLIENTS
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""Formats of the values of Kafka records, with or without a schema registry, and a sink that writes a topic.
+"""Formats of the values of Kafka records, with or without a schema registry, and topics that are written.
 
-For writers of jobs. `keyed.KafkaSource` and `KafkaSink` take a format as ``value=``. With ``registry=`` values have the
-wire format of Confluent's Schema Registry: a zero byte, the number of the schema, and the data. They are read and
-written by confluent-kafka's own deserializers and serializers, which the extra ``keyed[registry]`` installs.
+For writers of jobs and readers of state. `keyed.KafkaSource` and `KafkaSink` take a format as ``value=``, `UpsertTopic`
+takes one for keys too. With ``registry=`` values have the wire format of Confluent's Schema Registry: a zero byte, the
+number of the schema, and the data. They are read and written by confluent-kafka's own deserializers and serializers,
+which the extra ``keyed[registry]`` installs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.shown import Shown, shown
 
-__all__ = ["Avro", "Json", "KafkaSink", "Protobuf"]
+__all__ = ["Avro", "Json", "KafkaSink", "Protobuf", "UpsertTopic"]
 
 #: Address of a schema registry, or the settings of `confluent_kafka.schema_registry.SchemaRegistryClient`.
 Registry = str | Mapping[str, Any]
@@ -223,3 +224,68 @@ class KafkaSink(Shown):
     def key_columns(self) -> tuple[str, ...]:
         """The columns of the key."""
         return () if self.key is None else (self.key,) if isinstance(self.key, str) else tuple(self.key)
+
+
+def _plain_format(format: Any, attribute: Any, value: Any) -> None:
+    """Check the format of a key or value of an `UpsertTopic`."""
+    del format
+    if not isinstance(value, Json | Avro) or (isinstance(value, Json) and value.registry is not None):
+        raise DefinitionError(
+            f"UpsertTopic: {attribute.name}={value!r} must be Json() or Avro(...); a Json with a registry and Protobuf "
+            "are not supported here"
+        )
+
+
+@attrs.frozen(eq=False)
+class UpsertTopic(Shown):
+    """A compacted topic that holds a state table, for `keyed.tables.StateTable.replicate`.
+
+    Each row of the table is a record. Its key has the columns that identify the row, its value all columns; a record
+    with the value null is a tombstone: the row was removed. So Flink's ``upsert-kafka``, Kafka Connect and ksqlDB read
+    it as a table. If the topic does not exist, it is created. It needs the extra ``keyed[kafka]``.
+
+    Args:
+        topic: The topic; it belongs to one table.
+        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
+        key: Format of the keys: `Json` or `Avro`.
+        value: Format of the values. The schema of an `Avro` without ``schema=`` is made from the table's columns.
+        namespaces: True for a state that functions keep under namespaces: the key then has the column ``namespace``,
+            as JSON text. Windows are not namespaces: they have columns of their own.
+        partitions: Number of partitions of a new topic.
+        replication_factor: Number of replicas of a new topic; by default the broker's.
+        settings: Settings of the client, which is librdkafka. Keys are assigned to partitions as by Kafka's Java client
+            (``partitioner``: ``murmur2_random``).
+        timeout: Time for which an operation waits for a broker: `int` milliseconds or `timedelta`.
+
+    Raises:
+        DefinitionError: A parameter is missing or out of its range.
+    """
+
+    topic: str
+    bootstrap: str = attrs.field(kw_only=True)
+    key: Json | Avro = attrs.field(factory=Json, kw_only=True, validator=_plain_format)
+    value: Json | Avro = attrs.field(factory=Json, kw_only=True, validator=_plain_format)
+    namespaces: bool = attrs.field(default=False, kw_only=True)
+    partitions: int = attrs.field(default=1, kw_only=True)
+    replication_factor: int | None = attrs.field(default=None, kw_only=True)
+    settings: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True, repr=False)
+    timeout: Duration = attrs.field(default=60_000, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("topic", "bootstrap"):
+            text(getattr(self, name), f"UpsertTopic: {name}", "text that is not empty")
+        if type(self.namespaces) is not bool:
+            raise DefinitionError(f"UpsertTopic: namespaces={shown(self.namespaces)} must be True or False")
+        for name in ("partitions", "replication_factor"):
+            number = getattr(self, name)
+            if (type(number) is not int or number < 1) and (number is not None or name == "partitions"):
+                raise DefinitionError(f"UpsertTopic: {name}={shown(number)} must be a number from 1")
+        from keyed.changelog.kafka.client import check_settings
+
+        check_settings(self.settings)
+        milliseconds_of(self.timeout, "UpsertTopic(timeout)", least=1)
+
+    @property
+    def transactional_id(self) -> str:
+        """The transactional id and consumer group: one writer of the topic is active, the last one that started."""
+        return f"keyed-changes-{self.topic}"

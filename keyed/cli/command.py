@@ -122,13 +122,33 @@ def changelog_of(
     if not text.startswith(KAFKA):
         # A short command leaves compaction to the job.
         return DirectoryChangelog(text, auto_compact=False)
+    bootstrap, topic = topic_of(text, "changelog")
+    return KafkaChangelog(topic, bootstrap=bootstrap, settings=settings_of(arguments))
+
+
+def topic_of(text: str, parameter: str) -> tuple[str, str]:
+    """Return the address of brokers and the topic that an argument names.
+
+    Raises:
+        DefinitionError: It is malformed.
+    """
     bootstrap, slash, topic = text.removeprefix(KAFKA).partition("/")
-    if not bootstrap or not slash or not topic:
-        raise DefinitionError(f"changelog {text!r}: give kafka://HOST:PORT/TOPIC, or the path of a folder")
+    if not text.startswith(KAFKA) or not bootstrap or not slash or not topic:
+        other = ", or the path of a folder" if parameter == "changelog" else ""
+        raise DefinitionError(f"{parameter} {text!r}: give kafka://HOST:PORT/TOPIC{other}")
+    return bootstrap, topic
+
+
+def settings_of(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the settings of Kafka clients.
+
+    Raises:
+        DefinitionError: One is malformed.
+    """
     settings = {}
     for setting in arguments.kafka_setting:
         name, equals, value = setting.partition("=")
         if not equals:
             raise DefinitionError(f"--kafka-setting {setting!r}: give NAME=VALUE")
         settings[name] = value
-    return KafkaChangelog(topic, bootstrap=bootstrap, settings=settings)
+    return settings

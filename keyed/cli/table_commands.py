@@ -1,8 +1,9 @@
-"""The commands that query state tables: ``tables``, ``get``, ``scan``, ``history``, ``sql``, ``tail`` and ``serve``."""
+"""The commands that read state tables, from ``tables`` and ``get`` to ``replicate`` and ``serve``."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +14,17 @@ from typing import Any
 
 import attrs
 
-from keyed.cli.command import CHANGELOG, Command, add_groups, add_settings, changelog_of, check_tables_folder
+import keyed
+from keyed.cli.command import (
+    CHANGELOG,
+    Command,
+    add_groups,
+    add_settings,
+    changelog_of,
+    check_tables_folder,
+    settings_of,
+    topic_of,
+)
 from keyed.cli.places import CHANGELOGS, Place, check_place
 from keyed.cli.shown_rows import namespace_text, print_rows
 from keyed.cli.stdout import check_reader
@@ -25,6 +36,7 @@ from keyed.tables.entries import Entry
 from keyed.tables.follower import shown_groups
 from keyed.tables.json_values import as_json, batch_or_time, bounds_of, entry_of, key_of, namespace_of, window_row
 from keyed.tables.state_table import NOT_GIVEN, Version
+from keyed.topics import Avro, Json, UpsertTopic
 
 #: A query that follows a table.
 _PUSH = re.compile(r"\bEMIT\s+CHANGES\b", re.IGNORECASE)
@@ -255,6 +267,57 @@ def _tail(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _replicate(arguments: argparse.Namespace) -> int:
+    """Copy a table until interrupted, or once."""
+    settings = settings_of(arguments)
+    if (arguments.to_topic is None) == (arguments.to_delta is None):
+        raise DefinitionError("give --to-topic kafka://HOST:PORT/TOPIC or --to-delta PATH")
+    for option in ("format", "registry", "partitions", "namespaces"):
+        if arguments.to_delta is not None and getattr(arguments, option):
+            raise DefinitionError(f"--{option} is for --to-topic")
+    topic = None if arguments.to_topic is None else _upsert_topic(arguments, settings)
+    with _opened(arguments) as tables:
+        tables.start(every=arguments.every)
+        table = tables[arguments.table]
+        if topic is None:
+            to: Any = keyed.delta_sink(arguments.to_delta, mode="upsert", key=table.row_key)
+        else:
+            to = topic
+        with table.replicate(to) as replication:
+            print(f"replicating {replication.table} to {arguments.to_topic or arguments.to_delta}", flush=True)
+            try:
+                if arguments.once:
+                    replication.wait_for(tables.batch, math.inf)
+                else:
+                    replication.join()
+            except KeyboardInterrupt:
+                pass
+        print(f"batch {replication.batch}, {replication.rows} rows written, {replication.tombstones} removed")
+    return 0
+
+
+def _upsert_topic(arguments: argparse.Namespace, settings: dict[str, str]) -> UpsertTopic:
+    """Return the topic that the command line names."""
+    bootstrap, topic = topic_of(arguments.to_topic, "--to-topic")
+    if arguments.format == "avro":
+        if arguments.registry is None:
+            raise DefinitionError("--format avro: give --registry URL, where the schemas are registered")
+        format_: Any = Avro(registry=arguments.registry)
+    elif arguments.registry is not None:
+        raise DefinitionError("--registry is for --format avro")
+    else:
+        format_ = Json()
+    return UpsertTopic(
+        topic,
+        bootstrap=bootstrap,
+        key=format_,
+        value=format_,
+        namespaces=arguments.namespaces,
+        partitions=arguments.partitions or 1,
+        settings=settings,
+    )
+
+
 def _serve(arguments: argparse.Namespace) -> int:
     from keyed.tables.server import Access, Peers, serve
 
@@ -366,6 +429,18 @@ def _add_tail(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, help="end after this many changes")
 
 
+def _add_replicate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("table", metavar="TABLE", help="name of the table")
+    parser.add_argument("--to-topic", help="compacted topic, kafka://HOST:PORT/TOPIC; created if missing")
+    parser.add_argument("--to-delta", metavar="PATH", help="Delta table; created if missing")
+    parser.add_argument("--format", choices=("json", "avro"), help="format of keys and values (json)")
+    parser.add_argument("--registry", metavar="URL", help="schema registry, for avro")
+    parser.add_argument("--namespaces", action="store_true", help="add the namespace to the key")
+    parser.add_argument("--partitions", type=int, help="partitions of a new topic (1)")
+    parser.add_argument("--every", type=float, default=1.0, help="seconds between two polls of the changelog (1)")
+    parser.add_argument("--once", action="store_true", help="end when the copy has the newest batch")
+
+
 def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (127.0.0.1)")
     parser.add_argument("--port", type=int, default=8765, help="port (8765)")
@@ -427,6 +502,14 @@ COMMANDS: Sequence[Command] = (
     ),
     _command(
         "tail", "Print a table, and then each change of it, as JSON.", _add_tail, _tail, "job-log sold --after now"
+    ),
+    _command(
+        "replicate",
+        "Copy a table, and each change of it, to a Kafka topic or a Delta table.",
+        _add_replicate,
+        _replicate,
+        "job-log sold --tables job-tables --to-topic kafka://localhost:9092/sold",
+        "job-log sold --tables job-tables --to-delta lake/sold --once",
     ),
     _command("serve", "Serve the tables over HTTP.", _add_serve, _serve, "job-log --tables job-tables --port 8765"),
 )

@@ -12,15 +12,14 @@ that Spark has logged.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from keyed.changelog.kafka.client import Cluster, check_settings, translated
-from keyed.changelog.kafka.transactions import Transactions
+from keyed.changelog.kafka.client import Cluster, check_settings
+from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
 from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, SinkError
 from keyed.kafka_values import check_format, encoder, json_bytes
@@ -29,10 +28,6 @@ from keyed.shown import shown
 from keyed.topics import Encode, KafkaSink
 
 _log = logging.getLogger(__name__)
-#: Errors while the coordinator of a consumer group starts or moves to another broker.
-_MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
-#: Seconds between two requests meanwhile.
-_PAUSE = 0.1
 #: The records of ``encode=`` are packed, since they may have no value, and have timestamps.
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(tuple[bytes | None, bytes | None, int | None]).decode
@@ -61,11 +56,10 @@ class TopicWriter:
         self.old_id = sink.transactional_id
         self._sink = sink
         self._queries = queries
-        self._seconds = milliseconds_of(sink.timeout, "timeout") / 1000
         self._encode = encoder(sink.value, sink.topic)
-        self._transactions: Transactions | None = None
-        #: Metadata of the consumer group, and the id of the next batch.
-        self._group: Any = None
+        cluster = Cluster(sink.bootstrap, sink.settings, milliseconds_of(sink.timeout, "timeout") / 1000)
+        self._writer = MarkedWriter(cluster, sink.topic, sink.transactional_id, self.id)
+        #: The id of the next batch, and the digest of the last one.
         self._next = 0
         self._digest = ""
 
@@ -75,30 +69,14 @@ class TopicWriter:
         Raises:
             SinkError: The topic does not exist, another query has the transactional id, or no broker answers.
         """
-        import confluent_kafka as ck
-
         sink = self._sink
         self.close()
         try:
-            cluster = Cluster(sink.bootstrap, {**sink.settings, "group.id": sink.transactional_id}, self._seconds)
-            consumer: Any = cluster.consumer()
-            try:
-                found = consumer.list_topics(sink.topic, timeout=self._seconds).topics[sink.topic]
-                if found.error is not None:
-                    raise SinkError(f"{sink!r}: Kafka reports {found.error.name()}: create the topic before the query")
-                self._transactions = self._begun()
-                mark = committed(consumer, ck.TopicPartition(sink.topic, 0), self._seconds)
-                self._group = consumer.consumer_group_metadata()
-            finally:
-                consumer.close()
-        except (ck.KafkaException, ChangelogError) as error:
-            self.close()
+            mark = self._writer.claim()
+        except ChangelogError as error:
             raise self._failed(error) from error
-        if mark.error is not None:
-            self.close()
-            raise SinkError(f"{sink!r}: the last written batch cannot be read: {mark.error.str()}")
-        query, _, digest = (mark.metadata or "").partition(" ")
-        if mark.offset >= 0 and query not in self._queries:
+        query, _, digest = mark.text.partition(" ")
+        if mark.number >= 0 and query not in self._queries:
             self.close()
             raise SinkError(
                 f"{sink!r}: another query has written with transactional_id={sink.transactional_id!r}, and its batches "
@@ -106,7 +84,7 @@ class TopicWriter:
                 "transactional_id="
             )
         # A restored query may cut its input into other batches than the one before it.
-        self._next, self._digest = (mark.offset, digest) if query == self._queries[-1] else (0, "")
+        self._next, self._digest = (mark.number, digest) if query == self._queries[-1] else (0, "")
 
     def records(self, rows: Iterable[Any]) -> list[Record]:
         """Return rows as records.
@@ -125,49 +103,27 @@ class TopicWriter:
         Raises:
             SinkError: They cannot be written.
         """
-        import confluent_kafka as ck
-
         sink = self._sink
-        if self._transactions is None:
+        if not self._writer.is_claimed:
             self.claim()
-        transactions = self._transactions
-        assert transactions is not None
         digest = _digest(records)
         if not records or batch_id < self._next - 1 or (batch_id < self._next and digest == self._digest):
             return
         if batch_id < self._next:
             _log.warning("%r: batch %d came again with other rows, and is written again", sink, batch_id)
         try:
-            transactions.begin()
+            mark = Mark(batch_id + 1, f"{self._queries[-1]} {digest}")
             if sink.encode is None:
-                transactions.send_anywhere(sink.topic, records)
+                self._writer.write(records, mark)
             else:
-                transactions.send_timed(sink.topic, (_unpack(packed) for _, packed in records))
-            transactions.deliver()
-            offset = ck.TopicPartition(sink.topic, 0, batch_id + 1, metadata=f"{self._queries[-1]} {digest}")
-            transactions.commit_offset(offset, self._group)
-            transactions.commit()
-        except BaseException as error:
-            transactions.abort()
-            self.close()
-            if isinstance(error, ChangelogError):
-                raise self._failed(error) from error
-            raise
+                self._writer.write_timed((_unpack(packed) for _, packed in records), mark)
+        except ChangelogError as error:
+            raise self._failed(error) from error
         self._next, self._digest = batch_id + 1, digest
 
     def close(self) -> None:
         """Release the client. Closing again does nothing."""
-        transactions, self._transactions = self._transactions, None
-        if transactions is not None:
-            transactions.close()
-
-    def _begun(self) -> Transactions:
-        """Return a producer with the transactional id, which fences earlier ones."""
-        sink = self._sink
-        # The client's commit of an offset ignores its time-out, and ends with that of its request, again and again.
-        settings = {"socket.timeout.ms": max(10, min(int(self._seconds * 1000), 60_000)), **sink.settings}
-        settings.pop("group.id", None)
-        return Transactions(Cluster(sink.bootstrap, settings, self._seconds), sink.transactional_id, self.id)
+        self._writer.close()
 
     def _key(self, row: Mapping[str, Any]) -> bytes | None:
         names = self._sink.key_columns
@@ -189,30 +145,12 @@ class TopicWriter:
             )
         return found
 
-    def _failed(self, error: Exception) -> SinkError:
-        said = str(error) if isinstance(error, ChangelogError) else str(translated(error, self.id))
-        return SinkError(said.replace("another writer has taken over this key group", "another writer has its id"))
-
-
-def committed(consumer: Any, partition: Any, seconds: float) -> Any:
-    """Return the committed offset of a group, asking again while the group's coordinator starts or moves.
-
-    Raises:
-        KafkaException: Another error, or the coordinator is not found in time.
-    """
-    import confluent_kafka as ck
-
-    deadline = time.monotonic() + seconds
-    while True:
-        is_last = time.monotonic() >= deadline
-        try:
-            (found,) = consumer.committed([partition], max(deadline - time.monotonic(), 0.1))
-            if is_last or found.error is None or found.error.name() not in _MOVING:
-                return found
-        except ck.KafkaException as error:
-            if is_last or error.args[0].name() not in _MOVING:
-                raise
-        time.sleep(_PAUSE)
+    def _failed(self, error: ChangelogError) -> SinkError:
+        said = str(error).replace("another writer has taken over this key group", "another writer has its id")
+        missing = f"{self.id} does not exist"
+        if said.startswith(missing):
+            said = f"{self._sink!r}: {said.removeprefix(missing + ': ')}: create the topic before the query"
+        return SinkError(said)
 
 
 def _digest(records: Sequence[Record]) -> str:

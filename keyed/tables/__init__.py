@@ -6,6 +6,7 @@ For readers of state, in the job's process or in others.
 from keyed.tables.entries import Entry
 from keyed.tables.follower import Lag
 from keyed.tables.operator_view import Position
+from keyed.tables.replication import Replication
 from keyed.tables.state_table import History, QueryResult, Scan, StateTable, TimersTable, Version
 from keyed.tables.state_tables import Snapshot, StateTables, open_tables, read_tables
 from keyed.tables.subscription import Change, Subscription
@@ -17,6 +18,7 @@ __all__ = [
     "Lag",
     "Position",
     "QueryResult",
+    "Replication",
     "Scan",
     "Snapshot",
     "StateTable",

@@ -393,17 +393,21 @@ class View:
         if found is None:
             reader = self.reader(state)
             found, size = ChangedEntries(), _CHANGE_BYTES
-            for change in self.stored_entries(reader).changes():
-                for prefix, sub, old, new in _entry_changes(reader, *change):
-                    if old and new and split_value(prefix, old)[1] == split_value(prefix, new)[1]:
-                        # Only the expiry time has changed.
-                        continue
-                    entry, before = reader.entry(prefix, sub, new), None if old is None else reader.value(old)
-                    values = len(old or b"") + len(new or b"")
-                    found.append(Changed(prefix + sub, entry, before, new is None, values))
-                    size += _CHANGE_BYTES + len(prefix) + len(sub) + values
+            for prefix, sub, old, new in self.stored_changes(reader):
+                entry, before = reader.entry(prefix, sub, new), None if old is None else reader.value(old)
+                values = len(old or b"") + len(new or b"")
+                found.append(Changed(prefix + sub, entry, before, new is None, values))
+                size += _CHANGE_BYTES + len(prefix) + len(sub) + values
             self.operator.changes.put(self.store, number, state, found, size)
         return found
+
+    def stored_changes(self, reader: EntryReader) -> Iterator[tuple[bytes, bytes, bytes | None, bytes | None]]:
+        """Yield the (prefix, sub, value before, value after) of the entries that the batch changed, by address."""
+        for change in self.stored_entries(reader).changes():
+            for prefix, sub, old, new in _entry_changes(reader, *change):
+                # Otherwise only the expiry time has changed.
+                if not old or not new or split_value(prefix, old)[1] != split_value(prefix, new)[1]:
+                    yield prefix, sub, old, new
 
     def versions(self, reader: EntryReader, prefix: bytes) -> Iterator[VersionedRecord[Any]]:
         """Yield the versions of a key in a versioned state, the newest first, without deletions."""

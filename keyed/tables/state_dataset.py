@@ -111,7 +111,7 @@ class StateDataset(pyarrow.dataset.Dataset):
         self._files = files
         self._scans: WeakSet[_Scan] = WeakSet()
         with view(None) as opened:
-            self._columns = _Columns(opened, opened.reader(state, as_stored=True), has_key=has_key)
+            self._columns = Columns(opened, opened.reader(state, as_stored=True), has_key=has_key)
         # A part without rows does not have the types of the keys.
         parts = [batch.schema for batch in (next(_read(file), None) for file in files) if batch is not None]
         if self._columns.has_rows or not parts:
@@ -216,22 +216,30 @@ def _rests(_: AsOf) -> NoReturn:
     raise StateAccessError("the dataset has released its tables")
 
 
-class _Columns:
-    """The columns of one state, and its entries as rows of them."""
+class Columns:
+    """The columns of one state, and its entries as rows of them.
+
+    Attributes:
+        reader: The reader of the state.
+        schema: The columns, those of the key first.
+        makers: For each column the function that takes its value from an entry.
+        key_names: Names of the key's columns.
+        has_rows: False if the state has no entry yet, from which the types of the keys are known.
+    """
 
     def __init__(self, view: View, reader: EntryReader, *, has_key: bool) -> None:
         self.reader = reader
         schema = reader.schema
         first = next(view.stored(reader, *reader.range), None)
         fields: list[pa.Field[Any]] = []
-        self._makers: list[Callable[[Entry], Any]] = []
+        self.makers: list[Callable[[Entry], Any]] = []
 
         def add(name: str, type_: pa.DataType, make: Callable[[Entry], Any]) -> None:
             # Names that differ only by case are equal in SQL.
             taken = {field.name.lower() for field in fields}
             name = name if name.lower() not in taken else f"value_{name}"
             fields.append(pa.field(name, type_))
-            self._makers.append(make)
+            self.makers.append(make)
 
         named = view.at.key_columns or []
         key: Any = ("",) * len(named) if len(named) > 1 else ""
@@ -262,16 +270,16 @@ class _Columns:
                 place = pa.struct([("batch", pa.int64()), ("index", pa.int64())])
                 add("entry", place, lambda entry: {"batch": entry.entry[0], "index": entry.entry[1]})
             if schema.kind in MAPS:
-                convert = _converter(schema.key)
-                add("entry", _arrow_type(schema.key), lambda entry: convert(entry.entry))
+                convert = converter_of(schema.key)
+                add("entry", shown_type(schema.key), lambda entry: convert(entry.entry))
             if schema.kind == "versioned":
                 for number, name in enumerate(("valid_from", "valid_to")):
                     add(name, _UTC_MILLISECONDS, _entry_part(number))
             if schema.rows is not None:
                 (name, type_), *columns = schema.rows
-                add(name, _arrow_type(type_), _entry_part(0))
+                add(name, shown_type(type_), _entry_part(0))
                 for name, type_ in columns:
-                    add(name, _arrow_type(type_), _converted(name, _converter(type_)))
+                    add(name, shown_type(type_), _converted(name, converter_of(type_)))
             else:
                 self._add_value(schema.value, add)
         if reader.clock is not None and schema.kind != "versioned":
@@ -309,16 +317,16 @@ class _Columns:
         """Add the columns of the value: the fields of a class, or one column."""
         fields = _fields_of(fingerprint)
         if fields is None:
-            convert = _converter(fingerprint)
-            add("value", _arrow_type(fingerprint), lambda entry: convert(entry.value))
+            convert = converter_of(fingerprint)
+            add("value", shown_type(fingerprint), lambda entry: convert(entry.value))
             return
         for name, type_ in fields:
-            convert = _converter(type_)
+            convert = converter_of(type_)
 
             def make(entry: Entry, name: str = name, convert: Callable[[Any], Any] = convert) -> Any:
                 return convert(getattr(entry.value, name, None))
 
-            add(name, _arrow_type(type_), make)
+            add(name, shown_type(type_), make)
 
     def entries(self, view: View, bounds: dict[str, Bound], groups: Collection[int] | None) -> Iterator[Entry]:
         """Yield the entries of the keys within bounds, of all key groups or of some."""
@@ -329,7 +337,7 @@ class _Columns:
                 for address in view.scan(reader, first, end)
                 if groups is None or view.group_of(address[0]) in groups
             )
-            yield from _versions(entries) if reader.schema.kind == "versioned" else entries
+            yield from with_validity(entries) if reader.schema.kind == "versioned" else entries
 
     def _ranges(self, bounds: dict[str, Bound]) -> Iterator[tuple[bytes, bytes]]:
         """Yield the ranges of addresses that hold the keys within bounds."""
@@ -369,7 +377,7 @@ class _Columns:
             EncodingError: A value is out of the range of its column's type.
         """
         arrays = []
-        for field, make in zip(self.schema, self._makers, strict=True):
+        for field, make in zip(self.schema, self.makers, strict=True):
             try:
                 arrays.append(pa.array([make(entry) for entry in entries], field.type))
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
@@ -385,7 +393,7 @@ def _read(file: str) -> Iterator[pa.RecordBatch]:
         yield from reader
 
 
-def _versions(entries: Iterator[Entry]) -> Iterator[Entry]:
+def with_validity(entries: Iterator[Entry]) -> Iterator[Entry]:
     """Yield the versions other than deletions, with the start and end of their validity."""
     newer = None
     for entry in entries:
@@ -480,35 +488,35 @@ def _fields_of(fingerprint: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def _arrow_type(fingerprint: Any) -> pa.DataType:
+def shown_type(fingerprint: Any) -> pa.DataType:
     """Return the Arrow type of a declared type; text, which is JSON, for what Arrow lacks."""
     if isinstance(fingerprint, str):
         return _LEAVES.get(fingerprint, pa.string())
     fields = _fields_of(fingerprint)
     if fields is not None:
-        return pa.struct([(name, _arrow_type(type_)) for name, type_ in fields])
+        return pa.struct([(name, shown_type(type_)) for name, type_ in fields])
     match fingerprint["kind"]:
         case "list" | "set" | "frozenset" | "variadic":
-            return pa.list_(_arrow_type(fingerprint["items"]))
+            return pa.list_(shown_type(fingerprint["items"]))
         case "tuple":
             items = enumerate(fingerprint["items"], 1)
-            return pa.struct([(f"item_{number}", _arrow_type(item)) for number, item in items])
+            return pa.struct([(f"item_{number}", shown_type(item)) for number, item in items])
         case "dict":
-            return pa.map_(_arrow_type(fingerprint["keys"]), _arrow_type(fingerprint["values"]))
+            return pa.map_(shown_type(fingerprint["keys"]), shown_type(fingerprint["values"]))
         case "union":
             rest = [type_ for type_ in fingerprint["types"] if type_ != "None"]
-            return _arrow_type(rest[0]) if len(rest) == 1 else pa.string()
+            return shown_type(rest[0]) if len(rest) == 1 else pa.string()
         case "enum" | "literal":
             kinds = {type(value) for value in fingerprint["values"]}
             return _OF_KEYS.get(kinds.pop(), pa.string()) if len(kinds) == 1 else pa.string()
         case "constrained":
-            return _arrow_type(fingerprint["type"])
+            return shown_type(fingerprint["type"])
     return pa.string()
 
 
-def _converter(fingerprint: Any) -> Callable[[Any], Any]:
+def converter_of(fingerprint: Any) -> Callable[[Any], Any]:
     """Return the conversion of values of a declared type to the values that Arrow accepts for it."""
-    type_ = _arrow_type(fingerprint)
+    type_ = shown_type(fingerprint)
     if fingerprint == "UUID":
         return _as_text
     if isinstance(fingerprint, str) and fingerprint in _LEAVES:

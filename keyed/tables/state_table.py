@@ -22,6 +22,7 @@ from keyed.errors import DefinitionError, GroupUnavailable, HistoryCompacted, Ke
 from keyed.stores.database import successor
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.operator_view import AsOf, Position, View, Viewing
+from keyed.tables.replication import Replication, ReplicationTarget
 from keyed.tables.subscription import Feed, Subscription
 from keyed.ttl import TimeDomain
 
@@ -395,6 +396,14 @@ class StateTable:
             return list(view.at.key_columns or ())
 
     @property
+    def row_key(self) -> list[str]:
+        """The columns that identify a row in a copy (`replicate`), without that of namespaces. Needs pyarrow."""
+        from keyed.tables.replicated_rows import ReplicatedRows
+
+        with self._view(None) as view:
+            return list(ReplicatedRows(view, self.name, namespaces=False).key)
+
+    @property
     def groups(self) -> tuple[int, ...] | None:
         """The key groups that the tables have, in order; ``None`` if they have all."""
         with self._view(None) as view:
@@ -462,6 +471,31 @@ class StateTable:
             elif key is not NOT_GIVEN:
                 self._check_key(view, reader, key)
         return Subscription(self.name, self._feed, within, after)
+
+    def replicate(self, to: ReplicationTarget) -> Replication:
+        """Copy the table to a compacted Kafka topic or a Delta table, in a thread: its state, then each change of it.
+
+        The changes of each batch are one transaction, in which the copy also stores the batch. So each batch is in the
+        copy exactly once, and after a restart `replicate` continues after the last one. The last replication that
+        started is the only one that writes. See `Replication`.
+
+        Args:
+            to: A `keyed.topics.UpsertTopic`; or the result of ``keyed.delta_sink(path, mode="upsert", key=[...])``,
+                whose key has the columns that identify a row of the table.
+
+        Raises:
+            DefinitionError: ``to`` is neither, or the table belongs to a snapshot, which does not change.
+            SinkError: The copy belongs to another table, its topic is not compacted, or it cannot be reached.
+            ExtraNotInstalled: A package is not installed.
+            GroupUnavailable: The tables have a share of the key groups.
+            TableNotFound: There is no such state, or no batch yet.
+        """
+        if self._feed is None:
+            raise DefinitionError(f"replicate: a snapshot of {self.name!r} does not change; replicate from the tables")
+        with self._view(None) as view:
+            # A replication of a share would remove the rows of the others.
+            view.check_all(view.reader(self.name), f"a replication of {self.name!r}")
+        return Replication(self.name, self.operator, self._feed, to)
 
     def dataset(
         self, *, has_key: bool = False, groups: Collection[int] | None = None, files: Sequence[str] = ()

@@ -101,12 +101,14 @@ class Feed:
         shown: Returns its newest visible commit.
         wait: Waits until a condition holds, for a number of seconds at most or for ever; returns true if it holds.
         status: Returns the status of following.
+        is_followed: Returns true while a thread follows the changelogs.
     """
 
     operator: Operator
     shown: Callable[[], int]
     wait: Callable[[Callable[[], bool], float | None], bool]
     status: Callable[[], Status]
+    is_followed: Callable[[], bool]
 
 
 class Subscription(Iterator[Change], AsyncIterator[Change]):

@@ -316,7 +316,7 @@ def _measured(
             "runs": [str(run) for run in runs],
             "collected": str(scratch / "collected"),
         }
-        command = [_flink_python(), str(_FLINK_RUN), json.dumps(given)]
+        command = [flink_python(), str(_FLINK_RUN), json.dumps(given)]
     try:
         marks, peak, state = _watched(command, scratch, seconds)
         costs = [after - before for before, after in zip(marks[::2], marks[1::2], strict=True)]
@@ -415,7 +415,7 @@ def _agrees(engine: str, query: str, few: Path, scratch: Path) -> bool | None:
         truth.connection.close()
 
 
-def _flink_python() -> str:
+def flink_python() -> str:
     """Return the Python of an environment with PyFlink, which is made the first time."""
     python = _ENVIRONMENT / "bin" / "python"
     if not (_ENVIRONMENT / ".complete").exists():

@@ -14,10 +14,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 import keyed
+from keyed.changelog.kafka.marked_writer import committed
 from keyed.changelog.kafka.transactions import Transactions
 from keyed.errors import DefinitionError, QueryFailed, SinkError
 from keyed.kafka_values import decoder, encoder
-from keyed.runtimes.kafka_sink import TopicWriter, committed
+from keyed.runtimes.kafka_sink import TopicWriter
 from keyed.testing.sink_conformance import SinkConformance
 from keyed.topics import Avro, Format, Json, KafkaSink, Protobuf
 from tests.keyed.changelog.kafka import topics

@@ -471,6 +471,9 @@ def sink_lines() -> list[str]:
         "On Spark an output is a DataFrame too, `output.df`, for",
         "[any sink of Spark's](../how-to/streaming-query.md); that of Kafka writes at least once.",
         "",
+        "State tables of a job on either are [replicated](../how-to/replicate-tables.md) to compacted Kafka topics and",
+        "to Delta tables, for every kind of state (`tests/keyed/tables/test_replication.py`, `test_delta_copies.py`).",
+        "",
     ]
 
 

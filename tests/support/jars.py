@@ -84,6 +84,15 @@ LAKEHOUSE = (
 </ivy-module>
 """
 )
+#: The Kafka connector of Flink SQL, with its dependencies in one file.
+FLINK_KAFKA = """\
+<ivy-module version="2.0">
+  <info organisation="keyed" module="flink-kafka"/>
+  <dependencies>
+    <dependency org="org.apache.flink" name="flink-sql-connector-kafka" rev="4.0.1-2.0" conf="default->master"/>
+  </dependencies>
+</ivy-module>
+"""
 
 _FETCH_SECONDS = 600
 
@@ -101,7 +110,7 @@ def fetch(libraries: str) -> list[Path]:
     """Return the files of a set of libraries, ordered by name.
 
     Args:
-        libraries: `BROKER` or `CONNECTOR`.
+        libraries: One of the sets of this module.
 
     Raises:
         NoJars: They are not in the cache and cannot be fetched.

@@ -5,7 +5,7 @@
   a state.
 - `kafka_writer`, `kafka_reader`: for a key group's log. `positions`: positions and named data of runners.
 - `client`: Kafka's clients, their settings, and the translation of their errors. `transactions`: a transactional
-  producer.
+  producer. `marked_writer`: transactions of a topic's records with a mark, for sinks and copies of tables.
 """
 
 from keyed.changelog.kafka.kafka_changelog import KafkaChangelog

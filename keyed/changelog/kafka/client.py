@@ -132,6 +132,11 @@ def translated(error: BaseException | KafkaError, doing: str) -> ChangelogError:
     return ChangelogError(f"{said}; {remedy}" if remedy else said)
 
 
+def is_permanent(error: ChangelogError) -> bool:
+    """Return true for an error of `translated` that comes again at each attempt until someone changes something."""
+    return isinstance(error, ChangelogFenced) or any(why in str(error) for why in (_GONE, _TOO_LARGE, _FORBIDDEN))
+
+
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Check the client settings of a user.
 

@@ -64,17 +64,20 @@ class Transactions:
             self._guarded(self._send, partition.topic, records, {"partition": partition.number, "headers": headers})
         )
 
-    def send_anywhere(self, topic: str, records: Iterable[tuple[bytes | None, bytes]]) -> int:
+    def send_anywhere(
+        self, topic: str, records: Iterable[tuple[bytes | None, bytes | None]], headers: Headers | None = None
+    ) -> int:
         """Send records to the partitions that the client chooses by their keys, as fast as the broker accepts them.
 
         Args:
             topic: The topic.
             records: Keys and values.
+            headers: The headers of all of them.
 
         Returns:
             Their number.
         """
-        return int(self._guarded(self._send, topic, records, {}))
+        return int(self._guarded(self._send, topic, records, {"headers": headers}))
 
     def send_timed(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, int | None]]) -> None:
         """Send records with timestamps, as `send_anywhere` does.

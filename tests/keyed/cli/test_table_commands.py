@@ -17,6 +17,7 @@ from keyed.cli.main import main
 from keyed.cli.table_commands import _tokens
 from keyed.tables import follower
 from keyed.testing import KeyedTestHarness
+from tests.keyed.changelog.kafka import topics
 from tests.support.waiting import until
 
 
@@ -241,3 +242,37 @@ def test_a_token_file_that_would_give_other_rights_is_refused(tmp_path, text, to
     path.write_text(text)
     with pytest.raises(keyed.errors.DefinitionError, match=told):
         _tokens(path)
+
+
+def test_a_table_is_replicated_to_a_topic_once(log, kafka, capsys):
+    topic = topics.new_topic()
+    place = f"kafka://{kafka}/{topic}"
+    lines = said(capsys, "replicate", log, "by_day", "--to-topic", place, "--once").splitlines()
+    assert lines == [f"replicating function.by_day to {place}", "batch 2, 3 rows written, 0 removed"]
+    assert said(capsys, "replicate", log, "by_day", "--to-topic", place, "--once").endswith(
+        "batch 2, 0 rows written, 0 removed\n"
+    )
+    keys = {json.loads(message.key())["entry"] for message in topics.messages(kafka, topic)}
+    assert keys == {"monday", "tuesday"}
+
+
+def test_a_table_is_replicated_to_delta_once(log, tmp_path, capsys):
+    deltalake = pytest.importorskip("deltalake")
+    place = str(tmp_path / "delta")
+    assert "3 rows written" in said(capsys, "replicate", log, "by_day", "--to-delta", place, "--once")
+    assert deltalake.DeltaTable(place).to_pyarrow_table().num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give --to-topic kafka://HOST:PORT/TOPIC or --to-delta PATH"),
+        (("--to-topic", "sold"), "--to-topic 'sold': give kafka://HOST:PORT/TOPIC"),
+        (("--to-delta", "x", "--format", "json"), "--format is for --to-topic"),
+        (("--to-topic", "kafka://h:1/t", "--format", "avro"), "--format avro: give --registry URL"),
+        (("--to-topic", "kafka://h:1/t", "--registry", "http://r"), "--registry is for --format avro"),
+    ],
+)
+def test_the_destination_of_a_replication_is_checked(log, capsys, arguments, message):
+    assert main(["replicate", log, "sold", *arguments]) == 1
+    assert message in capsys.readouterr().err

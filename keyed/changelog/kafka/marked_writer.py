@@ -1,0 +1,165 @@
+"""Transactions of records of one topic, each with a mark, from which the next writer continues.
+
+The mark is the offset of partition 0 of the topic, committed in the same transaction in the consumer group whose name
+is the transactional id: a number from 0 as the offset, and a text as its metadata. So it is written if and only if the
+records are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+
+from keyed.changelog.kafka.client import Cluster, translated
+from keyed.changelog.kafka.kafka_records import Headers
+from keyed.changelog.kafka.transactions import Transactions
+from keyed.errors import ChangelogError
+
+#: Errors while the coordinator of a consumer group starts or moves to another broker.
+_MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
+#: Seconds between two requests meanwhile.
+_PAUSE = 0.1
+
+
+@attrs.frozen
+class Mark:
+    """The mark of a transaction.
+
+    Attributes:
+        number: A number from 0; negative if there was no transaction.
+        text: Up to 4,096 characters (``offset.metadata.max.bytes`` of the broker).
+    """
+
+    number: int
+    text: str
+
+
+class MarkedWriter:
+    """Writes transactions with marks. After an error it is closed; `claim` returns the outcome.
+
+    Args:
+        cluster: The cluster.
+        topic: The topic.
+        transactional_id: The transactional id, and the name of the consumer group.
+        where: For messages.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str, transactional_id: str, where: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._id = transactional_id
+        self._where = where
+        self._transactions: Transactions | None = None
+        #: Metadata of the consumer group.
+        self._group: Any = None
+
+    @property
+    def is_claimed(self) -> bool:
+        """True between `claim` and the next error or `close`."""
+        return self._transactions is not None
+
+    def claim(self) -> Mark:
+        """Fence other writers with the transactional id, and return the mark of the last transaction.
+
+        Raises:
+            ChangelogError: The topic does not exist, or no broker answers.
+        """
+        import confluent_kafka as ck
+
+        self.close()
+        cluster = self._cluster
+        reading = attrs.evolve(cluster, settings={**cluster.settings, "group.id": self._id})
+        try:
+            consumer: Any = reading.consumer()
+            try:
+                found = consumer.list_topics(self._topic, timeout=cluster.timeout).topics[self._topic]
+                if found.error is not None:
+                    raise ChangelogError(f"{self._where} does not exist: Kafka reports {found.error.name()}")
+                self._transactions = Transactions(self._writing(), self._id, self._where)
+                mark = committed(consumer, ck.TopicPartition(self._topic, 0), cluster.timeout)
+                self._group = consumer.consumer_group_metadata()
+            finally:
+                consumer.close()
+            if mark.error is not None:
+                raise ck.KafkaException(mark.error)
+        except ck.KafkaException as error:
+            self.close()
+            raise translated(error, self._where) from error
+        except BaseException:
+            self.close()
+            raise
+        return Mark(mark.offset, mark.metadata or "")
+
+    def write(
+        self, records: Iterable[tuple[bytes | None, bytes | None]], mark: Mark, headers: Headers | None = None
+    ) -> None:
+        """Write records and a mark in one transaction.
+
+        Args:
+            records: Keys and values.
+            mark: The mark.
+            headers: The headers of all records.
+
+        Raises:
+            ChangelogError: They cannot be written. The outcome is unknown if the commit failed.
+        """
+        self._write(lambda transactions: transactions.send_anywhere(self._topic, records, headers), mark)
+
+    def write_timed(self, records: Iterable[tuple[bytes | None, bytes | None, int | None]], mark: Mark) -> None:
+        """Write records with timestamps and a mark in one transaction. See `write`."""
+        self._write(lambda transactions: transactions.send_timed(self._topic, records), mark)
+
+    def _write(self, send: Callable[[Transactions], object], mark: Mark) -> None:
+        import confluent_kafka as ck
+
+        transactions = self._transactions
+        assert transactions is not None, "claim was called"
+        try:
+            transactions.begin()
+            send(transactions)
+            transactions.deliver()
+            offset = ck.TopicPartition(self._topic, 0, mark.number, metadata=mark.text)
+            transactions.commit_offset(offset, self._group)
+            transactions.commit()
+        except BaseException:
+            transactions.abort()
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release the client. Closing again does nothing."""
+        transactions, self._transactions = self._transactions, None
+        if transactions is not None:
+            transactions.close()
+
+    def _writing(self) -> Cluster:
+        """Return the cluster with the settings of the producer."""
+        timeout = self._cluster.timeout
+        # The client's commit of an offset ignores its time-out, and ends with that of its request, again and again.
+        settings = {"socket.timeout.ms": max(10, min(int(timeout * 1000), 60_000)), **self._cluster.settings}
+        settings.pop("group.id", None)
+        return attrs.evolve(self._cluster, settings=settings)
+
+
+def committed(consumer: Any, partition: Any, seconds: float) -> Any:
+    """Return the committed offset of a group, asking again while the group's coordinator starts or moves.
+
+    Raises:
+        KafkaException: Another error, or the coordinator is not found in time.
+    """
+    import confluent_kafka as ck
+
+    deadline = time.monotonic() + seconds
+    while True:
+        is_last = time.monotonic() >= deadline
+        try:
+            (found,) = consumer.committed([partition], max(deadline - time.monotonic(), 0.1))
+            if is_last or found.error is None or found.error.name() not in _MOVING:
+                return found
+        except ck.KafkaException as error:
+            if is_last or error.args[0].name() not in _MOVING:
+                raise
+        time.sleep(_PAUSE)

@@ -1,0 +1,280 @@
+"""The rows of a state table, and the changes of them in a batch, for copies of the table outside of keyed.
+
+The columns are those of `keyed.tables.state_dataset.StateDataset`, except for two: a list is one row with all elements
+in the column ``value``, and there is no ``expires``, because an expiry time that moves is not a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from keyed.codec.state_schema import MAPS
+from keyed.errors import DefinitionError, EncodingError, SinkError
+from keyed.stores.database import successor
+from keyed.tables.entries import Entry
+from keyed.tables.operator_table import OperatorTableReader
+from keyed.tables.operator_view import View
+from keyed.tables.state_dataset import Columns, converter_of, shown_type, with_validity
+
+#: Rows that are converted together.
+_ROWS = 8192
+
+Row = dict[str, Any]
+"""The values of a row by column: plain data, times as `datetime`, classes and maps as dicts."""
+
+
+@attrs.frozen
+class _Column:
+    """A column.
+
+    Attributes:
+        name: Its name.
+        type: Its type; ``None`` if it is not declared: each value then has its own.
+        make: Takes the value from an entry.
+        is_key: True if it is one of those that identify a row.
+    """
+
+    name: str
+    type: pa.DataType | None
+    make: Callable[[Entry], Any]
+    is_key: bool
+
+
+class ReplicatedRows:
+    """The rows of one table, as of any batch in which it has the same columns.
+
+    Args:
+        view: A batch.
+        table: Name of the table.
+        namespaces: True to have the namespace in the key; otherwise an entry under a namespace is refused.
+
+    Attributes:
+        key: The columns that identify a row.
+        columns: All columns with their types; ``None`` for a type that is not declared.
+        are_types_known: False if the table had no entry yet, from which the types of the keys are known.
+
+    Raises:
+        TableNotFound: There is no such table in this batch.
+    """
+
+    def __init__(self, view: View, table: str, *, namespaces: bool) -> None:
+        self._table = table
+        self._reader = reader = view.reader(table, as_stored=True)
+        self._kind = reader.schema.kind
+        self._namespaces = namespaces
+        self._columns = self._columns_of(Columns(view, reader, has_key=False))
+        self.key = tuple(column.name for column in self._columns if column.is_key)
+        if not self.key:
+            raise DefinitionError(f"table {table!r} has no columns that identify a row")
+
+    def _columns_of(self, shown: Columns) -> list[_Column]:
+        reader, kind, keys = self._reader, self._kind, len(shown.key_names)
+        self.are_types_known = shown.has_rows
+        found = [
+            _Column(field.name, field.type, make, is_key=False)
+            for field, make in zip(shown.schema, shown.makers, strict=True)
+        ]
+        if reader.clock is not None and kind != "versioned":
+            found.pop()
+        is_operators = isinstance(reader, OperatorTableReader)
+        has_namespace = kind not in ("broadcast", "table") and not is_operators
+        if kind == "table":
+            keys = len(reader.schema.key)
+        elif isinstance(reader, OperatorTableReader):
+            undeclared = {name for name, type_ in reader.rows_of.columns if type_ is None}
+            results = len(found) - len(reader.rows_of.columns)
+            for place, (name, _) in enumerate(reader.rows_of.columns, results):
+                if name in undeclared:
+                    found[place] = attrs.evolve(found[place], type=None, make=_result(name))
+            keys += len(reader.rows_of.bounds)
+        if has_namespace:
+            namespace = found.pop(keys)
+            if kind == "list":
+                items = {"kind": "list", "items": reader.schema.value}
+                value = _Column("value", shown_type(items), _value_of(converter_of(items)), is_key=False)
+                names = {column.name.lower() for column in found[:keys]}
+                found[keys:] = [value if "value" not in names else attrs.evolve(value, name="value_value")]
+            if self._namespaces:
+                found.insert(keys, attrs.evolve(namespace, make=_or_null(namespace.make)))
+                keys += 1
+        keys += kind in ("versioned", *MAPS) or reader.schema.rows is not None
+        return [attrs.evolve(column, is_key=place < keys) for place, column in enumerate(found)]
+
+    @property
+    def columns(self) -> dict[str, pa.DataType | None]:
+        """All columns with their types."""
+        return {column.name: column.type for column in self._columns}
+
+    def fits(self, view: View) -> bool:
+        """Return true if the table has the same columns in another batch."""
+        return self.are_types_known and view.reader(self._table, as_stored=True) is self._reader
+
+    def schema(self) -> pa.Schema:
+        """Return the columns as a schema.
+
+        Raises:
+            DefinitionError: A column has no declared type.
+        """
+        found: list[pa.Field[Any]] = []
+        for column in self._columns:
+            if column.type is None or pa.types.is_null(column.type):
+                raise DefinitionError(
+                    f"table {self._table!r}: the type of column {column.name!r} is not declared, and this format has "
+                    "the types of all columns; declare the result type of the aggregate, or use Json()"
+                )
+            found.append(pa.field(column.name, column.type))
+        return pa.schema(found)
+
+    def snapshot(self, view: View) -> Iterator[Entry]:
+        """Yield all rows as of a batch."""
+        reader = self._reader
+        stored = view.scan(reader, *reader.range)
+        if self._kind not in ("list", "versioned"):
+            yield from (self._checked(reader.entry(*found)) for found in stored)
+            return
+        for _, found in groupby(stored, itemgetter(0)):
+            yield from self._together(reader.entry(*each) for each in found)
+
+    def changes(self, view: View) -> Iterator[tuple[Entry, bool]]:
+        """Yield the rows that a batch changed, each once, with true for those that it removed."""
+        reader = self._reader
+        changes = view.stored_changes(reader)
+        if self._kind not in ("list", "versioned"):
+            for prefix, sub, _, new in changes:
+                yield self._checked(reader.entry(prefix, sub, new)), new is None
+            return
+        for prefix, found in groupby(changes, itemgetter(0)):
+            subs = [sub for _, sub, _, _ in found]
+            stored = view.scan(reader, prefix, successor(prefix))
+            there = list(self._together(reader.entry(*each) for each in stored))
+            if self._kind == "list":
+                key, namespace = reader.place(prefix)
+                gone = self._checked(Entry(key, namespace, None, None))
+                yield (there[0], False) if there else (gone, True)
+                continue
+            # A version also ends the one before it.
+            times = {reader.decode_sub(sub) for sub in subs}
+            older = {max((each.entry[0] for each in there if each.entry[0] < time), default=time) for time in times}
+            changed = times | older
+            for each in there:
+                if each.entry[0] in changed:
+                    yield each, False
+            key, namespace = reader.place(prefix)
+            for time in sorted(times.difference(each.entry[0] for each in there)):
+                yield self._checked(Entry(key, namespace, (time, None), None)), True
+
+    def rows(self, entries: Iterable[Entry]) -> Iterator[Row]:
+        """Convert entries to rows."""
+        yield from self._converted(entries, self._columns)
+
+    def keys(self, entries: Iterable[Entry]) -> Iterator[Row]:
+        """Convert entries to the columns that identify rows."""
+        yield from self._converted(entries, [column for column in self._columns if column.is_key])
+
+    def table(self, entries: Iterable[Entry], *, of_keys: bool = False) -> pa.Table:
+        """Convert entries to an Arrow table, with all columns or those that identify rows."""
+        columns = [column for column in self._columns if column.is_key or not of_keys]
+        found = list(entries)
+        schema = self.schema()
+        arrays = [self._array(column, found) for column in columns]
+        return pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(column.name) for column in columns]))
+
+    def _together(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """Return the rows of one key and namespace of a list or of versions."""
+        found = [self._checked(entry) for entry in entries]
+        if self._kind == "versioned":
+            yield from with_validity(iter(found))
+        elif found:
+            yield attrs.evolve(found[0], entry=None, value=[entry.value for entry in found])
+
+    def _checked(self, entry: Entry) -> Entry:
+        if entry.namespace is not None and not self._namespaces:
+            raise SinkError(
+                f"table {self._table!r} has an entry of key {entry.key!r:.100} under the namespace "
+                f"{entry.namespace!r:.100}; replicate it to a new topic or table with namespaces=True, which adds the "
+                "column"
+            )
+        return entry
+
+    def _converted(self, entries: Iterable[Entry], columns: list[_Column]) -> Iterator[Row]:
+        waiting: list[Entry] = []
+        for entry in entries:
+            waiting.append(entry)
+            if len(waiting) == _ROWS:
+                yield from self._part(waiting, columns)
+                waiting = []
+        yield from self._part(waiting, columns)
+
+    def _part(self, entries: list[Entry], columns: list[_Column]) -> Iterator[Row]:
+        values = [
+            [column.make(entry) for entry in entries]
+            if column.type is None
+            else _plain_list(self._array(column, entries), column)
+            for column in columns
+        ]
+        names = [column.name for column in columns]
+        return (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
+
+    def _array(self, column: _Column, entries: list[Entry]) -> pa.Array[Any]:
+        try:
+            return pa.array([column.make(entry) for entry in entries], column.type)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise EncodingError(
+                f"column {column.name!r} of table {self._table!r} cannot be {column.type}: {error}"
+            ) from error
+
+
+def _plain_list(array: pa.Array[Any], column: _Column) -> list[Any]:
+    """Return the values of a column as plain data.
+
+    Raises:
+        EncodingError: A time is out of the range of Python's.
+    """
+    assert column.type is not None
+    type_ = array.type
+    try:
+        if pa.types.is_timestamp(type_) and type_.unit == "ns":
+            array = array.cast(pa.timestamp("us", type_.tz))
+        values = array.to_pylist()
+    except (pa.ArrowException, OverflowError, ValueError) as error:
+        raise EncodingError(f"column {column.name!r}: {error}") from error
+    return [_with_maps(value, type_) for value in values] if _has_map(type_) else values
+
+
+def _has_map(type_: pa.DataType) -> bool:
+    if pa.types.is_map(type_):
+        return True
+    return any(_has_map(type_.field(number).type) for number in range(type_.num_fields))
+
+
+def _with_maps(value: Any, type_: pa.DataType) -> Any:
+    """Return a value with maps as dicts, where Arrow has lists of pairs."""
+    if value is None:
+        return None
+    if pa.types.is_map(type_):
+        return {key: _with_maps(item, type_.item_type) for key, item in value}
+    if pa.types.is_list(type_):
+        return [_with_maps(item, type_.value_type) for item in value]
+    if pa.types.is_struct(type_):
+        fields = (type_.field(number) for number in range(type_.num_fields))
+        return {field.name: _with_maps(value[field.name], field.type) for field in fields}
+    return value
+
+
+def _result(name: str) -> Callable[[Entry], Any]:
+    return lambda entry: entry.value[name]
+
+
+def _value_of(convert: Callable[[Any], Any]) -> Callable[[Entry], Any]:
+    return lambda entry: convert(entry.value)
+
+
+def _or_null(make: Callable[[Entry], Any]) -> Callable[[Entry], Any]:
+    """Return JSON's null as text instead of ``None``: columns of a key are not null."""
+    return lambda entry: "null" if (text := make(entry)) is None else text

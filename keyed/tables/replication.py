@@ -1,0 +1,405 @@
+"""Replication: a copy of a state table outside of keyed that gets each batch's changes, each exactly once."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakSet
+
+import attrs
+
+from keyed.background import Background, Status
+from keyed.changelog.model import batch_id
+from keyed.errors import DefinitionError, HistoryCompacted, StateAccessError, TableNotFound
+from keyed.sinks import DeltaSink
+from keyed.tables.operator_view import View
+from keyed.tables.replication_target import Change, Copied, Target, Written
+from keyed.tables.subscription import Feed, Token
+from keyed.topics import UpsertTopic
+
+if TYPE_CHECKING:
+    from keyed.tables.replicated_rows import ReplicatedRows
+
+_log = logging.getLogger(__name__)
+#: Seconds that a step waits for a batch, and between two looks at tables that nobody follows.
+_WAIT, _LOOK_AGAIN = 1.0, 0.2
+#: Seconds after which the position is stored although the table has not changed; and although no batch came: Kafka
+#: forgets an offset after a week.
+_STORE, _STORE_AGAIN = 60.0, 86_400.0
+#: Seconds for which a process that exits waits for a transaction.
+_EXIT_WAIT = 5.0
+
+ReplicationTarget = UpsertTopic | DeltaSink
+"""The destinations of `keyed.tables.StateTable.replicate`."""
+
+
+class Replication:
+    """A thread that copies a state table: first its state, and then the changes of each batch.
+
+    The changes of a batch are one transaction, which also stores the position. So each batch is in the copy once,
+    whenever the program ends, and the next one continues after the last batch. `StateTable.replicate` starts one.
+
+    It continues with the whole state if it cannot continue with changes: the copy is new, or its batch is older than
+    the history of the tables (``history`` of `open_tables`), or belongs to a changelog that the tables have not
+    followed, or the table has other columns. It then writes the rows that differ, and removes those that the table no
+    longer has. `resyncs` counts these cases.
+
+    While the copy cannot be written, the thread retries. Any other error ends it, and `check` raises that error. Tables
+    that are closed first end it, too.
+
+    Attributes:
+        table: Operator and table.
+        to: The copy.
+        batch: Id of the last batch in the copy; −1 before it is known.
+        transactions: Number of transactions so far.
+        rows: Number of rows written so far.
+        tombstones: Number of rows removed so far.
+        resyncs: Number of times that the whole state was compared with a copy that was not empty.
+    """
+
+    def __init__(self, table: str, operator: str, feed: Feed, to: ReplicationTarget) -> None:
+        self.table = f"{operator}.{table}"
+        self.to = to
+        self._name = table
+        self._feed = feed
+        self._target = _target(to, self.table)
+        self._rows: ReplicatedRows | None = None
+        self._at: Token | None = None
+        self._copied: Copied | None = None
+        self._is_claimed = False
+        self._stored_at = 0.0
+        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self.batch = -1
+        self.transactions = self.rows = self.tombstones = self.resyncs = 0
+        self._work = Background(
+            f"replication of {self.table} to {self._target.name}",
+            self._step,
+            is_transient=self._target.is_transient,
+            at_end=lambda _: self._notify(),
+        )
+        try:
+            # Errors of the definition are raised by the call.
+            self._claim()
+            self._work.start()
+        except BaseException as error:
+            self._target.close()
+            new = self._target.translated(error) if isinstance(error, Exception) else error
+            if new is error:
+                raise
+            raise new from error
+        _open.add(self)
+
+    @property
+    def status(self) -> Status:
+        """The status: starting until the first success, then following, failed or closed."""
+        return self._work.status
+
+    @property
+    def trouble(self) -> str:
+        """The error of the last attempt, which is retried, or the one that ended it; empty if there is none."""
+        error = self._work.error or self._work.trouble
+        return "" if error is None else f"{type(error).__name__}: {error}"
+
+    @property
+    def failures(self) -> int:
+        """Number of failed attempts so far."""
+        return self._work.failures
+
+    @property
+    def lag(self) -> int:
+        """Number of batches that the tables have and the copy lacks.
+
+        Raises:
+            KeyedError: The error that ended following of the tables.
+        """
+        feed, at = self._feed, self._at
+        try:
+            shown = feed.shown()
+            there = None if at is None else feed.operator.extent.commit_of(at.batch, at.log_id)
+        except TableNotFound:
+            return 0
+        return max(0, shown - (feed.operator.extent.oldest - 1 if there is None else there))
+
+    def metrics(self) -> dict[str, int]:
+        """Return its counters by name, and its status as a number (`keyed.background.Status.number`)."""
+        return {
+            "replication_status": self.status.number,
+            "replication_failures": self.failures,
+            "replication_batch": self.batch,
+            "replication_lag": self.lag,
+            "replication_transactions": self.transactions,
+            "replication_rows": self.rows,
+            "replication_tombstones": self.tombstones,
+            "replication_resyncs": self.resyncs,
+        }
+
+    def check(self) -> None:
+        """Raise the error that ended it, if there is one.
+
+        Raises:
+            KeyedError: That error.
+        """
+        self._work.check()
+
+    def wait_for(self, batch: int, timeout: float = 30.0) -> int:
+        """Wait until the copy has a batch.
+
+        Args:
+            batch: Id of the batch, as in `keyed.Progress.batch_id`.
+            timeout: Seconds.
+
+        Returns:
+            The last batch in the copy.
+
+        Raises:
+            TimeoutError: It did not come in time; the message has `trouble`, if there is any.
+            StateAccessError: It is closed.
+            KeyedError: The error that ended it.
+        """
+        if type(batch) is not int:
+            raise DefinitionError(f"wait_for({batch!r}): give the id of a batch")
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while self.batch < batch:
+                self.check()
+                if self.status is Status.CLOSED:
+                    raise StateAccessError(f"wait_for({batch}): the {self._work.name} is closed, at batch {self.batch}")
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    trouble = self.trouble
+                    raise TimeoutError(
+                        f"wait_for({batch}): the copy is at batch {self.batch} after {timeout:g} s"
+                        f"{f'; its last attempt failed: {trouble}' if trouble else ''}"
+                    )
+                self._changed.wait(min(left, _WAIT))
+        return self.batch
+
+    def join(self) -> None:
+        """Wait until it ends: another thread closes it, or an error ends it.
+
+        Raises:
+            KeyedError: The error that ended it.
+        """
+        with self._changed:
+            while self._work.is_running:
+                self._changed.wait(_WAIT)
+        self.check()
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the thread after its transaction, and release the copy. Closing again does nothing.
+
+        Args:
+            timeout: Maximal seconds to wait for the transaction; without a limit if ``None``.
+        """
+        if self._work.is_inherited:
+            return
+        self._work.close(timeout)
+        _open.discard(self)
+        if self._work.is_running:
+            return
+        with self._lock:
+            if self._is_claimed and self.status is Status.CLOSED:
+                self._is_claimed = False
+                try:
+                    self._store()
+                except Exception as error:  # noqa: BLE001 - the next one starts at the last transaction
+                    _log.info("%s: its position was not stored: %s", self._work.name, error)
+            self._target.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Replication of {self.table} to {self._target.name}, {self.status.value}, batch {self.batch}>"
+
+    def _claim(self) -> None:
+        self._copied = self._target.claim()
+        self._is_claimed = True
+        self._at = None if self._copied is None else Token.of(self._copied.token)
+        self._stored_at = time.monotonic()
+        if self._at is not None:
+            self._show(self._at)
+
+    def _step(self) -> float:
+        try:
+            if not self._is_claimed:
+                self._claim()
+            if self._advance():
+                return 0.0
+            self._store_at_times()
+        except Exception as error:
+            self._is_claimed = False
+            self._target.close()
+            if self._target.is_transient(error):
+                raise
+            new = self._target.translated(error)
+            if new is error:
+                raise
+            raise new from error
+        if self._feed.is_followed():
+            self._feed.wait(self._has_next, _WAIT)
+            return 0.0
+        return _LOOK_AGAIN
+
+    def _has_next(self) -> bool:
+        return self._work.is_stopping or self._next() is not None
+
+    def _next(self) -> int | None:
+        """Return the commit to be written next, 0 for the whole state, or ``None`` if there is nothing to do."""
+        feed, at = self._feed, self._at
+        try:
+            extent, shown = feed.operator.extent, feed.shown()
+        except TableNotFound:
+            # There is no batch yet, or the store is being rebuilt.
+            return None
+        if at is None:
+            return 0
+        commit = extent.commit_of(at.batch, at.log_id)
+        if commit is None:
+            # Tables that are still catching up have an older batch.
+            return None if at.log_id == extent.log_id and at.batch > extent.batch else 0
+        return commit + 1 if commit < shown else None
+
+    def _advance(self) -> bool:
+        """Write the next batch, or the whole state. Returns false if there is nothing to do."""
+        number = self._next()
+        if number is None:
+            return False
+        if number:
+            try:
+                self._write(number)
+                return True
+            except HistoryCompacted as error:
+                reason = str(error)
+        elif self._at is None:
+            reason = "the batch of the copy is not known"
+        else:
+            reason = f"batch {batch_id(self._at.batch)} of the changelog {self._at.log_id} is not kept"
+        self._resync(reason)
+        return True
+
+    def _write(self, number: int) -> None:
+        """Write the changes of a commit.
+
+        Raises:
+            HistoryCompacted: They are not kept, or the columns have changed.
+        """
+        with self._feed.operator.view(number) as view:
+            if not view.at.follows or number <= view.extent.oldest:
+                raise HistoryCompacted(f"the changes of batch {view.position.batch} are not kept")
+            rows, token = self._rows_of(view, number - 1), Token(view.at.log_id, view.at.batch, None, False)
+            changes = rows.changes(view)
+            first = next(changes, None)
+            if first is None:
+                self._at = token
+                self._show(token)
+                return
+            shape = self._target.shape(rows)
+            if self._copied is not None and self._copied.shape and shape != self._copied.shape:
+                raise HistoryCompacted("the table has other columns than the copy")
+
+            def all_changes() -> Iterator[Change]:
+                yield first
+                yield from changes
+
+            written = self._target.write(rows, all_changes(), str(token), batch_id(token.batch))
+        self._wrote(written, token, shape)
+
+    def _resync(self, reason: str) -> None:
+        """Change the copy to the newest state."""
+        with self._feed.operator.view(self._feed.shown()) as view:
+            rows, token = self._rows_of(view), Token(view.at.log_id, view.at.batch, None, False)
+            shape = self._target.shape(rows)
+            written = self._target.replace(rows, rows.snapshot(view), str(token), batch_id(token.batch))
+        if not written.was_empty or self._at is not None:
+            self.resyncs += 1
+            _log.warning(
+                "%s: continued with the whole state of batch %d, %d rows written and %d removed: %s",
+                self._work.name,
+                batch_id(token.batch),
+                written.rows,
+                written.tombstones,
+                reason,
+            )
+        self._wrote(written, token, shape)
+
+    def _rows_of(self, view: View, before: int | None = None) -> ReplicatedRows:
+        """Return the rows of a batch; those of the commit before show the types if the batch has removed all."""
+        from keyed.tables.replicated_rows import ReplicatedRows
+
+        rows = self._rows
+        if rows is None or not rows.fits(view):
+            namespaces = self._target.namespaces
+            rows = ReplicatedRows(view, self._name, namespaces=namespaces)
+            if before is not None and not rows.are_types_known:
+                with self._feed.operator.view(before) as earlier, suppress(TableNotFound):
+                    older = ReplicatedRows(earlier, self._name, namespaces=namespaces)
+                    rows = older if older.fits(view) else rows
+            self._rows = rows
+        return rows
+
+    def _wrote(self, written: Written, token: Token, shape: str) -> None:
+        self._at, self._copied = token, Copied(str(token), shape)
+        self._stored_at = time.monotonic()
+        self.transactions += 1
+        self.rows += written.rows
+        self.tombstones += written.tombstones
+        self._show(token)
+
+    def _store_at_times(self) -> None:
+        """Store the position of batches without changes, now and then."""
+        since = time.monotonic() - self._stored_at
+        if since > _STORE_AGAIN:
+            self._store(again=True)
+        elif since > _STORE:
+            self._store()
+
+    def _store(self, *, again: bool = False) -> None:
+        at, copied = self._at, self._copied
+        if at is None or copied is None or (copied.token == str(at) and not again):
+            return
+        self._target.note(str(at), batch_id(at.batch))
+        self._copied = attrs.evolve(copied, token=str(at))
+        self._stored_at = time.monotonic()
+
+    def _show(self, token: Token) -> None:
+        self.batch = batch_id(token.batch)
+        self._notify()
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+def _target(to: Any, table: str) -> Target:
+    if isinstance(to, UpsertTopic):
+        from keyed.tables.upsert_topic import UpsertTopicWriter
+
+        return UpsertTopicWriter(to, table)
+    if isinstance(to, DeltaSink):
+        from keyed.tables.delta_copy import DeltaCopy
+
+        return DeltaCopy(to, table)
+    raise DefinitionError(
+        f"replicate: to={to!r:.200} must be keyed.topics.UpsertTopic(topic, bootstrap=...), or "
+        'keyed.delta_sink(path, mode="upsert", key=[...])'
+    )
+
+
+_open: WeakSet[Replication] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End replications before the interpreter shuts down: a client that exists then may call back into it."""
+    for each in list(_open):
+        each.close(_EXIT_WAIT)

@@ -1,0 +1,118 @@
+"""Flink SQL reads the topics of replicated tables with ``upsert-kafka``, and has the same tables.
+
+It needs Flink, which `flink_python` installs into an environment in ``.environments/`` the first time.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from base64 import b64decode
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks.nexmark import flink_python
+from tests.keyed.tables.copies import Job, caught_up, expected, key_of, new_topic, topic_of
+from tests.keyed.tables.test_replication import last_batch
+from tests.support.jars import FLINK_KAFKA, NoJars, fetch
+
+PROGRAM = Path(__file__).with_name("flink_upsert_kafka.py")
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+
+#: The columns of each table in Flink.
+LTZ, PRICE = "TIMESTAMP_LTZ(3)", "DECIMAL(38, 18)"
+TABLES: dict[str, dict[str, dict[str, str]]] = {
+    "states": {
+        "number": {"k": "STRING", "value": "BIGINT"},
+        "sale": {"k": "STRING", "n": "BIGINT", "at": LTZ, "price": PRICE, "raw": "BYTES"},
+        "texts": {"k": "STRING", "value": "ARRAY<STRING>"},
+        "sales": {"k": "STRING", "value": f"ARRAY<ROW<`n` BIGINT, `at` {LTZ}, `price` {PRICE}>>"},
+        "counts": {"k": "STRING", "entry": "STRING", "value": "DOUBLE"},
+        "nested": {"k": "STRING", "entry": "BIGINT", "value": "MAP<STRING, BIGINT>"},
+        "version": {"k": "STRING", "valid_from": LTZ, "valid_to": LTZ, "value": "BIGINT"},
+    },
+    "table": {"sums": {"k": "STRING", "day": "DATE", "n": "BIGINT", "at": "TIMESTAMP(3)"}},
+    "tumbling": {
+        "WindowOperator": {"k": "STRING", "window_start": LTZ, "window_end": LTZ, "n": "BIGINT", "most": "BIGINT"}
+    },
+}
+#: A table as the how-to page has it.
+CREATE = """\
+CREATE TABLE `{name}` ({columns},
+  PRIMARY KEY ({key}) NOT ENFORCED) WITH (
+  'connector' = 'upsert-kafka', 'topic' = '{topic}', 'properties.bootstrap.servers' = '{bootstrap}',
+  'properties.isolation.level' = 'read_committed', 'scan.bounded.mode' = 'latest-offset',
+  'key.format' = 'json', 'key.json.timestamp-format.standard' = 'ISO-8601',
+  'value.format' = 'json', 'value.json.timestamp-format.standard' = 'ISO-8601'
+)"""
+
+
+def as_text(value: Any, type_: str) -> str:
+    """A value of a JSON record as Flink casts it to text."""
+    if value is None:
+        return "None"
+    if type_ == "BYTES":
+        return b64decode(value).decode()
+    if type_.startswith("TIMESTAMP"):
+        return datetime.fromisoformat(value).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    if type_.startswith("ARRAY<ROW"):
+        times = (as_text(each["at"], LTZ) for each in value)
+        rows = (f"({each['n']}, {at}, {each['price']})" for each, at in zip(value, times, strict=True))
+        return f"[{', '.join(rows)}]"
+    if type_.startswith("ARRAY"):
+        return f"[{', '.join(value)}]"
+    if type_.startswith("MAP"):
+        return "{" + ", ".join(f"{key}={item}" for key, item in value.items()) + "}"
+    return str(value)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_flink_arrives_at_the_same_table(kafka, tmp_path, name):
+    try:
+        (jar,) = fetch(FLINK_KAFKA)
+    except NoJars as error:
+        pytest.skip(str(error))
+    job = Job(name, tmp_path)
+    job.run(2)
+    given: dict[str, Any] = {"jar": str(jar), "tables": []}
+    parts: list[str] = []
+    wanted: list[str] = []
+    with job.tables() as tables:
+        copies = {table: tables[table].replicate(new_topic(kafka)) for table in TABLES[name]}
+        for table, copy in copies.items():
+            copy.wait_for(0, 300)
+            columns = TABLES[name][table]
+            create = CREATE.format(
+                name=table,
+                columns=", ".join(f"`{column}` {type_}" for column, type_ in columns.items()),
+                key=", ".join(f"`{column}`" for column in key_of(tables, table)),
+                topic=topic_of(copy),
+                bootstrap=kafka,
+            )
+            given["tables"].append(create)
+            shown = ", ".join(f"COALESCE(CAST(`{column}` AS STRING), 'None')" for column in columns)
+            parts.append(f"SELECT CONCAT_WS('|', '{table}', {shown}) FROM `{table}`")
+        job.run(9)
+        for table, copy in copies.items():
+            caught_up(copy, tables, last_batch(job))
+            rows = [json.loads(row) for row in expected(tables, table, key_of(tables, table)).values()]
+            columns = TABLES[name][table]
+            wanted += [
+                "|".join((table, *(as_text(row[column], type_) for column, type_ in columns.items()))) for row in rows
+            ]
+            copy.close()
+    given["query"] = " UNION ALL ".join(parts)
+    done = subprocess.run(
+        [flink_python(), str(PROGRAM), json.dumps(given)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["rows"] == sorted(wanted)
+    # Flink saw the changes, and not only the last rows.
+    assert found["kinds"].keys() == {"INSERT", "UPDATE_BEFORE", "UPDATE_AFTER", "DELETE"}
