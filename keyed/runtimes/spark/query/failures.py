@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import traceback
 from itertools import dropwhile, takewhile
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from keyed import errors
 from keyed.errors import KeyedError, QueryFailed
 from keyed.runtimes.spark.session.spark_log import name_log
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 #: The last line of a Python traceback of our error: from the start of a line to the text of the JVM.
 _RAISED = re.compile(
@@ -29,6 +32,7 @@ _ENGINE = "/keyed/engine/"
 _WRITER = "/query/spark_sinks.py"
 #: A cause in a Java stack trace. The last one is the root cause.
 _CAUSE = re.compile(r"^Caused by: (?P<cause>.*(?:\n(?!\s*at |\s*\.\.\. |Caused by: ).+)*)", re.MULTILINE)
+_WITHOUT_REASON = re.compile(r"An error occurred while calling \S+")
 _CALLING = re.compile(r"^An error occurred while calling \S+\n: ")
 _SHOWN = 2000
 _HINTS = {
@@ -96,11 +100,38 @@ def translated(error: BaseException, query: str) -> KeyedError:
 
 def is_gone(error: BaseException) -> bool:
     """Return true if the JVM ends or has ended before this process: it also gets the signals of a process group."""
+    return has_no_jvm(error) or (_is_sparks(error) and "Cannot call methods on a stopped SparkContext" in str(error))
+
+
+def has_no_jvm(error: BaseException) -> bool:
+    """Return true if a call of Spark failed because its JVM has ended."""
     if isinstance(error, ConnectionError | EOFError) or type(error).__name__ == "Py4JNetworkError":
         return True
     # py4j does not find a class in a JVM that no longer answers.
-    signs = ("Cannot call methods on a stopped SparkContext", " does not exist in the JVM")
-    return _is_sparks(error) and any(sign in str(error) for sign in signs)
+    return _is_sparks(error) and " does not exist in the JVM" in str(error)
+
+
+def has_lost_jvm(error: BaseException, query: StreamingQuery) -> bool:
+    """Return true if a call of a query failed because its JVM has ended, also during that call.
+
+    Then py4j has logged that the connection broke, and its error has no reason. The next call tries to connect.
+    """
+    if not has_no_jvm(error) and _is_sparks(error) and _WITHOUT_REASON.fullmatch(str(error)):
+        try:
+            bool(query.isActive)
+        except Exception as again:  # noqa: BLE001 - any other error is not the one in question
+            return has_no_jvm(again)
+    return has_no_jvm(error)
+
+
+def jvm_ended(query: str) -> QueryFailed:
+    """Return the error of a query whose JVM has ended."""
+    failure = QueryFailed(
+        f"{query} failed: Spark's JVM has ended: it was killed, for instance by the system for lack of memory, or it "
+        "crashed. Start this program again; the next run on the checkpoint resumes after the last committed batch"
+    )
+    name_log(failure)
+    return failure
 
 
 def _is_sparks(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from keyed.runtimes.job_metrics import MetricsSource
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.metrics_export import exported_metrics
 from keyed.runtimes.spark.query.batch_job import BatchJob
-from keyed.runtimes.spark.query.failures import is_gone, raise_translated
+from keyed.runtimes.spark.query.failures import has_lost_jvm, has_no_jvm, is_gone, jvm_ended, raise_translated
 from keyed.runtimes.spark.query.job import Job
 from keyed.runtimes.spark.query.signals import Stopped, noted_signals
 from keyed.runtimes.spark.query.spark_sinks import Writer
@@ -186,7 +186,7 @@ class SparkQuery(Shown):
         except Exception as error:
             if not is_gone(error):
                 raise
-            return Status.CLOSED
+            return Status.FAILED if has_no_jvm(error) else Status.CLOSED
 
     @property
     def _retried_error(self) -> BaseException | None:
@@ -197,7 +197,12 @@ class SparkQuery(Shown):
     @property
     def is_active(self) -> bool:
         """True while the query runs."""
-        return bool(self.query.isActive)
+        try:
+            return bool(self.query.isActive)
+        except Exception as error:
+            if not is_gone(error):
+                raise
+            return False
 
     @property
     def progress(self) -> Progress | None:
@@ -352,7 +357,13 @@ class SparkQuery(Shown):
 
     def _ended(self) -> None:
         """Log the error of a failed query, unless the program waits for it, and release its resources."""
-        error = self.query.exception()
+        try:
+            error = self.query.exception()
+        except Exception as gone:
+            if not is_gone(gone):
+                raise
+            self._lost(gone)
+            return
         if error is None and self.status is not Status.FAILED:
             return
         if error is not None and not self._waiting:
@@ -362,6 +373,15 @@ class SparkQuery(Shown):
                 _log.error("%s failed", self._job.title, exc_info=failure)
         if self._kept is not None:
             self._kept.leave()
+        self._job.release()
+
+    def _lost(self, error: Exception) -> None:
+        """Log that the JVM has ended, unless the program waits for the query, and release its resources."""
+        if has_no_jvm(error):
+            if not self._waiting:
+                _log.error("%s", jvm_ended(self._job.title))
+            if self._kept is not None:
+                self._kept.leave()
         self._job.release()
 
     def _raise(self, error: Exception) -> NoReturn:
@@ -375,6 +395,8 @@ class SparkQuery(Shown):
         try:
             return bool(self.query.awaitTermination(_POLL))  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - it is raised again, translated
+            if has_lost_jvm(error, self.query):
+                raise jvm_ended(self._job.title) from None
             self._raise(error)
 
     def _look(self) -> None:

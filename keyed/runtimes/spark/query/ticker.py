@@ -11,7 +11,7 @@ from keyed.background import Background
 from keyed.errors import ChangelogDiverged, CorruptionError, DefinitionError
 from keyed.runtimes.spark.checkpoint.ticks import Ticks
 from keyed.runtimes.spark.query.exports import Exports
-from keyed.runtimes.spark.query.failures import is_gone
+from keyed.runtimes.spark.query.failures import has_lost_jvm, is_gone
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.table_files import TableFiles
 
@@ -103,9 +103,11 @@ class Ticker:
             self._look(report, self._ticks)
             self._tables.write_changed()
         except Exception as error:
-            if is_gone(error):
-                return None
-            raise
+            if has_lost_jvm(error, self._query):
+                self._ended()
+            elif not is_gone(error):
+                raise
+            return None
         return _MOMENT
 
     def _failed(self, _: BaseException) -> None:

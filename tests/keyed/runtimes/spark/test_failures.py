@@ -1,10 +1,14 @@
 """Errors that come back from Spark as text."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from keyed import errors
 from keyed.errors import CorruptionError, KeyedError, NullKeyError, QueryFailed, UserFunctionError
 from keyed.runtimes.spark.query.failures import is_gone, translated
+from keyed.runtimes.spark.query.spark_query import SparkQuery
 
 JOB = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage failure: Task 0 \
 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage 1.0 (TID 1) (localhost executor driver): \
@@ -109,6 +113,32 @@ def test_a_jvm_that_ends_or_has_ended_is_gone():
         protocol.Py4JError(f"{stopping}stopped SparkContext.\nThis stopped SparkContext was created at: ...")
     )
     assert not is_gone(protocol.Py4JError("An error occurred while calling o9.stop.\n: java.lang.NullPointerException"))
+
+
+@pytest.mark.parametrize("kind", ["network", "bare", "refused"])
+def test_a_jvm_that_is_killed_fails_the_query_with_the_remedy(kind):
+    protocol = pytest.importorskip("py4j.protocol")
+    raised = {
+        "network": protocol.Py4JNetworkError("Answer from Java side is empty"),
+        "bare": protocol.Py4JError("An error occurred while calling o137.awaitTermination"),
+        "refused": ConnectionRefusedError(111, "Connection refused"),
+    }
+
+    class Gone:
+        """A handle of Spark whose JVM has ended."""
+
+        def awaitTermination(self, timeout):  # noqa: N802 - Spark's name
+            raise raised[kind]
+
+        @property
+        def isActive(self):  # noqa: N802 - as above
+            raise ConnectionRefusedError(111, "Connection refused")
+
+    query: Any = object.__new__(SparkQuery)
+    query._job, query._ticker, query.query = SimpleNamespace(title="the query 'count'"), None, Gone()
+    with pytest.raises(QueryFailed, match=r"'count' failed: Spark's JVM has ended.*Start this program again"):
+        query._has_ended()
+    assert not query.is_active
 
 
 def test_the_first_cause_in_java_is_told():
