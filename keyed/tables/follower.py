@@ -90,8 +90,21 @@ class PinnedStore:
                 raise HistoryCompacted(f"commit {commit} is older than the history that is kept")
             self._counts[store, commit] = self._counts.get((store, commit), 0) + 1
 
+    def pin_history(self, store: VersionStore) -> int | None:
+        """Keep all commits of a store that can be read now.
+
+        Returns:
+            The oldest one, for `unpin`; ``None`` if there is no commit, or the store removes older ones just now.
+        """
+        with self._lock:
+            extent = store.extent
+            if extent is None or (store is self.store and extent.oldest < self._floor):
+                return None
+            self._counts[store, extent.oldest] = self._counts.get((store, extent.oldest), 0) + 1
+            return extent.oldest
+
     def unpin(self, store: VersionStore, commit: int) -> None:
-        """Undo a `pin`."""
+        """Undo a `pin` or `pin_history`."""
         with self._lock:
             left = self._counts.pop((store, commit)) - 1
             if left:

@@ -102,12 +102,15 @@ class Operator:
             pinned.pin(store, commit)
         except HistoryCompacted as error:
             raise self._gone() from error
+        extent = store.extent
         try:
-            extent = store.extent
             if extent is None or not extent.oldest <= commit <= extent.newest:
                 raise self._gone()
             yield View(self, store, extent, store.batch(commit))
         except LocalStoreError as error:
+            if store.extent is not None and extent is not None and store.extent.oldest > extent.oldest:
+                # What the reader missed may be what was removed meanwhile. Damage is found again by the next reader.
+                raise self._gone() from error
             pinned.report(store, error)
             raise
         finally:
@@ -138,26 +141,41 @@ class Operator:
             HistoryCompacted: There is no such commit any more.
             TableNotFound: There is no batch yet.
         """
-        store, extent = self.source.pinned.store, self.extent
-        limit = instant_ms(time)
-        low, high = extent.oldest - 1, extent.newest
-        while low < high:
-            middle = (low + high + 1) // 2
-            if store.batch(middle).processing_time <= limit:
-                low = middle
-            else:
-                high = middle - 1
-        if low < extent.oldest:
-            raise self._gone(f"as_of={time.isoformat()}: ")
-        return low
+        store = self.source.pinned.store
+        with self.kept_history(store):
+            extent = self.extent
+            limit = instant_ms(time)
+            low, high = extent.oldest - 1, extent.newest
+            while low < high:
+                middle = (low + high + 1) // 2
+                if store.batch(middle).processing_time <= limit:
+                    low = middle
+                else:
+                    high = middle - 1
+            if low < extent.oldest:
+                raise self._gone(f"as_of={time.isoformat()}: ")
+            return low
+
+    @contextmanager
+    def kept_history(self, store: VersionStore) -> Iterator[None]:
+        """Keep the commits of a store that can be read now, which the follower removes otherwise as they get old."""
+        pinned = self.source.pinned
+        oldest = pinned.pin_history(store)
+        try:
+            yield
+        finally:
+            if oldest is not None:
+                pinned.unpin(store, oldest)
 
     def _gone(self, what: str = "") -> HistoryCompacted:
-        store, extent = self.source.pinned.store, self.extent
-        oldest = batch_id(extent.batch_of(extent.oldest))
-        return HistoryCompacted(
-            f"{what}the history of operator {self.name!r} goes back to batch {oldest} "
-            f"({_shown(store.batch(extent.oldest).processing_time)})"
-        )
+        store = self.source.pinned.store
+        with self.kept_history(store):
+            extent = self.extent
+            oldest = batch_id(extent.batch_of(extent.oldest))
+            return HistoryCompacted(
+                f"{what}the history of operator {self.name!r} goes back to batch {oldest} "
+                f"({_shown(store.batch(extent.oldest).processing_time)})"
+            )
 
     def reader(self, described: dict[str, Any], *, as_stored: bool) -> EntryReader:
         """Return the reader of a state, by the description in a batch, in the user's types or in the stored form."""

@@ -343,7 +343,7 @@ class StateTable:
         if limit is not None and (type(limit) is not int or limit < 1):
             raise DefinitionError(f"history(limit={limit!r}): give a number from 1, or None")
         token = None if after is None else _decode_token(after)
-        with self._view(None) as view:
+        with self._view(None) as view, view.operator.kept_history(view.store):
             reader = view.reader(self.name)
             if reader.has_entries and entry is NOT_GIVEN:
                 raise DefinitionError(f"history: {reader.schema} has several entries per key; give entry=")

@@ -106,6 +106,7 @@ class Clients:
     async def _stream(self, view: dict[int, int], query: str) -> AsyncIterator[None]:
         token = ""
         while True:
+            self.counts["streams"] += 1
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
                 reader, writer = await self._send(f"/tables/{self._table}/changes{query}", f"Last-Event-ID: {token}")
                 try:
@@ -242,6 +243,10 @@ async def _within(seconds: float, waiting: Awaitable[_T]) -> _T:
 
 async def _events(reader: asyncio.StreamReader) -> AsyncIterator[tuple[str, str, dict[str, Any]]]:
     """Read server-sent events: id, event and data of each."""
+    status = (await _within(PATIENCE, reader.readline())).split()
+    if status[1:2] != [b"200"]:
+        # It is busy, and says so: the client comes again.
+        raise ConnectionRefusedError
     while (await _within(PATIENCE, reader.readline())).strip():
         pass  # the headers
     text = b""

@@ -24,11 +24,20 @@ import pytest
 import keyed
 from keyed import DirectoryChangelog, background
 from keyed.background import Status
-from keyed.errors import ChangelogError, CorruptionError, LocalStoreError, OperatorChanged, StateAccessError
+from keyed.errors import (
+    ChangelogError,
+    CorruptionError,
+    HistoryCompacted,
+    LocalStoreError,
+    OperatorChanged,
+    StateAccessError,
+)
 from keyed.stores.database import Database
 from keyed.stores.growth import resident_bytes
 from keyed.stores.version_store import VersionReader
 from keyed.tables import StateTables, follower, open_tables, read_tables
+from keyed.tables.follower import PinnedStore
+from keyed.tables.operator_view import View
 from keyed.testing import KeyedTestHarness
 from tests.support.waiting import logged, no_more, until
 
@@ -518,6 +527,35 @@ def test_a_commit_that_is_about_to_be_removed_cannot_be_taken(log, tmp_path):
         with pytest.raises(keyed.errors.HistoryCompacted):
             tables["count"].get(1, as_of=2)
         assert tables["count"].get(1, as_of=3) == 1
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "removed all the same"])
+def test_a_history_that_is_read_while_commits_are_removed_is_no_damage(log, tmp_path, monkeypatch, kept):
+    """A commit that the follower removed between two reads was taken for damage, and the tables were rebuilt."""
+    with open_tables(log, tmp_path / "tables", history=1) as tables:
+        tables.poll()
+        operator = tables._operators["Count"]
+        history, oldest = View.history, operator.extent.oldest
+
+        def followed(self: View, *address: Any) -> Any:
+            run(log, rows=12)
+            tables.poll()
+            return history(self, *address)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(View, "history", followed)
+            if kept:
+                assert [version.value for version in tables["count"].history(1)] == [2]
+                assert operator.extent.oldest == oldest
+            else:
+                patch.setattr(PinnedStore, "pin_history", lambda *_: None)
+                with pytest.raises(HistoryCompacted):
+                    tables["count"].history(1)
+                assert operator.extent.oldest > oldest
+        run(log, rows=15)
+        tables.poll()
+        assert operator.extent.oldest > oldest
+        assert (tables.rebuilds, contents(tables)) == (0, {0: 5, 1: 5, 2: 5})
 
 
 def test_changes_of_batches_are_kept_up_to_a_size(log, tmp_path):
