@@ -196,6 +196,13 @@ OF_QUERY = (
         "missing without changelogs.",
         "It exceeds a few intervals of the trigger: readers of state are behind. See `export_failures`.",
     ),
+    Metric(
+        "rows_skipped",
+        "counter",
+        "rows",
+        "Records that a SQL script has skipped: their format cannot read them, or they have no usable timestamp.",
+        "It grows: a producer writes records that the script does not read.",
+    ),
     Metric("query_status", "gauge", "status", f"Status of the query: {_STATUS}.", "It is 2, or the target is gone."),
     Metric(
         "export_status",

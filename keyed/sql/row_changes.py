@@ -48,5 +48,14 @@ def meta_of(number: int) -> tuple[Any, ...]:
 
 
 def route_of(key: Iterable[Any]) -> str:
-    """Return the text by which a key is routed: equal for equal keys."""
-    return repr(tuple(key))
+    """Return the text by which a key is routed: equal for equal keys. It is also the key of state tables.
+
+    That of a key of one column is its text alone, if it cannot be taken for another route.
+    """
+    cells = tuple(key)
+    if len(cells) != 1 or cells[0] is None:
+        return repr(cells)
+    cell = cells[0]
+    if not isinstance(cell, str):
+        return repr(cell) if isinstance(cell, int | float) else repr(cells)
+    return cell if cell.isprintable() and cell[:1] not in ("", "(") else repr(cells)

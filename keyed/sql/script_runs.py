@@ -248,6 +248,7 @@ class _Script:
         source: Any = keyed.stream(self.records, timestamp=_time, max_ahead=None) if not frames else None
         topics = () if deployment is None else deployment.reads
         self.compiler = Compiler(found, source, self._read, frames, self._formats, topics)
+        self.records.unreadable = self.compiler.unreadable
         compiled = self.compiler.build()
         if deployment is not None:
             deployment.prepare()

@@ -19,6 +19,8 @@ TOPIC, RAW_KEY, RAW_VALUE, RAW_TIME, PARTITION, OFFSET, HEADERS, RAW_WINDOW, ARR
 #: Returns the timestamp of a record by its key, value and own timestamp; ``None`` if it has none.
 Extractor = Callable[[Any, Any, int], int | None]
 
+#: Version of the form of keys (`keyed.sql.row_changes.route_of`).
+_ROUTES = 2
 #: Seconds for which a script waits for records of topics before it yields `PAUSE`.
 _WAIT = 0.1
 #: Timestamps from here on are not usable: no window could end after them.
@@ -79,6 +81,13 @@ class ScriptRecords:
         self._arrived = self._stream_time = 0
         #: Records of this run without a usable timestamp, by topic.
         self.skipped: dict[str, int] = {}
+        #: Records of this run that the format of a stream or table could not read, by its name; the reader counts them.
+        self.unreadable: Mapping[str, int] = {}
+
+    @property
+    def rows_skipped(self) -> int:
+        """The number of records that this run has skipped."""
+        return sum(self.skipped.values()) + sum(self.unreadable.values())
 
     def position(self) -> dict[str, Any]:
         """Return the records that were read. See `keyed.SeekableSource.position`."""
@@ -87,6 +96,7 @@ class ScriptRecords:
             "inputs": {each.name: [each.read, each.checksum] for each in self._inputs},
             "offsets": [[*place, offset] for place, offset in self._offsets.items()],
             "queries": self._queries,
+            "routes": _ROUTES,
             "arrived": [self._arrived, self._stream_time],
         }
 
@@ -96,6 +106,11 @@ class ScriptRecords:
         Raises:
             CheckpointError: A query has changed so that its state does not fit it, or an input has other records.
         """
+        if position.get("routes") != _ROUTES:
+            raise CheckpointError(
+                "the checkpoint was written by an earlier version, whose tables have other keys; start from a new "
+                "checkpoint"
+            )
         self._check_queries(position["queries"])
         self._offsets = {(topic, partition): offset for topic, partition, offset in position["offsets"]}
         self._arrived, self._stream_time = position.get("arrived", (0, 0))

@@ -142,11 +142,13 @@ def _read(value: Any, type_: SqlType) -> Any:
             return to_decimal(Decimal(str(value)), type_.precision, type_.scale)
         case "STRING":
             if isinstance(value, str):
-                return value
+                # JSON can have half a surrogate pair, which is no character. Java writes it as a question mark, too.
+                return value if value.isascii() else value.encode("utf-8", "replace").decode()
             if isinstance(value, bool):
                 return "true" if value else "false"
             if isinstance(value, dict | list):
-                return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=float)
+                made = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=float)
+                return made.encode("utf-8", "replace").decode()
             return java_double(value) if isinstance(value, float) else str(value)
         case "BYTES":
             return value if isinstance(value, bytes) else base64.b64decode(value, validate=True)

@@ -142,9 +142,13 @@ class WireFormats:
         if format_.startswith("PROTOBUF"):
             kind = ProtobufMessage(columns, source.name).type
             is_framed = format_ == "PROTOBUF"
+            from google.protobuf.message import DecodeError
 
             def read(data: bytes) -> Any:
-                message = kind.FromString(_without_indexes(_without_header(data)) if is_framed else data)
+                try:
+                    message = kind.FromString(_without_indexes(_without_header(data)) if is_framed else data)
+                except DecodeError as error:
+                    raise BadRecord(str(error)) from error
                 return {name: _of_protobuf(cell, type_) for (name, type_), cell in _cells(message, columns)}
 
             return read

@@ -128,7 +128,14 @@ def test_lost_records_and_other_topics_are_refused(kafka, topic, tmp_path):
 
 
 def test_parameters_are_checked():
-    for options in ({"topic": ""}, {"start": "middle"}, {"batch_interval": 0}, {"settings": {"group.id": object()}}):
+    wrong = (
+        {"topic": ""},
+        {"start": "middle"},
+        {"batch_interval": 0},
+        {"settings": {"group.id": object()}},
+        {"bounded": 1},
+    )
+    for options in wrong:
         with pytest.raises(DefinitionError):
             KafkaSource(**{"topic": "t", "bootstrap": "b:1", **options})  # type: ignore[arg-type]
 

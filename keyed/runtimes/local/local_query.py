@@ -176,6 +176,12 @@ class LocalQuery(Shown):
             **self._export_of_metrics.statuses(),
         }
 
+    def _of_query(self) -> dict[str, int]:
+        """Return the exported metrics of the query: the statuses, and the rows that its sources have skipped."""
+        data = [source.data for source in self._last.sources if isinstance(source.data, SeekableSource)]
+        skipped = [count for each in data if (count := getattr(each, "rows_skipped", None)) is not None]
+        return {**self._statuses(), **({"rows_skipped": sum(skipped)} if skipped else {})}
+
     def _is_exported(self) -> bool | None:
         """Return true if the changelogs have the last batch, ``None`` if there are none."""
         if self.progress is None or all(stage.changelog is None for stage in self._last.chain):
@@ -242,7 +248,7 @@ class LocalQuery(Shown):
         once.
         """
         self._runs = True
-        self._export_of_metrics.follow(MetricsSource(lambda: None, self._statuses, self._is_exported, self._now))
+        self._export_of_metrics.follow(MetricsSource(lambda: None, self._of_query, self._is_exported, self._now))
         try:
             with watched(self._on_signal), suppress(Interrupted):
                 result = self._run()

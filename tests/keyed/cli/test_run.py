@@ -81,6 +81,12 @@ def test_another_run_reads_only_new_rows_and_tables_have_all(files, capsys):
         assert found == [{"N": 1}, {"N": 2}]
 
 
+def test_rows_are_looked_up_by_the_plain_value_of_their_key(files, capsys):
+    _run(files, capsys, "--tables", str(files / "tables"))
+    assert main(["get", str(files / "tables"), "avg_readings", "attic"]) == 0
+    assert "68.5" in capsys.readouterr().out
+
+
 def test_a_checkpoint_takes_a_changed_projection_and_refuses_changed_aggregates(files, capsys):
     state = ("--checkpoint", str(files / "state"), "--tables", str(files / "tables"))
     _run(files, capsys, *state)

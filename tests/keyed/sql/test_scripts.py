@@ -7,6 +7,8 @@ import pytest
 
 from keyed import sql
 from keyed.errors import DefinitionError, SqlError
+from keyed.metrics import Prometheus
+from keyed.sql.row_changes import route_of
 
 READINGS = (
     "CREATE STREAM readings (id INT KEY, name STRING, amount BIGINT) WITH (KAFKA_TOPIC='in', VALUE_FORMAT='JSON');"
@@ -436,3 +438,38 @@ def test_a_stream_row_joins_the_table_rows_that_came_before_it_in_its_batch():
     for rows_per_batch in (1, 3):
         found = written(text, rows, rows_per_batch=rows_per_batch)
         assert [value["AGE"] for _, value, _ in found] == [None, 30]
+
+
+def test_half_a_surrogate_pair_is_a_question_mark():
+    text = READINGS + "CREATE TABLE out AS SELECT name, COUNT(*) AS n FROM readings GROUP BY name;"
+    assert written(text, [("in", 1, b'{"name": "a\\ud800"}', 5)]) == [("a?", {"N": 1}, 5)]
+
+
+def test_texts_of_keys_are_their_routes_unless_they_look_like_another_route():
+    keys = [
+        ("a",),
+        ("ä b",),
+        ("",),
+        ("(None,)",),
+        (None,),
+        ("a\n",),
+        (5,),
+        (1.5,),
+        (True,),
+        (Decimal("1.5"),),
+        ("a", 1),
+        (),
+    ]
+    routes = [route_of(key) for key in keys]
+    assert len({*routes}) == len(keys)
+    assert [*routes[:2], *routes[6:9]] == ["a", "ä b", "5", "1.5", "True"]
+
+
+def test_skipped_records_are_an_exported_metric(tmp_path):
+    text = READINGS + "CREATE STREAM out AS SELECT id, name FROM readings;"
+    file = tmp_path / "script.prom"
+    result = sql.script(
+        text, topics=[("in", 1, b"{", 5), ("in", 1, b"[]", 5), reading(1, "a", 1)], metrics=Prometheus(file=file)
+    )
+    assert result.skipped == {"READINGS": {"the format cannot read them": 2}}
+    assert 'keyed_rows_skipped_total{query="out"} 2' in file.read_text()

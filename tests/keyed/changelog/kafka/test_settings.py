@@ -28,6 +28,7 @@ NOWHERE = "127.0.0.1:1"
         ({"bootstrap": ""}, "bootstrap=''"),
         ({"replication_factor": 0}, "replication_factor=0"),
         ({"replication_factor": True}, "replication_factor=True"),
+        ({"replication_factor": 10**30}, "must be an int from 1 to 32767"),
         ({"compaction_lag": -1}, "compaction_lag"),
         ({"tombstone_retention": 1.5}, "tombstone_retention"),
         ({"timeout": 0}, "timeout"),
