@@ -57,6 +57,7 @@ class ReplicatedRows:
     Attributes:
         key: The columns that identify a row.
         columns: All columns with their types; ``None`` for a type that is not declared.
+        results: Not empty if the reader of the tables gave the aggregates, whose results replace accumulators.
         are_types_known: False if the table had no entry yet, from which the types of the keys are known.
 
     Raises:
@@ -68,6 +69,8 @@ class ReplicatedRows:
         self._reader = reader = view.reader(table, as_stored=True)
         self._kind = reader.schema.kind
         self._namespaces = namespaces
+        is_given = isinstance(reader, OperatorTableReader) and view.operator.types.get(view.operator.name) is not None
+        self.results = "of the function" if is_given else ""
         self._columns = self._columns_of(Columns(view, reader, has_key=False))
         self.key = tuple(column.name for column in self._columns if column.is_key)
         if not self.key:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import multiprocessing
+import operator
 import os
 import threading
 from collections import Counter
@@ -18,9 +19,10 @@ import pytest
 from confluent_kafka import Producer
 
 import keyed
+from keyed import windows as w
 from keyed.background import Status
 from keyed.errors import DefinitionError, GroupUnavailable, SinkError, StateAccessError
-from keyed.tables import open_tables
+from keyed.tables import open_tables, replicated_rows
 from keyed.testing import KeyedTestHarness
 from keyed.topics import Avro, Json, UpsertTopic
 from tests.keyed.changelog.kafka import topics
@@ -28,6 +30,7 @@ from tests.keyed.tables.copies import (
     JOBS,
     EveryKind,
     Job,
+    as_objects,
     caught_up,
     check,
     folded,
@@ -251,6 +254,141 @@ def test_a_namespace_is_a_column_of_the_key_or_refused(kafka, tmp_path):
                 b'{"k":"b","namespace":"[1, 2]"}',
                 b'{"k":"c","namespace":"[2, 3]"}',
             }
+
+
+class Parts(keyed.KeyedProcessFunction):
+    """An element is (place, number, value); without a value the key is forgotten."""
+
+    seen = keyed.ValueState(int)
+    total = keyed.ReducingState(operator.add, int)
+
+    def process_element(self, value, ctx):
+        if value[2] is None:
+            self.seen.clear()
+            self.total.clear()
+        else:
+            self.seen.update(value[2])
+            self.total.add(value[2])
+        return ()
+
+
+@pytest.mark.parametrize("table", ["seen", "total"])
+def test_keys_without_names_are_known_from_rows_also_when_the_last_one_goes(kafka, tmp_path, monkeypatch, table):
+    monkeypatch.setattr(replicated_rows, "_ROWS", 2)
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    topic = new_topic(kafka)
+    with (
+        KeyedTestHarness(Parts(), key=lambda value: value[:2], changelog=log, parallelism=2) as harness,
+        open_tables(log, tmp_path / "tables") as tables,
+    ):
+        harness.process(("x", 0, None))
+        tables.start(every=0.05)
+        tables.wait_for(0, 300)
+        with tables[table].replicate(topic) as copy:
+            caught_up(copy, tables, 0)
+            assert folded(kafka, topic.topic) == {}
+            with harness.batch():
+                for number in range(5):
+                    harness.process(("x", number, number + 1))
+            caught_up(copy, tables, 1)
+        assert as_objects(folded(kafka, topic.topic)) == [
+            {"key_1": "x", "key_2": number, "value": number + 1} for number in range(5)
+        ]
+        with harness.batch():
+            for number in range(5):
+                harness.process(("x", number, None))
+        # It begins with a batch after which the table has no rows.
+        with tables[table].replicate(topic) as copy:
+            caught_up(copy, tables, 2)
+            assert (copy.tombstones, copy.resyncs) == (5, 0)
+        assert folded(kafka, topic.topic) == {}
+
+
+RULES = keyed.MapState(str, int, name="rules")
+
+
+class Broadcast(keyed.KeyedBroadcastProcessFunction):
+    def process_element(self, value, ctx):
+        return ()
+
+    def process_broadcast_element(self, value, ctx):
+        ctx.get_broadcast_state(RULES).put(value["rule"], value["n"])
+        return ()
+
+
+def test_a_broadcast_state_has_the_entry_as_its_key(kafka, tmp_path):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    rules = keyed.stream([{"rule": "x", "n": 1}, {"rule": "y", "n": 2}]).broadcast(RULES)
+    keyed.stream(rows_of(2)).key_by("k").connect(rules).process(Broadcast(), changelog=log, parallelism=2).run()
+    with open_tables(log, tmp_path / "tables").start() as tables, tables["rules"].replicate(new_topic(kafka)) as copy:
+        copy.wait_for(tables.batch, 300)
+        found = folded(kafka, topic_of(copy))
+    assert found == {
+        b'{"entry":"x"}': b'{"entry":"x","value":1}',
+        b'{"entry":"y"}': b'{"entry":"y","value":2}',
+    }
+
+
+class Halved(w.Aggregate[Any, int, dict[str, float]]):
+    def create_accumulator(self):
+        return 0
+
+    def add(self, value, accumulator):
+        return accumulator + value["n"]
+
+    def get_result(self, accumulator):
+        return {"half": accumulator / 2}
+
+    def merge(self, first, second):
+        return first + second
+
+
+def test_an_aggregate_of_ones_own_has_its_result_if_the_reader_gives_it(kafka, tmp_path):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    stream = keyed.stream(rows_of(6), timestamp="t", watermark=keyed.bounded_out_of_orderness(0)).key_by("k")
+    windowed = stream.window(w.TumblingEventTimeWindows.of(60_000))
+    windowed.aggregate({"own": Halved()}, changelog=log, name="own").run(drain=False)
+    for types, result in ((None, 9), ({"own": {"own": Halved()}}, {"half": 4.5})):
+        with (
+            open_tables(log, tmp_path / "tables", types=types).start() as tables,
+            tables["own"].replicate(new_topic(kafka)) as copy,
+        ):
+            copy.wait_for(tables.batch, 300)
+            assert as_objects(folded(kafka, topic_of(copy)))[0]["own"] == result
+
+
+@attrs.frozen
+class Old:
+    n: int
+
+
+@attrs.frozen
+class New:
+    n: int
+    more: str | None = None
+
+
+def keeper(type_: Any) -> Any:
+    class Keeper(keyed.KeyedProcessFunction):
+        last = keyed.ValueState(type_)
+
+        def process_element(self, value, ctx):
+            self.last.update(type_(value["n"]))
+            return ()
+
+    return Keeper()
+
+
+def test_a_new_column_is_written_to_all_rows(kafka, tmp_path, caplog):
+    log, topic = keyed.DirectoryChangelog(tmp_path / "log"), new_topic(kafka)
+    for type_, count in ((Old, 4), (New, 5)):
+        output = keyed.stream(rows_of(count)).key_by("k").process(keeper(type_), name="keeper", changelog=log)
+        output.run(checkpoint=tmp_path / "checkpoint", drain=False)
+        with open_tables(log, tmp_path / "tables").start(every=0.05) as tables, tables["last"].replicate(topic) as copy:
+            caught_up(copy, tables, count - 4)
+            assert copy.resyncs == count - 4
+    assert all("more" in row for row in as_objects(folded(kafka, topic.topic)))
+    assert "the table has other columns than the copy" in caplog.text
 
 
 @pytest.mark.parametrize("name", JOBS)
