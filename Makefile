@@ -12,7 +12,7 @@ DEMO_STAMP := $(VENV)/.keyed-demo
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist loadgroup
 DEMO := .demo
 ARGS ?=
-SPARK ?= 4.0.5 4.1.4
+SPARK ?= 4.0.5
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow archive simulate spark-matrix lowest oldest-spark lakehouse lint format types bench nexmark docs clean
@@ -57,7 +57,7 @@ lowest: setup ## the tests, without the slow ones, with the lowest declared vers
 oldest-spark: setup ## a few whole queries with these versions, the oldest Spark among them
 	$(BIN)/python .ci/versions.py lowest -- $(addprefix tests/keyed/runtimes/spark/,test_queries.py test_session_check.py) -m smoke $(ARGS)
 
-lakehouse: setup ## Delta and Iceberg tables on Spark 4.0.5 and 4.1.4, each in an environment of its own (SPARK=4.1.4 for one)
+lakehouse: setup ## Delta and Iceberg tables on Spark 4.0.5, in an environment of its own (SPARK=4.1.4 for another version)
 	$(BIN)/python .ci/versions.py $(SPARK) -- tests/keyed/runtimes/spark/test_lake_tables.py $(ARGS)
 
 lint: setup ## ruff: rules and format

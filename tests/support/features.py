@@ -466,7 +466,7 @@ def sink_lines() -> list[str]:
     return [
         *("## Sinks", "", "| | local | Spark | Connect |", "|---|:-:|:-:|:-:|"),
         *(f"| [{sink.name}]({sink.link}) | yes | yes | yes |" for sink in SINKS),
-        *(f"| [{name}]({HOW_TO}delta-and-iceberg.md) | yes | yes, on Spark 4.0 and 4.1 | no |" for name in LAKES),
+        *(f"| [{name}]({HOW_TO}delta-and-iceberg.md) | yes | yes, on Spark 4.0 | no |" for name in LAKES),
         "",
         "On Spark an output is a DataFrame too, `output.df`, for",
         "[any sink of Spark's](../how-to/streaming-query.md); that of Kafka writes at least once.",

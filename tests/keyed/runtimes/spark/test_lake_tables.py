@@ -1,7 +1,7 @@
 """Delta and Iceberg tables as sinks on Spark, with their own libraries: ``make lakehouse``.
 
-They have no libraries for the newest Spark, so the tests run in environments with older ones; with other versions of
-Spark they are skipped. More kills: ``KEYED_SPARK_KILLS=30 make lakehouse ARGS="-k random"``.
+They have no libraries for the newest Spark, so the tests run in an environment with an older one. With a Spark that
+lacks them they are skipped. More kills: ``KEYED_SPARK_KILLS=30 make lakehouse ARGS="-k random"``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ def frame_of(spark, sink):
 
 def content(spark, sink, *names):
     found = frame_of(spark, sink)
-    return sorted((tuple(row) for row in found.select(*(names or found.columns)).collect()), key=repr)
+    rows = map(tuple, found.select(*(names or found.columns)).collect())
+    # The first two columns identify a row.
+    return sorted(rows, key=lambda row: [(each is not None, each) for each in row[:2]])
 
 
 def commits(spark, sink):
@@ -198,7 +200,8 @@ def test_types_survive_and_the_other_library_reads_and_extends_the_table(spark_l
         # The second run finds the columns that the first has created.
         keyed.stream(one).key_by("k").process(Emit(), schema).run(sink)
     local = local_table(spark_lake, kind, sink, mode=mode, **key)
-    keyed.stream(one.toArrow().to_pylist()).key_by("k").process(Emit(), schema).run(local)
+    rows = [{**row, "o": dict(row["o"])} for row in one.toArrow().to_pylist()]
+    keyed.stream(rows).key_by("k").process(Emit(), schema).run(local)
     found = content(spark_lake, sink)
     assert len(found) == (3 if mode == "append" else 1)
     assert {str(row) for row in found} == {str(tuple(each.collect()[0])) for each in [one]}
@@ -419,8 +422,15 @@ def iceberg_rows(folder, name):
 
 
 @pytest.mark.long
-def test_a_program_that_is_killed_at_chosen_moments_writes_each_row_once(spark_lake, tmp_path):
-    kills = [("before-0", 0), ("after-0", 0), ("after-1", 0), ("between-2", 1), ("between-3", 1), ("after-3", 2)]
+@pytest.mark.parametrize(
+    "kills",
+    [
+        [("after-1", 0), ("between-2", 1)],
+        [("before-0", 0), ("after-0", 0), ("before-2", 1), ("between-3", 1), ("after-3", 2)],
+    ],
+    ids=["two", "five"],
+)
+def test_a_program_that_is_killed_at_chosen_moments_writes_each_row_once(spark_lake, tmp_path, kills):
     write_files(tmp_path, 0, 1, 2)
     for place, batch in [*kills, ("none", -1)]:
         program = run_program(tmp_path, place, batch)
