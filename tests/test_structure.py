@@ -109,6 +109,7 @@ IMPORTS_BY_NAME = {
     "keyed.recovery": "keyed.runtimes.",
     "keyed.streams": "keyed.runtimes.",
     "keyed.tables.operator_table": "keyed.windows.",
+    "keyed.tables.push_worker": "keyed.sql.",
     "keyed.testing": "keyed.testing.",
     "keyed.windows.clone_name": "keyed.",
 }

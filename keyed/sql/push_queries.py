@@ -4,36 +4,26 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from keyed.sql import syntax as tree
 from keyed.sql.bound_parameters import Parameters
-from keyed.sql.catalog import Catalog, SqlSource
+from keyed.sql.catalog import Catalog
 from keyed.sql.grammar import parse
 from keyed.sql.planner import Planner, QueryPlan, calls_of
-from keyed.sql.row_changes import NO_META, VALUE
+from keyed.sql.pushed_tables import PushedTable, shown_cell
+from keyed.sql.row_changes import VALUE
 from keyed.sql.script_errors import Text, nearest
-from keyed.sql.sql_types import (
-    BIGINT,
-    BOOLEAN,
-    BYTES,
-    DATE,
-    DOUBLE,
-    STRING,
-    TIME,
-    TIMESTAMP,
-    SqlType,
-    array,
-    decimal,
-    map_of,
-    struct,
-)
 from keyed.sql.table_functions import TABLE_FUNCTIONS
 
-_BOUNDS = ("WINDOWSTART", "WINDOWEND")
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The schema of a table's dataset, and the columns of its key.
+Description = tuple["pa.Schema", Sequence[str]]
 
 
 @attrs.frozen
@@ -53,15 +43,41 @@ class PushedRow:
     token: str
 
 
+@attrs.frozen(eq=False)
+class RowQuery:
+    """A checked push query, as a function of the entries of a table.
+
+    Attributes:
+        table: Name of the table.
+        columns: Names of the columns of a row.
+        limit: Number of rows after which the query ends, ``None`` without ``LIMIT``.
+    """
+
+    table: str
+    columns: list[str]
+    limit: int | None
+    _source: PushedTable
+    _plan: QueryPlan
+
+    def row(self, key: Any, entry: Any, value: Any) -> dict[str, Any] | None:
+        """Return the row of an entry; ``None`` if there is no entry, or it does not fit ``WHERE``."""
+        if value is None or self._plan.transform is None:
+            return None
+        changes: Iterable[Any] = self._plan.transform(self._source.change(key, entry, value))
+        made = next(iter(changes), None)
+        if made is None:
+            return None
+        cells = zip(self._plan.values, made[VALUE], strict=True)
+        return {name: shown_cell(type_)(cell) for (name, type_), cell in cells}
+
+
 class PushQuery(Iterator[PushedRow]):
     """A push query that `subscribe` has started: an iterator that waits for changes."""
 
-    def __init__(self, subscription: Any, plan: QueryPlan, reader: _Reader, limit: int | None) -> None:
+    def __init__(self, subscription: Any, query: RowQuery) -> None:
         self._subscription = subscription
-        self._names = [name for name, _ in plan.values]
-        self._transform: Callable[[Any], Any] | None = plan.transform
-        self._reader = reader
-        self._left = limit
+        self._query = query
+        self._left = query.limit
         self._waiting: deque[PushedRow] = deque()
 
     @property
@@ -106,15 +122,9 @@ class PushQuery(Iterator[PushedRow]):
         return self._waiting.popleft()
 
     def _pushed(self, change: Any) -> PushedRow | None:
-        row = None if change.removed else self._row(change.key, change.new)
-        old = self._row(change.key, change.old)
+        row = None if change.removed else self._query.row(change.key, change.entry, change.new)
+        old = self._query.row(change.key, change.entry, change.old)
         return None if row is None and old is None else PushedRow(row, old, change.batch, change.token)
-
-    def _row(self, key: Any, value: Any) -> dict[str, Any] | None:
-        if value is None or self._transform is None:
-            return None
-        changes = self._transform(self._reader.change(key, value))
-        return next((dict(zip(self._names, each[VALUE], strict=True)) for each in changes), None)
 
 
 def subscribe(
@@ -136,6 +146,29 @@ def subscribe(
         SqlError: The query is not valid.
         DefinitionError: ``after`` or a parameter is not valid.
     """
+
+    def describe(name: str) -> Description:
+        return tables[name].dataset().schema, tables[name].key_columns
+
+    found = checked_query(query, parameters, tables, describe)
+    return PushQuery(tables[found.table].subscribe(after=after), found)
+
+
+def checked_query(
+    query: str, parameters: Parameters | None, names: Iterable[str], describe: Callable[[str], Description]
+) -> RowQuery:
+    """Check a push query.
+
+    Args:
+        query: The query.
+        parameters: Its parameters.
+        names: Names of the tables that it may read.
+        describe: Returns the description of a table.
+
+    Raises:
+        SqlError: The query is not valid.
+        DefinitionError: A parameter is not valid.
+    """
     text, statements = parse(query, parameters)
     select = statements[0] if statements else None
     if len(statements) != 1 or not isinstance(select, tree.SelectQuery):
@@ -150,76 +183,18 @@ def subscribe(
             "aggregates, and query that",
             select.at,
         )
-    name = next((each for each in tables if each.lower() == select.source.name.lower()), None)
+    names = list(names)
+    name = next((each for each in names if each.lower() == select.source.name.lower()), None)
     if name is None:
         text.fail(
-            f"unknown table {select.source.name}{nearest(select.source.name, map(str.upper, tables))}", select.source.at
+            f"unknown table {select.source.name}{nearest(select.source.name, map(str.upper, names))}", select.source.at
         )
-    reader = _Reader(tables[name], select.source.name)
-    plan = _planned(text, attrs.evolve(select, emit=None, limit=None), reader.source)
-    return PushQuery(tables[name].subscribe(after=after), plan, reader, select.limit)
+    source = PushedTable(select.source.name, *describe(name))
+    plan = _planned(text, attrs.evolve(select, emit=None, limit=None), source)
+    return RowQuery(name, [column for column, _ in plan.values], select.limit, source, plan)
 
 
-def _planned(text: Text, select: tree.SelectQuery, source: SqlSource) -> QueryPlan:
+def _planned(text: Text, select: tree.SelectQuery, source: PushedTable) -> QueryPlan:
     catalog = Catalog()
-    catalog.add(source)
+    catalog.add(source.source)
     return Planner(text, catalog).plan(select, "STREAM", "query")
-
-
-class _Reader:
-    """Reads the entries of a state table as changes of a source."""
-
-    def __init__(self, table: Any, name: str) -> None:
-        types = {field.name: _sql_type(field.type) for field in table.dataset().schema}
-        fields = [each for each in types if each not in ("namespace", "entry", "expires", *table.key_columns, "key")]
-        self._is_row = fields != ["value"]
-        self._windowed = {*_BOUNDS} <= types.keys()
-        self._fields = [each for each in fields if each not in ("ROWTIME", *_BOUNDS)]
-        # Rows of a script have the columns of the key, and their key is the text by which they are routed.
-        self._keys = [] if "ROWTIME" in types else [*table.key_columns] or ["key"]
-        columns = [(each, types[each]) for each in (*self._keys, *self._fields) if each in types]
-        self._keys = [each for each in self._keys if each in types]
-        taken: set[str] = set()
-        named = []
-        for column, type_ in columns:
-            upper = column.upper() if column.upper() not in taken else column
-            taken.add(upper)
-            named.append((upper, type_))
-        self.source = SqlSource(
-            name, "STREAM", (), tuple(named), name, window="TUMBLING" if self._windowed else None, is_query=True
-        )
-
-    def change(self, key: Any, value: Any) -> tuple[Any, ...]:
-        """Return an entry as a change."""
-        keys = key if isinstance(key, tuple) and len(self._keys) > 1 else (key,)
-        cells = tuple(getattr(value, each, None) for each in self._fields) if self._is_row else (value,)
-        time = getattr(value, "ROWTIME", 0)
-        window = (value.WINDOWSTART, value.WINDOWEND) if self._windowed else None
-        return "", (), (*keys[: len(self._keys)], *cells), None, time, window, NO_META
-
-
-def _sql_type(type_: Any) -> SqlType:
-    """Return the SQL type of an Arrow type."""
-    import pyarrow as pa
-
-    known = pa.types
-    for test, found in (
-        (known.is_boolean, BOOLEAN),
-        (known.is_integer, BIGINT),
-        (known.is_floating, DOUBLE),
-        (known.is_binary, BYTES),
-        (known.is_date, DATE),
-        (known.is_time, TIME),
-        (known.is_timestamp, TIMESTAMP),
-    ):
-        if test(type_):
-            return found
-    if known.is_decimal(type_):
-        return decimal(type_.precision, type_.scale)
-    if known.is_list(type_):
-        return array(_sql_type(type_.value_type))
-    if known.is_map(type_):
-        return map_of(_sql_type(type_.key_type), _sql_type(type_.item_type))
-    if known.is_struct(type_):
-        return struct(*((field.name.upper(), _sql_type(field.type)) for field in type_))
-    return STRING

@@ -68,11 +68,7 @@ class _NoText(Exception):
 
 def _simple(value: Any) -> str:
     """Return the text of a value that JSON lacks, or of a key."""
-    if (
-        value is None
-        or isinstance(value, bool | tuple | list | dict | frozenset | set)
-        or _fields_of(value) is not None
-    ):
+    if value is None or isinstance(value, bool | tuple | list | dict | frozenset | set) or fields_of(value) is not None:
         raise _NoText
     return repr(value)
 
@@ -90,7 +86,7 @@ def _plain(value: Any) -> Any:
         return dict(zip(texts, map(_plain, value.values()), strict=True))
     if isinstance(value, list | tuple | set | frozenset | deque):
         return [*map(_plain, value)]
-    fields = _fields_of(value)
+    fields = fields_of(value)
     if fields is not None:
         return {name: _plain(getattr(value, name)) for name in fields}
     if isinstance(value, Enum):
@@ -106,7 +102,7 @@ def _text_of(key: Any) -> str | None:
     return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
 
 
-def _fields_of(value: Any) -> list[str] | None:
+def fields_of(value: Any) -> list[str] | None:
     """Return the names of the fields of a class; ``None`` for other values."""
     if isinstance(value, type):
         return None

@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from keyed.errors import KeyedError
+from keyed.errors import KeyedError, SqlError
 from keyed.stores.growth import GrowthBound
 from keyed.tables.json_values import as_json, shown_position
 from keyed.tables.sql import run_sql
@@ -65,35 +66,49 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def answer_lines(answer: Callable[[Any], bytes], seconds: float) -> None:
+    """Answer each line of JSON with a line, until the input ends.
+
+    Args:
+        answer: Returns the answer to a request.
+        seconds: Seconds that a request may take. Its parent kills this process then; it ends a little later by itself.
+    """
+    growth = GrowthBound()
+    print("ready", flush=True)  # noqa: T201 - its side of the conversation
+    for line in sys.stdin.buffer:
+        # Ends the process in any state if its parent cannot do it.
+        signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE)
+        try:
+            written = answer(msgspec.json.decode(line))
+        except KeyedError as error:
+            place = {"line": error.line, "column": error.column} if isinstance(error, SqlError) else {}
+            written = error_line(type(error).__name__, str(error), **place)
+        except Exception as error:  # noqa: BLE001 - whatever a query can make fail
+            written = error_line("QueryFailed", f"sql: {error}")
+        sys.stdout.buffer.write(written + b"\n")
+        sys.stdout.buffer.flush()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        growth.trim()
+
+
 def _main() -> None:
     """Answer queries line by line until the input ends."""
     path, megabytes, seconds = Path(sys.argv[1]).resolve(), int(sys.argv[2]), float(sys.argv[3])
     # DuckDB can list the folder in which it was started.
     os.chdir(os.sep)
     bound_memory(megabytes)
-    growth = GrowthBound()
     with ExitStack() as stack:
-        tables = None
+        tables: list[StateTables] = []
+
+        def opened() -> StateTables:
+            if not tables:
+                tables.append(stack.enter_context(read_tables(path)))
+            return tables[0]
+
         with suppress(KeyedError):
-            tables = stack.enter_context(read_tables(path))
+            opened()
             run_sql({}, "select 1")
-        print("ready", flush=True)  # noqa: T201 - its side of the conversation
-        for line in sys.stdin.buffer:
-            # Ends the process in any state if its parent cannot do it.
-            signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE)
-            asked = msgspec.json.decode(line)
-            try:
-                if tables is None:
-                    tables = stack.enter_context(read_tables(path))
-                written = _answered(tables, asked)
-            except KeyedError as error:
-                written = _error(type(error).__name__, str(error))
-            except Exception as error:  # noqa: BLE001 - whatever a query can make fail
-                written = _error("QueryFailed", f"sql: {error}")
-            sys.stdout.buffer.write(written + b"\n")
-            sys.stdout.buffer.flush()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            growth.trim()
+        answer_lines(lambda asked: _answered(opened(), asked), seconds)
 
 
 def _answered(tables: StateTables, asked: dict[str, Any]) -> bytes:
@@ -122,14 +137,15 @@ def _answered(tables: StateTables, asked: dict[str, Any]) -> bytes:
         }
     written = as_json(answer)
     if len(written) > asked["bytes"]:
-        return _error(
+        return error_line(
             "TooLarge", f"sql: the answer has more than {asked['bytes']} bytes; ask for fewer rows or columns"
         )
     return written
 
 
-def _error(kind: str, message: str) -> bytes:
-    return as_json({"error": {"type": kind, "message": message}})
+def error_line(kind: str, message: str, **place: int) -> bytes:
+    """Return an error as an answer, with its line and column, if it has them."""
+    return as_json({"error": {"type": kind, "message": message, **place}})
 
 
 def _as_of(given: Any) -> Any:

@@ -14,6 +14,7 @@
     GET  /tables/{table}/arrow                     rows of key groups, for SQL of a peer: groups, has_key, as_of
     GET  /timers                                   pending timers: key, limit, as_of
     POST /sql                                      {"query": ..., "parameters": [...], "as_of": ...}
+    GET  /sql/changes                              server-sent events of a push query: query, parameters, after, check
     POST /session {"token": ...}: sets a cookie in place of the token, for browsers
     DELETE /session                                takes it back
     GET  /, /page/                                 the page, if there is one
@@ -67,6 +68,7 @@ from keyed.errors import (
     KeyedError,
     KeyTypeError,
     QueryFailed,
+    SqlError,
     TableNotFound,
 )
 from keyed.shown import prometheus_label
@@ -84,16 +86,18 @@ from keyed.tables.json_values import (
     window_row,
 )
 from keyed.tables.operator_view import Position
+from keyed.tables.push_worker import described, packed
 from keyed.tables.server.access import ALL_TABLES, SESSION_SECONDS, Access
-from keyed.tables.server.event_stream import BatchEvents, ChangeEvents, EventStream, Watch
+from keyed.tables.server.event_stream import BatchEvents, ChangeEvents, Events, EventStream, PushEvents, Watch
 from keyed.tables.server.openapi import OPENAPI
 from keyed.tables.server.page import page_routes
 from keyed.tables.server.peers import Peers, PeerShares, PeerUnavailable
 from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
-from keyed.tables.server.sql_process import SqlProcesses
+from keyed.tables.server.sql_process import PushProcesses, SqlProcesses
 from keyed.tables.sql import has_key, may_name
 from keyed.tables.state_table import NOT_GIVEN, StateTable, scan_token
 from keyed.tables.state_tables import StateTables
+from keyed.tables.subscription import Change
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -102,6 +106,8 @@ _ANSWERS = 8
 #: The cookie of a browser.
 _COOKIE = "keyed_session"
 _ENDED = (Status.FAILED, Status.CLOSED)
+#: The end of a push query.
+_PUSH = re.compile(r"\bemit\s+changes\b(\s+limit\s+\d+)?[\s;]*\Z", re.IGNORECASE)
 #: A header of requests between servers: the key and entry that show the types of a table's keys, which a share without
 #: entries does not have.
 _EXAMPLE = "x-keyed-example"
@@ -168,6 +174,7 @@ class _Server:
     access: Access
     limits: Limits
     sql: SqlProcesses
+    push: PushProcesses
     job_status: Callable[[], Mapping[str, Any]]
     watch: Watch
     peers: PeerShares
@@ -474,6 +481,10 @@ class _Server:
         except msgspec.ValidationError as error:
             raise Refused(400, "DefinitionError", f"the body is not a query: {error}") from error
         names = None if ALL_TABLES in open_to else sorted(open_to)
+        if _PUSH.search(asked.query):
+            raise Refused(
+                400, "DefinitionError", "a query that ends with EMIT CHANGES is followed: GET /sql/changes?query=..."
+            )
         # Queries run in processes over the folder, which do not know that following has ended.
         self.tables.check()
 
@@ -587,11 +598,49 @@ class _Server:
             address = next(iter(self.peers.cover(error.operator, log_id, error.groups)))
             return RedirectResponse(address + _target(request), 307)
 
+    async def push_changes(self, request: Request) -> ASGIApp:
+        """Return the rows of a push query, or with ``check=true`` its table and columns."""
+        open_to = self._tables_open_to(request)
+        asked = self._query(request, "query", "parameters", "after", "check")
+        is_check = _is_true(asked, "check")
+        if "query" not in asked:
+            raise Refused(400, "DefinitionError", "query= is missing: give SELECT ... FROM table EMIT CHANGES")
+        query, text = asked["query"], asked.get("parameters", "null")
+        if len(query) + len(text) > self.limits.body:
+            raise Refused(413, "DefinitionError", f"the query has more than {self.limits.body} bytes")
+        parameters = decoded(text, "parameters")
+        self._check_streams()
+        self.tables.check()
+
+        def columns() -> dict[str, Any]:
+            return {
+                name: described(table) if may_name(query, name) else None
+                for name, table in self.tables.items()
+                if ALL_TABLES in open_to or name in open_to
+            }
+
+        async with self.concurrency.acquired():
+            tables = await run_in_threadpool(columns)
+        checked = await self.push.check(query, parameters, tables)
+        if is_check:
+            return Response(checked, media_type="application/json", headers={"cache-control": "no-store"})
+        found = msgspec.json.decode(checked, type=_PushQuery)
+        tables = {found.table: tables[found.table]}
+        after = request.headers.get("last-event-id") or asked.get("after")
+
+        async def rows(changes: list[Change]) -> list[tuple[msgspec.Raw, msgspec.Raw]]:
+            answer = await self.push.rows(query, parameters, tables, await asyncio.to_thread(packed, changes))
+            return msgspec.json.decode(answer, type=_PushedRows).rows
+
+        async with self.concurrency.acquired():
+            subscription = await run_in_threadpool(lambda: self.tables[found.table].subscribe(after=after))
+        return self._stream(request, PushEvents(subscription, rows, found.limit))
+
     def _check_streams(self) -> None:
         if self.watch.streams >= self.limits.streams:
             raise Refused(503, "Busy", f"{self.watch.streams} streams are open already; try again later")
 
-    def _stream(self, request: Request, events: BatchEvents | ChangeEvents) -> EventStream:
+    def _stream(self, request: Request, events: Events[Any]) -> EventStream:
         return EventStream(events, self.watch, self.limits.send_seconds, lambda error: self._message(request, error))
 
     # Key groups that only peers have ------------------------------------------------------------------------------
@@ -771,7 +820,8 @@ class _Server:
             status = next(status for kind, status in _STATUSES if isinstance(error, kind))
             if status == 500:
                 _log.error("%s %s", path, error)
-            return status, _error(status, type(error).__name__, self._message(request, error))
+            place = {"line": error.line, "column": error.column} if isinstance(error, SqlError) else {}
+            return status, _error(status, type(error).__name__, self._message(request, error), **place)
         if isinstance(error, TimeoutError):
             return 503, _error(503, "TimeoutError", str(error))
         # An unexpected error is logged, and answered like all errors.
@@ -892,6 +942,15 @@ class _SqlRequest(msgspec.Struct, forbid_unknown_fields=True):
     as_of: int | datetime | None = None
 
 
+class _PushQuery(msgspec.Struct):
+    table: str
+    limit: int | None
+
+
+class _PushedRows(msgspec.Struct):
+    rows: list[tuple[msgspec.Raw, msgspec.Raw]]
+
+
 class _PeerMessage(msgspec.Struct):
     type: str
     message: str
@@ -954,10 +1013,13 @@ def make_app(
         answer=limits.answer,
         wait_seconds=limits.wait_seconds,
     )
+    push = PushProcesses(
+        limits.sql_seconds, limits.sql_megabytes, answer=limits.answer, wait_seconds=limits.wait_seconds
+    )
     # An answer of a peer also has the addresses of its entries.
     most = 2 * limits.answer + (1 << 20)
     shares = PeerShares(peers or Peers(()), most, limits.wait_seconds, limits.sql_megabytes << 20)
-    server = _Server(tables, access, limits, sql, status, Watch(tables), shares)
+    server = _Server(tables, access, limits, sql, push, status, Watch(tables), shares)
     routes = [
         server.route("/health", server.health),
         server.route("/ready", server.ready),
@@ -973,6 +1035,7 @@ def make_app(
         server.route("/tables/{table}/history/{key:path}", server.history),
         server.route("/timers", server.timers),
         server.route("/sql", server.run_sql, "POST"),
+        server.route("/sql/changes", server.push_changes),
         server.route("/session", server.open_session, "POST"),
         server.route("/session", server.close_session, "DELETE"),
         *page_routes(page),
@@ -984,6 +1047,7 @@ def make_app(
             yield
         finally:
             await sql.close()
+            await push.close()
 
     app = Starlette(
         routes=routes,
@@ -1014,8 +1078,8 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
         await asyncio.wait((working, leaving))
 
 
-def _error(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    return JSONResponse({"error": {"type": kind, "message": message}}, status_code=status, headers=headers)
+def _error(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None, **place: int) -> Response:
+    return JSONResponse({"error": {"type": kind, "message": message, **place}}, status_code=status, headers=headers)
 
 
 def _no_route(request: Request, error: Exception) -> Response:
@@ -1048,9 +1112,13 @@ def _time_of_timer(stored: tuple[bytes, Timer]) -> tuple[str, int]:
 
 def _is_share(request: Request) -> bool:
     """Return true if a request is for the answer of the share alone."""
-    text = request.query_params.get("share", "false")
+    return _is_true(request.query_params, "share")
+
+
+def _is_true(query: Mapping[str, str], name: str) -> bool:
+    text = query.get(name, "false")
     if text not in ("true", "false"):
-        raise Refused(400, "DefinitionError", f"share={text!r:.140} must be true or false")
+        raise Refused(400, "DefinitionError", f"{name}={text!r:.140} must be true or false")
     return text == "true"
 
 

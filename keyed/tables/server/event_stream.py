@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sized
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import attrs
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from keyed.background import Status
 from keyed.errors import KeyedError
 from keyed.tables.json_values import as_json
 from keyed.tables.state_tables import StateTables
-from keyed.tables.subscription import Subscription
+from keyed.tables.subscription import Change, Subscription
 
 _log = logging.getLogger(__name__)
 #: Seconds of silence after which a comment is sent, so that proxies keep the connection open.
@@ -101,18 +102,38 @@ class Watch:
                     self._changed.notify_all()
 
 
-class Events(Protocol):
+_Taken = TypeVar("_Taken", bound=Sized)
+
+
+class Events(Protocol[_Taken]):
     """Events of a stream."""
 
     @property
     def resets(self) -> int:
         """Number of times that the reader got the whole state again."""
 
-    def take(self) -> bytes:
-        """Return the next events; nothing if there is none until the next batch."""
+    @property
+    def is_over(self) -> bool:
+        """True if no event follows."""
+
+    def take(self) -> _Taken:
+        """Read what comes next, in a thread; nothing if there is nothing until the next batch."""
+
+    async def encoded(self, taken: _Taken) -> bytes:
+        """Return the events of what was read; these are not nothing."""
 
 
-class ChangeEvents:
+class _ReadyEvents:
+    """Events that are encoded when they are read, and never end."""
+
+    is_over = False
+
+    async def encoded(self, taken: bytes) -> bytes:
+        """Return the events."""
+        return taken
+
+
+class ChangeEvents(_ReadyEvents):
     """The changes of a table.
 
     Args:
@@ -136,7 +157,7 @@ class ChangeEvents:
         return b"".join(events)
 
 
-class BatchEvents:
+class BatchEvents(_ReadyEvents):
     """The newest batch, and then each newer one that is seen. Batches in between are skipped.
 
     If the job's own status changes without a batch, as when it ends, the batch is sent again with the new status.
@@ -175,6 +196,56 @@ class BatchEvents:
         return _event(str(batch), "batch", self._describe(now[1]))
 
 
+class PushEvents:
+    """The rows of a push query, each an event ``snapshot`` or ``change``; after the last one of ``LIMIT`` an ``end``.
+
+    Args:
+        subscription: The source of the changes.
+        rows: Returns for changes the JSON of the row after each and before it.
+        limit: Number of rows, ``None`` without a limit.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        rows: Callable[[list[Change]], Awaitable[list[tuple[msgspec.Raw, msgspec.Raw]]]],
+        limit: int | None,
+    ) -> None:
+        self._subscription = subscription
+        self._rows = rows
+        self._left = limit
+
+    @property
+    def resets(self) -> int:
+        """Number of times that the reader got the whole state again."""
+        return self._subscription.resets
+
+    @property
+    def is_over(self) -> bool:
+        """True if ``LIMIT`` is reached."""
+        return self._left == 0
+
+    def take(self) -> list[Change]:
+        """Return the next changes."""
+        return [] if self.is_over else self._subscription.take(0.0)
+
+    async def encoded(self, taken: list[Change]) -> bytes:
+        """Return the events of changes."""
+        events = []
+        for change, (row, old) in zip(taken, await self._rows(taken), strict=True):
+            if bytes(row) == bytes(old) == b"null":
+                continue
+            if self.is_over:
+                break
+            fields = {"kind": change.kind, "batch": change.batch, "row": row, "old": old}
+            events.append(_event(change.token, change.kind, fields))
+            self._left = None if self._left is None else self._left - 1
+        if self.is_over:
+            return b"".join((*events, b"event: end\ndata: {}\n\n"))
+        # Sets the id without an event, so that changes without rows are not read again after a reconnection.
+        return b"".join((*events, b"id: %b\n\n" % taken[-1].token.encode()))
+
+
 class EventStream:
     """A response that lasts until the reader disconnects.
 
@@ -188,7 +259,7 @@ class EventStream:
     status_code = 200
 
     def __init__(
-        self, events: Events, watch: Watch, send_seconds: float, message_of: Callable[[Exception], str]
+        self, events: Events[Any], watch: Watch, send_seconds: float, message_of: Callable[[Exception], str]
     ) -> None:
         self._events = events
         self._watch = watch
@@ -219,11 +290,12 @@ class EventStream:
         await self._send(send, {"type": "http.response.start", "status": 200, "headers": _HEADERS})
         await self._send(send, _part(b"retry: 1000\n\n"))
         batch = -1
-        while not self._watch.is_over:
+        while not (self._watch.is_over or self._events.is_over):
             try:
                 before = self._watch.batch
                 async with self._watch.reading:
-                    events = await asyncio.to_thread(self._events.take)
+                    taken = await asyncio.to_thread(self._events.take)
+                events = await self._events.encoded(taken) if taken else b""
             except Exception as error:  # noqa: BLE001 - the reader gets it
                 # The error that ended following was logged at that time.
                 if not isinstance(error, KeyedError) and error.__cause__ is None:

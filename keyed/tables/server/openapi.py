@@ -66,8 +66,18 @@ _CHANGES = _operation(
         _SHARE,
     ),
 )
+_PUSH = _operation(
+    "Follow a table by SELECT … EMIT CHANGES: server-sent events, resumed after an id (Last-Event-ID)",
+    (),
+    (
+        ("query", "SELECT … FROM table [WHERE …] EMIT CHANGES [LIMIT n]"),
+        ("parameters", "JSON: a list of values for ?, or an object for $name"),
+        ("after", "now, beginning, or the id of an event"),
+        ("check", "true to check the query, and get its table and columns"),
+    ),
+)
 _BATCHES = _operation("Follow the job: server-sent events, one per batch, with the content of /status")
-for _events in (_CHANGES, _BATCHES):
+for _events in (_CHANGES, _PUSH, _BATCHES):
     _events["responses"]["200"]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
 
 OPENAPI: dict[str, Any] = {
@@ -154,6 +164,7 @@ OPENAPI: dict[str, Any] = {
             )
         },
         "/sql": {"post": _SQL},
+        "/sql/changes": {"get": _PUSH},
         "/session": {
             "post": _operation('Log a browser in: {"token": ...} gives a cookie'),
             "delete": _operation("Log a browser out"),

@@ -30,14 +30,17 @@ class ConcurrencyLimit:
         self._most, self._seconds, self._status, self._what = most, wait_seconds, status, what
 
     @asynccontextmanager
-    async def acquired(self) -> AsyncIterator[None]:
+    async def acquired(self, *, is_refused: bool = True) -> AsyncIterator[None]:
         """Wait until the request may run, and count it while the context is open.
+
+        Args:
+            is_refused: The wait has the time limit. The work of a stream that is open waits without one.
 
         Raises:
             Refused: No other request ended in time.
         """
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._seconds if is_refused else None):
                 await self._semaphore.acquire()
         except TimeoutError as error:
             raise Refused(

@@ -1,7 +1,8 @@
-"""Served SQL: each query runs in a process that reads the tables' folder, and is killed at its time or memory limit.
+"""Served SQL: each query runs in a process of its own, which is killed at its time or memory limit.
 
-DuckDB has no time-out, and its memory limit covers only the memory that it counts itself. A process that has answered
-is reused. `keyed.tables.sql_worker` documents the protocol.
+DuckDB has no time-out, and its memory limit covers only the memory that it counts itself; the expressions of push
+queries have no limit at all. A process that has answered is reused. `keyed.tables.sql_worker` and
+`keyed.tables.push_worker` document the protocols.
 """
 
 from __future__ import annotations
@@ -26,78 +27,48 @@ _MARGIN = 64 << 10
 TOO_LARGE = "TooLarge"
 
 
-class SqlProcesses:
-    """The processes that queries run in, one for each query at a time.
+class WorkerProcesses:
+    """Processes that answer a line with a line, one for each request at a time.
 
     Args:
-        path: The tables' folder.
-        seconds: Seconds that a query may run.
+        program: The module of the program, and its arguments.
+        seconds: Seconds that a request may take.
         megabytes: Memory that a process may have.
         answer: Bytes of an answer.
-        wait_seconds: Seconds that a query waits for a process; then it is refused.
+        wait_seconds: Seconds that a request waits for a process; then it is refused.
         most: Maximal number of processes.
     """
 
     def __init__(
         self,
-        path: Path,
+        program: Sequence[str],
         seconds: float,
         megabytes: int,
         *,
-        answer: int = 16 << 20,
-        wait_seconds: float = 1.0,
-        most: int = 2,
+        answer: int,
+        wait_seconds: float,
+        most: int,
     ) -> None:
-        self._path = path
+        self._program = program
         self._seconds = seconds
         self._megabytes = megabytes
         self._answer = answer
         self._free: list[asyncio.subprocess.Process] = []
         self._concurrency = ConcurrencyLimit(most, wait_seconds, 429, "queries")
 
-    async def run(
-        self,
-        query: str,
-        parameters: Any,
-        names: list[str] | None,
-        as_of: Any,
-        rows: int,
-        *,
-        share: bool = False,
-        files: Mapping[str, Sequence[str]] | None = None,
-    ) -> bytes:
-        """Run a query. It is killed when this is cancelled.
+    async def answer(self, asked: bytes, *, is_refused: bool = True) -> bytes:
+        """Return the answer to a request. Its process is killed when this is cancelled.
 
         Args:
-            query: One SELECT.
-            parameters: Its parameters.
-            names: The tables that it may use; all if ``None``.
-            as_of: The batch or time.
-            rows: Maximal number of rows of the answer.
-            share: Answer from the key groups of the tables, also if these are not all.
-            files: Files with the rows that other servers have, by table.
-
-        Returns:
-            The answer as JSON.
+            asked: The line.
+            is_refused: As in `ConcurrencyLimit.acquired`.
 
         Raises:
             DefinitionError: It is invalid, or names an unknown table or column.
             QueryFailed: It failed, or exceeded its time or memory limit.
             Refused: All processes are busy, or the answer is too large.
         """
-        asked = as_json(
-            {
-                "query": query,
-                "parameters": parameters,
-                "names": names,
-                "as_of": as_of,
-                "rows": rows,
-                "bytes": self._answer,
-                "share": share,
-                "files": files or {},
-            }
-        )
-        async with self._concurrency.acquired():
+        async with self._concurrency.acquired(is_refused=is_refused):
             process = self._take() or await self._start()
             is_good = False
             try:
@@ -115,10 +86,11 @@ class SqlProcesses:
                     self._free.append(process)
                 else:
                     await _kill(process)
-        if failed["type"] == TOO_LARGE:
-            raise Refused(413, TOO_LARGE, failed["message"])
-        kind: type[KeyedError] = getattr(errors, failed["type"], QueryFailed)
-        raise kind(failed["message"])
+        kind, message = failed.pop("type"), failed.pop("message")
+        if kind == TOO_LARGE:
+            raise Refused(413, TOO_LARGE, message)
+        error: type[KeyedError] = getattr(errors, kind, QueryFailed)
+        raise error(message, **failed)
 
     async def close(self) -> None:
         """End the processes."""
@@ -152,8 +124,7 @@ class SqlProcesses:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "keyed.tables.sql_worker",
-            str(self._path),
+            *self._program,
             str(self._megabytes),
             str(self._seconds),
             stdin=asyncio.subprocess.PIPE,
@@ -176,6 +147,142 @@ class SqlProcesses:
         if not is_ready:
             raise QueryFailed("sql: the process for queries did not start; the server's log has the reason")
         return process
+
+
+class SqlProcesses:
+    """The processes that queries run in: each reads the tables' folder.
+
+    Args:
+        path: The tables' folder.
+        seconds: Seconds that a query may run.
+        megabytes: Memory that a process may have.
+        answer: Bytes of an answer.
+        wait_seconds: Seconds that a query waits for a process; then it is refused.
+        most: Maximal number of processes.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        seconds: float,
+        megabytes: int,
+        *,
+        answer: int = 16 << 20,
+        wait_seconds: float = 1.0,
+        most: int = 2,
+    ) -> None:
+        program = ("keyed.tables.sql_worker", str(path))
+        self._answer = answer
+        self._processes = WorkerProcesses(
+            program, seconds, megabytes, answer=answer, wait_seconds=wait_seconds, most=most
+        )
+
+    async def run(
+        self,
+        query: str,
+        parameters: Any,
+        names: list[str] | None,
+        as_of: Any,
+        rows: int,
+        *,
+        share: bool = False,
+        files: Mapping[str, Sequence[str]] | None = None,
+    ) -> bytes:
+        """Run a query. It is killed when this is cancelled.
+
+        Args:
+            query: One SELECT.
+            parameters: Its parameters.
+            names: The tables that it may use; all if ``None``.
+            as_of: The batch or time.
+            rows: Maximal number of rows of the answer.
+            share: Answer from the key groups of the tables, also if these are not all.
+            files: Files with the rows that other servers have, by table.
+
+        Returns:
+            The answer as JSON.
+
+        Raises:
+            DefinitionError: It is invalid, or names an unknown table or column.
+            QueryFailed: It failed, or exceeded its time or memory limit.
+            Refused: All processes are busy, or the answer is too large.
+        """
+        asked = {
+            "query": query,
+            "parameters": parameters,
+            "names": names,
+            "as_of": as_of,
+            "rows": rows,
+            "bytes": self._answer,
+            "share": share,
+            "files": files or {},
+        }
+        return await self._processes.answer(as_json(asked))
+
+    async def close(self) -> None:
+        """End the processes."""
+        await self._processes.close()
+
+
+class PushProcesses:
+    """The processes that check push queries and compute their rows. They read no tables.
+
+    Args:
+        seconds: Seconds that a query may take for a part of the changes.
+        megabytes: Memory that a process may have.
+        answer: Bytes of the rows of a part.
+        wait_seconds: Seconds that a check waits for a process; then it is refused.
+        most: Maximal number of processes.
+    """
+
+    def __init__(self, seconds: float, megabytes: int, *, answer: int, wait_seconds: float, most: int = 2) -> None:
+        self._answer = answer
+        program = ("keyed.tables.push_worker",)
+        self._processes = WorkerProcesses(
+            program, seconds, megabytes, answer=answer, wait_seconds=wait_seconds, most=most
+        )
+
+    async def check(self, query: str, parameters: Any, tables: Mapping[str, Any]) -> bytes:
+        """Check a query.
+
+        Args:
+            query: A ``SELECT … EMIT CHANGES``.
+            parameters: Its parameters.
+            tables: The columns of each table that it may use, as `keyed.tables.push_worker.described` returns them.
+
+        Returns:
+            ``{"table", "columns", "limit"}``.
+
+        Raises:
+            SqlError: It is not valid.
+            DefinitionError: A parameter is not valid.
+            QueryFailed: It exceeded its time or memory limit.
+            Refused: All processes are busy.
+        """
+        return await self._ask(query, parameters, tables, None)
+
+    async def rows(self, query: str, parameters: Any, tables: Mapping[str, Any], changes: str) -> bytes:
+        """Return the rows of changes, ``{"rows"}``: for each change the row after it and before it.
+
+        Args:
+            query: The query.
+            parameters: Its parameters.
+            tables: The columns of the tables.
+            changes: The changes, as `keyed.tables.push_worker.packed` returns them.
+
+        Raises:
+            QueryFailed: It exceeded its time or memory limit, or the rows are too large.
+        """
+        return await self._ask(query, parameters, tables, changes)
+
+    async def _ask(self, query: str, parameters: Any, tables: Mapping[str, Any], changes: str | None) -> bytes:
+        asked = {"query": query, "parameters": parameters, "tables": tables, "changes": changes}
+        # The changes of open streams wait for each other: each part of them has a time limit.
+        return await self._processes.answer(as_json({**asked, "bytes": self._answer}), is_refused=changes is None)
+
+    async def close(self) -> None:
+        """End the processes."""
+        await self._processes.close()
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

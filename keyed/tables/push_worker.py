@@ -1,0 +1,100 @@
+"""A program that computes the rows of push queries: ``python -m keyed.tables.push_worker MEGABYTES SECONDS``.
+
+Expressions of a client can take any time and memory, so the server does not evaluate them itself. This program reads no
+tables: it gets the columns of those that the client may read, and their changes.
+
+It writes a line when it is ready. Then it answers each line of JSON, ``{"query", "parameters", "tables", "changes",
+"bytes"}``, with one line. ``tables`` has the columns of each table: ``{"schema", "key_columns"}``, or null for a table
+whose name the query does not have. Without ``changes`` the query is checked, and the answer is ``{"table", "columns",
+"limit"}``. With them it is ``{"rows"}``: for each change the row after it and before it. An error is ``{"error":
+{"type", "message", "line", "column"}}``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from keyed.codec.tagged import decode_tagged, encode_tagged
+from keyed.tables.json_values import as_json, fields_of
+from keyed.tables.sql_worker import answer_lines, bound_memory, error_line
+
+if TYPE_CHECKING:
+    from keyed.tables.state_table import StateTable
+    from keyed.tables.subscription import Change
+
+#: Queries that are kept checked.
+_QUERIES = 256
+
+
+def described(table: StateTable) -> dict[str, Any]:
+    """Return the columns of a table, for a request."""
+    schema = table.dataset().schema.serialize().to_pybytes()
+    return {"schema": b64encode(schema).decode(), "key_columns": table.key_columns}
+
+
+def packed(changes: Iterable[Change]) -> str:
+    """Return changes for a request: values of classes as dictionaries of their fields."""
+    found = [_plain([each.key, each.entry, None if each.removed else each.new, each.old]) for each in changes]
+    return b64encode(encode_tagged(found)).decode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return _plain(value.value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    fields = fields_of(value)
+    return value if fields is None else {name: _plain(getattr(value, name)) for name in fields}
+
+
+@lru_cache(_QUERIES)
+def _checked(text: bytes) -> Any:
+    """Return the checked query of a request."""
+    query, parameters, tables = msgspec.json.decode(text)
+    # The parser of SQL is an extra of its own.
+    push_queries = importlib.import_module("keyed.sql.push_queries")
+
+    def describe(name: str) -> Any:
+        return pa.ipc.read_schema(pa.py_buffer(b64decode(tables[name]["schema"]))), tables[name]["key_columns"]
+
+    return push_queries.checked_query(query, parameters, tables, describe)
+
+
+def _answered(asked: dict[str, Any]) -> bytes:
+    query = _checked(msgspec.json.encode([asked["query"], asked["parameters"], asked["tables"]]))
+    if asked["changes"] is None:
+        return as_json({"table": query.table, "columns": query.columns, "limit": query.limit})
+    rows: list[list[Any]] = []
+    size = 0
+    make: Callable[..., Any] = query.row
+    for key, entry, new, old in decode_tagged(b64decode(asked["changes"])):
+        row = [msgspec.Raw(as_json(make(key, entry, value))) for value in (new, old)]
+        size += sum(map(len, row))
+        if size > asked["bytes"]:
+            return error_line("QueryFailed", f"sql: the rows have more than {asked['bytes']} bytes; select less")
+        rows.append(row)
+    return as_json({"rows": rows})
+
+
+def _main() -> None:
+    """Answer requests line by line until the input ends."""
+    os.chdir(os.sep)
+    bound_memory(int(sys.argv[1]))
+    importlib.import_module("keyed.sql.push_queries")
+    answer_lines(_answered, float(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,257 @@
+"""Push queries over HTTP: rows as server-sent events, resumed by id, within the limits of other queries."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import contextmanager
+
+import attrs
+import httpx
+import pytest
+
+import keyed
+from keyed import windows as w
+from keyed.tables import open_tables
+from keyed.tables.server import Access, Limits, serving
+from keyed.testing import KeyedTestHarness
+
+TOKEN, OTHER = "token-of-all-tables-0001", "token-of-sold-only-00002"
+SELECT = "SELECT key, UCASE(note) AS note, n * 2 AS double FROM sold WHERE n > ? EMIT CHANGES"
+
+
+@attrs.frozen
+class Sold:
+    n: int
+    note: str
+
+
+class Sales(keyed.KeyedProcessFunction):
+    sold = keyed.ValueState(Sold)
+    secret = keyed.MapState(str, int)
+
+    def process_element(self, value, ctx):
+        self.sold.update(Sold(value[1], "a'b"))
+        self.secret.put("pin", value[1])
+        if value[1] < 0:
+            self.sold.clear()
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pushed")
+    changelog = keyed.DirectoryChangelog(folder / "log")
+    with (
+        KeyedTestHarness(Sales(), key=lambda value: value[0], parallelism=2, changelog=changelog) as harness,
+        open_tables(changelog, folder / "tables") as tables,
+    ):
+        harness.process(("Aliens", 3))
+        tables.start(every=0.02)
+        yield harness, tables
+
+
+@contextmanager
+def client_of(tables, token=None, access=None, **limits):
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    with (
+        serving(tables, port=0, access=access, limits=Limits(**limits)) as address,
+        httpx.Client(base_url=address, timeout=60, headers=headers) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def ask(job):
+    with client_of(job[1], sql_seconds=60) as client:
+        yield client
+
+
+def events(response):
+    """The (id, event, data) of a stream; an id alone has no event."""
+    event: dict[str, str] = {}
+    assert response.status_code == 200, response.read()
+    for line in response.iter_lines():
+        if not line and event.keys() & {"id", "event"}:
+            yield event.get("id"), event.get("event"), json.loads(event.get("data", "null"))
+            event = {}
+        elif line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            event[name] = value
+
+
+def pushed(client, query, *parameters, **more):
+    given = {"query": query, "parameters": json.dumps(parameters)} if parameters else {"query": query}
+    headers = more.pop("headers", None)
+    return client.stream("GET", "/sql/changes", params=given | more, headers=headers)
+
+
+def test_rows_are_pushed_and_resumed_after_the_last_event(job, ask):
+    harness, _ = job
+    with pushed(ask, SELECT, 2) as stream:
+        came = events(stream)
+        id_, kind, data = next(came)
+        row = {"KEY": "Aliens", "NOTE": "A'B", "DOUBLE": 6}
+        assert (kind, data) == ("snapshot", {"kind": "snapshot", "batch": 0, "row": row, "old": None})
+        harness.process(("Aliens", 5))
+        assert next(came)[:2] == (id_, None)
+        last, kind, data = next(came)
+        assert (kind, data["row"]["DOUBLE"], data["old"]["DOUBLE"]) == ("change", 10, 6)
+        # A row that no longer fits.
+        harness.process(("Aliens", 1))
+        next(came)
+        _, kind, data = next(came)
+        assert (kind, data["row"], data["old"]["DOUBLE"]) == ("change", None, 10)
+    harness.process(("Aliens", 7))
+    harness.process(("Aliens", -1))
+    for resumed in ({"after": last}, {"headers": {"Last-Event-ID": last}}):
+        with pushed(ask, SELECT, 2, **resumed) as stream:
+            came = events(stream)
+            found = [data for data in (next(came)[2] for _ in range(5)) if data]
+        doubles = [[row and row["DOUBLE"] for row in (data["row"], data["old"])] for data in found]
+        assert doubles == [[None, 10], [14, None], [None, 14]]
+
+
+def test_a_limit_ends_the_stream(job, ask):
+    harness, _ = job
+    harness.process(("Big", 3))
+    with pushed(ask, "SELECT n FROM sold WHERE key = $k EMIT CHANGES LIMIT 1", after="beginning") as refused:
+        assert refused.status_code == 400
+    query = {"query": "SELECT n FROM sold WHERE key = $k EMIT CHANGES LIMIT 1", "parameters": json.dumps({"k": "Big"})}
+    with ask.stream("GET", "/sql/changes", params=query) as stream:
+        found = list(events(stream))
+    assert [(kind, data.get("row")) for _, kind, data in found] == [("snapshot", {"N": 3}), ("end", None)]
+    checked = ask.get("/sql/changes", params=query | {"check": "true"}).json()
+    assert checked == {"table": "sold", "columns": ["N"], "limit": 1}
+
+
+@pytest.mark.parametrize(
+    ("query", "parameters", "column", "message"),
+    [
+        ("SELECT nn FROM sold EMIT CHANGES", None, 8, "unknown column NN of SOLD; did you mean N?"),
+        ("SELECT n FROM sodl EMIT CHANGES", None, 15, "unknown table SODL; did you mean SOLD?"),
+        ("SELECT n FROM sold", None, 1, "a push query ends with EMIT CHANGES"),
+        ("SELECT n FROM sold WHERE n > ? EMIT CHANGES", None, 30, "parameters= has no value for ?"),
+        ("DROP TABLE sold", None, 1, "give one SELECT ... FROM table EMIT CHANGES"),
+        ("SELECT n FROM sold EMIT CHANGES", [1], None, "which the text does not have"),
+        ("SELECT ? AS a FROM sold EMIT CHANGES", [[1]], None, "has no SQL type"),
+        pytest.param("SELECT " + "(" * 9_000, None, None, "", id="nested deeply"),
+    ],
+)
+def test_queries_that_are_not_valid_are_refused_with_their_place(ask, query, parameters, column, message):
+    answer = ask.get("/sql/changes", params={"query": query, "parameters": json.dumps(parameters)})
+    error = answer.json()["error"]
+    assert (answer.status_code, error.get("column"), error.get("line")) == (400, column, column and 1), answer.text
+    assert message in error["message"]
+    if column is not None:
+        assert error["message"].endswith("\n  " + " " * (column - 1) + "^")
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"query": SELECT, "parameters": "[2"},
+        {"query": SELECT, "parameters": "[2]", "after": "nonsense"},
+        {"query": SELECT, "check": "yes"},
+        {"query": SELECT, "limit": "1"},
+        {"query": "\ufeff\x00"},
+    ],
+)
+def test_requests_that_are_not_valid_are_refused(ask, params):
+    answer = ask.get("/sql/changes", params=params)
+    assert (answer.status_code, "type" in answer.json()["error"]) == (400, True), answer.text
+
+
+def test_a_query_with_changes_is_not_one_of_a_batch(ask):
+    answer = ask.post("/sql", json={"query": "select n from sold emit changes limit 3;"})
+    assert (answer.status_code, "GET /sql/changes" in answer.json()["error"]["message"]) == (400, True)
+
+
+def test_parameters_are_values_and_never_text(job, ask):
+    harness, _ = job
+    hostile = "x' OR '1' = '1"
+    harness.process((hostile, 4))
+    with pushed(ask, "SELECT key FROM sold WHERE key = ? EMIT CHANGES LIMIT 1", hostile) as stream:
+        assert next(events(stream))[2]["row"] == {"KEY": hostile}
+
+
+def test_a_token_for_a_table_sees_nothing_of_others(job):
+    access = Access(tokens={TOKEN: ["*"], OTHER: ["sold"]})
+    with client_of(job[1], OTHER, access) as client:
+        for query in ("SELECT * FROM secret EMIT CHANGES", "SELECT * FROM nothing EMIT CHANGES"):
+            answer = client.get("/sql/changes", params={"query": query})
+            message = answer.json()["error"]["message"]
+            assert answer.status_code == 400
+            assert "known are SOLD" in message
+            assert "secret" not in message.replace("FROM secret", "").lower().replace("unknown table secret", "")
+        with pushed(client, "SELECT n FROM sold EMIT CHANGES LIMIT 1") as stream:
+            assert next(events(stream))[1] == "snapshot"
+        client.headers["authorization"] = f"Bearer {TOKEN}"
+        with pushed(client, "SELECT entry, value FROM secret EMIT CHANGES LIMIT 1") as stream:
+            assert next(events(stream))[2]["row"]["ENTRY"] == "pin"
+        client.headers.pop("authorization")
+        assert client.get("/sql/changes", params={"query": SELECT}).status_code == 401
+
+
+def test_push_queries_are_limited_as_other_queries(job):
+    with client_of(job[1], streams=1, body=200) as client, pushed(client, "SELECT n FROM sold EMIT CHANGES") as stream:
+        came = events(stream)
+        next(came)
+        with pushed(client, SELECT, 1) as refused:
+            assert refused.status_code == 503
+        with pushed(client, SELECT + " " * 200) as refused:
+            assert refused.status_code == 413
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("REGEXP_EXTRACT('(a+)+b', LPAD('', 100, 'a'))", "took longer than 3 s"),
+        ("LPAD('', 2000000, 'a')", "the rows have more than 1000000 bytes"),
+    ],
+)
+def test_expressions_without_end_end_the_stream_alone(job, expression, message):
+    with client_of(job[1], sql_seconds=3, sql_megabytes=300, answer=1_000_000) as client:
+        with pushed(client, f"SELECT {expression} AS x FROM sold EMIT CHANGES") as stream:
+            ((_, kind, error),) = events(stream)
+        assert (kind, error["type"]) == ("error", "QueryFailed")
+        assert message in error["message"]
+        # The memory of a process is limited as well: an expression that needs more is null, as with other errors.
+        query = "SELECT LEN(LPAD('', 2000000000, 'a')) AS x, LEN(LPAD('', 9, 'a')) AS y FROM sold EMIT CHANGES LIMIT 1"
+        with pushed(client, query) as stream:
+            assert next(events(stream))[2]["row"] == {"X": None, "Y": 9}
+
+
+def test_the_end_of_following_is_an_event(tmp_path):
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    with (
+        KeyedTestHarness(Sales(), key=lambda value: value[0], changelog=changelog) as harness,
+        open_tables(changelog, tmp_path / "tables") as tables,
+    ):
+        harness.process(("Aliens", 3))
+        tables.start(every=0.02)
+        with client_of(tables) as client:
+            with pushed(client, "SELECT n FROM sold EMIT CHANGES") as stream:
+                came = events(stream)
+                next(came)
+                shutil.rmtree(tmp_path / "tables")
+                assert [(kind, data["type"]) for _, kind, data in came if kind] == [("error", "LocalStoreError")]
+            assert client.get("/sql/changes", params={"query": SELECT}).status_code == 503
+
+
+def test_windows_are_rows_with_times(tmp_path):
+    rows = [{"k": "ann", "t": time, "n": time} for time in range(0, 9000, 1000)]
+    stream = keyed.stream(rows, timestamp="t", watermark=keyed.bounded_out_of_orderness(milliseconds=9000)).key_by("k")
+    output = stream.window(w.TumblingEventTimeWindows.of(5000)).aggregate({"n": w.Count()}, name="x")
+    query = "SELECT *, UNIX_TIMESTAMP(window_end) AS ms FROM x WHERE window_start >= ? EMIT CHANGES LIMIT 1"
+    with output.run(tables=tmp_path / "tables", drain=False).tables as tables, client_of(tables) as client:
+        with pushed(client, query, "1970-01-01T00:00:05Z") as stream:
+            found = next(events(stream))[2]["row"]
+    assert found == {
+        "K": "ann",
+        "WINDOW_START": "1970-01-01T00:00:05Z",
+        "WINDOW_END": "1970-01-01T00:00:10Z",
+        "N": 4,
+        "MS": 10_000,
+    }
