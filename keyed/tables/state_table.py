@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from keyed.stores.database import successor
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.operator_view import AsOf, Position, View, Viewing
 from keyed.tables.replication import Replication, ReplicationTarget
-from keyed.tables.subscription import Feed, Subscription
+from keyed.tables.subscription import Change, Feed, Subscription, changes_of
 from keyed.ttl import TimeDomain
 
 if TYPE_CHECKING:
@@ -496,6 +497,44 @@ class StateTable:
             # A replication of a share would remove the rows of the others.
             view.check_all(view.reader(self.name), f"a replication of {self.name!r}")
         return Replication(self.name, self.operator, self._feed, to)
+
+    def last_changes(self, limit: int = 100, *, as_of: AsOf = None, timeout: float | None = None) -> list[Change]:
+        """Return the last changes of the table, those of the newest batch first.
+
+        Those of the `oldest_batch` are not kept.
+
+        Args:
+            limit: Maximal number of changes.
+            as_of: Only changes up to a batch, as in `get`.
+            timeout: Seconds after which it returns the changes that were found.
+
+        Raises:
+            DefinitionError: ``limit`` is less than 1.
+            GroupUnavailable: As in `scan`.
+            HistoryCompacted: The batch is older than the history.
+            TableNotFound: There is no such state, or no batch yet.
+        """
+        if type(limit) is not int or limit < 1:
+            raise DefinitionError(f"last_changes(limit={limit!r}): give a number from 1")
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        found: list[Change] = []
+        with self._view(as_of) as view:
+            self._check_all(view, view.reader(self.name), "last_changes")
+            operator, number = view.operator, view.at.commit
+        with suppress(HistoryCompacted):
+            while len(found) < limit and time.monotonic() < deadline:
+                with operator.view(number) as view:
+                    if not view.at.follows or number <= view.extent.oldest:
+                        break
+                    found += changes_of(view, self.name, limit - len(found))
+                number -= 1
+        return found
+
+    @property
+    def oldest_batch(self) -> int:
+        """Id of the oldest batch that ``as_of`` reaches."""
+        with self._view(None) as view:
+            return batch_id(view.extent.batch_of(view.extent.oldest))
 
     def dataset(
         self, *, has_key: bool = False, groups: Collection[int] | None = None, files: Sequence[str] = ()

@@ -21,7 +21,7 @@ from keyed.background import Status
 from keyed.changelog.model import batch_id
 from keyed.errors import DefinitionError, HistoryCompacted, TableNotFound
 from keyed.tables.entries import Entry, EntryReader
-from keyed.tables.operator_view import ChangedEntries, Operator
+from keyed.tables.operator_view import ChangedEntries, Operator, View
 
 #: Maximal number of entries of a snapshot, or changes of a batch, per delivery, and maximal bytes of their values.
 _PART_ENTRIES, _PART_BYTES = 1_000, 256 << 10
@@ -324,6 +324,20 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
                 if size > _PART_BYTES:
                     break
         self._pass(given, Token(log_id, number, address, address is not None))
+
+
+def changes_of(view: View, state: str, limit: int) -> list[Change]:
+    """Return the first changes of a state in a batch, as a subscription delivers them."""
+    return [
+        _change(
+            "change",
+            Token(view.at.log_id, view.at.batch, each.address, False),
+            each.entry,
+            each.old,
+            removed=each.removed,
+        )
+        for each in view.changes(state)[:limit]
+    ]
 
 
 def _change(kind: Literal["snapshot", "change"], token: Token, entry: Entry, old: Any, *, removed: bool) -> Change:

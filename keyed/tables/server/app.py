@@ -9,6 +9,7 @@
     GET  /tables                                   names, kinds and types
     GET  /tables/{table}                           entries: key, prefix, from, to, windows, order, limit, after, as_of
     GET  /tables/{table}/changes                   server-sent events: key, prefix, after, or the header Last-Event-ID
+    GET  /tables/{table}/last-changes              the last changes, the newest first: limit, as_of
     GET  /tables/{table}/keys/{key}                the entries of a key: entry, namespace, limit, after, as_of
     GET  /tables/{table}/history/{key}             versions of an entry: entry, namespace, limit, after
     GET  /tables/{table}/arrow                     rows of key groups, for SQL of a peer: groups, has_key, as_of
@@ -446,6 +447,23 @@ class _Server:
 
         return await self._answer_for_key(request, work)
 
+    async def last_changes(self, request: Request) -> Response:
+        table = self._table(request)
+        query = self._query(request, "limit", "as_of", "share")
+        limit = self._limit(query)
+
+        def work() -> Any:
+            asked = self._table(request, is_share=_is_share(request))
+            as_of = batch_or_time(query.get("as_of"), "as_of")
+            changes = asked.last_changes(limit, as_of=as_of, timeout=self.limits.scan_seconds)
+            return {
+                "changes": self._listed(attrs.asdict(change, recurse=False) for change in changes),
+                "oldest": table.oldest_batch,
+                "position": self._position(request, table.position),
+            }
+
+        return await self._answer(work)
+
     async def timers(self, request: Request) -> Response:
         self._check_all(request, "timers")
         query = self._query(request, "key", "limit", "as_of", "operator", "share")
@@ -820,7 +838,9 @@ class _Server:
             status = next(status for kind, status in _STATUSES if isinstance(error, kind))
             if status == 500:
                 _log.error("%s %s", path, error)
-            place = {"line": error.line, "column": error.column} if isinstance(error, SqlError) else {}
+            place: dict[str, Any] = {}
+            if isinstance(error, SqlError):
+                place = {"line": error.line, "column": error.column}
             return status, _error(status, type(error).__name__, self._message(request, error), **place)
         if isinstance(error, TimeoutError):
             return 503, _error(503, "TimeoutError", str(error))
@@ -1030,6 +1050,7 @@ def make_app(
         server.route("/tables", server.list_tables),
         server.route("/tables/{table}", server.scan),
         server.route("/tables/{table}/changes", server.changes),
+        server.route("/tables/{table}/last-changes", server.last_changes),
         server.route("/tables/{table}/arrow", server.arrow),
         server.route("/tables/{table}/keys/{key:path}", server.get),
         server.route("/tables/{table}/history/{key:path}", server.history),

@@ -138,6 +138,13 @@ OPENAPI: dict[str, Any] = {
             )
         },
         "/tables/{table}/changes": {"get": _CHANGES},
+        "/tables/{table}/last-changes": {
+            "get": _operation(
+                "The last changes of a table, the newest first, and the oldest batch of as_of",
+                ("table",),
+                (("limit", "maximal number of changes"), _AS_OF, _SHARE),
+            )
+        },
         "/tables/{table}/keys/{key}": {
             "get": _operation(
                 "The entries of a key: found, and value; a page of lists and maps",

@@ -10,7 +10,7 @@ const DAY = 86_400_000;
 const REPLAY = 7 * DAY; // a watermark this far behind the clock is that of a replay
 const TIME = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/;
 // Whole numbers under these names are milliseconds since 1970, wherever keyed itself writes them.
-const TIME_NAME = /^(watermark|processing_time|event_time|expires|window[._](start|end|timer))$/;
+const TIME_NAME = /^(watermark|processing_time|event_time|expires|window[._](start|end|timer)|ROWTIME|WINDOWSTART|WINDOWEND)$/;
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const HOUR = 3600; // of charts, in seconds
 // Lengths of time that the bars of a chart may have, in seconds, each with its name.

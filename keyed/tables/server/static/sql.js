@@ -1,6 +1,8 @@
-// The SQL view: a query over all tables as one batch left them.
-import { ask, cellOf, filled, h, tableOf } from "/page/keyed.js";
+// The SQL view: a query over all tables as one batch left them, or the changes of one table as they come.
+import { ask, cellOf, filled, follow, h, tableOf } from "/page/keyed.js";
 
+const PUSH = /\bemit\s+changes\b(\s+limit\s+\d+)?[\s;]*$/i;
+const FOLLOWED = 200;
 const OPEN = 4; // tables whose columns are shown from the start
 
 /** Examples are [label, query] pairs, or a function of the tables that gives them. */
@@ -19,7 +21,7 @@ export function sqlView(examples = examplesFor) {
       query.value = params.query ?? "";
       const form = h("form", { class: "panel stack" },
         h("h2", {}, "SQL"),
-        h("p", { class: "quiet" }, "One SELECT in DuckDB's dialect. Ctrl+Enter runs it."),
+        h("p", { class: "quiet" }, "One SELECT in DuckDB's dialect, or one of a table in ksqlDB's that ends with EMIT CHANGES. Ctrl+Enter runs it."),
         ready, query, h("div", { class: "bar" }, h("label", {}, "As of batch", asOf), run));
       root.append(
         h("div", { class: "columns right" },
@@ -34,10 +36,15 @@ export function sqlView(examples = examplesFor) {
         if (!result.querySelector("table")) result.replaceChildren(h("p", { class: "quiet" }, "Running."));
         context.params.query = query.value;
         history.replaceState(null, "", context.link({ view: "sql", query: query.value, as_of: asOf.value }));
+        const both = AbortSignal.any([signal, mine.signal]);
         filled(result, async () => {
+          if (PUSH.test(query.value)) {
+            if (asOf.value) throw new Error("A query that ends with EMIT CHANGES begins now: leave the batch empty.");
+            return pushed(query.value, both);
+          }
           const began = performance.now();
           const as_of = asOf.value === "" ? null : /^\d+$/.test(asOf.value) ? Number(asOf.value) : asOf.value;
-          const answer = await ask("/sql", { body: { query: query.value, as_of }, signal: AbortSignal.any([signal, mine.signal]) });
+          const answer = await ask("/sql", { body: { query: query.value, as_of }, signal: both });
           const rows = `${answer.rows.length}${answer.more ? " and more" : ""} rows`;
           const cells = answer.rows.map((row) => row.map((value, at) => cellOf(value, answer.columns[at].type, answer.columns[at].name)));
           return h("div", { class: "stack" },
@@ -67,6 +74,49 @@ export function sqlView(examples = examplesFor) {
       });
     },
   };
+}
+
+/** The rows of a push query as they change, the newest first. */
+async function pushed(query, signal) {
+  const { columns } = await ask("/sql/changes", { params: { query, check: true }, signal });
+  const stopping = new AbortController();
+  const about = h("p", { class: "quiet", role: "status" }, "Live: waiting for rows.");
+  const stop = h("button", { type: "button", onclick: () => end("Stopped") }, "Stop");
+  const body = h("tbody");
+  let count = 0;
+  let resets = false;
+  const tell = (state) => { about.textContent = `${state}: ${count} ${count === 1 ? "change" : "changes"}${count > FOLLOWED ? `, the last ${FOLLOWED} are shown` : ""}`; };
+  const end = (state) => {
+    stopping.abort();
+    stop.remove();
+    tell(state);
+  };
+  follow(`/sql/changes?${new URLSearchParams({ query })}`, ["snapshot", "change", "end", "error"], {
+    signal: AbortSignal.any([signal, stopping.signal]),
+    onEvent: (kind, { batch, row, old, message }) => {
+      if (kind === "end") return end("The limit is reached");
+      if (kind === "error") {
+        about.after(h("p", { class: "error", role: "alert" }, message));
+        return end("Ended");
+      }
+      // The state comes again when the reader was away for too long.
+      if (kind === "snapshot" && resets) body.replaceChildren();
+      resets = kind === "change";
+      const cells = columns.map((name) => {
+        const cell = cellOf((row ?? old)[name], undefined, name);
+        return h("td", { class: typeof cell === "number" ? "number" : null }, typeof cell === "number" ? cell.toLocaleString("en") : cell);
+      });
+      const change = row === null ? "gone" : old === null ? "new" : "changed";
+      body.prepend(h("tr", { class: row === null ? "gone" : "changed" }, h("td", {}, String(batch)), h("td", {}, change), cells));
+      while (body.children.length > FOLLOWED) body.lastChild.remove();
+      count += 1;
+      tell("Live");
+    },
+  });
+  const heads = ["Batch", "Change", ...columns].map((head) => h("th", { scope: "col" }, head));
+  return h("div", { class: "stack" }, h("div", { class: "bar" }, about, h("span", { class: "push" }, stop)),
+    h("div", { class: "scroll", tabindex: 0, role: "log", "aria-label": "Rows" },
+      h("table", {}, h("thead", {}, h("tr", {}, heads)), body)));
 }
 
 /** The tables with their columns, which are asked for one table after the other, when they are looked at. */
@@ -99,6 +149,9 @@ const typeName = (type) => type.replace(/timestamp\[[^\]]*\]/g, "timestamp");
 
 const quoted = (name) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : `"${name.replaceAll('"', '""')}"`);
 
+const pushName = (name) => (/^[a-z_][a-z0-9_]*$/i.test(name) ? name : `\`${name.replaceAll("`", "``")}\``);
+
 function examplesFor(tables) {
-  return tables.slice(0, 5).map(({ name }) => [name, `select * from ${quoted(name)} limit 50`]);
+  const live = tables.slice(0, 1).map(({ name }) => [`${name}, live`, `SELECT * FROM ${pushName(name)} EMIT CHANGES`]);
+  return [...tables.slice(0, 5).map(({ name }) => [name, `select * from ${quoted(name)} limit 50`]), ...live];
 }

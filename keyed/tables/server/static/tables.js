@@ -5,6 +5,7 @@ import {
 
 const PAGE = 100;
 const FOLLOWED = 200;
+const LAST = 20; // changes that are listed for a batch
 const FIELDS = 10; // of values that are shown in columns of their own
 
 export function tablesView() {
@@ -44,6 +45,10 @@ function showTable(root, table, context) {
   const found = h("div", { class: "stack" });
   const changes = h("div");
   const past = { as_of: params.as_of || undefined };
+  const last = h("div", { class: "stack" });
+  const slider = h("input", { type: "range", name: "batch", min: 0, max: 0, step: 1, "aria-label": "Batch" });
+  const moment = h("output", { class: "quiet" });
+  const timeline = h("div", { class: "timeline", hidden: true }, slider, moment);
   const form = h("form", { class: "bar" },
     h("label", {}, "Key, or what it begins with", search, table.key === "str" ? completing(search, table.name, { past, signal }) : null),
     h("label", {}, "As of batch", asOf),
@@ -56,11 +61,11 @@ function showTable(root, table, context) {
   root.replaceChildren(
     h("section", { class: "panel stack" },
       h("div", {}, h("h2", {}, table.name), h("p", { class: "quiet" }, `${table.kind} ${table.kind === "window" ? "table" : "state"} of ${table.operator}: ${table.types}`)),
-      form, found, changes, entries));
+      form, timeline, found, changes, entries, last));
   followed(changes, live, table, params, signal);
 
   let known = new Map();
-  const load = oneAtATime(async () => {
+  const load = async () => {
     const answer = await pageOf(table, params.key, past, signal);
     const rows = new Map(answer.entries.map((entry) => [JSON.stringify([entry.key, entry.namespace, entry.entry]), entry]));
     const body = entriesTable(answer.entries, table, context, (entry, row) => {
@@ -70,11 +75,72 @@ function showTable(root, table, context) {
     });
     known = rows;
     entries.replaceChildren(body, ...(answer.next ? [more(entries, table, answer.next, context)] : []));
+    return answer.position;
+  };
+  const place = ({ batch, processing_time: time }, oldest, newest) => {
+    slider.min = oldest;
+    slider.max = newest;
+    slider.value = batch;
+    moment.textContent = `batch ${batch}${batch === newest ? ", the newest" : ` of ${newest}`}, committed ${shownTime(time)}`;
+    slider.setAttribute("aria-valuetext", moment.textContent);
+    timeline.hidden = oldest === newest;
+  };
+  const refresh = oneAtATime(async () => {
+    try {
+      const position = await load();
+      const answer = await ask(`/tables/${encodeURIComponent(table.name)}/last-changes`, { params: { limit: LAST, ...past }, signal });
+      // What the pointer has moved to meanwhile is loaded next.
+      if (!moved) place(position, answer.oldest, answer.position.batch);
+      last.replaceChildren(h("h3", {}, "Last changes"), lastChanges(answer.changes, table, answer.oldest));
+    } catch (error) {
+      if (error.name !== "AbortError") await filled(entries, () => { throw error; });
+    }
   });
+  let moved = false;
+  slider.addEventListener("input", async () => {
+    const at = Number(slider.value);
+    past.as_of = at < Number(slider.max) ? at : undefined;
+    params.as_of = past.as_of;
+    asOf.value = past.as_of ?? "";
+    moment.textContent = `batch ${at}`;
+    delete entries.dataset.read;
+    history.replaceState(null, "", context.link(params));
+    moved = true;
+    clearTimeout(settling);
+    settling = setTimeout(() => { moved = false; refresh(); }, 60);
+  });
+  let settling;
+  signal.addEventListener("abort", () => clearTimeout(settling));
   if (params.key) filled(found, () => keyPanel(table, params, past, signal));
-  if (params.as_of) filled(entries, async () => { await load(); return h("div", { class: "stack" }, ...entries.childNodes); });
-  // What is shown follows the newest batch, until somebody has read on.
-  else context.onBatch(() => entries.dataset.read ? null : load().catch((error) => error.name === "AbortError" || filled(entries, () => { throw error; })));
+  if (past.as_of !== undefined) refresh();
+  // What is shown follows the newest batch, until somebody has read on or looks at a past batch.
+  context.onBatch(() => (entries.dataset.read || past.as_of !== undefined ? null : refresh()));
+}
+
+/** The last changes up to a batch. */
+function lastChanges(changes, table, oldest) {
+  if (!changes.length) return h("p", { class: "quiet" }, `None is kept: batch ${oldest} is the oldest one.`);
+  const types = typesOf(table);
+  const name = table.key_columns.length === 1 ? table.key_columns[0] : undefined;
+  const inner = changes.some(({ entry, namespace }) => entry !== null || namespace !== null);
+  const rows = changes.map(({ batch, key, entry, namespace, old, new: value, removed }) => [
+    String(batch), cellOf(key, types.key, name),
+    ...(inner ? [document.createTextNode(entry === null ? shownNamespace(namespace) : shown(entry, types.entry))] : []),
+    document.createTextNode(brief(old, value, types.value, table.name)),
+    document.createTextNode(removed ? "removed" : brief(value, old, types.value, table.name)),
+  ]);
+  return tableOf(["Batch", "Key", ...(inner ? ["Entry"] : []), "Before", "After"], rows, "Last changes");
+}
+
+const isFields = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+/** A value in a line: of one with fields those that differ from another value, and its time only if nothing else does. */
+function brief(value, other, type, name) {
+  if (!isFields(value)) return shown(value, type, name);
+  const differs = (field) => !isFields(other) || JSON.stringify(value[field]) !== JSON.stringify(other[field]);
+  const fields = Object.keys(value).filter(differs);
+  const told = fields.filter((field) => field !== "ROWTIME");
+  return (told.length ? told : fields).map((field) => `${field} ${shown(value[field], undefined, field)}`).join(" · ");
 }
 
 /** Keys that are text or have several parts can be searched by how they begin; text whatever its case. */
@@ -87,16 +153,18 @@ async function prefixesOf(table, key, past, signal) {
 async function pageOf(table, key, past, signal, after = null) {
   const prefixes = after?.prefixes ?? await prefixesOf(table, key, past, signal);
   const entries = [];
+  let position = null;
   let token = after?.token;
   for (let at = after?.at ?? 0; at < prefixes.length; at++) {
     const params = { prefix: prefixes[at], after: token, limit: PAGE - entries.length, ...past };
     const answer = await ask(`/tables/${encodeURIComponent(table.name)}`, { params, signal });
     entries.push(...answer.entries);
+    position = answer.position;
     token = answer.next ?? undefined;
-    if (token) return { entries, next: { prefixes, at, token } };
-    if (entries.length >= PAGE) return { entries, next: at + 1 < prefixes.length ? { prefixes, at: at + 1 } : null };
+    if (token) return { entries, position, next: { prefixes, at, token } };
+    if (entries.length >= PAGE) return { entries, position, next: at + 1 < prefixes.length ? { prefixes, at: at + 1 } : null };
   }
-  return { entries, next: null };
+  return { entries, position, next: null };
 }
 
 /** The types of a table's entries, as the server names them: of keys, entries, values, and of the fields of these. */
@@ -257,7 +325,7 @@ function followed(root, button, table, params, signal) {
         resumed = true;
         if (!begins(change.key)) return;
         const cells = [String(change.batch), shown(change.key, types.key, table.key_columns.length === 1 ? table.key_columns[0] : undefined), change.entry === null ? shownNamespace(change.namespace) : shown(change.entry, types.entry),
-          shown(change.old, types.value, table.name), change.removed ? "removed" : shown(change.new, types.value, table.name)];
+          brief(change.old, change.new, types.value, table.name), change.removed ? "removed" : brief(change.new, change.old, types.value, table.name)];
         body.prepend(h("tr", { class: "changed" }, cells.map((cell) => h("td", {}, cell))));
         while (body.children.length > FOLLOWED) body.lastChild.remove();
       },

@@ -245,9 +245,12 @@ def test_windows_are_rows_with_times(tmp_path):
     stream = keyed.stream(rows, timestamp="t", watermark=keyed.bounded_out_of_orderness(milliseconds=9000)).key_by("k")
     output = stream.window(w.TumblingEventTimeWindows.of(5000)).aggregate({"n": w.Count()}, name="x")
     query = "SELECT *, UNIX_TIMESTAMP(window_end) AS ms FROM x WHERE window_start >= ? EMIT CHANGES LIMIT 1"
-    with output.run(tables=tmp_path / "tables", drain=False).tables as tables, client_of(tables) as client:
-        with pushed(client, query, "1970-01-01T00:00:05Z") as stream:
-            found = next(events(stream))[2]["row"]
+    with (
+        output.run(tables=tmp_path / "tables", drain=False).tables as tables,
+        client_of(tables) as client,
+        pushed(client, query, "1970-01-01T00:00:05Z") as stream,
+    ):
+        found = next(events(stream))[2]["row"]
     assert found == {
         "K": "ann",
         "WINDOW_START": "1970-01-01T00:00:05Z",
