@@ -12,7 +12,7 @@ from keyed.errors import DefinitionError
 from keyed.sql.catalog import SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.java_formats import parse_moment
-from keyed.sql.packed_changes import PACKED, packed_function, packed_transform
+from keyed.sql.packed_changes import PACKED, packed_function, packed_transform, prepared_function
 from keyed.sql.planner import DAY_MS, QueryPlan, Relation, SourceJoin
 from keyed.sql.result_rows import ResultRows
 from keyed.sql.row_changes import KEY, META, TIME, VALUE, WINDOW, Change, rank_of, route, route_of
@@ -70,6 +70,8 @@ class Compiler:
         self.outputs: list[tuple[WrittenQuery, keyed.Output]] = []
         self._names: set[str] = set()
         self._counted: set[str] = set()
+        #: Outputs whose changes have the route by which their operator is keyed.
+        self._forwarding: list[keyed.Output] = []
         #: Records of this run that the format of a source could not read, by the name of the source.
         self.unreadable: Counter[str] = Counter()
 
@@ -106,7 +108,7 @@ class Compiler:
             function = Projection(transform)
             if plan.is_table:
                 function = TableProjection(transform, self._rows(name, plan))
-            return self._process(self._by_route(changes), function, name)
+            return self._process(self._by_route(changes), function, name, forwards=plan.forwards)
         grouping = plan.grouping
         if query.time is not None:
             import attrs
@@ -117,8 +119,13 @@ class Compiler:
                 grouping, emit=lambda *given: [each for change in emit(*given) for each in finish(change)]
             )
         name = self._name(query.name.lower())
-        grouped = self._by_route(self._flat(changes, plan.prepare))
-        return self._process(grouped, self._grouping(plan, grouping, name), name)
+        function = self._grouping(plan, grouping, name)
+        if self._frames and not plan.shuffles and self._is_forwarding(changes):
+            # Without a function before its key the operator is chained to the one that it reads.
+            function = prepared_function(function, plan.prepare)
+        else:
+            changes = self._flat(changes, plan.prepare)
+        return self._process(self._by_route(changes), function, name)
 
     # Streams of changes, in the form that the runtime needs.
 
@@ -128,9 +135,17 @@ class Compiler:
         return changes.flat_map(spread(transform))
 
     def _by_route(self, changes: Any) -> Any:
-        return changes.key_by("route" if self._frames else route)
+        if not self._frames:
+            # One key group has all keys: nothing is shuffled.
+            return changes.key_by(route)
+        if isinstance(changes, keyed.Output):
+            return changes.key_by("route", chain=self._is_forwarding(changes))
+        return changes.key_by("route")
 
-    def _process(self, changes: Any, function: Any, name: str) -> keyed.Output:
+    def _is_forwarding(self, changes: Any) -> bool:
+        return any(changes is each for each in self._forwarding)
+
+    def _process(self, changes: Any, function: Any, name: str, *, forwards: bool = True) -> keyed.Output:
         if self._frames:
             function = packed_function(function)
         output = PACKED if self._frames else None
@@ -138,6 +153,8 @@ class Compiler:
         # one side of a join arrive before those of the other.
         order: Any = "event_time" if not self._frames or len(changes.sides) > 1 else "arrival"
         made: keyed.Output = changes.process(function, output, name=name, order=order)
+        if forwards:
+            self._forwarding.append(made)
         return made
 
     def _grouping(self, plan: QueryPlan, grouping: Any, name: str) -> Any:
@@ -204,7 +221,7 @@ class Compiler:
         else:
             left = self._flat(left, _subscriptions(plan.foreign))
             function = ForeignKeyJoin(stage, plan.sides)
-        return self._process(self._by_route(left.connect(right)), function, stage)
+        return self._process(self._by_route(left.connect(right)), function, stage, forwards=plan.kind != "foreign-key")
 
     def _source(self, source: SqlSource) -> Any:
         """Return the changes of a source."""

@@ -233,7 +233,23 @@ class _Definer:
             self._text.fail(
                 f"no query writes {shown_name(statement.name)}{nearest(statement.name, names)}", statement.at
             )
-        return f"EXPLAIN {shown_name(statement.name)}", [step for each in found for step in each.plan.steps()]
+        return f"EXPLAIN {shown_name(statement.name)}", [
+            step for each in found for step in each.plan.steps(self._chained_to(each))
+        ]
+
+    def _chained_to(self, query: WrittenQuery) -> str | None:
+        """Return the source to whose operator a query is chained: that of the query before it, if the key is the same.
+
+        Its operator must come directly before, and write all rows of the source.
+        """
+        queries, source = self._found.queries, query.plan.relation.input
+        number = queries.index(query)
+        if not number or not isinstance(source, SqlSource) or (query.plan.grouping is not None and query.plan.shuffles):
+            return None
+        writers = [each for each in queries if self._found.sources[each.target].topic == source.topic]
+        before = queries[number - 1]
+        is_alone = writers == [before] and before.target == source.name and query.target != source.name
+        return source.name if is_alone and before.plan.forwards else None
 
     def _planner(self) -> Planner:
         return Planner(self._text, self._catalog)

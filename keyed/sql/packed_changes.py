@@ -46,6 +46,24 @@ class _Packing:
         self._context.collect(pack(change), timestamp)
 
 
+def prepared_function(function: Any, prepare: Callable[[Change], Iterable[Change]]) -> Any:
+    """Return an operator that gets the changes which a function makes of each element.
+
+    It is that of ``flat_map`` before the operator, and leaves the operator directly behind the one that it reads.
+    """
+    kind = type(function)
+    call = kind.process_element
+
+    def process_element(self: Any, value: Change, ctx: Context) -> None:
+        for change in prepare(value):
+            call(self, change, ctx)
+
+    function.__class__ = type(
+        kind.__name__, (kind,), {"process_element": process_element, "__module__": kind.__module__}
+    )
+    return function
+
+
 def packed_function(function: Any) -> Any:
     """Return an operator whose elements and results are rows."""
     kind = type(function)

@@ -103,8 +103,17 @@ class QueryPlan:
     shuffles: bool
     shape: Mapping[str, str] = attrs.field(factory=dict)
 
-    def steps(self) -> list[dict[str, Any]]:
-        """Return the steps of the query, for ``EXPLAIN``."""
+    @property
+    def forwards(self) -> bool:
+        """True if its changes have the key by which its operator is keyed: groups, and what is not repartitioned."""
+        return self.grouping is not None or not self.shuffles
+
+    def steps(self, chained_to: str | None = None) -> list[dict[str, Any]]:
+        """Return the steps of the query, for ``EXPLAIN``.
+
+        Args:
+            chained_to: The stream or table whose key it has and to whose operator it is chained, if there is one.
+        """
         found = _read_steps(self.relation)
         if self.grouping is None:
             found.append(("project", "keyed by " + _names(self.keys)))
@@ -112,6 +121,10 @@ class QueryPlan:
             kind = "in windows" if self.window is not None else "without windows"
             found.append(("aggregate", f"{kind}, by {_names(self.keys)}"))
         found.append(("route", "by another key than the source's" if self.shuffles else "by the key of the source"))
+        if chained_to is not None:
+            found.append(("shuffle", f"none: it has the key of {shown_name(chained_to)}, and is chained to it"))
+        else:
+            found.append(("shuffle", "on Spark; none in this process, which has one key group"))
         state = "the rows of the table" if self.is_table else "none"
         found.append(("state", f"aggregates, and {state}" if self.grouping is not None else state))
         return [{"step": step, "detail": detail} for step, detail in found]

@@ -2,8 +2,9 @@
 
 A Spark query with a trigger of a second reads events as they come, a follower in a process of its own keeps a table
 level with the query's directory changelog, and a subscription there takes the changes. Each event is told from its
-sending to its push. With ``--kafka`` also for a changelog in a topic, of a broker of its own, and with ``--late`` for a
-directory that gets a batch only with the next one, as topics do.
+sending to its push. With ``--sql`` the changes are those of a push query. With ``--kafka`` also for a changelog in a
+topic, of a broker of its own, and with ``--late`` for a directory that gets a batch only with the next one, as topics
+do.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=1, help="how often everything is measured (1)")
     parser.add_argument("--late", action="store_true", help="also without publication at the commit")
     parser.add_argument("--kafka", action="store_true", help="also for a changelog in a topic")
+    parser.add_argument("--sql", action="store_true", help="with a push query in place of a subscription")
     return parser
 
 
@@ -110,7 +112,9 @@ def _times(spark: Any, options: argparse.Namespace, make: Callable[[Path], Any])
         )
         seconds = _WARM + options.seconds
         follower = context.Process(
-            target=_follow, args=(changelog, str(folder / "tables"), options.every, seconds, send), daemon=True
+            target=_follow,
+            args=(changelog, str(folder / "tables"), options.every, seconds, send, options.sql),
+            daemon=True,
         )
         try:
             while changelog.header() is None:
@@ -157,17 +161,22 @@ def _events(rate: int) -> Iterator[int]:
         ended.set()
 
 
-def _follow(changelog: Any, folder: str, every: float, seconds: float, send: Any) -> None:
+def _follow(changelog: Any, folder: str, every: float, seconds: float, send: Any, is_sql: bool) -> None:
     """Subscribe to the table, and send the age of each change when it came."""
     with open_tables(changelog, folder) as tables:
         tables.start(every=every).wait_for(0, 120)
-        changes = tables["sent"].subscribe(after="now")
+        changes: Any = tables["sent"].subscribe(after="now")
+        if is_sql:
+            query = "SELECT key, value AS sent FROM sent WHERE value > 0 EMIT CHANGES"
+            changes = keyed.sql.subscribe(tables, query, after="now")
         end = time.monotonic() + seconds
         found: list[tuple[float, float, int]] = []
         while time.monotonic() < end:
             taken = changes.take(1.0)
             if time.monotonic() > end - seconds + _WARM:
-                found += [(change.new / 1e9, time.time(), change.batch) for change in taken]
+                now = time.time()
+                sent = (change.row["SENT"] if is_sql else change.new for change in taken)
+                found += [(each / 1e9, now, change.batch) for each, change in zip(sent, taken, strict=True)]
         send.send(found)
 
 

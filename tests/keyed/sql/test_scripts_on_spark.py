@@ -7,6 +7,9 @@ import pytest
 
 from keyed import sql
 from keyed.errors import DefinitionError
+from keyed.sql.compiler import Compiler
+from keyed.sql.definitions import define
+from keyed.sql.grammar import parse
 
 SCRIPT = """
 CREATE STREAM sales (title STRING KEY, tickets INT, price DECIMAL(6, 2), tags ARRAY<STRING>) WITH (FORMAT = 'JSON');
@@ -110,3 +113,50 @@ def test_the_command_runs_files_on_spark(tmp_path, capsys):
     for options in (["--checkpoint", "c"], ["--tables", "t"], ["--serve"]):
         assert main([*command, "--runtime", "spark", *options]) == 1
         assert f"{options[0]}: --runtime spark reads files once, as batches" in capsys.readouterr().err
+
+
+CHAINED = """
+CREATE STREAM sales (title STRING KEY, genre STRING, tickets INT) WITH (FORMAT = 'JSON');
+CREATE STREAM by_genre AS SELECT genre, tickets FROM sales PARTITION BY genre;
+CREATE STREAM large AS SELECT genre, tickets * 2 AS twice FROM by_genre WHERE tickets > 3;
+CREATE TABLE sold AS SELECT genre, COUNT(*) AS n, SUM(twice) AS twice FROM large GROUP BY genre;
+CREATE TABLE popular AS SELECT genre, n FROM sold WHERE n > 2;
+CREATE TABLE by_number AS SELECT n, COUNT(*) AS genres FROM popular GROUP BY n;
+EXPLAIN by_genre; EXPLAIN large; EXPLAIN sold; EXPLAIN popular; EXPLAIN by_number;
+"""
+
+
+def chains(text, frames, capsys):
+    """The operators of a script on Spark that are chained, by their plan, and its queries by EXPLAIN."""
+    found = define(*parse(text))
+    compiled = Compiler(found, None, (), frames).build()
+    compiled[-1][1].explain()
+    planned = [line.partition(": chained to ") for line in capsys.readouterr().out.splitlines() if ": chained" in line]
+    steps = {each.statement.split()[1]: {row["step"]: row["detail"] for row in each.rows} for each in found.answers}
+    told = [(name.lower(), step["shuffle"]) for name, step in steps.items() if step["shuffle"].startswith("none: ")]
+    return [(name, before) for name, _, before in planned], told
+
+
+@pytest.mark.slow
+def test_queries_with_the_key_of_the_one_before_are_chained_and_explain_says_so(spark, capsys):
+    rows = [(f"title {n % 7}", f"genre {n % 5}", n % 9, 1_000 * n) for n in range(80)]
+    columns = ("title", "genre", "tickets", "rowtime")
+    frames = {"SALES": spark.createDataFrame(rows, "title string, genre string, tickets int, rowtime bigint")}
+    planned, told = chains(CHAINED, frames, capsys)
+    assert planned == [("sold", "large"), ("popular", "sold")]
+    shared = "none: it has the key of {}, and is chained to it"
+    assert told == [("sold", shared.format("LARGE")), ("popular", shared.format("SOLD"))]
+    # With several key groups, a row whose key has changed is in the wrong one unless it is shuffled.
+    frames["SALES"] = frames["SALES"].coalesce(1)
+    found = sql.script(CHAINED, frames)
+    expected = sql.script(CHAINED, {"sales": _rows(columns, rows)})
+    for name in ("by_genre", "large", "sold", "popular"):
+        assert sorted(map(str, found[name])) == sorted(map(str, expected[name])), name
+    assert {row.value["N"] for row in found["popular"]} > {3}
+
+
+def test_explain_says_which_queries_are_chained():
+    answers = sql.script(CHAINED).answers
+    found = [next(row["detail"] for row in each.rows if row["step"] == "shuffle") for each in answers]
+    shuffled = "on Spark; none in this process, which has one key group"
+    assert [detail == shuffled for detail in found] == [True, True, False, False, True]
