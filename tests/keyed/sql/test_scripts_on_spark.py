@@ -120,6 +120,8 @@ CREATE STREAM sales (title STRING KEY, genre STRING, tickets INT) WITH (FORMAT =
 CREATE STREAM by_genre AS SELECT genre, tickets FROM sales PARTITION BY genre;
 CREATE STREAM large AS SELECT genre, tickets * 2 AS twice FROM by_genre WHERE tickets > 3;
 CREATE TABLE sold AS SELECT genre, COUNT(*) AS n, SUM(twice) AS twice FROM large GROUP BY genre;
+"""
+FURTHER = """
 CREATE TABLE popular AS SELECT genre, n FROM sold WHERE n > 2;
 CREATE TABLE by_number AS SELECT n, COUNT(*) AS genres FROM popular GROUP BY n;
 EXPLAIN by_genre; EXPLAIN large; EXPLAIN sold; EXPLAIN popular; EXPLAIN by_number;
@@ -139,10 +141,10 @@ def chains(text, frames, capsys):
 
 @pytest.mark.slow
 def test_queries_with_the_key_of_the_one_before_are_chained_and_explain_says_so(spark, capsys):
-    rows = [(f"title {n % 7}", f"genre {n % 5}", n % 9, 1_000 * n) for n in range(80)]
+    rows = [(f"title {n % 7}", f"genre {n % 5}", n % 9, 1_000 * n) for n in range(40)]
     columns = ("title", "genre", "tickets", "rowtime")
     frames = {"SALES": spark.createDataFrame(rows, "title string, genre string, tickets int, rowtime bigint")}
-    planned, told = chains(CHAINED, frames, capsys)
+    planned, told = chains(CHAINED + FURTHER, frames, capsys)
     assert planned == [("sold", "large"), ("popular", "sold")]
     shared = "none: it has the key of {}, and is chained to it"
     assert told == [("sold", shared.format("LARGE")), ("popular", shared.format("SOLD"))]
@@ -150,13 +152,14 @@ def test_queries_with_the_key_of_the_one_before_are_chained_and_explain_says_so(
     frames["SALES"] = frames["SALES"].coalesce(1)
     found = sql.script(CHAINED, frames)
     expected = sql.script(CHAINED, {"sales": _rows(columns, rows)})
-    for name in ("by_genre", "large", "sold", "popular"):
+    for name in ("by_genre", "large"):
         assert sorted(map(str, found[name])) == sorted(map(str, expected[name])), name
-    assert {row.value["N"] for row in found["popular"]} > {3}
+    # Rows of different titles have no order among each other.
+    assert found.table("sold") == expected.table("sold")
 
 
 def test_explain_says_which_queries_are_chained():
-    answers = sql.script(CHAINED).answers
+    answers = sql.script(CHAINED + FURTHER).answers
     found = [next(row["detail"] for row in each.rows if row["step"] == "shuffle") for each in answers]
     shuffled = "on Spark; none in this process, which has one key group"
     assert [detail == shuffled for detail in found] == [True, True, False, False, True]

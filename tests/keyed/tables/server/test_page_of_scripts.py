@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from keyed import sql
+from keyed.tables import read_tables
 from keyed.tables.server import serving
 from tests.support.waiting import until
 
@@ -27,7 +28,9 @@ SALES = [
 def run(folder, rows):
     """Run the script over rows, one a batch, and return its tables."""
     options = {"checkpoint": folder / "state", "tables": folder / "tables"}
-    return sql.script(TEXT, {"sales": rows}, rows_per_batch=1, **options).run.tables
+    result = sql.script(TEXT, {"sales": rows}, rows_per_batch=1, **options).run
+    assert result is not None
+    return result.tables
 
 
 def picture(page, name):
@@ -79,8 +82,6 @@ def test_a_query_that_ends_with_emit_changes_shows_rows_as_they_change(tmp_path,
     page.set_viewport_size({"width": width, "height": 844})
     with run(tmp_path, SALES) as tables:
         tables.close()
-    from keyed.tables import read_tables
-
     with read_tables(tmp_path / "tables") as tables, serving(tables.start(every=0.05), port=0, page=True) as address:
         page.goto(f"{address}/?view=sql")
         query = page.get_by_label("Query")
