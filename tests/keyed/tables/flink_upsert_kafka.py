@@ -33,7 +33,7 @@ def main(given: str) -> None:
             kind = change.get_row_kind()
             kinds[kind.name] += 1
             rows[change[0]] += 1 if kind in (RowKind.INSERT, RowKind.UPDATE_AFTER) else -1
-    sys.stdout.write(json.dumps({"rows": sorted(rows.elements()), "kinds": kinds}))
+    sys.stdout.write(f"\n{json.dumps({'rows': sorted(rows.elements()), 'kinds': kinds})}\n")
 
 
 if __name__ == "__main__":
