@@ -10,7 +10,8 @@ How a script becomes operators, a module each:
 1. `grammar` parses the text into a tree (`syntax`). The tokens are those of a dialect of sqlglot; errors have line,
    column and the line of the text (`script_errors`).
 2. `definitions` checks the statements in order, and knows the streams and tables (`catalog`) with their formats
-   (`value_formats`). `planner` checks each query and plans it: what is read, filtered, grouped and emitted.
+   (`value_formats`); `registry_schemas` reads columns from schemas. `planner` checks each query and plans it: what is
+   read, filtered, grouped and emitted.
    `expressions` compiles expressions to functions of a row, with the functions of `scalar_functions`, the aggregates of
    `sql_aggregates` and ksqlDB's types (`sql_types`) and conversions (`conversions`). All of the script is checked
    before anything runs.

@@ -15,7 +15,7 @@ from keyed.sql.java_formats import parse_moment
 from keyed.sql.packed_changes import PACKED, packed_function, packed_transform, prepared_function
 from keyed.sql.planner import DAY_MS, QueryPlan, Relation, SourceJoin
 from keyed.sql.result_rows import ResultRows
-from keyed.sql.row_changes import KEY, META, TIME, VALUE, WINDOW, Change, rank_of, route, route_of
+from keyed.sql.row_changes import KEY, META, NO_KEY, ROUTE, TIME, VALUE, WINDOW, Change, rank_of, route, route_of
 from keyed.sql.script_source import ARRIVAL, HEADERS, OFFSET, PARTITION, RAW_KEY, RAW_TIME, RAW_VALUE, RAW_WINDOW, TOPIC
 from keyed.sql.spark_frames import packed_stream
 from keyed.sql.sql_operators import (
@@ -212,7 +212,12 @@ class Compiler:
             before, after, grace = plan.within
             eager = grace is None
             function = StreamStreamJoin(
-                plan.sides, before, after, max(0, DAY_MS - before - after) if grace is None else grace, is_eager=eager
+                plan.sides,
+                before,
+                after,
+                max(0, DAY_MS - before - after) if grace is None else grace,
+                is_eager=eager,
+                matches_end=plan.matches_end,
             )
         elif plan.kind == "stream-table":
             function = StreamTableJoin(stage, plan.sides)
@@ -330,7 +335,8 @@ def _decoded(
             cells = dict(zip(stored, value, strict=True))
             value = tuple(_header(record[HEADERS], headers[n]) if n in headers else cells[n] for n in names)
         meta = (record[PARTITION], record[OFFSET], record[HEADERS], record[ARRIVAL])
-        return ((route_of(key), key, value, None, record[RAW_TIME], window, meta),)
+        place = NO_KEY if record[RAW_KEY] is None and len(key) > 1 else route_of(key)
+        return ((place, key, value, None, record[RAW_TIME], window, meta),)
 
     return decode
 
@@ -352,7 +358,7 @@ def _recoded(
     def recode(change: Change) -> Iterable[Change]:
         record = (
             source.topic,
-            encode_key(change[KEY]),
+            None if change[ROUTE] == NO_KEY else encode_key(change[KEY]),
             encode_value(change[VALUE]),
             change[TIME],
             change[META][0],

@@ -286,6 +286,8 @@ def java_double(value: float) -> str:
         return "Infinity" if value > 0 else "-Infinity"
     if value == 0:
         return "-0.0" if math.copysign(1, value) < 0 else "0.0"
+    if abs(value) == 5e-324:
+        return "4.9E-324" if value > 0 else "-4.9E-324"
     if 1e-3 <= abs(value) < 1e7:
         return format(Decimal(repr(value)), "f") if "e" in repr(value) else repr(value)
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import attrs
@@ -12,7 +13,8 @@ from keyed.sql.catalog import Catalog, Columns, SqlSource
 from keyed.sql.conversions import is_implicit, widening
 from keyed.sql.expressions import RowScope, function_names, guarded
 from keyed.sql.grammar import UNITS
-from keyed.sql.planner import Planner, QueryPlan
+from keyed.sql.planner import Planner, QueryPlan, has_map
+from keyed.sql.registry_schemas import RegistrySchemas
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql.sql_aggregates import AGGREGATES
 from keyed.sql.sql_types import BIGINT, BYTES, STRING, array, shown_name, struct
@@ -46,6 +48,7 @@ _OPTIONS = {
 _ONE_VALUE = {"KAFKA"}
 _NO_UNWRAPPED = {"DELIMITED", "KAFKA", "NONE"}
 _FIXED_WRAP = {"PROTOBUF", "PROTOBUF_NOSR", "DELIMITED", "KAFKA", "NONE"}
+_WITH_SCHEMA = {"AVRO", "JSON_SR", "PROTOBUF", "PROTOBUF_NOSR"}
 _PRIMITIVE = {"INTEGER", "BIGINT", "DOUBLE", "STRING", "BYTES"}
 
 
@@ -136,18 +139,28 @@ class Definitions:
         return found
 
 
-def define(text: Text, statements: list[tree.Statement], properties: dict[str, str] | None = None) -> Definitions:
+def define(
+    text: Text,
+    statements: list[tree.Statement],
+    properties: dict[str, str] | None = None,
+    schemas: RegistrySchemas | None = None,
+) -> Definitions:
     """Check statements and return what they define.
 
     Raises:
         SqlError: A statement is not valid.
+        DefinitionError: A schema cannot be read, or is of no topic.
     """
-    return _Definer(text, dict(properties or {})).define(statements)
+    schemas = schemas or RegistrySchemas(None)
+    found = _Definer(text, dict(properties or {}), schemas).define(statements)
+    schemas.check_topics({each.topic for each in found.sources.values()})
+    return found
 
 
 class _Definer:
-    def __init__(self, text: Text, properties: dict[str, str]) -> None:
+    def __init__(self, text: Text, properties: dict[str, str], schemas: RegistrySchemas) -> None:
         self._text = text
+        self._schemas = schemas
         self._catalog = Catalog()
         self._found = Definitions(text, self._catalog, {}, [], [], properties)
 
@@ -264,6 +277,31 @@ class _Definer:
             if name not in _OPTIONS:
                 self._text.fail(f"unknown option {name}{nearest(name, _OPTIONS)}", value.at)
 
+    def _check_schema_options(
+        self, statement: tree.CreateSource | tree.CreateAs, key_format: str, value_format: str, declared: Any = ()
+    ) -> None:
+        """Check the options that name schemas."""
+        options = statement.options
+        for part, format_ in (("KEY", key_format), ("VALUE", value_format)):
+            number = f"{part}_SCHEMA_ID"
+            if number in options and format_ not in _WITH_SCHEMA:
+                self._text.fail(
+                    f"{number} is for formats with a schema, and {part}_FORMAT is {format_}", options[number].at
+                )
+            if number in options and part in declared:
+                self._text.fail(
+                    f"{number} names the columns, and so does the list; remove one of them", options[number].at
+                )
+            for name in (f"{part}_SCHEMA_FULL_NAME", f"{part}_AVRO_SCHEMA_FULL_NAME"):
+                if name not in options:
+                    continue
+                if format_ not in _WITH_SCHEMA:
+                    self._text.fail(
+                        f"{name} is for formats with a schema, and {part}_FORMAT is {format_}", options[name].at
+                    )
+                if not str(options[name].value).strip():
+                    self._text.fail(f"{name} is empty", options[name].at)
+
     def _formats(self, options: dict[str, Any], at: int, key: str | None, value: str | None) -> tuple[str, str]:
         """Return the formats of keys and values."""
         if "FORMAT" in options and ("KEY_FORMAT" in options or "VALUE_FORMAT" in options):
@@ -323,16 +361,17 @@ class _Definer:
                     fail(f"format KAFKA does not support type {type_}, of column {shown_name(name)}", at)
                 if format_ == "DELIMITED" and type_.base in ("ARRAY", "MAP", "STRUCT"):
                     fail(f"format DELIMITED does not support type {type_}, of column {shown_name(name)}", at)
+                if format_ == "AVRO" and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+                    fail(
+                        f"format AVRO does not support the name {shown_name(name)}: names have letters, digits and _, "
+                        "and begin with no digit",
+                        at,
+                    )
                 if format_ in ("PROTOBUF", "PROTOBUF_NOSR", "JSON", "AVRO", "JSON_SR"):
                     self._check_maps(format_, type_, at)
 
     def _check_maps(self, format_: str, type_: Any, at: int) -> None:
-        if (
-            type_.base == "MAP"
-            and type_.parts[0] != STRING
-            and not format_.startswith("PROTOBUF")
-            and format_ != "AVRO"
-        ):
+        if type_.base == "MAP" and type_.parts[0] != STRING:
             self._text.fail(f"format {format_} supports maps with keys of type STRING, not {type_.parts[0]}", at)
         for part in (*type_.parts, *(each for _, each in type_.fields)):
             self._check_maps(format_, part, at)
@@ -340,7 +379,12 @@ class _Definer:
     def _existing(self, statement: tree.CreateSource | tree.CreateAs) -> bool:
         """Return whether the statement is to be skipped, because its name exists."""
         name = statement.name
-        if name not in self._catalog.sources or statement.replace:
+        before = self._catalog.sources.get(name)
+        if statement.replace and (
+            getattr(statement, "read_only", False) or (before is not None and before.is_read_only)
+        ):
+            self._text.fail("CREATE OR REPLACE is not for a SOURCE, which is read only; drop it first", statement.at)
+        if before is None or statement.replace:
             return False
         if statement.only_if_missing:
             return True
@@ -351,9 +395,19 @@ class _Definer:
         self._checked(options)
         if self._existing(statement):
             return
+        topic = str(self._option(options, "KAFKA_TOPIC", statement.name))
+        key_format, value_format = self._formats(options, at, None, None)
+        declared = {
+            "KEY" if e.role in ("key", "primary") else "VALUE" for e in statement.elements if "head" not in e.role
+        }
+        self._check_schema_options(statement, key_format, value_format, declared)
+        statement = self._with_columns(statement, topic, key_format, value_format)
         if not statement.elements:
-            text.fail("the columns are missing; they are not read from a schema registry", at)
-        topic = self._option(options, "KAFKA_TOPIC", statement.name)
+            text.fail(
+                "the columns are missing: CREATE STREAM name (column TYPE, ...), or give the schema of the topic, "
+                f"schemas={{{topic!r}: {{'value': ...}}}}",
+                at,
+            )
         wrong = "primary" if statement.kind == "STREAM" else "key"
         names: set[str] = set()
         for each in statement.elements:
@@ -376,10 +430,8 @@ class _Definer:
         if statement.kind == "TABLE" and not keys:
             text.fail("a table needs a PRIMARY KEY: CREATE TABLE name (id INT PRIMARY KEY, ...)", at)
         for name, type_ in keys:
-            if type_.base == "MAP":
-                text.fail(f"a key of type {type_} is not supported", at)
-            del name
-        key_format, value_format = self._formats(options, at, None, None)
+            if has_map(type_):
+                text.fail(f"a key of type {type_}, of column {shown_name(name)}, is not supported", at)
         window = self._option(options, "WINDOW_TYPE")
         size = self._option(options, "WINDOW_SIZE")
         if window is not None and (str(window).upper() not in ("TUMBLING", "HOPPING", "SESSION") or not keys):
@@ -392,7 +444,7 @@ class _Definer:
             statement.kind,
             keys,
             values,
-            str(topic),
+            topic,
             key_format,
             value_format,
             None if window is None else str(window).upper(),
@@ -407,6 +459,35 @@ class _Definer:
         )
         self._check_formats(source, at)
         self._add(source)
+
+    def _with_columns(self, statement: tree.CreateSource, topic: str, key_format: str, value_format: str) -> Any:
+        """Return a statement with the columns of the topic's schemas, where it declares no key or no value."""
+        options, at = statement.options, statement.at
+        keys = [each for each in statement.elements if each.role in ("key", "primary")]
+        headers = [each for each in statement.elements if each.role in ("headers", "header")]
+        values = [each for each in statement.elements if each not in keys and each not in headers]
+        if not keys and key_format in _WITH_SCHEMA and self._schemas.has(topic, "key"):
+            role = "primary" if statement.kind == "TABLE" else "key"
+            # In Protobuf every key is a message, and its fields are the columns.
+            is_split = key_format.startswith("PROTOBUF")
+            found = self._schema_columns(options, topic, "key", key_format, is_split=is_split)
+            keys = [tree.Element(name, type_, role, at=at) for name, type_ in found]
+        if not values and value_format in _WITH_SCHEMA and self._schemas.has(topic, "value"):
+            wrap = str(self._option(options, "WRAP_SINGLE_VALUE", default=True)).lower()
+            found = self._schema_columns(options, topic, "value", value_format, is_split=wrap != "false")
+            values = [tree.Element(name, type_, at=at) for name, type_ in found]
+        return statement if not keys and not values else attrs.evolve(statement, elements=(*keys, *values, *headers))
+
+    def _schema_columns(
+        self, options: dict[str, Any], topic: str, part: str, format_: str, *, is_split: bool
+    ) -> list[tuple[str, Any]]:
+        upper = part.upper()
+        name = self._option(options, f"{upper}_SCHEMA_FULL_NAME")
+        keeps_case = f"{upper}_SCHEMA_ID" in options
+        type_ = self._schemas.type(topic, part, format_, name, keeps_case=keeps_case)
+        if is_split and type_.base == "STRUCT":
+            return list(type_.fields)
+        return [("ROWKEY" if part == "key" else "ROWVAL", type_)]
 
     def _window_size(self, text: str, at: int) -> int:
         count, _, unit = text.strip().partition(" ")
@@ -472,8 +553,15 @@ class _Definer:
         if default_value == "NONE" and plan.values:
             default_value = self._found.properties.get("ksql.persistence.default.format.value")
         key_format, value_format = self._formats(options, at, default_key, default_value)
-        if not plan.keys and "KEY_FORMAT" not in options and "FORMAT" not in options:
+        if not plan.keys and "KEY_FORMAT" in options and key_format != "NONE":
+            text.fail("KEY_FORMAT is for a key, and the output has none", options["KEY_FORMAT"].at)
+        if not plan.keys and "FORMAT" not in options:
             key_format = "NONE"
+        if not plan.values and value_format != "NONE":
+            text.fail(
+                "the projection has no columns beside the key; write AS_VALUE(...) for a copy of it", statement.query.at
+            )
+        self._check_schema_options(statement, key_format, value_format)
         if not plan.keys and plan.is_table:
             text.fail("a table needs a key", at)
         prefix = self._found.properties.get("ksql.output.topic.name.prefix", "")
@@ -538,7 +626,11 @@ class _Definer:
         fits = (
             len(plan.keys) == len(target.keys)
             and [name for name, _ in mine] == [name for name, _ in theirs]
-            and all(is_implicit(type_, wanted[name]) for name, type_ in mine)
+            and all(
+                is_implicit(type_, wanted[name])
+                or (type_.base in ("INTEGER", "BIGINT") and wanted[name].base == "DECIMAL")
+                for name, type_ in mine
+            )
         )
         if not fits:
             text.fail(
@@ -546,7 +638,7 @@ class _Definer:
                 "must have the same names, types and order",
                 at,
             )
-        converts = [widening(type_, wanted[name]) for name, type_ in plan.values]
+        converts = [guarded(widening(type_, wanted[name])) for name, type_ in plan.values]
         fit = lambda value: tuple(each(cell) for each, cell in zip(converts, value, strict=True))  # noqa: E731
         name = f"INSERT_{len(self._found.queries)}_{statement.name}"
         self._found.queries.append(WrittenQuery(name, target.name, plan, fit, None))
@@ -558,6 +650,9 @@ class _Definer:
             text.fail(f"{shown_name(target.name)} is a SOURCE, which is read only", at)
         types = dict((*target.keys, *target.values)) | {"ROWTIME": BIGINT}
         names = statement.columns or tuple(name for name, _ in (*target.keys, *target.values))
+        for name, _ in target.headers:
+            if name in names:
+                text.fail(f"column {shown_name(name)} is of headers, so no row has it; name the other columns", at)
         if len(names) != len(statement.values):
             text.fail(f"{len(names)} columns and {len(statement.values)} values", at)
         row: dict[str, Any] = {}
@@ -587,6 +682,8 @@ class _Definer:
             return
         if source.kind != statement.kind:
             self._text.fail(f"{shown_name(source.name)} is a {source.kind}", statement.at)
+        if statement.deletes_topic and source.is_read_only:
+            self._text.fail(f"the topic of {shown_name(source.name)}, a SOURCE, is read only", statement.at)
         readers = [
             each.target
             for each in self._found.queries

@@ -137,6 +137,11 @@ class RowScope:
         scope._variables = (*self._variables, *variables)
         return scope
 
+    @property
+    def has_variables(self) -> bool:
+        """True in the body of a lambda."""
+        return bool(self._variables)
+
     def find(self, name: tree.Name) -> int:
         """Return the place of a column or variable in the row.
 
@@ -295,7 +300,7 @@ class _Compiler:
     def _arithmetic(self, node: tree.Binary, left: Compiled, right: Compiled) -> Compiled:
         sign = node.operator
         if sign == "+" and left.type == right.type and left.type == STRING:
-            return Compiled(STRING, _strict(operator.add, left.of, right.of))
+            return Compiled(STRING, _nullable(operator.add, left.of, right.of))
         if sign == "+" and {left.type.base, right.type.base} == {"STRING", "NULL"}:
             return Compiled(STRING, lambda _: None)
         for side in (left, right):
@@ -305,8 +310,9 @@ class _Compiler:
                 )
         if NULL in (left.type, right.type):
             return Compiled(left.type if right.type == NULL else right.type, lambda _: None)
+        combine = _raising if self._scope.has_variables else _nullable
         if DOUBLE in (left.type, right.type):
-            return Compiled(DOUBLE, _strict(_DOUBLE[sign], left.to(DOUBLE), right.to(DOUBLE)))
+            return Compiled(DOUBLE, combine(_DOUBLE[sign], left.to(DOUBLE), right.to(DOUBLE)))
         if "DECIMAL" in (left.type.base, right.type.base):
             a, b = as_decimal(left.type), as_decimal(right.type)
             type_ = decimal_result(sign, a, b)
@@ -315,10 +321,10 @@ class _Compiler:
             def exact(x: Any, y: Any) -> Any:
                 return to_decimal(compute(Decimal(x), Decimal(y), type_.scale), type_.precision, type_.scale)
 
-            return Compiled(type_, _strict(exact, left.of, right.of))
+            return Compiled(type_, combine(exact, left.of, right.of))
         type_ = BIGINT if BIGINT in (left.type, right.type) else INTEGER
         base, whole = type_.base, _INTEGER[sign]
-        return Compiled(type_, _strict(lambda x, y: wrapped(whole(x, y), base), left.of, right.of))
+        return Compiled(type_, combine(lambda x, y: wrapped(whole(x, y), base), left.of, right.of))
 
     def _comparison(self, node: tree.Binary, left: Compiled, right: Compiled) -> Compiled:
         of_left, of_right = self._comparable(node, left, right)
@@ -393,15 +399,34 @@ class _Compiler:
 
     def _in_option(self, value: Compiled, option: Compiled, part: Any) -> Compiled:
         """Return an option with a literal's conversions: texts that are numbers, and numbers as texts."""
-        if value.type == option.type or not isinstance(part, tree.Literal):
+        if value.type == option.type:
+            return option
+        if isinstance(part, tree.MakeArray | tree.MakeMap | tree.MakeStruct):
+            fitting = widening(option.type, value.type) if is_implicit(option.type, value.type) else None
+            if fitting is None and common_type(value.type, option.type) is None:
+                fitting = casting(option.type, value.type)
+            if fitting is None or option.type.base != value.type.base:
+                return option
+            of = option.of
+            if not _has_names(part):
+                try:
+                    fitting(of(()))
+                except (ValueError, ArithmeticError):
+                    self._text.fail(f"this is of type {option.type} and no {value.type}", part.at)
+            return Compiled(value.type, lambda row: fitting(of(row)))
+        if not isinstance(part, tree.Literal):
             return option
         if (value.type.is_number or value.type == BOOLEAN) and option.type == STRING:
-            convert = casting(STRING, value.type if value.type.base != "INTEGER" else BIGINT)
+            type_ = BIGINT if value.type == INTEGER else value.type
+            convert = _of_number_text(type_) if type_ == BIGINT else casting(STRING, type_)
             try:
                 found = None if convert is None else convert(part.value)
             except Exception:  # noqa: BLE001 - it is no number
                 found = None
-            if found is None or (value.type == BOOLEAN and part.value.lower() not in ("true", "false")):
+            lowered = part.value.lower()
+            words = ("true", "false", "yes", "no")
+            is_truth = bool(lowered) and any(word.startswith(lowered) for word in words)
+            if found is None or (value.type == BOOLEAN and not is_truth):
                 self._text.fail(f"{part.value!r} is no {value.type}", part.at)
             return Compiled(value.type, lambda _: found)
         if value.type == STRING and option.type != STRING:
@@ -454,6 +479,8 @@ class _Compiler:
         if not items:
             self._text.fail("ARRAY[] needs at least one element, or CAST(NULL AS ARRAY<...>)", node.at)
         type_ = self._literal_type(items, node.items, node, "the elements of ARRAY[...]")
+        for each, part in zip(items, node.items, strict=True):
+            self._check_text(each, part, type_)
         made = [guarded(self._fitted(each, type_)) for each in items]
         return Compiled(array(type_), lambda row: [of(row) for of in made])
 
@@ -473,9 +500,17 @@ class _Compiler:
                 return STRING
         return self._common(types, node, what)
 
+    def _check_text(self, value: Compiled, part: Any, type_: SqlType) -> None:
+        """Check that a text among numbers is one."""
+        if value.type == STRING != type_ and isinstance(part, tree.Literal):
+            try:
+                self._fitted(value, type_)(())
+            except (ValueError, ArithmeticError):
+                self._text.fail(f"{part.value!r} is no {type_}", part.at)
+
     def _fitted(self, value: Compiled, type_: SqlType) -> Evaluate:
         if value.type == STRING != type_ or (type_ == STRING != value.type and value.type != NULL):
-            convert = casting(value.type, type_)
+            convert = _of_number_text(type_) if type_ in (INTEGER, BIGINT) else casting(value.type, type_)
             if convert is not None:
                 of = value.of
                 return lambda row: convert(of(row))
@@ -488,6 +523,8 @@ class _Compiler:
         values = [self.compile(value) for _, value in node.entries]
         key_type = self._literal_type(keys, [key for key, _ in node.entries], node, "the keys of MAP(...)")
         value_type = self._literal_type(values, [value for _, value in node.entries], node, "the values of MAP(...)")
+        for value, (_, part) in zip(values, node.entries, strict=True):
+            self._check_text(value, part, value_type)
         made = [
             (self._fitted(key, key_type), guarded(self._fitted(value, value_type)))
             for key, value in zip(keys, values, strict=True)
@@ -496,8 +533,6 @@ class _Compiler:
 
     def _makestruct(self, node: tree.MakeStruct) -> Compiled:
         names = [name for name, _ in node.fields]
-        if not names:
-            self._text.fail("STRUCT() needs at least one field", node.at)
         if len(set(names)) < len(names):
             self._text.fail("STRUCT(...) names a field twice", node.at)
         made = [(name, self.compile(value)) for name, value in node.fields]
@@ -531,7 +566,10 @@ class _Compiler:
             shown = ", ".join(map(str, types))
             self._text.fail(f"{node.name} does not take ({shown}); it takes {FUNCTIONS[node.name].shown}", node.at)
         type_, targets, call, is_strict = found
-        values = [each.to(target) for each, target in zip(arguments, targets, strict=True)]
+        values = [
+            _argument(each.to(target), part)
+            for each, target, part in zip(arguments, targets, node.arguments, strict=True)
+        ]
         if len(values) == 1:
             of = values[0]
             if is_strict:
@@ -587,9 +625,31 @@ class _Compiler:
             value = of(row)
             if value is None:
                 return None
-            return {first.of((*row, k, v)): second.of((*row, k, v)) for k, v in value.items()}
+            found = {first.of((*row, k, v)): second.of((*row, k, v)) for k, v in value.items()}
+            if len(found) < len(value):
+                raise ValueError("two entries have the same key")
+            return found
 
         return Compiled(map_of(first.type, second.type), transformed)
+
+
+def _has_names(node: Any) -> bool:
+    return isinstance(node, tree.Name) or any(map(_has_names, tree.children(node)))
+
+
+def _argument(of: Evaluate, part: Any) -> Evaluate:
+    """Return the value of an argument of a function: null if it raises, as in ksqlDB."""
+    return of if isinstance(part, tree.Name | tree.Literal) else guarded(of)
+
+
+def _of_number_text(type_: SqlType) -> Callable[[Any], Any]:
+    def convert(text: str) -> int:
+        number = Decimal(text.strip())
+        if number != int(number) or wrapped(int(number), type_.base) != number:
+            raise ValueError(f"{text!r} is no {type_}")
+        return int(number)
+
+    return convert
 
 
 def _strict_call(function: Callable[[Any], Any], of: Evaluate) -> Evaluate:
@@ -638,12 +698,17 @@ def _connected(sign: str, left: Evaluate, right: Evaluate) -> Evaluate:
     return lambda row: bool(left(row) or right(row))
 
 
-def _strict(compute: Callable[[Any, Any], Any], left: Evaluate, right: Evaluate) -> Evaluate:
+def _nullable(compute: Callable[[Any, Any], Any], left: Evaluate, right: Evaluate) -> Evaluate:
     def value(row: Any) -> Any:
         a, b = left(row), right(row)
         return None if a is None or b is None else compute(a, b)
 
     return value
+
+
+def _raising(compute: Callable[[Any, Any], Any], left: Evaluate, right: Evaluate) -> Evaluate:
+    """Return arithmetic in a lambda, where a null operand makes the whole expression null, as in ksqlDB."""
+    return lambda row: compute(left(row), right(row))
 
 
 def decimal_result(sign: str, a: SqlType, b: SqlType) -> SqlType:

@@ -6,6 +6,7 @@ its parser gives functions meanings of its own. So its tokenizer is used, and th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -431,8 +432,8 @@ class _Parser:
             self._text.fail("DROP takes STREAM, TABLE or TYPE", token.at)
         if_exists = self._word("IF", "EXISTS")
         name = self._identifier()
-        self._word("DELETE", "TOPIC")
-        return tree.Drop(kind, name, if_exists, at=at)
+        deletes_topic = self._word("DELETE", "TOPIC")
+        return tree.Drop(kind, name, if_exists, deletes_topic, at=at)
 
     # Queries.
 
@@ -454,7 +455,12 @@ class _Parser:
         if self._word("GROUP", "BY"):
             group_by = self._grouping()
         if self._word("PARTITION", "BY"):
+            partition_at = self._token.at
             partition_by = self._grouping()
+            if not partition_by:
+                self._text.fail(
+                    "PARTITION BY takes at least one expression; write PARTITION BY NULL for no key", partition_at
+                )
         having = self._expression() if self._word("HAVING") else None
         emit = None
         if self._word("EMIT"):
@@ -495,7 +501,13 @@ class _Parser:
             return tree.Item(tree.Star(struct=value, at=at), None, at=at)
         alias = None
         if self._word("AS") or self._at_name():
-            alias = self._identifier("an alias")
+            number, name = self._token, self._ahead()
+            if number.kind == "number" and name.kind == "word" and name.at == number.end:
+                # An alias may begin with a digit.
+                self._next += 2
+                alias = f"{number.text}{name.text}".upper()
+            else:
+                alias = self._identifier("an alias")
         return tree.Item(value, alias, at=at)
 
     def _from(self) -> tree.From:
@@ -613,7 +625,8 @@ class _Parser:
         if found is None:
             self._text.fail(f"unknown type {name}{nearest(name, (*NAMED, 'DECIMAL', 'ARRAY', 'MAP'))}", token.at)
         if name == "VARCHAR" and self._sign("("):
-            self._take()
+            if not self._word("STRING"):
+                self._integer()
             self._expect_sign(")")
         return found
 
@@ -700,13 +713,16 @@ class _Parser:
     def _factor(self) -> Any:
         at = self._token.at
         if self._sign("-"):
-            operand = self._factor()
+            operand = self._suffixed(self._primary()) if self._token.kind == "number" else self._factor()
             if isinstance(operand, tree.Literal) and operand.type.is_number:
                 return tree.Literal(-operand.value, _integer_type(-operand.value, operand.type), at=at)
             return tree.Unary("-", operand, at=at)
         if self._sign("+"):
             return self._factor()
-        return self._suffixed(self._primary())
+        found = self._suffixed(self._primary())
+        if isinstance(found, tree.Literal) and found.type == BIGINT and found.value >= 2**63:
+            self._text.fail("a whole number goes up to 9223372036854775807; write a point for a decimal", at)
+        return found
 
     def _suffixed(self, base: Any) -> Any:
         while True:
@@ -727,7 +743,10 @@ class _Parser:
         if token.kind == "text":
             return tree.Literal(self._take().text, STRING, at=at)
         if token.kind == "number":
-            return _number(self._take().text, at)
+            found = _number(self._take().text, at)
+            if found.value > (2**63 if found.type == BIGINT else sys.float_info.max) and found.type.base != "DECIMAL":
+                self._text.fail(f"the number is larger than the largest {found.type}", at)
+            return found
         if self._sign("-"):
             return self._negated_literal(at)
         if token.kind == "sign" and token.text == "(":

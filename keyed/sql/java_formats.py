@@ -128,7 +128,7 @@ def _expression(pattern: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
             case "E" | "e":
                 expression = "|".join(name if count > 3 else name[:3] for name in _DAYS)
             case "a":
-                expression = "AM|PM|am|pm"
+                expression = "AM|PM"
             case "G":
                 expression = "AD|BC"
             case "S":
@@ -145,17 +145,19 @@ def _expression(pattern: str) -> tuple[re.Pattern[str], tuple[str, ...]]:
                 expression = digits
         found.append(f"({expression})")
         names.append(sign)
-    return re.compile("".join(found)), tuple(names)
+    return re.compile("".join(found), re.IGNORECASE), tuple(names)
 
 
-def parse_moment(text: str, pattern: str, zone: str = "UTC") -> int:
+def parse_moment(text: str, pattern: str, zone: str = "UTC", *, is_prefix: bool = False) -> int:
     """Return the milliseconds of a text; a part that the pattern lacks is that of 1970-01-01T00:00 UTC.
+
+    Upper and lower case are the same. With `is_prefix` the text may go on.
 
     Raises:
         ValueError: The text does not have the form, or the pattern is none.
     """
     expression, names = _expression(pattern)
-    match = expression.fullmatch(text)
+    match = (expression.match if is_prefix else expression.fullmatch)(text)
     if match is None:
         raise ValueError(f"{text!r} does not have the form {pattern!r}")
     found: dict[str, Any] = {}
@@ -164,7 +166,7 @@ def parse_moment(text: str, pattern: str, zone: str = "UTC") -> int:
         if sign in "zVXxZO":
             info = _zone(value)
         elif sign in "ML" and not value.isdigit():
-            found["M"] = [name[:3] for name in _MONTHS].index(value[:3]) + 1
+            found["M"] = [name[:3] for name in _MONTHS].index(value[:3].title()) + 1
         elif sign in "yu":
             found["y"] = int(value) + (2000 if len(value) == 2 else 0)
         elif sign == "S":
@@ -192,7 +194,7 @@ def parse_moment(text: str, pattern: str, zone: str = "UTC") -> int:
 
 
 def _zone(name: str) -> dt.tzinfo:
-    if name == "Z":
+    if name in ("Z", "z"):
         return dt.UTC
     if name[0] in "+-":
         digits = name[1:].replace(":", "").ljust(4, "0")

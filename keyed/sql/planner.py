@@ -23,6 +23,7 @@ from keyed.sql.table_functions import TABLE_FUNCTIONS, table_function
 DAY_MS = 86_400_000
 _PSEUDO = (("ROWTIME", BIGINT), ("ROWPARTITION", INTEGER), ("ROWOFFSET", BIGINT))
 _BOUNDS = (("WINDOWSTART", BIGINT), ("WINDOWEND", BIGINT))
+_RESERVED_NAMES = {name for name, _ in (*_PSEUDO, *_BOUNDS)}
 
 
 @attrs.frozen(eq=False)
@@ -59,6 +60,7 @@ class SourceJoin:
         sides: The rows that it keeps.
         within: Bounds of time, and grace period.
         foreign: The key of the other table, as a function of a left row.
+        matches_end: Windows of both sides have the same end too, not only the same start: they are sessions.
     """
 
     kind: str
@@ -69,6 +71,7 @@ class SourceJoin:
     sides: Sides
     within: tuple[int, int, int | None] | None = None
     foreign: Callable[[Any], Any] | None = None
+    matches_end: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -221,10 +224,17 @@ class Planner:
         left_scope, right_scope = RowScope(text, left.columns), RowScope(text, right.columns)
         left_value, right_value = left_scope.compile(mine), right_scope.compile(other)
         left_of, right_of, key_type = self._key_types(left_value, right_value, on)
+        if kind == "table-table" and left_value.type != right_value.type:
+            text.fail(
+                f"the sides of ON are of types {left_value.type} and {right_value.type}; they must be the same", on.at
+            )
         left_place = left_scope.find(mine) if isinstance(mine, tree.Name) else None
         right_place = right_scope.find(other) if isinstance(other, tree.Name) else None
+        self._check_joined(left, right, join)
         right_is_key = right_place is not None and len(right.keys) == 1 and right_place in right.keys[0]
         left_is_key = left_place is not None and len(left.keys) == 1 and left_place in left.keys[0]
+        if left.window is not None and not (left_is_key and right_is_key):
+            text.fail("windowed sources join by their keys", on.at)
         if right.is_table and not right_is_key:
             text.fail(
                 f"a table joins by its primary key: the condition must be ... = {right_alias}."
@@ -232,6 +242,12 @@ class Planner:
                 on.at,
             )
         if kind == "table-table" and not left_is_key:
+            if isinstance(left.input, SourceJoin):
+                text.fail(
+                    "a join by another column than the primary key is the first join of its query; create a "
+                    "table of the joins before it",
+                    on.at,
+                )
             return self._foreign(left, right, join, left_of)
         keeps_left, keeps_right = join.kind in ("LEFT", "FULL"), join.kind in ("RIGHT", "FULL")
         sides = Sides(len(left.columns), len(right.columns), keeps_left, keeps_right)
@@ -242,12 +258,12 @@ class Planner:
                 viable.append(left_place)
                 if left_is_key:
                     viable += [place for place in left.keys[0] if place != left_place]
-            if join.kind in ("INNER", "RIGHT") and right_place is not None:
+            if right_place is not None:
                 viable.append(offset + right_place)
-        columns = (*left.columns, *right.columns)
         synthetic = not viable
+        columns = (*(_hidden(each, lasts=not synthetic) for each in left.columns), *right.columns)
         if synthetic:
-            columns = (*columns, Column("ROWKEY", key_type, None, is_key=True))
+            columns = (*columns, Column(_free("ROWKEY", columns), key_type, None, is_key=True))
             viable = [len(columns) - 1]
         elif join.kind == "INNER" and right_place is not None and left_place is None:
             viable = [offset + right_place]
@@ -264,8 +280,26 @@ class Planner:
             _keyed_rows(right, right_of, keeps_null=False),
             sides,
             join.within,
+            matches_end=left.window is not None and left.window[0] == "SESSION",
         )
         return Relation(columns, row, left.is_table, (tuple(viable),), left.window, plan)
+
+    def _check_joined(self, left: Relation, right: Relation, join: tree.Join) -> None:
+        """Check the formats and windows of sources that join."""
+        sources = [each for relation in (left, right) for each in _sources_of(relation)]
+        for each in sources:
+            if each.value_format == "KAFKA":
+                self._text.fail(
+                    f"{shown_name(each.name)} has the value format KAFKA, which does not support JOIN", join.at
+                )
+        if any(each.name == sources[-1].name for each in sources[:-1]):
+            self._text.fail(
+                f"{shown_name(sources[-1].name)} does not join itself; create a second stream or table of its topic",
+                join.at,
+            )
+        by_start = all(each.key_format not in ("KAFKA", "JSON", "DELIMITED") for each in sources)
+        if left.window is not None and left.window != right.window and not by_start:
+            self._text.fail("windowed sources join if their windows have the same type and size", join.at)
 
     def _foreign(self, left: Relation, right: Relation, join: tree.Join, foreign: Any) -> Relation:
         if join.kind not in ("INNER", "LEFT"):
@@ -328,6 +362,8 @@ class Planner:
                 f"{'TABLE' if relation.is_table else 'STREAM'} {shown_name(name)} AS SELECT ...",
                 query.at,
             )
+        if relation.is_table and relation.window is not None:
+            self._text.fail("a windowed table is not read by another query; write its query over the stream", query.at)
         if query.partition_by and relation.is_table:
             self._text.fail("PARTITION BY is for streams; a table is partitioned by its primary key", query.at)
         return attrs.evolve(self._projected(query, relation, scope), shape=_shape(query))
@@ -370,7 +406,8 @@ class Planner:
             # The new key comes first, and the old one after the values.
             columns = (*(each for each in columns if not each.is_key), *(each for each in columns if each.is_key))
         for column in columns:
-            hidden = column.is_pseudo and not (joined and query.partition_by and column.name not in dict(_BOUNDS))
+            shows = joined and query.partition_by and column.source and column.name not in dict(_BOUNDS)
+            hidden = column.is_pseudo and not shows
             if hidden or star.source not in (None, column.source):
                 continue
             alias = f"{column.source}_{column.name}" if joined and column.source else column.name
@@ -392,6 +429,8 @@ class Planner:
         if isinstance(node, tree.Call) and node.name in _UNITS_FIRST and node.arguments:
             unit = node.arguments[0]
             if isinstance(unit, tree.Name) and unit.source is None:
+                if f"{unit.name.removesuffix('S')}S" not in _UNITS:
+                    self._text.fail(f"{unit.name} is no unit of time; units are {', '.join(_UNITS)}", unit.at)
                 rest = tuple(self._named(each, scope, bound) for each in node.arguments[1:])
                 return attrs.evolve(node, arguments=(tree.Literal(unit.name, STRING, at=unit.at), *rest))
         return _mapped(node, lambda each: self._named(each, scope, bound))
@@ -428,8 +467,10 @@ class Planner:
                     generated += 1
             if name in names:
                 self._text.fail(f"the projection has the column {shown_name(name)} twice; give one an alias", item.at)
-            if item.alias and name in ("ROWTIME", "ROWPARTITION", "ROWOFFSET", "WINDOWSTART", "WINDOWEND"):
+            if item.alias and name in _RESERVED_NAMES:
                 self._text.fail(f"{name} is a column that each source has; choose another alias", item.at)
+            if not item.alias and not query.joins and isinstance(value, tree.Name) and name in _RESERVED_NAMES:
+                self._text.fail(f"{name} is a column that each source has; give it an alias", item.at)
             names.append(name)
             found.append(_Output(name, value, item.at))
         return found
@@ -520,10 +561,12 @@ class Planner:
         else:
             key_types = [relation.columns[part[0]].type for part in relation.keys]
         for type_ in key_types:
-            if _has_map(type_):
+            if has_map(type_):
                 self._text.fail(f"a key of type {type_} is not supported", query.at)
         row_of = relation.row
         key_functions = [guarded(each.of) for each in key_of]
+        # Without a value, only the columns of the key have one.
+        keyed = [_of_key(each, scope) for each in partition] if key_of else []
         is_table = relation.is_table
         repartitions = bool(partition)
 
@@ -536,8 +579,11 @@ class Planner:
                 if where is not None or explode is not None:
                     return ()
                 if repartitions:
-                    key = tuple(each(row_of(change, None)) for each in key_functions)
-                return ((route_of(key), key, None, None, *change[TIME:]),)
+                    row = row_of(change, None)
+                    key = tuple(
+                        each(row) if of_key else None for each, of_key in zip(key_functions, keyed, strict=True)
+                    )
+                return ((route_of(key) if repartitions else change[0], key, None, None, *change[TIME:]),)
             found = []
             for row in (row_of(change, value),) if explode is None else explode(row_of(change, value)):
                 if where is not None and not where(row):
@@ -545,7 +591,7 @@ class Planner:
                 if repartitions:
                     key = tuple(each(row) for each in key_functions)
                 result = tuple(each(row) for each in functions)
-                found.append((route_of(key), key, result, None, *change[TIME:]))
+                found.append((route_of(key) if repartitions else change[0], key, result, None, *change[TIME:]))
             return found
 
         def of_table(change: Change) -> Iterable[Change]:
@@ -634,6 +680,11 @@ class Planner:
             text.fail("GROUP BY and PARTITION BY exclude each other", query.at)
         if query.window is not None and relation.is_table:
             text.fail("WINDOW is for streams, and this is a table", query.window.at)
+        for source in _sources_of(relation):
+            if source.value_format == "KAFKA":
+                text.fail(
+                    f"{shown_name(source.name)} has the value format KAFKA, which does not support GROUP BY", query.at
+                )
         query, scope, explode = self._exploded(query, relation, scope)
         where = self._where(query, scope)
         for each in query.group_by:
@@ -641,7 +692,7 @@ class Planner:
                 text.fail("GROUP BY takes no aggregates", each.at)
         groups = [scope.compile(each) for each in query.group_by]
         for group, each in zip(groups, query.group_by, strict=True):
-            if _has_map(group.type):
+            if has_map(group.type):
                 text.fail(f"GROUP BY takes no values of type {group.type}", each.at)
             if query.group_by.count(each) > 1:
                 text.fail("GROUP BY has an expression twice", each.at)
@@ -659,6 +710,12 @@ class Planner:
             given = [scope.compile(each) for each in call.arguments]
             constants = [each.value if isinstance(each, tree.Literal) else ... for each in call.arguments]
             aggregate = aggregate_of(call.name, [each.type for each in given], constants, _failing(text, call.at))
+            if call.name in _NEED_STRUCTS and any(s.value_format == "DELIMITED" for s in _sources_of(relation)):
+                text.fail(
+                    f"{call.name} has a state that the format DELIMITED cannot hold; create a stream WITH "
+                    "(VALUE_FORMAT='JSON') of the source first",
+                    call.at,
+                )
             if relation.is_table and aggregate.undo is None:
                 text.fail(f"{call.name} is for streams: it cannot undo a row of a table that changes", call.at)
             if call.is_distinct:
@@ -752,6 +809,15 @@ class Planner:
         )
 
 
+#: Aggregates that ksqlDB does not compute over delimited values.
+_NEED_STRUCTS = ("AVG", "CORRELATION", "STDDEV_SAMP", "STDDEV_SAMPLE")
+
+
+def _sources_of(relation: Relation) -> list[SqlSource]:
+    given = relation.input
+    return [given] if isinstance(given, SqlSource) else [*_sources_of(given.left), *_sources_of(given.right)]
+
+
 def _names(columns: Columns) -> str:
     return ", ".join(shown_name(name) for name, _ in columns) or "nothing"
 
@@ -797,11 +863,13 @@ def _failing(text: Text, at: int) -> Callable[[str], NoReturn]:
     return fail
 
 
+_UNITS = ("MILLISECONDS", "SECONDS", "MINUTES", "HOURS", "DAYS")
 _UNITS_FIRST = {f"{what}{how}" for what in ("TIMESTAMP", "DATE", "TIME") for how in ("ADD", "SUB")}
 
 
-def _has_map(type_: SqlType) -> bool:
-    return type_.base == "MAP" or any(map(_has_map, type_.parts)) or any(_has_map(each) for _, each in type_.fields)
+def has_map(type_: SqlType) -> bool:
+    """Return whether values of a type hold maps."""
+    return type_.base == "MAP" or any(map(has_map, type_.parts)) or any(has_map(each) for _, each in type_.fields)
 
 
 def calls_of(node: Any, names: Iterable[str]) -> list[Any]:
@@ -821,6 +889,30 @@ def _mapped(node: Any, function: Callable[[Any], Any]) -> Any:
 
     names = [field.name for field in attrs.fields(type(node))]
     return type(node)(**{name: replaced(getattr(node, name)) for name in names})
+
+
+def _hidden(column: Column, *, lasts: bool) -> Column:
+    """Return a column of a relation that is joined again: ``*`` leaves out the key that a join before has added.
+
+    Args:
+        column: The column.
+        lasts: The key can still be named.
+    """
+    if column.source is not None or column.is_pseudo:
+        return column
+    return attrs.evolve(column, name=column.name if lasts else f"{column.name} of a join", is_pseudo=True)
+
+
+def _free(name: str, columns: Sequence[Column]) -> str:
+    taken = {column.name for column in columns}
+    return next(each for each in (name, *(f"{name}_{i}" for i in range(1, len(taken) + 1))) if each not in taken)
+
+
+def _of_key(node: Any, scope: RowScope) -> bool:
+    """Return whether an expression reads columns of the key only."""
+    if isinstance(node, tree.Name):
+        return scope.columns[scope.find(node)].is_key
+    return all(_of_key(each, scope) for each in tree.children(node))
 
 
 def _keyed_rows(relation: Relation, key_of: Any, *, keeps_null: bool) -> Callable[[Change], Iterable[Change]]:

@@ -47,6 +47,10 @@ def meta_of(number: int) -> tuple[Any, ...]:
     return (0, 0, None, number)
 
 
+#: The route of a record without a key. Only this tells it from a key of several columns that are all null.
+NO_KEY = "none"
+
+
 def route_of(key: Iterable[Any]) -> str:
     """Return the text by which a key is routed: equal for equal keys. It is also the key of state tables.
 

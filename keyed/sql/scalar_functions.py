@@ -291,18 +291,20 @@ _function("GREATEST", ["common"], _scalar_common, _greatest, strict=False, many=
 _function("LEAST", ["common"], _scalar_common, _least, strict=False, many=True)
 
 
-def _distance(lat1: float, lon1: float, lat2: float, lon2: float, unit: str = "KM") -> float:
+def _distance(lat1: float, lon1: float, lat2: float, lon2: float, unit: str | None = None) -> float | None:
+    if None in (lat1, lon1, lat2, lon2):
+        return None
     for value, most in ((lat1, 90), (lat2, 90), (lon1, 180), (lon2, 180)):
         if abs(value) > most:
             raise ValueError(f"{value} is out of range")
-    radius = 3959 if unit.lower() in ("mile", "miles", "mi") else 6371
+    radius = 3959 if (unit or "KM").lower() in ("mile", "miles", "mi") else 6371
     dlat, dlon = math.radians(lat2 - lat1), math.radians(lon2 - lon1)
     a = math.sin(dlat / 2) ** 2 + math.sin(dlon / 2) ** 2 * math.cos(math.radians(lat1)) * math.cos(math.radians(lat2))
     return radius * 2 * math.asin(math.sqrt(a))
 
 
 _function("GEO_DISTANCE", [DOUBLE] * 4, DOUBLE, _distance)
-_function("GEO_DISTANCE", [*[DOUBLE] * 4, STRING], DOUBLE, _distance)
+_function("GEO_DISTANCE", [*[DOUBLE] * 4, STRING], DOUBLE, _distance, strict=False)
 
 # Texts.
 
@@ -377,12 +379,16 @@ def _regexp_replace(text: str, pattern: str, new: str) -> str:
 def _regexp_split(text: str, pattern: str) -> list[str]:
     if not pattern:
         return list(text)
-    return _java_regex(pattern).split(text)
+    found, start = [], 0
+    for match in _java_regex(pattern).finditer(text):
+        found.append(text[start : match.start()])
+        start = match.end()
+    return [*found, text[start:]]
 
 
 def _split(text: Any, delimiter: Any) -> Any:
     if not delimiter:
-        return [text[i : i + 1] for i in range(len(text))]
+        return [text[i : i + 1] for i in range(len(text))] or [text]
     return text.split(delimiter)
 
 
@@ -391,9 +397,9 @@ def _split_to_map(text: str, entry: str, pair: str) -> Any:
         return None
     found = {}
     for each in text.split(entry):
-        key, separator, value = each.partition(pair)
-        if separator:
-            found[key] = value
+        key, *values = each.split(pair)
+        if values:
+            found[key] = values[0]
     return found
 
 
@@ -498,7 +504,7 @@ def _charset(data: str, source: str, target: str) -> str:
         case "base64":
             raw = base64.b64decode(data, validate=True)
         case _:
-            raw = data.encode(source)
+            raw = data.encode(source, "replace")
     match target.lower():
         case "hex":
             return binascii.hexlify(raw).decode()
@@ -524,7 +530,7 @@ def _to_bytes(text: str, encoding: str) -> bytes:
 def _from_bytes(data: bytes, encoding: str) -> str:
     match encoding.lower():
         case "hex":
-            return "0x" + data.hex().upper()
+            return data.hex().upper()
         case "base64":
             return base64.b64encode(data).decode()
         case "ascii" | "utf8":
@@ -652,8 +658,7 @@ _function(
     "ARRAY_EXCEPT",
     ["array", "array"],
     _two_arrays,
-    lambda a, b: None if a is None else _distinct(a) if b is None else [x for x in _distinct(a) if x not in b],
-    strict=False,
+    lambda a, b: [x for x in _distinct(a) if x not in b],
 )
 _function("ARRAY_INTERSECT", ["array", "array"], _two_arrays, lambda a, b: [x for x in _distinct(a) if x in b])
 _function("ARRAY_UNION", ["array", "array"], _two_arrays, lambda a, b: _distinct([*a, *b]))
@@ -730,7 +735,8 @@ _function("TIMESTAMPTOSTRING", [BIGINT, STRING], STRING, format_moment)
 _function("TIMESTAMPTOSTRING", [BIGINT, STRING, STRING], STRING, format_moment)
 _function("FORMAT_TIMESTAMP", [TIMESTAMP, STRING], STRING, format_moment)
 _function("FORMAT_TIMESTAMP", [TIMESTAMP, STRING, STRING], STRING, format_moment)
-_function("PARSE_DATE", [STRING, STRING], DATE, lambda t, p: parse_moment(t, p) // _DAY_MS)
+# As Java's SimpleDateFormat: text after the date is ignored.
+_function("PARSE_DATE", [STRING, STRING], DATE, lambda t, p: parse_moment(t, p, is_prefix=True) // _DAY_MS)
 _function("STRINGTODATE", [STRING, STRING], INTEGER, lambda t, p: parse_moment(t, p) // _DAY_MS)
 _function("FORMAT_DATE", [DATE, STRING], STRING, lambda d, p: format_moment(d * _DAY_MS, p))
 _function("DATETOSTRING", [INTEGER, STRING], STRING, lambda d, p: format_moment(d * _DAY_MS, p))
@@ -777,7 +783,8 @@ def _plain(value: Any) -> Any:
 
 
 def _extract(text: str, path: str) -> Any:
-    value = _json(text)
+    # What follows the first value is ignored.
+    value, _ = json.JSONDecoder(parse_float=Decimal).raw_decode(text.lstrip())
     if not path.startswith("$"):
         raise ValueError(f"{path!r} does not begin with $")
     for name, index in re.findall(r"\.([^.\[\]]+)|\[(-?\d+|'[^']*')\]", path[1:]):
@@ -786,7 +793,7 @@ def _extract(text: str, path: str) -> Any:
         elif index.startswith("'"):
             value = value.get(index[1:-1]) if isinstance(value, dict) else None
         else:
-            value = value[int(index)] if isinstance(value, list) and int(index) < len(value) else None
+            value = value[int(index)] if isinstance(value, list) and 0 <= int(index) < len(value) else None
         if value is None:
             return None
     return value if isinstance(value, str) else _json_text(value)

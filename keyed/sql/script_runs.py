@@ -20,7 +20,8 @@ from keyed.sql.grammar import parse
 from keyed.sql.java_formats import parse_moment
 from keyed.sql.kafka_deployment import Deployment, Kafka
 from keyed.sql.packed_changes import unpack
-from keyed.sql.row_changes import KEY, TIME, VALUE, WINDOW
+from keyed.sql.registry_schemas import RegistrySchemas
+from keyed.sql.row_changes import KEY, NO_KEY, ROUTE, TIME, VALUE, WINDOW
 from keyed.sql.script_errors import nearest
 from keyed.sql.script_source import STREAM_TIME, Extractor, ScriptRecords
 from keyed.sql.spark_frames import is_frame
@@ -106,6 +107,7 @@ def script(
     rows_per_batch: int | None = None,
     properties: Mapping[str, str] | None = None,
     parameters: Parameters | None = None,
+    schemas: Mapping[str, Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> ScriptResult:
     """Run a script of SQL statements over records, and return what its queries write.
@@ -119,8 +121,8 @@ def script(
             too, and optionally ``ROWTIME``; a pandas, polars or Arrow table; or the path of a file (``.jsonl``,
             ``.csv``, ``.parquet``). If all are Spark DataFrames, the script runs on Spark.
         topics: Records of topics by name: ``(key, value, timestamp)``, and optionally more fields: partition, offset,
-            headers, window. Records of several topics are merged by timestamp. A list of ``(topic, key, value,
-            timestamp, …)`` gives the order in which they arrive.
+            headers, window; or the records of an output. Records of several topics are merged by timestamp. A list of
+            ``(topic, key, value, timestamp, …)`` gives the order in which they arrive.
         kafka: The cluster whose topics are read and written, those that ``KAFKA_TOPIC`` names. Rows in ``streams`` and
             ``topics`` take the place of a topic. Outputs that are written to a topic need a ``checkpoint``.
         on_records: Called with the name of an output and its records of a batch, which are then not in the result.
@@ -128,6 +130,9 @@ def script(
             not depend on it.
         properties: Settings, as of ``SET``.
         parameters: Values for ``?`` in the text, in their order, or for ``$name`` by name.
+        schemas: Schemas by topic, for statements without columns: a dictionary with ``key``, ``value`` or both, each in
+            the form of the topic's format: Avro or JSON Schema, as text or data, or the text of a Protobuf file. The
+            texts of other files that it imports are ``references``.
         options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``.
 
     Raises:
@@ -135,7 +140,7 @@ def script(
         DefinitionError: A stream or record does not fit the script.
         KeyedError: The query failed.
     """
-    made = _Script(text, streams, topics, kafka, on_records, properties, parameters, "script")
+    made = _Script(text, streams, topics, kafka, on_records, properties, parameters, "script", schemas)
     if not made.found.queries:
         return ScriptResult(made.sinks, {}, None, answers=made.found.answers)
     bound, options = made.bound(rows_per_batch, options)
@@ -151,6 +156,7 @@ def start(
     rows_per_batch: int | None = None,
     properties: Mapping[str, str] | None = None,
     parameters: Parameters | None = None,
+    schemas: Mapping[str, Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> keyed.Query:
     """Start a script over Kafka topics in a thread, and return the handle of its query.
@@ -163,6 +169,7 @@ def start(
         rows_per_batch: See `script`.
         properties: See `script`.
         parameters: See `script`.
+        schemas: See `script`.
         options: Other options of `keyed.start`, such as ``checkpoint`` and ``tables``.
 
     Raises:
@@ -172,7 +179,7 @@ def start(
     """
     if kafka is None:
         raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
-    made = _Script(text, streams, None, kafka, on_records or _nowhere, properties, parameters, "start")
+    made = _Script(text, streams, None, kafka, on_records or _nowhere, properties, parameters, "start", schemas)
     if not made.found.queries:
         raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
     bound, options = made.bound(rows_per_batch, options)
@@ -196,6 +203,7 @@ class _Script:
         properties: Mapping[str, str] | None,
         parameters: Parameters | None,
         call: str,
+        schemas: Mapping[str, Mapping[str, Any]] | None,
     ) -> None:
         where = f"keyed.sql.{call}"
         if not isinstance(text, str):
@@ -211,7 +219,9 @@ class _Script:
         parsed, statements = parse(text, parameters)
         if not statements:
             raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
-        self.found = found = define(parsed, statements, texts(properties, f"{where}: properties"))
+        self.found = found = define(
+            parsed, statements, texts(properties, f"{where}: properties"), RegistrySchemas(schemas)
+        )
         self._where = where
         streams = streams or {}
         self._frames = _frames(found, streams, topics)
@@ -284,7 +294,12 @@ class _Script:
             # A batch of Spark is a DataFrame.
             changes = map(unpack, batch.collect()) if is_frame(batch) else batch
             records = [
-                OutputRecord(key_of(change[KEY]), value_of(change[VALUE]), change[TIME], change[WINDOW])
+                OutputRecord(
+                    None if change[ROUTE] == NO_KEY else key_of(change[KEY]),
+                    value_of(change[VALUE]),
+                    change[TIME],
+                    change[WINDOW],
+                )
                 for change in changes
             ]
             if call is None:
@@ -344,19 +359,40 @@ def _inputs(found: Definitions, streams: Mapping[str, Any], topics: Any) -> tupl
         read.add(source.topic)
     if isinstance(topics, Mapping):
         for name, given in topics.items():
-            if name not in known:
-                raise DefinitionError(f"topics={{{name!r}: ...}}: no statement names that topic{nearest(name, known)}")
             if isinstance(given, str | bytes) or not isinstance(given, Iterable):
                 raise DefinitionError(f"topics={{{name!r}: ...}}: give a list of records, not {shown(given)}")
-            inputs[f"topic {name}"] = [_raw(name, each) for each in given]
-            read.add(name)
+            topic = _topic(name, known)
+            inputs[f"topic {topic}"] = [_raw(topic, each) for each in given]
+            read.add(topic)
     else:
-        inputs["the records of topics"] = found_records = [_raw(each[0], each[1:]) for each in topics]
+        for each in topics:
+            if not isinstance(each, tuple | list) or not each:
+                raise DefinitionError(
+                    f"topics=: a record is (topic, key, value, timestamp), and this one is {shown(each)}"
+                )
+        found_records = [_raw(_topic(each[0], known), each[1:]) for each in topics]
+        inputs["the records of topics"] = found_records
         read |= {record[0] for record in found_records}
     return inputs, read
 
 
+def _topic(name: Any, known: Iterable[str]) -> str:
+    """Return a topic of the script by its name, in any case if only one has it.
+
+    Raises:
+        DefinitionError: There is none.
+    """
+    if name in known:
+        return str(name)
+    alike = [each for each in known if each.upper() == str(name).upper()]
+    if len(alike) != 1:
+        raise DefinitionError(f"topics={{{name!r}: ...}}: no statement names that topic{nearest(str(name), known)}")
+    return alike[0]
+
+
 def _raw(topic: str, record: Any) -> tuple[Any, ...]:
+    if isinstance(record, OutputRecord):
+        record = (record.key, record.value, record.timestamp, None, None, None, record.window)
     if not isinstance(record, tuple | list) or not 2 <= len(record) <= 7:
         raise DefinitionError(
             f"topics={{{topic!r}: ...}}: a record is (key, value, timestamp), and this one is {shown(record)}"
@@ -364,6 +400,16 @@ def _raw(topic: str, record: Any) -> tuple[Any, ...]:
     key, value, *rest = record
     rest += [None] * (5 - len(rest))
     time, partition, offset, headers, window = rest
+    if not isinstance(time, int | None):
+        raise DefinitionError(
+            f"topics={{{topic!r}: ...}}: a timestamp is a number of milliseconds, and that of {shown(record)} is none"
+        )
+    if window is not None and not (
+        isinstance(window, tuple | list) and len(window) == 2 and all(isinstance(each, int) for each in window)
+    ):
+        raise DefinitionError(
+            f"topics={{{topic!r}: ...}}: a window is (start, end) in milliseconds, and that of {shown(record)} is none"
+        )
     return topic, key, value, time or 0, partition or 0, offset, headers, None if window is None else tuple(window)
 
 

@@ -400,7 +400,9 @@ class StreamStreamJoin(_Join):
     lefts: ListState[Any] = ListState(object)
     rights: ListState[Any] = ListState(object)
 
-    def __init__(self, sides: Sides, before_ms: int, after_ms: int, grace_ms: int, *, is_eager: bool) -> None:
+    def __init__(
+        self, sides: Sides, before_ms: int, after_ms: int, grace_ms: int, *, is_eager: bool, matches_end: bool
+    ) -> None:
         self._sides = sides
         #: Bounds of the right row's time from the left one's.
         self._bounds = (before_ms, after_ms)
@@ -408,6 +410,8 @@ class StreamStreamJoin(_Join):
         #: Time for which a row can be joined.
         self._kept = before_ms + after_ms + grace_ms
         self._is_eager = is_eager
+        #: Places of a window's bounds that are the same in a pair: of sessions both, else the start.
+        self._bound = slice(None if matches_end else 1)
 
     def process_element1(self, value: Any, ctx: Context) -> None:
         self._arrived(value, ctx, is_left=True)
@@ -424,14 +428,16 @@ class StreamStreamJoin(_Join):
         matched = is_changed = False
         found = list(others.get())
         for place, (other, is_done) in enumerate(found):
-            if not time - before <= other[TIME] <= time + after or other[WINDOW] != value[WINDOW]:
+            if not time - before <= other[TIME] <= time + after:
+                continue
+            if value[WINDOW] is not None and other[WINDOW][self._bound] != value[WINDOW][self._bound]:
                 continue
             matched = True
             if not is_done:
                 found[place] = (other, True)
                 is_changed = True
             pair = (value, other) if is_left else (other, value)
-            self._emit(value, pair[0][VALUE], pair[1][VALUE], max(time, other[TIME]), rank_of(value), ctx)
+            self._emit(pair[0], pair[0][VALUE], pair[1][VALUE], max(time, other[TIME]), rank_of(value), ctx)
         if is_changed:
             others.update(found)
         keeps = self._sides.keeps_left if is_left else self._sides.keeps_right

@@ -318,6 +318,7 @@ class Drop:
     kind: str
     name: str
     if_exists: bool = False
+    deletes_topic: bool = False
     at: int = _at
 
 

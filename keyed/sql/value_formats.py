@@ -9,11 +9,12 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from keyed.sql.conversions import java_double, to_decimal, wrapped
+from keyed.sql.conversions import java_double, text_of, to_decimal, wrapped
 from keyed.sql.scalar_functions import json_value
 from keyed.sql.sql_types import SqlType
 
@@ -211,6 +212,9 @@ def encoder(
         return lambda row: None if row is None else empty
     if format_ == "DELIMITED":
         return lambda row: None if row is None else _line(row, types, delimiter)
+    if format_ in ("JSON", "JSON_SR") and any(map(_has_double, types)):
+        encode = encoder("AVRO", columns, wrapped_value=wrapped_value)
+        return lambda row: _in_json(encode(row))
     if not wrapped_value or format_ == "KAFKA":
         return lambda row: None if row is None else written(row[0], types[0])
     default = defaults if format_.startswith("PROTOBUF") else lambda value, _: value
@@ -219,6 +223,22 @@ def encoder(
         if row is None
         else {name: written(default(value, type_), type_) for name, value, type_ in zip(names, row, types, strict=True)}
     )
+
+
+def _in_json(value: Any) -> Any:
+    """Return data with texts for the numbers that JSON does not have: ``NaN`` and ``Infinity``."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else java_double(value)
+    if isinstance(value, list):
+        return [_in_json(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _in_json(each) for key, each in value.items()}
+    return value
+
+
+def _has_double(type_: SqlType) -> bool:
+    parts = (*type_.parts, *(each for _, each in type_.fields))
+    return type_.base == "DOUBLE" or any(map(_has_double, parts))
 
 
 def written(value: Any, type_: SqlType) -> Any:
@@ -231,7 +251,8 @@ def written(value: Any, type_: SqlType) -> Any:
         case "ARRAY":
             return [written(each, type_.element) for each in value]
         case "MAP":
-            return {str(key): written(each, type_.element) for key, each in value.items()}
+            shown = text_of(type_.parts[0])
+            return {"null" if key is None else shown(key): written(each, type_.element) for key, each in value.items()}
         case "STRUCT":
             return {name: written(value.get(name), each) for name, each in type_.fields}
     return value

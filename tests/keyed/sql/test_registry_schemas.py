@@ -1,0 +1,178 @@
+"""Columns that come from the schemas of a topic."""
+
+import json
+
+import pytest
+
+from keyed import sql
+from keyed.errors import DefinitionError, SqlError
+
+AVRO = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [
+        {"name": "room", "type": ["null", "string"], "default": None},
+        {"name": "degrees", "type": "float"},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["AIR", "WATER"]}},
+        {"name": "other", "type": ["null", "Kind"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}},
+        {"name": "tags", "type": {"type": "map", "values": {"type": "array", "items": "int"}}},
+        {"name": "place", "type": {"type": "record", "name": "Place", "fields": [{"name": "floor", "type": "long"}]}},
+    ],
+}
+JSON_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "degrees": {"oneOf": [{"type": "null"}, {"type": "number"}]},
+        "n": {"type": "integer", "connect.type": "int32"},
+        "m": {"type": "integer"},
+        "day": {"type": "integer", "title": "org.apache.kafka.connect.data.Date"},
+        "price": {
+            "type": "number",
+            "title": "org.apache.kafka.connect.data.Decimal",
+            "connect.type": "bytes",
+            "connect.parameters": {"scale": "2", "connect.decimal.precision": "6"},
+        },
+        "tags": {"type": "object", "connect.type": "map", "additionalProperties": {"type": "string"}},
+        "list": {"type": "array", "items": {"type": ["null", "boolean"]}},
+    },
+}
+PROTOBUF = """
+syntax = "proto3";  // the newest one
+package shop.v1;
+import "place.proto";
+message Reading {
+  option deprecated = true;
+  reserved 9, 10;
+  enum Kind { AIR = 0; WATER = 1; }
+  message Part { int64 n = 1; }
+  float degrees = 1;
+  uint32 count = 2 [deprecated = true];
+  optional Kind kind = 3;
+  repeated Part parts = 4;
+  map<string, shop.v1.Reading.Part> by_name = 5;
+  oneof what { string text = 6; bytes raw = 7; }
+  google.protobuf.Timestamp at = 8;
+  confluent.type.Decimal price = 11 [(confluent.field_meta) = { params: [
+    { key: "precision", value: "6" }, { value: "2", key: "scale" }
+  ]}];
+  Place place = 12;
+}
+message Second { bool good = 1; }
+"""
+PLACE = 'syntax = "proto3"; message Place { sint32 floor = 1; google.protobuf.StringValue name = 2; }'
+
+
+def columns(schemas, format_, more=""):
+    text = f"CREATE STREAM s WITH (KAFKA_TOPIC='in', FORMAT='{format_}'{more}); DESCRIBE s;"
+    (answer,) = sql.script(text, schemas=schemas).answers
+    return {row["column"]: row["type"] for row in answer.rows}
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_columns_of_an_avro_schema(as_text):
+    given = json.dumps(AVRO) if as_text else AVRO
+    assert columns({"in": {"value": given}}, "AVRO") == {
+        "ROOM": "STRING",
+        "DEGREES": "DOUBLE",
+        "KIND": "STRING",
+        "OTHER": "STRING",
+        "AT": "TIMESTAMP",
+        "PRICE": "DECIMAL(6, 2)",
+        "TAGS": "MAP<STRING, ARRAY<INTEGER>>",
+        "PLACE": "STRUCT<FLOOR BIGINT>",
+    }
+
+
+def test_columns_of_a_json_schema():
+    assert columns({"in": {"value": JSON_SCHEMA}}, "JSON_SR") == {
+        "DEGREES": "DOUBLE",
+        "N": "INTEGER",
+        "M": "BIGINT",
+        "DAY": "DATE",
+        "PRICE": "DECIMAL(6, 2)",
+        "TAGS": "MAP<STRING, STRING>",
+        "LIST": "ARRAY<BOOLEAN>",
+    }
+
+
+def test_columns_of_a_protobuf_schema():
+    schemas = {"in": {"value": PROTOBUF, "references": [PLACE]}}
+    assert columns(schemas, "PROTOBUF") == {
+        "DEGREES": "DOUBLE",
+        "COUNT": "BIGINT",
+        "KIND": "STRING",
+        "PARTS": "ARRAY<STRUCT<N BIGINT>>",
+        "BY_NAME": "MAP<STRING, STRUCT<N BIGINT>>",
+        "TEXT": "STRING",
+        "RAW": "BYTES",
+        "AT": "TIMESTAMP",
+        "PRICE": "DECIMAL(6, 2)",
+        "PLACE": "STRUCT<FLOOR INTEGER, NAME STRING>",
+    }
+    assert columns(schemas, "PROTOBUF", ", VALUE_SCHEMA_FULL_NAME='Second'") == {"GOOD": "BOOLEAN"}
+
+
+def test_names_keep_their_case_with_the_id_of_a_schema():
+    assert columns({"in": {"value": PROTOBUF}}, "PROTOBUF", ", VALUE_SCHEMA_FULL_NAME='Second', VALUE_SCHEMA_ID=7") == {
+        "good": "BOOLEAN"
+    }
+
+
+def test_keys_and_values_are_read_by_their_schemas():
+    """After ksqlDB's cases of ``avro`` and ``protobuf`` with key and value inference."""
+    text = "CREATE STREAM s WITH (KAFKA_TOPIC='in', FORMAT='{}'); CREATE STREAM out AS SELECT * FROM s;"
+    value = {"type": "record", "name": "v", "fields": [{"name": "foo", "type": "int"}]}
+    avro = {"in": {"key": "int", "value": value}}
+    found = sql.script(text.format("AVRO"), topics={"in": [(10, {"foo": 1}, 5), (None, {"foo": 2}, 6)]}, schemas=avro)
+    assert found["out"] == [sql.OutputRecord(10, {"FOO": 1}, 5), sql.OutputRecord(None, {"FOO": 2}, 6)]
+    message = 'syntax = "proto3"; message M {int32 k = 1;}'
+    protobuf = {"in": {"key": message, "value": message.replace("k", "v")}}
+    found = sql.script(text.format("PROTOBUF"), topics={"in": [({"k": 1}, {"v": 2}, 5)]}, schemas=protobuf)
+    assert found["out"] == [sql.OutputRecord({"K": 1}, {"V": 2}, 5)]
+
+
+def test_a_declared_part_is_not_read_from_the_schema():
+    """After ksqlDB's case ``avro``, "should support partial schemas"."""
+    text = (
+        "CREATE TABLE t (id INT PRIMARY KEY) WITH (KAFKA_TOPIC='in', VALUE_FORMAT='AVRO');"
+        "CREATE TABLE out AS SELECT id, n + 1 AS n FROM t;"
+    )
+    schemas = {
+        "in": {"key": "string", "value": {"type": "record", "name": "v", "fields": [{"name": "n", "type": "int"}]}}
+    }
+    assert sql.script(text, topics={"in": [(1, {"n": 4}, 0)]}, schemas=schemas).table("out") == {1: {"N": 5}}
+
+
+def test_a_value_without_fields_is_the_column_rowval():
+    """After ksqlDB's case ``avro``, "key and anonymous value inference"."""
+    assert columns({"in": {"key": "long", "value": "int"}}, "AVRO", ", WRAP_SINGLE_VALUE=false") == {
+        "ROWKEY": "BIGINT",
+        "ROWVAL": "INTEGER",
+    }
+
+
+@pytest.mark.parametrize(
+    ("schemas", "message"),
+    [
+        ({"in": {"value": AVRO}, "inn": {"value": AVRO}}, "no statement names that topic; known are in"),
+        ({"in": {"valu": AVRO}}, "unknown part 'valu'"),
+        ({"in": AVRO["fields"]}, "give a dict with 'key', 'value' or both"),
+        ({"in": {"value": "{"}}, "this is no AVRO schema"),
+        ({"in": {"value": {"type": "record", "fields": [{"name": "a", "type": ["int", "string"]}]}}}, "several types"),
+        ([], "must be a dict"),
+    ],
+)
+def test_errors_name_the_schema(schemas, message):
+    with pytest.raises(DefinitionError, match=message):
+        columns(schemas, "AVRO")
+
+
+def test_missing_columns_and_wrong_schema_options_are_errors_of_the_script():
+    with pytest.raises(SqlError, match=r"the columns are missing: .* schemas=\{'in': \{'value': ...\}\}"):
+        columns(None, "AVRO")
+    with pytest.raises(SqlError, match="VALUE_SCHEMA_ID is for formats with a schema, and VALUE_FORMAT is JSON"):
+        columns(None, "JSON", ", VALUE_SCHEMA_ID=1")
+    with pytest.raises(DefinitionError, match="message A contains itself"):
+        columns({"in": {"value": "message A {B b = 1;} message B {A a = 1;}"}}, "PROTOBUF")
