@@ -132,7 +132,7 @@ class FetchedByTime(Fetched):
     Args:
         consumer: See `Fetched`.
         offsets: See `Fetched`.
-        ends: See `Fetched`.
+        ends: See `Fetched`. Of messages with equal timestamps, that of the first of these partitions comes first.
         bounded: See `Fetched`.
         time_of: Returns the timestamp of a record; one below 0 comes first.
     """
@@ -148,8 +148,9 @@ class FetchedByTime(Fetched):
     ) -> None:
         super().__init__(consumer, offsets, ends, bounded=bounded)
         self._time_of = time_of
-        #: The timestamp of the first message of each partition that has one.
-        self._heads: list[tuple[int, Place]] = []
+        self._ranks = {place: rank for rank, place in enumerate(ends)}
+        #: The timestamp of the first message of each partition that has one, with the partition and its rank.
+        self._heads: list[tuple[int, int, Place]] = []
         self._is_delayed: bool | None = None
 
     def add(self, messages: list[Any]) -> None:
@@ -165,16 +166,16 @@ class FetchedByTime(Fetched):
             self._is_delayed = self._waits(time.monotonic())
         if self._is_delayed or not self._heads:
             return None
-        moment, place = self._heads[0]
+        moment, _, place = self._heads[0]
         return moment, self._waiting[place][0]
 
     def take(self) -> None:
         """Remove the message that `first` has returned."""
-        _, place = self._heads[0]
+        _, rank, place = self._heads[0]
         queue = self._waiting[place]
         self._bytes -= _size(queue.popleft())
         if queue:
-            heapq.heapreplace(self._heads, (self._moment(queue[0]), place))
+            heapq.heapreplace(self._heads, (self._moment(queue[0]), rank, place))
         else:
             heapq.heappop(self._heads)
             self._is_delayed = None
@@ -187,7 +188,7 @@ class FetchedByTime(Fetched):
     def _hold(self, place: Place, message: Any) -> None:
         super()._hold(place, message)
         if len(self._waiting[place]) == 1:
-            heapq.heappush(self._heads, (self._moment(message), place))
+            heapq.heappush(self._heads, (self._moment(message), self._ranks[place], place))
 
     def _moment(self, message: Any) -> int:
         # Ends of partitions are not records: they only advance the offset.

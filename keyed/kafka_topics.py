@@ -19,7 +19,8 @@ class TopicsReader:
 
     Args:
         cluster: The cluster.
-        topics: The topics; true for those that a new reader begins at their end, not at their first record.
+        topics: The topics; true for those that a new reader begins at their end, not at their first record. Of records
+            with equal timestamps, that of the first of these topics comes first.
         time_of: Returns the timestamp of a message; one below 0 comes first.
         bounded: End at the offsets at which the topics ended when reading began.
     """
@@ -74,7 +75,7 @@ class TopicsReader:
                 found = consumer.list_topics(topic, timeout=self._cluster.timeout).topics[topic]
                 if found.error is not None:
                     raise SourceError(f"{doing} reports {found.error.name()} for topic {topic!r}: {found.error.str()}")
-                for number in found.partitions:
+                for number in sorted(found.partitions):
                     place = topic, number
                     low, high = Partition(self._cluster, topic, number).offsets(consumer)
                     ends[place] = high

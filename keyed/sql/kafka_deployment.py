@@ -97,7 +97,8 @@ class Deployment:
         self._sources: list[SqlSource] = []
         inner = {found.sources[query.target].topic for query in found.queries}
         latest = self._begins_at_end()
-        for name in sorted(found.read):
+        # Of records with equal timestamps, those of tables are read first.
+        for name in sorted(found.read, key=lambda name: (not found.sources[name].is_table, name)):
             source = found.sources[name]
             if source.topic in inner:
                 self._check_loop(source)
