@@ -57,7 +57,7 @@ def test_filters_aggregates_windows_and_a_join_with_a_table(spark):
         "TABLE t AS SELECT title, COUNT(*) AS n FROM sales WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY title EMIT FINAL": (
             "EMIT FINAL"
         ),
-        "STREAM t AS SELECT a.title, b.tickets FROM sales a JOIN sales b WITHIN 1 HOUR ON a.title = b.title": (
+        "STREAM t AS SELECT a.title, b.tickets FROM large a JOIN sales b WITHIN 1 HOUR ON a.title = b.title": (
             "a stream-stream join"
         ),
     }.items():
