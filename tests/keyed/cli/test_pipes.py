@@ -33,6 +33,7 @@ COMMANDS = {
     "history": ["changelog", "count", "be"],
     "sql": ["changelog", "select * from count"],
     "tail": ["changelog", "count"],
+    "replicate": ["changelog", "count", "--to-delta", "replicated", "--once"],
     "serve": ["changelog", "--port", "0"],
 }
 #: Each command line in a process of its own, forked where all is imported; what the process has left is told by its

@@ -59,6 +59,7 @@ ARGUMENTS = {
     "history": (["history", "?", "count", "be"], {"changelog", "tables"}, LOGS),
     "sql": (["sql", "?", "select count(*) from count"], {"changelog", "tables"}, LOGS),
     "tail": (["tail", "?", "count", "--limit", "1"], {"changelog", "tables"}, LOGS),
+    "replicate": (["replicate", "?", "count", "--to-delta", "copied", "--once"], {"changelog", "tables"}, LOGS),
     # An address that is refused ends it before it serves.
     "serve": (["serve", "?", "--host", "0.0.0.0"], set(), {"changelog", "tables", *LOGS}),
     "--tables": (["tables", "changelog", "--tables", "?"], {"tables", "empty", "missing"}, set()),

@@ -415,7 +415,7 @@ ODD: Any = object()
         (lambda: keyed.sql.script(ODD), "text=.* must be text with SQL statements"),
         (lambda: keyed.sql.script("", ODD), "streams=.* must be a dict"),
         (lambda: keyed.sql.script("", None, ODD), "topics=.* must be a dict"),
-        (lambda: keyed.sql.script("", properties={"a": ODD}), "properties must be a dict of texts"),
+        (lambda: keyed.sql.script("SHOW TABLES;", properties={"a": ODD}), "properties must be a dict of texts"),
     ],
 )
 def test_what_has_the_wrong_type_is_refused_where_it_is_given(make, message):
