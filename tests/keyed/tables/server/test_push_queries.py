@@ -15,6 +15,7 @@ from keyed import windows as w
 from keyed.tables import open_tables
 from keyed.tables.server import Access, Limits, serving
 from keyed.testing import KeyedTestHarness
+from tests.support.waiting import until
 
 TOKEN, OTHER = "token-of-all-tables-0001", "token-of-sold-only-00002"
 SELECT = "SELECT key, UCASE(note) AS note, n * 2 AS double FROM sold WHERE n > ? EMIT CHANGES"
@@ -112,8 +113,9 @@ def test_rows_are_pushed_and_resumed_after_the_last_event(job, ask):
 
 
 def test_a_limit_ends_the_stream(job, ask):
-    harness, _ = job
+    harness, tables = job
     harness.process(("Big", 3))
+    until(lambda: "Big" in tables["sold"])
     with pushed(ask, "SELECT n FROM sold WHERE key = $k EMIT CHANGES LIMIT 1", after="beginning") as refused:
         assert refused.status_code == 400
     query = {"query": "SELECT n FROM sold WHERE key = $k EMIT CHANGES LIMIT 1", "parameters": json.dumps({"k": "Big"})}
@@ -168,9 +170,10 @@ def test_a_query_with_changes_is_not_one_of_a_batch(ask):
 
 
 def test_parameters_are_values_and_never_text(job, ask):
-    harness, _ = job
+    harness, tables = job
     hostile = "x' OR '1' = '1"
     harness.process((hostile, 4))
+    until(lambda: hostile in tables["sold"])
     with pushed(ask, "SELECT key FROM sold WHERE key = ? EMIT CHANGES LIMIT 1", hostile) as stream:
         assert next(events(stream))[2]["row"] == {"KEY": hostile}
 
