@@ -144,7 +144,10 @@ def messages(kafka: str, topic: str, partition: int = 0, *, committed: bool = Tr
             "isolation.level": "read_committed" if committed else "read_uncommitted",
         }
     )
-    consumer.assign([confluent_kafka.TopicPartition(topic, partition, confluent_kafka.OFFSET_BEGINNING)])
+    # The client looks up OFFSET_BEGINNING half a second later.
+    place = confluent_kafka.TopicPartition(topic, partition)
+    place.offset = consumer.get_watermark_offsets(place, _SECONDS)[0]
+    consumer.assign([place])
     found: list[Any] = []
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:
