@@ -6,10 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.keyed-setup
 DEMO_STAMP := $(VENV)/.keyed-demo
-# Two workers: two processors, and the memory of one session of Spark each. Compiled files are kept: the tests start
-# Python hundreds of times.
-# The slow tests have three, because queries on Spark wait a third of their time.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist loadgroup
+# Three workers for two processors, because those that test Kafka and Spark wait for half of their time. Compiled files
+# are kept: the tests start Python hundreds of times.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadgroup
 DEMO := .demo
 ARGS ?=
 SPARK ?= 4.0.5
@@ -40,7 +39,7 @@ test: setup ## the tests, without the slow ones (ARGS="-k name" and so on)
 	$(PYTEST) -m "not slow" $(ARGS)
 
 test-slow: setup ## the slow tests: jobs on Spark, kills, clusters, matrices
-	$(PYTEST) -n 3 -m slow $(ARGS)
+	$(PYTEST) -m slow $(ARGS)
 
 archive: setup ## an archive of Spark's classes, with which the JVMs of the tests start in half the time; they do without
 	$(BIN)/python -m tests.support.classes

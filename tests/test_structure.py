@@ -767,7 +767,7 @@ def test_one_module_sends_functions_to_another_process():
     users = {
         module_name(path)
         for path in LIBRARY
-        for _, target, name in imports(module_name(path), ast.parse(path.read_text()))
+        for _, target, name in imports(module_name(path), tree_of(path))
         if CLOUDPICKLE_SENDER in (target, f"{target}.{name}")
     }
     assert users == {CLOUDPICKLE_SENDERS_USER}

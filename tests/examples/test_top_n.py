@@ -136,7 +136,7 @@ def test_windows_of_the_library_give_the_same_rankings(tmp_path, departures, pat
 
 
 def test_sales_are_those_of_their_seed(tmp_path, capsys):
-    options = ["--runtime", "local", "--source", "sales", "--rows", "20000", "--rows-per-batch", "500"]
+    options = ["--runtime", "local", "--source", "sales", "--rows", "20000", "--rows-per-batch", "2000"]
     for output in ("one", "two"):
         assert main([*options, "--output", str(tmp_path / output)]) == 0
     assert_same(read(tmp_path / "one" / "top"), read(tmp_path / "two" / "top"), ["window_start", "rank"])

@@ -129,7 +129,10 @@ def test_an_error_that_is_kept_keeps_no_client(kafka, topic):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("call", ["deliver", "commit_offset", "commit"])
+@pytest.mark.parametrize(
+    "call",
+    [pytest.param("deliver", marks=pytest.mark.long), "commit_offset", pytest.param("commit", marks=pytest.mark.long)],
+)
 def test_a_broker_that_is_gone_is_an_error_within_the_time_of_the_sink(broker, call, monkeypatch):
     """The client's own commit of an offset would wait for five minutes."""
     topic = topics.new_topic()

@@ -107,7 +107,7 @@ def key_of(row: Reading, keys: tuple[str, ...]) -> Any:
     return row.k if len(keys) == 1 else (row.k, row.n)
 
 
-@settings(deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 @given(
     BATCHES,
     st.lists(st.sampled_from(sorted(AGGREGATES)), min_size=1, max_size=5, unique=True),

@@ -63,6 +63,7 @@ def run(folder, *arguments, **options):
     return subprocess.Popen([sys.executable, *arguments], cwd=folder, env=environment, text=True, **options)
 
 
+@pytest.mark.slow
 def test_every_command_ends_quietly_when_nobody_reads_on(places):
     lines = [[*command.split(), *arguments] for command, arguments in COMMANDS.items()]
     done = run(places, "-c", PROGRAM.format(lines=lines), stderr=subprocess.PIPE)

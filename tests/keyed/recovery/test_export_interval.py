@@ -118,7 +118,7 @@ def test_a_new_changelog_for_a_checkpoint_with_waiting_commits_starts_with_a_sna
     assert changes(other)[-20:] == changes(each[0])[-20:]
 
 
-@pytest.mark.parametrize("name", ["tumbling", "vectorized-hopping"])
+@pytest.mark.parametrize("name", ["tumbling", pytest.param("vectorized-hopping", marks=pytest.mark.long)])
 def test_jobs_restored_at_another_parallelism_write_the_same(tmp_path, name):
     whole = Life(tmp_path / "whole", name)
     jobs.run(whole)

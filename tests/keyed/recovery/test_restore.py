@@ -30,6 +30,8 @@ from tests.keyed.recovery.jobs import Life
 
 #: Jobs whose outputs do not depend on the order in which key groups come.
 ORDERLESS = sorted(set(jobs.JOBS) - {"functions"})
+#: One with each kind of table.
+FAST = ("sessions", "tables", "vectorized-hopping")
 
 
 class Stop(Exception):
@@ -52,7 +54,9 @@ def broken_off(life: Life, batches: int) -> None:
         jobs.run(life, on_progress=stopped_after(batches))
 
 
-@pytest.mark.parametrize("name", ORDERLESS)
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.long) for name in ORDERLESS]
+)
 @pytest.mark.parametrize(
     ("before", "after"),
     [pytest.param(4, 2, marks=pytest.mark.long), (2, 4), pytest.param(3, 5, marks=pytest.mark.slow)],

@@ -211,7 +211,7 @@ def test_large_commits_are_applied_whole(tmp_path, log):
         assert standby.batch == 0
 
 
-@pytest.mark.parametrize("name", ["functions", "tables", "sessions"])
+@pytest.mark.parametrize("name", ["functions", "tables", pytest.param("sessions", marks=pytest.mark.long)])
 def test_jobs_of_all_kinds_are_taken_over(tmp_path, name):
     undisturbed = Life(tmp_path / "undisturbed", name)
     jobs.run(undisturbed)

@@ -115,8 +115,16 @@ def test_a_lost_tombstone_and_a_wrong_count_in_the_marker():
     assert "there are 0 live entries, its marker says 5" in problems(verify(log))[0]
 
 
-@pytest.mark.parametrize("name", ["functions", "tables", "sessions", "vectorized-hopping"])
-@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize(
+    ("name", "compact"),
+    [
+        ("functions", False),
+        ("tables", True),
+        ("vectorized-hopping", True),
+        *(pytest.param(name, False, marks=pytest.mark.long) for name in ("tables", "sessions", "vectorized-hopping")),
+        *(pytest.param(name, True, marks=pytest.mark.long) for name in ("functions", "sessions")),
+    ],
+)
 def test_good_jobs(tmp_path, name, compact):
     life = Life(tmp_path, name)
     jobs.run(life, drain=False)

@@ -136,7 +136,7 @@ def last_line(process):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["checkpoint", "sink"])
+@pytest.mark.parametrize("what", ["checkpoint", pytest.param("sink", marks=pytest.mark.long)])
 def test_of_two_processes_that_start_at_one_moment_one_works_on_and_the_other_gets_a_typed_error(tmp_path, what):
     """Twenty times: whichever is first. Then the one that works is killed, and another one has the folder at once."""
     expected = "CheckpointError" if what == "checkpoint" else "SinkError"

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
+import pytest
 
 import keyed
 from keyed import windows as w
@@ -113,6 +114,8 @@ JOBS: dict[str, Callable[[Any, Any], Any]] = {
     "tumbling": windows_of(w.TumblingEventTimeWindows.of(4000), "vectorized"),
     "sessions": windows_of(w.EventTimeSessionWindows.with_gap(3500), "row"),
 }
+#: The kinds of windows are the same to a copy.
+FEW = [name if name in ("states", "table") else pytest.param(name, marks=pytest.mark.long) for name in JOBS]
 
 
 class Job:

@@ -11,7 +11,7 @@ import keyed
 from keyed.background import Status
 from keyed.errors import DefinitionError, SinkError
 from keyed.tables.json_values import as_json
-from tests.keyed.tables.copies import JOBS, Job, caught_up, expected, key_of
+from tests.keyed.tables.copies import FEW, Job, caught_up, expected, key_of
 from tests.keyed.tables.test_replication import last_batch
 from tests.support.waiting import until
 
@@ -34,7 +34,7 @@ def batches_of(path: Any) -> list[int]:
     return [int(each["keyed-batch"]) for each in reversed(found) if "keyed-batch" in each]
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", FEW)
 def test_a_delta_table_holds_the_table_for_every_kind_of_state(tmp_path, name):
     job = Job(name, tmp_path)
     job.run(3)

@@ -27,7 +27,7 @@ from keyed.testing import KeyedTestHarness
 from keyed.topics import Avro, Json, UpsertTopic
 from tests.keyed.changelog.kafka import topics
 from tests.keyed.tables.copies import (
-    JOBS,
+    FEW,
     EveryKind,
     Job,
     as_objects,
@@ -49,7 +49,7 @@ def last_batch(job: Job) -> int:
         return tables.batch
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", FEW)
 def test_a_topic_holds_the_table_for_every_kind_of_state(kafka, tmp_path, name):
     job = Job(name, tmp_path)
     job.run(3)
@@ -391,7 +391,15 @@ def test_a_new_column_is_written_to_all_rows(kafka, tmp_path, caplog):
     assert "the table has other columns than the copy" in caplog.text
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("states", marks=pytest.mark.slow),
+        "table",
+        "sessions",
+        pytest.param("tumbling", marks=pytest.mark.long),
+    ],
+)
 def test_avro_has_the_schemas_of_the_columns(kafka, tmp_path, name):
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.avro import AvroDeserializer

@@ -87,7 +87,7 @@ def literal(value: Any) -> str:
     return repr(value)
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_a_query_gives_what_pandas_gives(tables, data):
     frame = pd.DataFrame(tables["count"].dataset().to_table().to_pylist())

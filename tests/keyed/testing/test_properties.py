@@ -287,6 +287,7 @@ def test_identifiers_of_the_system_stay_unique(tmp_path):
     assert os.urandom is urandom
 
 
+@pytest.mark.slow
 def test_a_time_to_live_that_ends_a_millisecond_late_is_found_with_any_seed():
     for seed in (12, 13):
         with pytest.raises(Falsified):

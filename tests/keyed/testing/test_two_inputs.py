@@ -105,7 +105,7 @@ def purchases(rows: list[Record]):
 
 
 def test_each_property_passes_what_is_right():
-    function, options = Purchases(), KEYS | {"watermark": DELAY}
+    function, options = Purchases(), KEYS | {"watermark": DELAY, "examples": 40}
     told = [
         assert_batch_split_invariant(function, BOTH, **options),
         assert_recovery_invisible(function, BOTH, **options),

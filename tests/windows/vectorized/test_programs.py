@@ -6,7 +6,7 @@ from collections import Counter as Multiset
 import attrs
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyed.testing import KeyedTestHarness
@@ -116,6 +116,7 @@ def run(rng: random.Random, *, crash_always: bool) -> None:
     check(program, rng, crash_always=crash_always, **options)
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_programs_agree_with_the_oracle(rng, crash_always):
     run(rng, crash_always=crash_always)

@@ -88,7 +88,7 @@ def past_of(seed, until):
     return sample
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.long)])
 def test_killed_at_any_moment(tmp_path, kills):
     seed = int(os.environ.get("KEYED_SEED") or Random().getrandbits(32))
     sys.stdout.write(f"KEYED_SEED={seed}\n")

@@ -194,7 +194,7 @@ changes(rows).run(sink, checkpoint=out + "/ck", rows_per_batch=size, drain=False
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["append", "upsert"])
+@pytest.mark.parametrize("mode", [pytest.param("append", marks=pytest.mark.long), "upsert"])
 def test_a_query_that_is_killed_writes_each_row_once(tmp_path, mode):
     """Kills at each step of a batch; the next run cuts its input into other batches."""
     kills = [("commit", 0, 2), ("before", 0, 3), ("after", 1, 1), ("commit", 2, 4), ("before", 3, 2), ("none", -1, 3)]

@@ -327,7 +327,9 @@ except KeyedError as error:
 """
 
 
-@pytest.mark.parametrize("limit", [0, 3000, 20_000])
+@pytest.mark.parametrize(
+    "limit", [3000, pytest.param(0, marks=pytest.mark.long), pytest.param(20_000, marks=pytest.mark.long)]
+)
 def test_a_full_disk_is_a_typed_error_and_the_run_goes_on_when_there_is_room(tmp_path, limit):
     program = LIMITED.format(root=str(ROOT), folder=str(tmp_path / "limited"), limit=limit)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)

@@ -75,8 +75,17 @@ def started(tmp_path, how):
             process.kill()
 
 
-@pytest.mark.parametrize("how", ["waits", "batch", "thread"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [
+        (signal.SIGTERM, "waits"),
+        (signal.SIGTERM, "thread"),
+        (signal.SIGINT, "batch"),
+        pytest.param(signal.SIGTERM, "batch", marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, "waits", marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, "thread", marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_ends_a_run_after_the_batch_with_its_changelog_flushed(tmp_path, how, number):
     with started(tmp_path, how) as process:
         process.send_signal(number)

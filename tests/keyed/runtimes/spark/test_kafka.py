@@ -184,7 +184,7 @@ def test_the_watermark_is_the_least_over_the_partitions_of_a_topic(spark_kafka, 
     assert watermarks[-1] == 4_000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_with_an_export_interval_the_batches_of_a_query_are_one_transaction(spark_kafka, kafka, source, tmp_path):
     hour = timedelta(hours=1)
     logs = [KafkaChangelog(new_topic(), bootstrap=kafka, export_interval=each) for each in (hour, hour, 0)]

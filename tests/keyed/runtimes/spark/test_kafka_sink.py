@@ -76,6 +76,7 @@ def test_a_program_that_is_killed_writes_each_row_once(kafka, topic, tmp_path, k
     assert written(kafka, topic) == once(4)
 
 
+@pytest.mark.long
 def test_a_broker_that_dies_and_comes_back_delays_a_batch(spark, broker, tmp_path, monkeypatch):
     topic = topics.new_topic()
     topics.create(broker.bootstrap, topic, 2)

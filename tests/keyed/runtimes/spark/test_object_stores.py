@@ -26,7 +26,7 @@ def entries(changelog):
     return {address: value for each in found for address, value in each.items()}
 
 
-@pytest.mark.parametrize("place", ["a folder", "Spark alone"])
+@pytest.mark.parametrize("place", [pytest.param("a folder", marks=pytest.mark.long), "Spark alone"])
 def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, capfd, caplog, place):
     at = tmp_path if place == "a folder" else mounted(spark, tmp_path)
     with s3_server() as server:
@@ -63,7 +63,7 @@ def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, c
     assert SECRET not in "".join(capfd.readouterr())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_with_an_export_interval_objects_do_not_depend_on_the_number_of_batches(spark, tmp_path):
     files = 6
     with s3_server() as server:

@@ -343,7 +343,7 @@ def test_wrong_options_are_refused(spark, tmp_path):
         without.run(checkpoint=tmp_path / "ck", drain=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_function_with_a_parameter_query_id_gets_the_id_of_the_query(spark, tmp_path):
     seen = []
 
