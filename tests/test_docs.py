@@ -117,11 +117,17 @@ MARKS = {
 }
 
 
+#: Pages whose examples take seconds.
+DEAR = {"docs/how-to/properties", "docs/tutorial"}
+
 #: Packages of pages that an environment may lack which was made before they were needed.
 NEW = {"docs/how-to/delta-and-iceberg": "pyiceberg"}
 
 
-@pytest.mark.parametrize("name", having("python"))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in DEAR else ()) for name in having("python")],
+)
 def test_snippets_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if name in NEW and os.environ.get("CI") != "true":

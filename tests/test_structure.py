@@ -192,11 +192,18 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
+@cache
+def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return all nodes of a parsed source; the rules look at them one after the other."""
+    return tuple(ast.walk(tree))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _forgotten_trees() -> Iterator[None]:
     """The sources are half a million objects, through which the garbage collector would look in all later tests."""
     yield
     tree_of.cache_clear()
+    nodes_of.cache_clear()
 
 
 def module_name(path: Path) -> str:
@@ -223,7 +230,7 @@ def is_module(name: str) -> bool:
 
 def imports(module: str, tree: ast.AST, *, package: bool = False) -> Iterator[tuple[int, str, str | None]]:
     """Yield (line, module, name) of all imports, in functions and for typing too; name is None for `import x`."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name, None
@@ -268,7 +275,7 @@ def wrong_direction(module: str, tree: ast.AST, *, package: bool = False) -> lis
             allowed = True
         if not allowed:
             wrong.append(f"{module}:{line}: imports {target}{f' ({name})' if name else ''}")
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call) and dotted(node.func).split(".")[-1] == "import_module":
             names = [str(part.value) for part in ast.walk(node.args[0]) if isinstance(part, ast.Constant)]
             seam = IMPORTS_BY_NAME.get(module)
@@ -301,7 +308,7 @@ def looked_inside(module: str, tree: ast.AST) -> list[str]:
     inside = {"inputs", "origins", "stage", "chain", "source"}
     return [
         f"{module}:{node.lineno}: uses .{node.attr}"
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Attribute) and node.attr in inside
     ]
 
@@ -312,7 +319,7 @@ def told_apart(module: str, tree: ast.AST) -> list[str]:
         return []
     kinds = {"TableBlock", "TableChange"}
     wrong = [f"{module}:{line}: imports {name}" for line, _, name in imports(module, tree) if name in kinds]
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call) and dotted(node.func) == "isinstance":
             names = {dotted(part).split(".")[-1] for part in ast.walk(node)}
             if names & {*kinds, "TableDelta"} or {"block", "list"} <= names:
@@ -404,7 +411,7 @@ def unsafe_code(module: str, tree: ast.AST) -> list[str]:
             and (name not in names or (module == CLOUDPICKLE_SENDER and name != "cloudpickle"))
         ):
             wrong.append(f"{module}:{line}: imports {name} from {target}")
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call) and dotted(node.func).removeprefix("builtins.") in FORBIDDEN_CALLS:
             wrong.append(f"{module}:{node.lineno}: calls {dotted(node.func)}")
         if isinstance(node, ast.Attribute):
@@ -423,11 +430,11 @@ def careless_sending(module: str, tree: ast.AST) -> list[str]:
     ]
     where = {
         id(node): function.name
-        for function in ast.walk(tree)
+        for function in nodes_of(tree)
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
     }
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Attribute) and dotted(node.value).split(".")[-1] == "cloudpickle":
             function = where.get(id(node))
             if function != CLOUDPICKLE_SENDS.get(node.attr):
@@ -444,7 +451,7 @@ def impure_engine(module: str, tree: ast.AST) -> list[str]:
         for line, target, name in imports(module, tree)
         if target.partition(".")[0] in ENGINE_MODULES or name in ENGINE_NAMES
     ]
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for node in nodes_of(tree) if isinstance(node, ast.Call))
     names = ((node.lineno, dotted(node.func)) for node in calls)
     wrong.extend(
         f"{module}:{line}: calls {name}"
@@ -472,7 +479,7 @@ def project_files() -> list[Path]:
 def unshrinkable(module: str, tree: ast.AST) -> list[str]:
     """Properties whose chance is not Hypothesis' own: a failure of theirs cannot be made smaller."""
     wrong = []
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef) and any(
             isinstance(each, ast.Call) and dotted(each.func).endswith("given") for each in node.decorator_list
         ):
@@ -489,13 +496,13 @@ def sleeping(module: str, tree: ast.AST) -> list[str]:
     """Tests that wait for a time, and not for what they need."""
     if module == "tests.support.waiting" or module.startswith("tests.benchmarks."):
         return []
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for node in nodes_of(tree) if isinstance(node, ast.Call))
     return [f"{module}:{node.lineno}: sleeps" for node in calls if dotted(node.func).split(".")[-1] == "sleep"]
 
 
 def losing_cancellations(module: str, tree: ast.AST) -> list[str]:
     """Calls of `asyncio.wait_for`, which may swallow a cancellation before Python 3.12: `asyncio.timeout` does not."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for node in nodes_of(tree) if isinstance(node, ast.Call))
     return [
         f"{module}:{node.lineno}: calls asyncio.wait_for" for node in calls if dotted(node.func) == "asyncio.wait_for"
     ]
@@ -526,7 +533,7 @@ def wrong_english(module: str, tree: ast.AST) -> list[str]:
     """Return the docstrings and messages of a module with such a phrase, and the docstrings that are questions."""
     found = []
     documented = {}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
             first = node.body[0]
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):

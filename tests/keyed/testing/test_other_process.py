@@ -222,7 +222,9 @@ sys.exit(orders[0] == orders[1])
 """
 
 
-@pytest.mark.parametrize("hash_seed", [6, 37, 51])
+@pytest.mark.parametrize(
+    "hash_seed", [6, pytest.param(37, marks=pytest.mark.long), pytest.param(51, marks=pytest.mark.long)]
+)
 def test_the_other_process_orders_sets_of_three_in_another_way_than_this_one(hash_seed):
     # Beside these, the seed that changes the order of most pairs of texts keeps that of both sets.
     environment = os.environ | {"PYTHONHASHSEED": str(hash_seed)}
