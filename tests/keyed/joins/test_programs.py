@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
@@ -177,6 +177,7 @@ HOWS: Any = st.sampled_from(["inner", "left", "right", "full"])
 
 
 @PATHS
+@settings(max_examples=settings().max_examples // 2)
 @given(steps=STEPS, bounds=BOUNDS, how=HOWS)
 def test_interval_join(path, steps, bounds, how):
     lower, upper = bounds
@@ -205,6 +206,7 @@ class AsOf(Model):
 
 
 @PATHS
+@settings(max_examples=settings().max_examples // 2)
 @given(steps=STEPS, tolerance=st.none() | st.integers(0, 8))
 def test_as_of_join(path, steps, tolerance):
     found = run(AsOfJoin(pair, tolerance=tolerance), steps, path)
@@ -229,6 +231,7 @@ class Windows(Model):
 
 
 @PATHS
+@settings(max_examples=settings().max_examples // 2)
 @given(steps=STEPS)
 def test_window_join(path, steps):
     found = run(WindowJoin(pair, size=5, slide=2), steps, path)
@@ -253,6 +256,7 @@ JOINS: Any = st.one_of(
 
 
 @PATHS
+@settings(max_examples=settings().max_examples // 2)
 @given(steps=IDLE_STEPS, join=JOINS)
 def test_joins_while_sides_are_silent(path, steps, join):
     """The watermark follows the rows, and a side that is silent for 10 ms does not hold it back; both may be."""

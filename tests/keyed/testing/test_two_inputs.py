@@ -242,7 +242,7 @@ RULED = strategies.two_streams(
 
 
 def test_rows_of_the_second_stream_are_broadcast():
-    options: Any = {"key": "user", "broadcast": [RULES]}
+    options: Any = {"key": "user", "broadcast": [RULES], "examples": 40}
     told = [
         assert_recovery_invisible(Rules(), RULED, **options),
         assert_rescale_invisible(Rules(), RULED, **options),
