@@ -123,7 +123,7 @@ def test_each_property_passes_what_is_right():
     [
         pytest.param(OnSelf, assert_recovery_invisible, (), marks=pytest.mark.slow),
         pytest.param(OnSelf, assert_rescale_invisible, (), marks=pytest.mark.long),
-        pytest.param(OnSelf, assert_matches, (purchases,), marks=pytest.mark.slow),
+        pytest.param(OnSelf, assert_matches, (purchases,), marks=pytest.mark.long),
         (Waits, assert_state_bounded, ()),
         pytest.param(Waits, assert_batch_split_invariant, (), marks=pytest.mark.slow),
     ],
