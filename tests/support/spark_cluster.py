@@ -178,11 +178,17 @@ class SparkCluster:
         self._machines.append(worker)
         return worker
 
-    def program(self, *arguments: str) -> Machine:
-        """Start a module with Python on a machine of its own: the driver."""
+    def program(self, *arguments: str, env: dict[str, str] | None = None) -> Machine:
+        """Start a module with Python on a machine of its own: the driver.
+
+        Args:
+            arguments: The module and its arguments.
+            env: Further variables of the environment.
+        """
         self._programs += 1
         folder = self._folder / f"driver-{self._programs}"
-        machine = Machine(folder, [sys.executable, "-m", *arguments], {"SPARK_SUBMIT_OPTS": jvm_options()})
+        variables = {"SPARK_SUBMIT_OPTS": jvm_options(), **(env or {})}
+        machine = Machine(folder, [sys.executable, "-m", *arguments], variables)
         self._machines.append(machine)
         return machine
 

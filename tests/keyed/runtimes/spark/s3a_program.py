@@ -1,34 +1,32 @@
-"""A job with nothing on its own disk but local stores, for a test that kills it.
+"""A job on a cluster that has nothing in common but an S3 server, for a test that kills it.
 
-``python -m tests...s3a_program FOLDER CHECKPOINT PARALLELISM LOG [RESTORED LOG]``: it reads ``s3a://bucket/in``, writes
-``s3a://bucket/out``, and prints the id of each batch. ``KEYED_S3`` has the options of the server's clients, as JSON.
+``python -m tests...s3a_program MASTER CHECKPOINT PARALLELISM LOG [RESTORED LOG]``: it reads ``s3a://bucket/in``,
+writes ``s3a://bucket/out``, and prints the id of each batch. ``KEYED_S3`` has the options of the server's clients, as
+JSON, and ``KEYED_JARS`` the paths of Hadoop's S3A.
 """
 
 import json
 import os
 import sys
-from pathlib import Path
 
 import keyed
 from keyed.changelog import ObjectStoreChangelog
 from tests.keyed.runtimes.spark.functions import count
-from tests.support.jars import S3A, fetch
+from tests.keyed.runtimes.spark.program import say
+from tests.support.spark_cluster import SETTINGS
 
 
-def say(*words: object) -> None:
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
-    sys.stdout.flush()
-
-
-def main(folder: Path, checkpoint: str, parallelism: int, log: str, restored: str | None = None) -> None:
+def main(master: str, checkpoint: str, parallelism: int, log: str, restored: str | None = None) -> None:
     options = json.loads(os.environ["KEYED_S3"])
     session = keyed.spark_session(
         "s3a",
-        master="local[2]",
+        master=master,
         parallelism=parallelism,
-        config={
-            "spark.local.dir": str(folder / "tmp"),
-            "spark.jars": ",".join(map(str, fetch(S3A))),
+        quiet=False,
+        config=SETTINGS
+        | {
+            "spark.task.maxFailures": "12",
+            "spark.jars": os.environ["KEYED_JARS"],
             "spark.hadoop.fs.s3a.endpoint": options["endpoint"],
             "spark.hadoop.fs.s3a.endpoint.region": options["region"],
             "spark.hadoop.fs.s3a.access.key": options["access_key_id"],
@@ -48,7 +46,6 @@ def main(folder: Path, checkpoint: str, parallelism: int, log: str, restored: st
     result = counted.run(
         "s3a://bucket/out",
         checkpoint=f"s3a://bucket/{checkpoint}",
-        local_dir=folder / "stores",
         on_progress=lambda progress: say("BATCH", progress.batch_id),
     )
     say("DONE", result.batches, result.restored)
@@ -56,4 +53,4 @@ def main(folder: Path, checkpoint: str, parallelism: int, log: str, restored: st
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), *sys.argv[4:])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:])

@@ -1,12 +1,10 @@
-"""A job that shares nothing with anybody but an S3 server: it is killed, restored, verified, followed and asked."""
+"""A job on a cluster that shares nothing but an S3 server: it is killed, restored, verified, followed and queried."""
 
 import io
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
+import shutil
 
 import obstore
 import pyarrow as pa
@@ -20,47 +18,39 @@ from keyed.recovery import verify
 from keyed.tables import open_tables
 from tests.keyed.runtimes.spark.functions import count
 from tests.keyed.runtimes.spark.test_changelog import KEYS, ROWS, elements, rows_of
+from tests.keyed.runtimes.spark.test_cluster import wait_until
 from tests.keyed.runtimes.spark.test_object_stores import entries
 from tests.support.jars import S3A, NoJars, fetch
 from tests.support.minio import NoServer, minio
+from tests.support.spark_cluster import SparkCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.spark, pytest.mark.xdist_group("minio")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.long,
+    pytest.mark.spark,
+    pytest.mark.cluster,
+    pytest.mark.xdist_group("minio"),
+]
 PROGRAM = "tests.keyed.runtimes.spark.s3a_program"
-FILES = 8
+FILES = 10
 SEED = int(os.environ.get("KEYED_FAULT_SEED", "1"))
+
+
+@pytest.fixture(scope="module")
+def jars():
+    try:
+        return ",".join(map(str, fetch(S3A)))
+    except NoJars as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
 def options(tmp_path_factory):
     try:
-        fetch(S3A)
         with minio(tmp_path_factory.mktemp("minio") / "data") as made:
             yield made
-    except (NoServer, NoJars) as error:
+    except NoServer as error:
         pytest.skip(str(error))
-
-
-def started(folder, options, *arguments):
-    """Start the program; it has the credentials, and none are in the environment for any other client."""
-    command = [sys.executable, "-m", PROGRAM, str(folder), *map(str, arguments)]
-    environment = os.environ | {"KEYED_S3": json.dumps(options)}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
-
-
-def killed(program, batches):
-    """Kill the program and its JVM at a moment of chance after some batches."""
-    chance = random.Random(f"{SEED} {batches}")
-    seen = 0
-    for line in program.stdout:
-        seen += line.startswith("BATCH")
-        if seen == batches:
-            # Anywhere in the next batch.
-            with pytest.raises(subprocess.TimeoutExpired):
-                program.wait(chance.uniform(0, 1.5))
-            break
-    os.killpg(program.pid, signal.SIGKILL)
-    program.communicate()
-    assert seen == batches
 
 
 def put_files(store, numbers):
@@ -71,22 +61,40 @@ def put_files(store, numbers):
         obstore.put(store, f"in/part-{number:04d}.parquet", content.getvalue())
 
 
-def test_a_job_with_nothing_but_an_s3_server(options, tmp_path):
+def test_a_job_on_a_cluster_with_nothing_but_an_s3_server(options, jars, tmp_path):
     client = {name: value for name, value in options.items() if name != "allow_http"}
     store = S3Store("bucket", client_options={"allow_http": True}, **client)
     put_files(store, range(FILES - 2))
-    first, second = tmp_path / "first", tmp_path / "second"
-    killed(started(first, options, "ck", 2, "log/count"), 2)
-    killed(started(first, options, "ck", 2, "log/count"), 1)
-    done, _ = started(first, options, "ck", 2, "log/count").communicate()
-    assert done.splitlines()[-1].startswith("DONE")
+    chance = random.Random(SEED)
+    # The program has the credentials, and none are in the environment of the executors.
+    env = {"KEYED_S3": json.dumps(options), "KEYED_JARS": jars}
+    with SparkCluster(tmp_path / "machines") as cluster:
+        lost, _ = cluster.add_worker(), cluster.add_worker()
 
-    # The checkpoint is lost, and so is the machine.
+        def started(*arguments):
+            return cluster.program(PROGRAM, cluster.url, *map(str, arguments), env=env)
+
+        first = started("ck", 2, "log/count")
+        assert wait_until(first, 2, chance), first.said()
+        first.kill()
+        second = started("ck", 2, "log/count")
+        assert wait_until(second, 1, chance), second.said()
+        cluster.add_worker()
+        lost.lose()
+        assert wait_until(second, 2, chance), second.said()
+        second.kill()
+        started("ck", 2, "log/count").wait_for("DONE")
+
+    # The checkpoint is lost, and so are all machines.
+    shutil.rmtree(tmp_path / "machines")
     for page in obstore.list(store, "ck/"):
         obstore.delete(store, [each["path"] for each in page])
     put_files(store, range(FILES - 2, FILES))
-    done, _ = started(second, options, "ck2", 3, "log2/count", "log/count").communicate()
-    assert done.splitlines()[-1] == "DONE 3 Restored(batch_id=5, with_position=True)", done
+    with SparkCluster(tmp_path / "others") as cluster:
+        for _ in range(2):
+            cluster.add_worker()
+        restored = cluster.program(PROGRAM, cluster.url, "ck2", "3", "log2/count", "log/count", env=env)
+        restored.wait_for(f"DONE 3 Restored(batch_id={FILES - 3}, with_position=True)")
 
     new = ObjectStoreChangelog("s3://bucket/log2/count", options)
     assert [group.problem for group in verify(new)] == ["", "", ""]
