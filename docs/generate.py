@@ -63,6 +63,7 @@ METRICS = """\
 All metrics have the label `query`: `query_name`, or the name of the last operator. Those of an operator also have the
 label `operator`. The counters of operators are committed with the state: they count from the first batch of the
 checkpoint, and a batch that is run again does not count twice. A metric is missing as long as it has no value.
+Those of a replication have operator and table as the label `query`.
 
 In OpenTelemetry the names have a dot after `keyed` and no `_total`: `keyed_rows_in_total` is `keyed.rows_in`. Labels
 are attributes."""
@@ -140,7 +141,11 @@ def _metrics() -> str:
     """Return the tables of exported metrics."""
     definitions = importlib.import_module("keyed.runtimes.job_metrics")
     parts = ["## The metrics", METRICS]
-    titles = (("Of the query", definitions.OF_QUERY), ("Of each operator", definitions.OF_OPERATORS))
+    titles = (
+        ("Of the query", definitions.OF_QUERY),
+        ("Of each operator", definitions.OF_OPERATORS),
+        ("Of a replication", definitions.OF_REPLICATIONS),
+    )
     for title, metrics in titles:
         rows = [
             f"| `{each.prometheus_name}` | {each.kind}, {each.unit} | {each.meaning} | {each.worry} |"

@@ -11,7 +11,7 @@ from keyed.changelog.kafka.client import Cluster, Partition, check_settings
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError
 from keyed.kafka_fetching import OUT_OF_RANGE, Fetched, Place, fetched, is_passing
-from keyed.kafka_values import BadValue, check_format, decoder
+from keyed.kafka_values import NO_VALUE, BadValue, check_format, decoder
 from keyed.rows import Row, row_class
 from keyed.shown import shown
 from keyed.sources import PAUSE, BadElement
@@ -194,7 +194,7 @@ class KafkaSource:
                 if value is not None:
                     value = values(value)
                 elif decode is None:
-                    raise BadValue("the record has no value (it is a tombstone); decode= gets such records too")
+                    raise BadValue(f"{NO_VALUE}; decode= gets such records too")
             except BadValue as error:
                 place = f"topic {record.topic!r}, partition {record.partition}, offset {record.offset}"
                 return BadElement(_BAD((*record, str(error))), f"its value cannot be read: {error}", place)

@@ -22,6 +22,10 @@ _SECONDS = 30
 _CLIENTS = {"httpx", "httpx2", "httpcore", "httpcore2", "ssl", "socket"}
 
 
+#: The reason why a tombstone is bad.
+NO_VALUE = "the record has no value (it is a tombstone)"
+
+
 class BadValue(Exception):
     """Raised for a value that does not have its format."""
 

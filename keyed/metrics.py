@@ -7,8 +7,10 @@ and ends with it. An export that fails is logged and counted (``metrics_status``
 
 from __future__ import annotations
 
+import importlib
 import os
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -17,7 +19,10 @@ from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.shown import Shown
 
-__all__ = ["OpenTelemetry", "Prometheus"]
+if TYPE_CHECKING:
+    from keyed.tables import Replication
+
+__all__ = ["OpenTelemetry", "Prometheus", "export"]
 
 
 @attrs.frozen
@@ -65,3 +70,19 @@ class OpenTelemetry(Shown):
     """
 
     provider: Any = None
+
+
+def export(replication: Replication, to: Prometheus | OpenTelemetry) -> AbstractContextManager[None]:
+    """Export the metrics of a replication of a state table, as a context manager that ends the export.
+
+    Args:
+        replication: The result of `keyed.tables.StateTable.replicate`.
+        to: The destination.
+
+    Raises:
+        DefinitionError: The port is in use, the file cannot be written, or OpenTelemetry exports nothing.
+        ExtraNotInstalled: OpenTelemetry's API is not installed.
+    """
+    runtimes = importlib.import_module("keyed.runtimes.metrics_export")
+    exported: AbstractContextManager[None] = runtimes.exported_replication(replication, to)
+    return exported

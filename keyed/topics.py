@@ -8,11 +8,12 @@ which the extra ``keyed[registry]`` installs.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -21,7 +22,10 @@ from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.shown import Shown, shown
 
-__all__ = ["Avro", "Json", "KafkaSink", "Protobuf", "UpsertTopic"]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Avro", "Json", "KafkaSink", "Protobuf", "UpsertTopic", "decode_values"]
 
 #: Address of a schema registry, or the settings of `confluent_kafka.schema_registry.SchemaRegistryClient`.
 Registry = str | Mapping[str, Any]
@@ -158,6 +162,35 @@ class Protobuf(Shown):
 
 #: The formats.
 Format = Json | Avro | Protobuf
+
+
+def decode_values(frame: DataFrame, value: Format, schema: Any) -> DataFrame:
+    """Return a DataFrame of Spark's Kafka source with decoded values, for `keyed.stream`.
+
+    The workers decode them, with the same functions as a `keyed.KafkaSource`. The result has the columns of ``schema``,
+    and
+
+    - ``record``: a struct of the record's ``key``, ``topic``, ``partition``, ``offset`` and ``timestamp``, and of its
+      ``value`` if that could not be decoded;
+    - ``reason``: null, or the reason why the value could not be decoded. The columns of ``schema`` are then null, so
+      the row is a bad row of a stream whose key is one of them: it fails the query, or goes to ``on_bad_row``. A record
+      without a value (a tombstone) has a reason too.
+
+    Args:
+        frame: A streaming or batch DataFrame of ``format("kafka")``.
+        value: Format of the values. The workers need its packages, and reach its registry.
+        schema: Columns of the values to keep, as ``output=`` of a stage names them. A member that a value lacks is
+            null.
+
+    Raises:
+        DefinitionError: A parameter is wrong, or the DataFrame is not one of a Kafka source.
+        ExtraNotInstalled: The format needs a package that is not installed.
+    """
+    frames = importlib.import_module("keyed.runtimes.spark.kafka_frames")
+    decoded: DataFrame = frames.decoded_frame(frame, value, schema)
+    return decoded
+
+
 #: Returns the key, the value and the timestamp of the record of a row.
 Encode = Callable[[Any], tuple[bytes | None, bytes | None, int | None]]
 

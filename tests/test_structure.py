@@ -106,11 +106,13 @@ MAY_IMPORT = {
 IMPORTS_BY_NAME = {
     "keyed": "keyed.",
     "keyed.extending": "keyed.arrow.",
+    "keyed.metrics": "keyed.runtimes.",
     "keyed.recovery": "keyed.runtimes.",
     "keyed.streams": "keyed.runtimes.",
     "keyed.tables.operator_table": "keyed.windows.",
     "keyed.tables.push_worker": "keyed.sql.",
     "keyed.testing": "keyed.testing.",
+    "keyed.topics": "keyed.runtimes.",
     "keyed.windows.clone_name": "keyed.",
 }
 # Modules that are read by name and are no packages, so that an `__all__` says what of them is public.
@@ -125,7 +127,7 @@ PUBLIC_MODULES = {
 # The doors that `windows` and `joins` use, and nothing else of `keyed`: they prove that the API is enough for others.
 DOORS = {"keyed", "keyed.errors", "keyed.extending", "keyed.vectorized"}
 # Imported for type checkers alone: what is fetched when it is first used.
-TYPED = {"keyed.recovery": "keyed.runtimes.", "keyed.results": "keyed.tables"}
+TYPED = {"keyed.metrics": "keyed.tables", "keyed.recovery": "keyed.runtimes.", "keyed.results": "keyed.tables"}
 
 HEAVY = (
     "confluent_kafka",

@@ -7,7 +7,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from stat import S_IROTH, S_IWGRP, S_IWOTH, filemode
 from typing import Any
@@ -30,8 +30,9 @@ from keyed.cli.shown_rows import namespace_text, print_rows
 from keyed.cli.stdout import check_reader
 from keyed.durations import clock_text
 from keyed.errors import DefinitionError, GroupUnavailable
+from keyed.metrics import Prometheus, export
 from keyed.stores.scratch import ScratchFolder
-from keyed.tables import StateTable, StateTables, open_tables, read_tables
+from keyed.tables import Replication, StateTable, StateTables, open_tables, read_tables
 from keyed.tables.entries import Entry
 from keyed.tables.follower import shown_groups
 from keyed.tables.json_values import as_json, batch_or_time, bounds_of, entry_of, key_of, namespace_of, window_row
@@ -283,7 +284,7 @@ def _replicate(arguments: argparse.Namespace) -> int:
             to: Any = keyed.delta_sink(arguments.to_delta, mode="upsert", key=table.row_key)
         else:
             to = topic
-        with table.replicate(to) as replication:
+        with table.replicate(to) as replication, _exported(arguments, replication):
             print(f"replicating {replication.table} to {arguments.to_topic or arguments.to_delta}", flush=True)
             try:
                 if arguments.once:
@@ -294,6 +295,14 @@ def _replicate(arguments: argparse.Namespace) -> int:
                 pass
         print(f"batch {replication.batch}, {replication.rows} rows written, {replication.tombstones} removed")
     return 0
+
+
+def _exported(arguments: argparse.Namespace, replication: Replication) -> AbstractContextManager[None]:
+    """Export the metrics of a replication, if the command line has a place for them."""
+    port, file = arguments.metrics_port, arguments.metrics_file
+    if port is None and file is None:
+        return nullcontext()
+    return export(replication, Prometheus(port, file=file))
 
 
 def _upsert_topic(arguments: argparse.Namespace, settings: dict[str, str]) -> UpsertTopic:
@@ -439,6 +448,8 @@ def _add_replicate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=int, help="partitions of a new topic (1)")
     parser.add_argument("--every", type=float, default=1.0, help="seconds between two polls of the changelog (1)")
     parser.add_argument("--once", action="store_true", help="end when the copy has the newest batch")
+    parser.add_argument("--metrics-port", type=int, metavar="PORT", help="port of this machine for Prometheus")
+    parser.add_argument("--metrics-file", metavar="PATH", help="file for the node exporter, which ends in .prom")
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:

@@ -228,7 +228,30 @@ OF_QUERY = (
     ),
     Metric("metrics_failures", "counter", "failures", "Failures of this export.", "It grows."),
 )
-METRICS = (*OF_QUERY, *OF_OPERATORS)
+#: Metrics of a replication of a state table; their names are those of `keyed.tables.Replication.metrics`.
+OF_REPLICATIONS = (
+    Metric("replication_status", "gauge", "status", f"Status of the replication: {_STATUS}.", "It is 2."),
+    Metric("replication_failures", "counter", "failures", "Attempts that failed; they are retried.", "It grows."),
+    Metric("replication_batch", "gauge", "id", "Id of the last batch in the copy; -1 before it is known."),
+    Metric(
+        "replication_lag",
+        "gauge",
+        "batches",
+        "Batches that the tables have and the copy lacks.",
+        "It grows: the copy is written more slowly than the job commits.",
+    ),
+    Metric("replication_transactions", "counter", "transactions", "Transactions: one for each batch with changes."),
+    Metric("replication_rows", "counter", "rows", "Rows written to the copy."),
+    Metric("replication_tombstones", "counter", "rows", "Rows removed from the copy."),
+    Metric(
+        "replication_resyncs",
+        "counter",
+        "resynchronizations",
+        "Comparisons of the whole state with a copy that was not empty.",
+        "It grows: the replication is stopped for longer than the history of the tables.",
+    ),
+)
+METRICS = (*OF_QUERY, *OF_OPERATORS, *OF_REPLICATIONS)
 
 
 @attrs.frozen
@@ -335,6 +358,24 @@ class JobMetrics:
                 if value is not None:
                     found.append(Sample(each, operator, value if each.scale == 1 else value / each.scale))
         return found
+
+
+class ReplicationMetrics:
+    """The metrics of a replication of a state table.
+
+    Args:
+        query: The value of the label ``query``: operator and table.
+        counters: Returns the counters, by name.
+    """
+
+    def __init__(self, query: str, counters: Callable[[], Mapping[str, int]]) -> None:
+        self.query = query
+        self._counters = counters
+
+    def samples(self) -> list[Sample]:
+        """Return the values of all metrics."""
+        found = self._counters()
+        return [Sample(each, "", found[each.name]) for each in OF_REPLICATIONS if each.name in found]
 
 
 def prometheus_text(query: str, samples: Iterable[Sample]) -> str:

@@ -23,8 +23,17 @@ from keyed.graph import Stage
 from keyed.metrics import OpenTelemetry, Prometheus
 from keyed.options import Options
 from keyed.private_files import folder_path
-from keyed.runtimes.job_metrics import METRICS, JobMetrics, Metric, MetricsSource, Sample, prometheus_text
+from keyed.runtimes.job_metrics import (
+    METRICS,
+    JobMetrics,
+    Metric,
+    MetricsSource,
+    ReplicationMetrics,
+    Sample,
+    prometheus_text,
+)
 from keyed.runtimes.sink_folder import replace_file
+from keyed.tables.replication import Replication
 
 _log = logging.getLogger(__name__)
 #: Concurrent scrapes; further connections are closed at once.
@@ -42,6 +51,15 @@ class _Export(Protocol):
 
     def close(self) -> None:
         """End it; a file has the last values."""
+
+
+class _Metrics(Protocol):
+    """The metrics of a query or a replication."""
+
+    query: str
+
+    def samples(self) -> list[Sample]:
+        """Return the values of all metrics that have one."""
 
 
 class MetricsExport:
@@ -62,14 +80,8 @@ class MetricsExport:
     def __init__(self, last: Stage, options: Options) -> None:
         self.metrics = JobMetrics(options.query_name or last.name, [stage.name for stage in last.chain])
         self._export: _Export | None = None
-        if isinstance(options.metrics, Prometheus):
-            self._export = (_Port if options.metrics.file is None else _File)(options.metrics, self.metrics)
-        elif isinstance(options.metrics, OpenTelemetry):
-            self._export = _Callbacks(options.metrics, self.metrics)
-        elif options.metrics is not None:
-            raise DefinitionError(
-                f"metrics={options.metrics!r} must be a keyed.metrics.Prometheus or a keyed.metrics.OpenTelemetry"
-            )
+        if options.metrics is not None:
+            self._export = _begun(options.metrics, self.metrics)
 
     def follow(self, source: MetricsSource) -> None:
         """Export a running query from now on."""
@@ -94,6 +106,34 @@ class MetricsExport:
             export.close()
 
 
+def _begun(config: Any, metrics: _Metrics) -> _Export:
+    """Begin an export.
+
+    Raises:
+        DefinitionError: See `MetricsExport`.
+        ExtraNotInstalled: OpenTelemetry's API is not installed.
+    """
+    if isinstance(config, Prometheus):
+        return (_Port if config.file is None else _File)(config, metrics)
+    if isinstance(config, OpenTelemetry):
+        return _Callbacks(config, metrics)
+    raise DefinitionError(f"metrics={config!r} must be a keyed.metrics.Prometheus or a keyed.metrics.OpenTelemetry")
+
+
+@contextmanager
+def exported_replication(replication: Replication, config: Any) -> Iterator[None]:
+    """Export the metrics of a replication. See `keyed.metrics.export`."""
+    if not isinstance(replication, Replication):
+        raise DefinitionError(
+            f"export({replication!r}): give the result of StateTable.replicate; a query takes metrics= itself"
+        )
+    export = _begun(config, ReplicationMetrics(replication.table, replication.metrics))
+    try:
+        yield
+    finally:
+        export.close()
+
+
 @contextmanager
 def exported_metrics(last: Stage, options: Options, *, stay: bool) -> Iterator[MetricsExport]:
     """Return the metrics of a query, with their export.
@@ -116,7 +156,7 @@ def exported_metrics(last: Stage, options: Options, *, stay: bool) -> Iterator[M
 class _Port:
     """An HTTP server for scrapes."""
 
-    def __init__(self, config: Prometheus, metrics: JobMetrics) -> None:
+    def __init__(self, config: Prometheus, metrics: _Metrics) -> None:
         assert config.port is not None
         try:
             self._server = _Server((config.host, config.port), self._text)
@@ -244,7 +284,7 @@ class _Request(BaseHTTPRequestHandler):
 class _File:
     """A thread that replaces a file at an interval."""
 
-    def __init__(self, config: Prometheus, metrics: JobMetrics) -> None:
+    def __init__(self, config: Prometheus, metrics: _Metrics) -> None:
         assert config.file is not None
         self._path = Path(folder_path(config.file, "metrics file")).absolute()
         self._seconds = milliseconds_of(config.every, "every") / 1000
@@ -320,7 +360,7 @@ _files: set[Path] = set()
 class _Callbacks:
     """The share of a query in the observations of a meter provider."""
 
-    def __init__(self, config: OpenTelemetry, metrics: JobMetrics) -> None:
+    def __init__(self, config: OpenTelemetry, metrics: _Metrics) -> None:
         with extra("opentelemetry", "keyed.metrics.OpenTelemetry"):
             from opentelemetry.metrics import NoOpMeterProvider, get_meter_provider
         provider = get_meter_provider() if config.provider is None else config.provider

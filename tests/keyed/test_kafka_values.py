@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import pickle
 import sys
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, timestamp_pb2
 
 import keyed
 from keyed.errors import DefinitionError, ExtraNotInstalled, RowError, SourceError
 from keyed.kafka_values import BadValue, decoder
-from keyed.topics import Avro, Format, Json, Protobuf
+from keyed.outputs import schema_of
+from keyed.runtimes.spark.kafka_frames import ValueDecoder
+from keyed.topics import Avro, Format, Json, Protobuf, decode_values
 from tests.keyed.changelog.kafka import topics
 from tests.support.schema_registry import SchemaRegistry, schema_registry
 
@@ -255,6 +259,111 @@ def test_a_query_reads_values_and_diverts_bad_records_with_the_reason(kafka, top
     assert "it is not Avro" in bad.values[0].reason
     assert "tombstone" in bad.values[1].reason
     assert run.metrics["Total"]["rows_bad"] == 2
+
+
+COLUMNS = "user string, amount bigint, at timestamp"
+
+
+def records_of(*values):
+    """A batch of Spark's Kafka source."""
+    count = len(values)
+    columns: dict[str, pa.Array[Any]] = {
+        "key": pa.array([b"k"] * count),
+        "value": pa.array(values, pa.binary()),
+        "topic": pa.array(["sales"] * count),
+        "partition": pa.array([0] * count, pa.int32()),
+        "offset": pa.array(range(count), pa.int64()),
+        "timestamp": pa.array([0] * count, pa.timestamp("us", "UTC")),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_workers_decode_batches_and_keep_bad_records_with_the_reason(registry):
+    good = AvroSerializer(client(registry), AVRO, conf=named())(SALE, CONTEXT)
+    decode = pickle.loads(pickle.dumps(ValueDecoder(Avro(registry=registry.url), schema_of(COLUMNS))))
+    batches = list(decode([records_of(good, b"no avro", None), records_of(), records_of(good)]))
+    rows = pa.Table.from_batches(batches).to_pylist()
+    assert [(row["user"], row["amount"], row["at"]) for row in rows] == [
+        ("ann", 5, AT),
+        (None, None, None),
+        (None, None, None),
+        ("ann", 5, AT),
+    ]
+    assert [row["record"]["value"] for row in rows] == [None, b"no avro", None, None]
+    assert [row["record"]["offset"] for row in rows] == [0, 1, 2, 0]
+    reasons = [row["reason"] for row in rows]
+    assert reasons[0] is reasons[3] is None
+    assert "it is not Avro" in reasons[1]
+    assert "tombstone" in reasons[2]
+
+
+def test_values_that_do_not_fit_their_columns_are_bad_and_missing_members_are_null():
+    values = [b'{"user": "ann", "more": 1}', b'{"user": "bob", "amount": "x"}', b"5", b'{"amount": 1}']
+    (batch,) = ValueDecoder(Json(), schema_of("user string, amount bigint"))([records_of(*values)])
+    rows = batch.to_pylist()
+    assert [(row["user"], row["amount"]) for row in rows] == [("ann", None), (None, None), (None, None), (None, 1)]
+    assert [row["reason"] is None for row in rows] == [True, False, False, True]
+    assert "amount" in rows[1]["reason"]
+    assert "of type int" in rows[2]["reason"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["json", "avro", "protobuf"])
+def test_spark_reads_values_as_the_local_runtime_does(spark_kafka, kafka, topic, registry, tmp_path, kind):
+    form: Format
+    field = MessageField.VALUE
+    sales = [{**SALE, "amount": amount} for amount in (1, 2, 3)]
+    if kind == "json":
+        form = Json()
+        good = [json.dumps({**sale, "at": None}).encode() for sale in sales]
+    elif kind == "avro":
+        form = Avro(registry=registry.url)
+        write = AvroSerializer(client(registry), AVRO, conf=named())
+        good = [write(sale, SerializationContext(topic, field)) for sale in sales]
+    else:
+        # A class that the workers can import.
+        form = Protobuf(duration_pb2.Duration)
+        good = [duration_pb2.Duration(seconds=n).SerializeToString() for n in (1, 2, 3)]
+    topics.produce(
+        kafka, topic, [(b"a", good[0]), (b"b", b"\xff bad"), (b"c", None), (b"d", good[1]), (b"e", good[2])], 0
+    )
+    function: keyed.KeyedProcessFunction = Total()
+    columns = COLUMNS
+    if kind == "protobuf":
+        columns, function = "seconds bigint, nanos int", Seconds()
+
+    def outputs(source):
+        stream = keyed.stream(source, on_bad_row=BAD).key_by(columns.split()[0])
+        output = stream.process(function, "key string, total bigint", parallelism=2)
+        results, bad = keyed.collect_sink(), keyed.collect_sink()
+        return output.to(results), output.side_output(BAD).to(bad)
+
+    local = outputs(keyed.KafkaSource(topic, bootstrap=kafka, value=form, bounded=True))
+    keyed.run(*local)
+    frame = (
+        spark_kafka.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", kafka)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    spark = outputs(decode_values(frame, form, columns))
+    keyed.run(*spark, checkpoint=tmp_path / "checkpoint")
+    assert sorted(map(tuple, spark[0].sink.values)) == sorted(map(tuple, local[0].sink.values))
+    wanted = [(row.key, row.value, row.offset, row.reason) for row in local[1].sink.values]
+    found = [(row.record.key, row.record.value, row.record.offset, row.reason) for row in spark[1].sink.values]
+    assert [each[:3] for each in wanted] == [(b"b", b"\xff bad", 1), (b"c", None, 2)]
+    assert [each[:3] for each in found] == [each[:3] for each in wanted]
+    # The local message names the remedy decode= too.
+    assert [each[3].split(";")[0] for each in found] == [each[3].split(";")[0] for each in wanted]
+
+
+class Seconds(keyed.KeyedProcessFunction):
+    total = keyed.ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.total.update(self.total.value() + 1)
+        yield str(value.seconds), self.total.value()
 
 
 def test_decode_gets_records_with_decoded_values(kafka, topic):

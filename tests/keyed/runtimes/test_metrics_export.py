@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import socket
@@ -25,7 +26,16 @@ from keyed.errors import DefinitionError, ExtraNotInstalled
 from keyed.metrics import OpenTelemetry, Prometheus
 from keyed.results import Progress
 from keyed.runtimes import metrics_export
-from keyed.runtimes.job_metrics import METRICS, OF_OPERATORS, OF_QUERY, JobMetrics, MetricsSource, prometheus_text
+from keyed.runtimes.job_metrics import (
+    METRICS,
+    OF_OPERATORS,
+    OF_QUERY,
+    OF_REPLICATIONS,
+    JobMetrics,
+    MetricsSource,
+    prometheus_text,
+)
+from keyed.tables import Replication
 from tests.support.limits import free_port
 from tests.support.waiting import no_more, until
 
@@ -462,6 +472,27 @@ def test_every_counter_and_status_is_exported():
     assert {each.counter for each in OF_OPERATORS if each.kind == "gauge"} == {*GAUGES}
     assert {each.name for each in OF_QUERY} >= {*STATUSES}
     assert len({each.name for each in METRICS}) == len(METRICS)
+
+
+def test_a_replication_is_exported_until_the_context_ends(tmp_path, monkeypatch):
+    counters = dict.fromkeys((each.name for each in OF_REPLICATIONS), 2)
+    replication = Replication.__new__(Replication)
+    replication.table = "sales.by_day"
+    monkeypatch.setattr(replication, "metrics", lambda: counters)
+    file = tmp_path / "copy.prom"
+    with keyed.metrics.export(replication, Prometheus(file=file)):
+        pass
+    families = {each.name: each for each in text_string_to_metric_families(file.read_text())}
+    assert {each.prometheus_name.removesuffix("_total") for each in OF_REPLICATIONS} == {*families}
+    assert families["keyed_replication_lag"].samples[0].labels == {"query": "sales.by_day"}
+    assert families["keyed_replication_lag"].samples[0].value == 2
+    with pytest.raises(DefinitionError, match="give the result of StateTable"):
+        keyed.metrics.export("sales", Prometheus(file=file)).__enter__()  # type: ignore[arg-type]
+
+
+def test_the_counters_of_a_replication_are_all_exported():
+    source = inspect.getsource(Replication.metrics)
+    assert re.findall(r'"(replication_\w+)"', source) == [each.name for each in OF_REPLICATIONS]
 
 
 def test_the_dashboard_shows_metrics_that_exist():
