@@ -292,6 +292,7 @@ def test_commands_in_the_docs_exist():
     from tests.benchmarks.joins import _parser as joins
     from tests.benchmarks.nexmark import _parser as nexmark_benchmark
     from tests.benchmarks.properties import _parser as properties
+    from tests.benchmarks.requests import _parser as requests
     from tests.benchmarks.scale import _parser as scale
     from tests.benchmarks.table_states import _parser as table_states
     from tests.benchmarks.tables import _parser as tables
@@ -308,6 +309,7 @@ def test_commands_in_the_docs_exist():
         "tests.benchmarks.joins": flags(joins()),
         "tests.benchmarks.nexmark": flags(nexmark_benchmark()),
         "tests.benchmarks.properties": flags(properties()),
+        "tests.benchmarks.requests": flags(requests()),
         "tests.benchmarks.scale": flags(scale()),
         "tests.benchmarks.versus_bytewax": flags(versus_bytewax()),
         "tests.benchmarks.crowded": set(),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -18,6 +20,8 @@ import pytest
 import keyed
 from keyed.stores.version_store import VersionStore
 from keyed.tables import Change, StateTables, follower, open_tables
+from tests.keyed.changelog.kafka import topics
+from tests.support.s3 import s3_server
 
 DISCONNECTS = int(os.environ.get("KEYED_DISCONNECTS", "50"))
 
@@ -41,15 +45,16 @@ class Count(keyed.KeyedProcessFunction):
 class Job:
     """A job of so many rows, which is lost and restored with its changelog alone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, logs: Callable[[str], Any] | None = None) -> None:
         self.folder = folder
+        self.logs = logs or (lambda name: keyed.DirectoryChangelog(folder / name, auto_compact=False))
         self.lives = 0
         self.rows = 0
         self.begin(None, 1)
 
     @property
-    def log(self) -> keyed.DirectoryChangelog:
-        return keyed.DirectoryChangelog(self.folder / f"log-{self.lives}", auto_compact=False)
+    def log(self) -> Any:
+        return self.logs(f"log-{self.lives}")
 
     def begin(self, until: int | None, parallelism: int) -> None:
         """Begin a life, from the changelog of the one before if there is one."""
@@ -106,7 +111,7 @@ def contents(tables: Any) -> dict[Any, Any]:
     return {entry.key: entry.value for entry in tables["count"]}
 
 
-def folded(log: keyed.DirectoryChangelog) -> dict[Any, Any]:
+def folded(log: Any) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for change in keyed.recovery.read_changelog(log):
         if change.state == "count":
@@ -116,14 +121,39 @@ def folded(log: keyed.DirectoryChangelog) -> dict[Any, Any]:
     return found
 
 
-def test_readers_miss_nothing_over_disconnects_rescales_and_rolled_back_batches():
+LONG = [pytest.mark.slow, pytest.mark.long]
+
+
+@pytest.fixture(params=["directory", pytest.param("objects", marks=LONG), pytest.param("kafka", marks=LONG)])
+def logs_of(request):
+    """A function from a folder to a function from a name to its changelog."""
+    if request.param == "directory":
+        yield lambda folder: None
+    elif request.param == "objects":
+        with s3_server() as server:
+            yield (
+                lambda folder: (
+                    lambda name: keyed.ObjectStoreChangelog(
+                        f"s3://bucket/{Path(folder).name}/{name}", server.options, auto_compact=False
+                    )
+                )
+            )
+    else:
+        kafka = request.getfixturevalue("kafka")
+        made: dict[Any, str] = defaultdict(topics.new_topic)
+        yield (
+            lambda folder: lambda name: keyed.KafkaChangelog(made[folder, name], bootstrap=kafka, replication_factor=1)
+        )
+
+
+def test_readers_miss_nothing_over_disconnects_rescales_and_rolled_back_batches(logs_of):
     seed = os.environ.get("KEYED_SEED") or str(time.time_ns())
     print(f"KEYED_SEED={seed}")  # noqa: T201 - repeats a failure
     chance = Random(seed)
     done = 0
     while done < DISCONNECTS:
         with TemporaryDirectory() as folder:
-            job, readers = Job(Path(folder)), [Reader() for _ in range(3)]
+            job, readers = Job(Path(folder), logs_of(folder)), [Reader() for _ in range(3)]
             job.parallelism = chance.choice([1, 2, 3])
             job.run(12)
             tables = open_tables(job.log, f"{folder}/tables")

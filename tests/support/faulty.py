@@ -1,0 +1,130 @@
+"""A proxy before a real object store, which delays requests, throttles them, or loses their answers.
+
+It counts the requests. The ``Host`` of a request is passed on, because signatures contain it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import attrs
+
+#: Headers of one connection, which are not passed on.
+_OF_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length", "proxy-connection"}
+
+
+@attrs.define
+class FaultyStore:
+    """The proxy.
+
+    Attributes:
+        backend: ``host:port`` of the server.
+        latency: Seconds by which each request is delayed.
+        throttled: Called with the kind of a request: true if it is answered with 503 and not passed on.
+        lost: Called with the kind of a request: true if it is passed on, and its answer is not.
+        requests: Number of requests that arrived, by kind: PUT, GET, HEAD, LIST, DELETE.
+        url: Its address.
+    """
+
+    backend: str
+    latency: float = 0.0
+    throttled: Callable[[str], bool] = lambda _kind: False
+    lost: Callable[[str], bool] = lambda _kind: False
+    requests: Counter[str] = attrs.field(factory=Counter)
+    url: str = ""
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
+
+    def answer(
+        self, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Return the answer to a request; status 0 closes the connection without one."""
+        kind = _kind(method, target)
+        with self._lock:
+            self.requests[kind] += 1
+            throttled, lost = self.throttled(kind), self.lost(kind)
+        if self.latency:
+            threading.Event().wait(self.latency)
+        if throttled:
+            return 503, {"Content-Type": "application/xml"}, b"<Error><Code>SlowDown</Code></Error>"
+        answer = self._passed(method, target, headers, body)
+        return (0, {}, b"") if lost else answer
+
+    def _passed(
+        self, method: str, target: str, headers: dict[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection(self.backend, timeout=300)
+        try:
+            connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+            for name, value in headers.items():
+                if name.lower() not in _OF_CONNECTION:
+                    connection.putheader(name, value)
+            connection.putheader("Content-Length", str(len(body)))
+            connection.endheaders(body)
+            got = connection.getresponse()
+            data = got.read()
+            kept = {name: value for name, value in got.getheaders() if name.lower() not in _OF_CONNECTION}
+            if method == "HEAD":
+                kept["Content-Length"] = got.getheader("Content-Length") or "0"
+            return got.status, kept, data
+        finally:
+            connection.close()
+
+
+def _kind(method: str, target: str) -> str:
+    """Return the kind of a request of any of the protocols."""
+    query = parse_qs(urlsplit(target).query, keep_blank_values=True)
+    if "list-type" in query or query.get("comp") == ["list"]:
+        return "LIST"
+    return "DELETE" if method == "POST" else method
+
+
+@contextmanager
+def faulty(backend: str) -> Iterator[FaultyStore]:
+    """Run a proxy on loopback.
+
+    Args:
+        backend: ``host:port`` of the server.
+    """
+    store = FaultyStore(backend)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+        wbufsize = -1
+
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            status, answered, data = store.answer(self.command, self.path, headers, body)
+            if not status:
+                self.close_connection = True
+                return
+            self.send_response_only(status)
+            for name, value in {"Content-Length": str(len(data)), **answered}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data if self.command != "HEAD" else b"")
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - names of the base class
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Threads(ThreadingHTTPServer):
+        daemon_threads = True
+
+    with Threads(("127.0.0.1", 0), Handler) as running:
+        store.url = f"http://127.0.0.1:{running.server_address[1]}"
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield store
+        finally:
+            running.shutdown()
+            thread.join()
