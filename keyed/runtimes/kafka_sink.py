@@ -7,6 +7,10 @@ that comes again with the same records is skipped; with others it is written aga
 The local runtime commits the records of a batch with its state, and sends them afterwards, again after a crash if they
 were not sent (`keyed.recovery.outbox`). So they are the same records. On Spark a batch that runs again has the input
 that Spark has logged.
+
+Kafka forgets a committed offset a week after its last commit (``offsets.retention.minutes`` of the broker). Only a
+batch that an earlier run may have written needs it: if it is forgotten then, the sink refuses to continue. A position
+that was forgotten differs from one that never was, because a query commits one before its first batch.
 """
 
 from __future__ import annotations
@@ -59,15 +63,19 @@ class TopicWriter:
         self._encode = encoder(sink.value, sink.topic)
         cluster = Cluster(sink.bootstrap, sink.settings, milliseconds_of(sink.timeout, "timeout") / 1000)
         self._writer = MarkedWriter(cluster, sink.topic, sink.transactional_id, self.id)
-        #: The id of the next batch, and the digest of the last one.
+        #: The id of the next batch, and the digest of the last one; ``None`` if it is not known.
         self._next = 0
-        self._digest = ""
+        self._digest: str | None = ""
 
-    def claim(self) -> None:
+    def claim(self, repeated: int | None = None) -> None:
         """Fence other writers with the transactional id, and read the id of the last written batch.
 
+        Args:
+            repeated: Id of a batch that an earlier run may have written; ``None`` if the next batch is a new one.
+
         Raises:
-            SinkError: The topic does not exist, another query has the transactional id, or no broker answers.
+            SinkError: The topic does not exist, another query has the transactional id, no broker answers, or Kafka has
+                forgotten whether the repeated batch was written.
         """
         sink = self._sink
         self.close()
@@ -76,7 +84,15 @@ class TopicWriter:
         except ChangelogError as error:
             raise self._failed(error) from error
         query, _, digest = mark.text.partition(" ")
-        if mark.number >= 0 and query not in self._queries:
+        # The first position of another query, which has written nothing, is nobody's.
+        if mark.number < 0 or (mark.number == 0 and query and query not in self._queries):
+            self._begin(repeated)
+            return
+        if not query:
+            # A position that was set by hand.
+            self._next, self._digest = mark.number, None
+            return
+        if query not in self._queries:
             self.close()
             raise SinkError(
                 f"{sink!r}: another query has written with transactional_id={sink.transactional_id!r}, and its batches "
@@ -85,6 +101,25 @@ class TopicWriter:
             )
         # A restored query may cut its input into other batches than the one before it.
         self._next, self._digest = (mark.number, digest) if query == self._queries[-1] else (0, "")
+
+    def _begin(self, repeated: int | None) -> None:
+        """Commit a position before the first batch, or the first one after a week without any."""
+        sink = self._sink
+        if repeated is not None:
+            self.close()
+            raise SinkError(
+                f"{sink!r}: Kafka has no position of the consumer group {sink.transactional_id!r} any more, which says "
+                f"whether batch {repeated} was written: it forgets positions after offsets.retention.minutes, a week "
+                "by default. Read the end of the topic; then set the position, the id of the next batch to write: "
+                f"confluent_kafka.Consumer({{'bootstrap.servers': {sink.bootstrap!r}, 'group.id': "
+                f"{sink.transactional_id!r}}}).commit(offsets=[confluent_kafka.TopicPartition({sink.topic!r}, 0, N)], "
+                f"asynchronous=False), where N is {repeated + 1} if the batch is there, and {repeated} if it is not"
+            )
+        try:
+            self._writer.write((), Mark(0, f"{self._queries[-1]} "))
+        except ChangelogError as error:
+            raise self._failed(error) from error
+        self._next, self._digest = 0, ""
 
     def records(self, rows: Iterable[Any]) -> list[Record]:
         """Return rows as records.
@@ -107,7 +142,8 @@ class TopicWriter:
         if not self._writer.is_claimed:
             self.claim()
         digest = _digest(records)
-        if not records or batch_id < self._next - 1 or (batch_id < self._next and digest == self._digest):
+        is_same = self._digest is None or digest == self._digest
+        if not records or batch_id < self._next - 1 or (batch_id < self._next and is_same):
             return
         if batch_id < self._next:
             _log.warning("%r: batch %d came again with other rows, and is written again", sink, batch_id)

@@ -7,9 +7,12 @@ import json
 import socket
 import threading
 import time
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
+import confluent_kafka
+import confluent_kafka.admin
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
@@ -217,6 +220,103 @@ def test_rows_that_wait_for_a_topic_are_not_lost_when_the_sink_is_changed(kafka,
     run(6, KafkaSink(topic, bootstrap=kafka))
     assert run(7, None).values == [("a", 6)]
     assert (numbers(topic), numbers(other)) == ([0, 1, 4, 5], [2, 3])
+
+
+def forget(kafka, group):
+    """What a broker does with the offsets of a group a week after the last commit."""
+    client = confluent_kafka.admin.AdminClient({"bootstrap.servers": kafka})
+    client.delete_consumer_groups([group])[group].result(60)
+
+
+def set_by_hand(kafka, topic, group, number):
+    """As the message of the sink says."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka, "group.id": group})
+    consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, number)], asynchronous=False)
+    consumer.close()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_position_that_kafka_has_forgotten_is_asked_for_where_a_batch_may_have_been_written(
+    kafka, topic, tmp_path, monkeypatch, is_there
+):
+    sink = KafkaSink(topic, bootstrap=kafka, key="k")
+    group = sink.transactional_id
+
+    def run(count):
+        rows = [{"k": "a", "n": n} for n in range(count)]
+        output = keyed.stream(rows).key_by("k").process(Same(), "k string, n bigint")
+        return output.run(sink, checkpoint=tmp_path / "c", rows_per_batch=2, drain=False)
+
+    def numbers():
+        return [json.loads(value)["n"] for _, value in records(kafka, topic)]
+
+    run(2)
+    forget(kafka, group)
+    # Nothing waits, so nobody needs it.
+    run(4)
+    assert numbers() == [0, 1, 2, 3]
+    write = TopicWriter.write
+
+    def killed(self, records, batch):
+        if is_there:
+            write(self, records, batch)
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicWriter, "write", killed)
+        with pytest.raises(QueryFailed, match="ZeroDivisionError"):
+            run(6)
+    forget(kafka, group)
+    for _ in range(2):
+        with pytest.raises(SinkError, match=r"whether batch 2 was written: .* N is 3 if the batch is there, and 2 if"):
+            run(8)
+    set_by_hand(kafka, topic, group, 3 if is_there else 2)
+    run(8)
+    assert numbers() == list(range(8))
+
+
+def test_a_query_that_has_written_nothing_leaves_its_transactional_id_to_others(kafka, topic):
+    sink = KafkaSink(topic, bootstrap=kafka)
+    for query in ("q1", "q2"):
+        with closing(TopicWriter(sink, [query])) as writer:
+            writer.claim()
+    # One that is killed before its first batch has been written knows that it has not.
+    with closing(TopicWriter(sink, ["q2"])) as writer:
+        writer.claim(0)
+        written(writer, 0, 5)
+    with closing(TopicWriter(sink, ["q3"])) as writer, pytest.raises(SinkError, match="another query has written"):
+        writer.claim()
+    assert len(records(kafka, topic)) == 1
+
+
+@pytest.mark.long
+def test_spark_asks_for_a_position_that_kafka_has_forgotten(spark, kafka, topic, tmp_path, monkeypatch):
+    sink = KafkaSink(topic, bootstrap=kafka, key="k")
+
+    def run(number):
+        write_file(tmp_path / "in", number, [("a", 1_000 * (number + 1), number)])
+        count(files_source(spark, tmp_path / "in"), parallelism=2).run(sink, checkpoint=tmp_path / "c")
+
+    run(0)
+    forget(kafka, sink.transactional_id)
+    run(1)
+    write = TopicWriter.write
+
+    def killed(self, records, batch):
+        write(self, records, batch)
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicWriter, "write", killed)
+        with pytest.raises(QueryFailed, match="ZeroDivisionError"):
+            run(2)
+    forget(kafka, sink.transactional_id)
+    with pytest.raises(SinkError, match="whether batch 2 was written"):
+        run(3)
+    set_by_hand(kafka, topic, sink.transactional_id, 3)
+    run(4)
+    totals = [json.loads(value)["total"] for _, value in records(kafka, topic)]
+    assert len(totals) == 5
 
 
 @pytest.mark.slow

@@ -345,7 +345,7 @@ class LocalQuery(Shown):
             writer = self._writers.get(bound)
             rows = [] if writer is None else rows_for(outbox, writer)
             if isinstance(writer, TopicWriter):
-                writer.claim()
+                writer.claim(outbox.batch if rows else None)
                 if rows:
                     writer.write(rows, outbox.batch)
             elif writer is not None:

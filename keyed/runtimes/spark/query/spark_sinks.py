@@ -64,6 +64,7 @@ class Writer:
         error: The error of the last write.
         place: The output that was being written, for a message.
         written: Spark's id of the last written batch.
+        repeats: True if an earlier run has begun the next batch; ``None`` if this program cannot know it.
     """
 
     routes: Sequence[Route]
@@ -78,6 +79,7 @@ class Writer:
     error: BaseException | None = None
     place: str = ""
     written: int = -1
+    repeats: bool | None = False
     _is_claimed: bool = attrs.field(default=False, init=False)
     #: The writers of the sinks of tables, by the number of the output.
     _tables: dict[int, LakeTable] = attrs.field(factory=dict, init=False)
@@ -102,8 +104,9 @@ class Writer:
                 self._tables[number] = lake_table(sink, queries, schema, repeats=bool(self.checkpoint))
                 self._tables[number].claim(session, self.first_batch + batch_id)
             if isinstance(sink, KafkaSink):
+                repeats = batch_id > 0 if self.repeats is None else self.repeats
                 with closing(TopicWriter(sink, queries)) as writer:
-                    writer.claim()
+                    writer.claim(self.first_batch + batch_id if repeats else None)
             if isinstance(sink, ParquetSink):
                 claim(sink, self._folder(session, sink), queries, batch_id, self.first_batch + batch_id)
         self._is_claimed = True

@@ -222,9 +222,11 @@ class StreamJob(Job):
             first_batch=self.first_batch,
         )
         writer = self._writer(plan, ticks, restores=self._cut is not None and last is None)
+        first = 0 if last is None else last + 1
+        writer.repeats = None if self._folder is None else str(first) in self._folder.names("offsets")
         # If this program cannot reach the checkpoint, the query's id is known once Spark has started it.
         if self._here and self._folder is not None and not writer.restores:
-            writer.claim(self._session, 0 if last is None else last + 1)
+            writer.claim(self._session, first)
         stream = plan.frame.writeStream.foreachBatch(self._called(plan, writer))
         stream = stream.option("checkpointLocation", self._checkpoint)
         if self._query_name is not None:
