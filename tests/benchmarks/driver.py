@@ -99,6 +99,7 @@ class Job:
         self._query: Any = _Query()
         session: Any = _Session()
         checkpoint = open_checkpoint(str(self._folder))
+        assert checkpoint is not None
         self._exports = Exports(session, str(self._folder), checkpoint, {"op": self._changelog}, ticks=True)
         self._exports.start(Begin(), groups, [["op"]], lambda: self._query)
         self._system = {name: getattr(os, name) for name in _CALLS}

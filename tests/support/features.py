@@ -483,8 +483,8 @@ def changelog_lines() -> list[str]:
         *("## Changelogs", "", "| | local | Spark | tables | time travel | rescale |", "|---|:-:|:-:|:-:|:-:|:-:|"),
         *(f"| [{name}]({link}) | yes | yes | yes | yes | yes |" for name, (link, _) in CHANGELOGS.items()),
         "",
-        "Over Spark Connect changelogs are exported without positions of the sources, and a restore is refused where",
-        "the program does not reach the server's file system: [clusters](../how-to/clusters.md#over-spark-connect).",
+        "Over Spark Connect a restore is refused if program and server do not share the folder of the checkpoint:",
+        "[clusters](../how-to/clusters.md#over-spark-connect).",
         "",
     ]
 

@@ -4,7 +4,8 @@ Spark has readers for the state of a checkpoint. Its position in the sources is 
 restored query's checkpoint begins with files that no query has written. Where Spark runs on this machine alone, they
 are files of a local folder. Elsewhere the JVM of the session reads and writes them with the class that Spark itself
 uses for its checkpoints, and so with Spark's own settings and credentials: other clients may have other ones, and
-would find another store under the same name. Over Spark Connect there is no such JVM, and the files are out of reach.
+would find another store under the same name. Over Spark Connect there is no such JVM. There the files are reached if
+they are in a folder that this program shares with Spark, and are otherwise read, and not written, by a query of Spark.
 
     metadata            identity of the query
     offsets/<batch>     written before a batch runs: a version, the batch's settings, and a line for each source: where
@@ -20,14 +21,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
 from keyed.errors import CheckpointError
+from keyed.ids import random_id
+from keyed.private_files import make_private
 from keyed.runtimes.spark.query.failures import is_gone
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.spark_session import default_files, is_here
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _VERSION = "v1"
+#: Characters of a path that Spark's readers would interpret.
+_PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 
 def open_checkpoint(path: str) -> CheckpointFolder | None:
@@ -75,7 +81,8 @@ def reached(session: SparkSession, path: str) -> CheckpointFolder | None:
         CheckpointError: Spark has no file system for the path.
     """
     if is_remote(session):
-        return None
+        folder = open_checkpoint(path)
+        return folder if folder is not None and _is_shared(session, path) else None
     folder = open_checkpoint(path) if is_here(session) else None
     if folder is not None:
         return folder
@@ -83,6 +90,33 @@ def reached(session: SparkSession, path: str) -> CheckpointFolder | None:
         return CheckpointFolder(path, _SparkFiles(session, path), path.rstrip("/"))
     except OSError as error:
         raise CheckpointError(f"Spark cannot open the file system of the checkpoint {path}: {error}") from error
+
+
+def readable(session: SparkSession, path: str) -> CheckpointFolder:
+    """Return the files of a checkpoint that this program does not reach, for reading: queries of Spark read them."""
+    return CheckpointFolder(path, _ReadFiles(session), path.rstrip("/"))
+
+
+def _is_shared(session: SparkSession, path: str) -> bool:
+    """Return true if Spark sees the files that this program writes to a folder of its machine."""
+    folder = local_folder(path)
+    assert folder is not None
+    made = [each for each in (folder, *folder.parents) if not each.exists()]
+    # Spark ignores names that begin with a dot or an underscore, and files without content.
+    probe = folder / f"keyed-shared-{random_id()}"
+    shared = False
+    try:
+        make_private(folder)
+        probe.write_bytes(b"-")
+        shared = _ReadFiles(session).exists(f"{path.rstrip('/')}/{probe.name}")
+    except OSError:
+        return False
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+            for each in [] if shared else made:
+                each.rmdir()
+    return shared
 
 
 class _Files(Protocol):
@@ -192,6 +226,56 @@ class _SparkFiles:
                 raise
             kind = FileNotFoundError if _is_of(error, "FileNotFoundException") else OSError
             raise kind(str(error.java_exception)) from error
+
+
+class _ReadFiles:
+    """The file system of Spark, read by queries: over Spark Connect, with the credentials of the server.
+
+    Args:
+        session: The session.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file."""
+        found = self._found(path, "content")
+        if not found:
+            raise FileNotFoundError(path)
+        return bytes(found[0])
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder."""
+        return [str(path).rpartition("/")[2] for path in self._found(folder, "path")]
+
+    def exists(self, path: str) -> bool:
+        """Return true if Spark has a file."""
+        try:
+            return bool(self._found(path, "path"))
+        except FileNotFoundError:
+            return False
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Raise an error: a query of Spark cannot write a file of a given name."""
+        raise OSError("over Spark Connect it can only be read")
+
+    def delete(self, path: str) -> None:
+        """Raise an error, as `replace` does."""
+        raise OSError("over Spark Connect it can only be read")
+
+    def _found(self, path: str, column: str) -> list[Any]:
+        from pyspark.errors import AnalysisException, PySparkException
+
+        try:
+            frame = self._session.read.format("binaryFile").load(_PATTERN.sub(r"\\\g<0>", path))
+            return [row[0] for row in frame.select(column).collect()]
+        except AnalysisException as error:
+            if error.getCondition() == "PATH_NOT_FOUND":
+                raise FileNotFoundError(path) from error
+            raise OSError(str(error)) from error
+        except PySparkException as error:
+            raise OSError(str(error)) from error
 
 
 def _is_of(error: BaseException, name: str) -> bool:

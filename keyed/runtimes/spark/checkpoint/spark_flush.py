@@ -25,7 +25,7 @@ from keyed.errors import ChangelogFenced, OperatorChanged
 from keyed.outputs import Schema
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.begin import read_begin
-from keyed.runtimes.spark.checkpoint.folder import reached, spark_path
+from keyed.runtimes.spark.checkpoint.folder import reached, readable, spark_path
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
 from keyed.runtimes.spark.checkpoint.state_reader import Selection, StateOperator, committed_metas, for_groups
 from keyed.runtimes.spark.group_ids import group_ids
@@ -148,10 +148,10 @@ def _log_position(
         if meta.operator in changelogs:
             reader = changelogs[meta.operator].reader(meta.group)
             check_changelog(reader, meta, f"checkpoint {checkpoint}, operator {meta.operator!r}")
-    folder = reached(session, checkpoint)
-    record = None if folder is None else read_begin(folder)
+    folder = reached(session, checkpoint) or readable(session, checkpoint)
+    record = read_begin(folder)
     # The checkpoint does not have it yet if a restored query was killed right after its first batch.
-    if folder is not None and record is not None and record.sources is None:
+    if record is not None and record.sources is None:
         sequences = {meta.operator: meta.commit for meta in metas.values()}
         positions = PositionLog(
             folder,

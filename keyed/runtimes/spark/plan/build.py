@@ -36,6 +36,7 @@ from keyed.runtimes.spark.plan.inputs import (
     time_column,
     too_far_ahead,
 )
+from keyed.runtimes.spark.plan.mapping import map_in_arrow
 from keyed.runtimes.spark.plan.serialization import check_serializable
 from keyed.runtimes.spark.query.group_marks import OBSERVED
 from keyed.runtimes.spark.session.session_check import is_remote
@@ -106,7 +107,7 @@ class Route:
         frame = self._plain(whole)
         if self.result is None:
             return frame
-        return frame.mapInArrow(shipped(self.archive, _transforming(self, self.result)), self.result.ddl)
+        return map_in_arrow(frame, _transforming(self, self.result), self.result.ddl, self.archive)
 
     def _plain(self, whole: DataFrame) -> DataFrame:
         columns = [quoted(name) for name in self.schema.names]
@@ -181,7 +182,7 @@ def build(
             frames.append(_stage_frame(chain, index, frame, before, schemas[index], wanted, parallelism))
         if recorder is not None and not index:
             frames = [(each, _recorded(packer, chain[index], recorder)) for each, packer in frames]
-        packed = [each.mapInArrow(shipped(archive, _packing(packer)), PACKED) for each, packer in frames]
+        packed = [map_in_arrow(each, _packing(packer), PACKED, archive) for each, packer in frames]
         if ticks is not None and not index:
             # They are the last of the query's sources: the sources of later stages come before them.
             packed.append(ticks)

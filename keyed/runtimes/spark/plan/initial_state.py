@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from keyed.graph import Stage, is_dataframe
 from keyed.runtimes.initial_frames import arrow_table, frames_of
-from keyed.runtimes.spark.session.ship import SourceArchive, shipped
+from keyed.runtimes.spark.plan.mapping import map_in_arrow
+from keyed.runtimes.spark.session.ship import SourceArchive
 from keyed.runtimes.spark.worker.initial_payloads import packing_of
 from keyed.runtimes.spark.worker.wire import PACKED
 
@@ -28,7 +29,6 @@ def initial_state_of(stage: Stage, parallelism: int, archive: SourceArchive | No
     packed: list[DataFrame] = []
     for state, frame in frames_of(stage.initial_state, stage.function, stage.name):
         rows = frame if is_dataframe(frame) else session.createDataFrame(arrow_table(frame))
-        packed.append(
-            rows.mapInArrow(shipped(archive, packing_of(state, stage.key_columns, stage.name, parallelism)), PACKED)
-        )
+        packing = packing_of(state, stage.key_columns, stage.name, parallelism)
+        packed.append(map_in_arrow(rows, packing, PACKED, archive))
     return reduce(lambda one, other: one.unionAll(other), packed).groupBy("keygroup")

@@ -5,7 +5,7 @@ It logs positions, publishes the staged entries of batches that Spark has commit
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
@@ -19,7 +19,7 @@ from keyed.runtimes.spark.checkpoint.begin import Begin
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.spark_flush import export_last, spark_flush
 from keyed.runtimes.spark.checkpoint.spark_position import PositionLog
-from keyed.runtimes.spark.checkpoint.state_reader import StateOperator, committed_metas, state_operators
+from keyed.runtimes.spark.checkpoint.state_reader import StateOperator, committed_metas
 from keyed.runtimes.spark.query.group_marks import (
     export_operators,
     is_quiet,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-_log = logging.getLogger(__name__)
 #: Number of batches that Spark keeps in a checkpoint, and its default.
 _RETAINED = "spark.sql.streaming.minBatchesToRetain"
 _RETAINED_BATCHES = "100"
@@ -63,9 +62,11 @@ class Exports:
     Args:
         session: The session.
         checkpoint: The checkpoint.
-        folder: Its files, if this program reaches them. If not, no positions are logged.
+        folder: Its files, which are only read here.
         changelogs: The changelogs, by operator.
         ticks: True if the last of the query's sources are the ticks.
+        written_here: True if this program calls `export` before each batch; over Spark Connect it cannot, and logs the
+            position of a batch at its report.
 
     Raises:
         DefinitionError: Commits are exported together, and Spark removes their batches from the checkpoint before.
@@ -75,16 +76,18 @@ class Exports:
         self,
         session: SparkSession,
         checkpoint: str,
-        folder: CheckpointFolder | None,
+        folder: CheckpointFolder,
         changelogs: Mapping[str, Changelog],
         *,
         ticks: bool,
+        written_here: bool = True,
     ) -> None:
         self._session = session
         self._checkpoint = checkpoint
         self._folder = folder
         self._changelogs = changelogs
         self._ticks = ticks
+        self._written_here = written_here
         self._parallelism = 0
         self._lines: Sequence[Sequence[str]] = ()
         self._started = Event()
@@ -99,8 +102,7 @@ class Exports:
         self._newest: Mapping[str, Any] | None = None
         # Of two concurrent attempts of a task, Spark may report one and keep the state of the other.
         self._publishes = (
-            folder is not None
-            and bool(changelogs)
+            bool(changelogs)
             and all(
                 isinstance(changelog, StagingChangelog) and not export_interval(changelog)
                 for changelog in changelogs.values()
@@ -115,12 +117,6 @@ class Exports:
                     f"wait in the checkpoint, and Spark keeps {retained} there; set {_RETAINED} to more than "
                     f"{MOST_COMMITS}, or leave out export_interval="
                 )
-        if changelogs and folder is None:
-            _log.warning(
-                "over Spark Connect this program cannot reach the checkpoint %s: its changelogs get no positions, and "
-                "a query that is restored from them reads its sources from the start that their options set",
-                checkpoint,
-            )
 
     def start(
         self, record: Begin, parallelism: int, lines: Sequence[Sequence[str]], start: Callable[[], StreamingQuery]
@@ -138,16 +134,19 @@ class Exports:
         self._query = self._newest = None
         self._flushed, self._begins = False, self._ticks
         self._started.clear()
-        if self._folder is not None:
-            self._positions = PositionLog(
-                self._folder,
-                self._changelogs,
-                ticks=self._ticks,
-                first_batch=record.first_batch,
-                queries=record.queries,
-                sequences=self._sequences,
-            )
+        # The checkpoint of a query that only the server reaches has no record of ours; its sinks have Spark's id.
+        queries = [*record.queries]
+        self._positions = PositionLog(
+            self._folder,
+            self._changelogs,
+            ticks=self._ticks,
+            first_batch=record.first_batch,
+            queries=queries,
+            sequences=self._sequences,
+        )
         query = start()
+        if not queries and not self._written_here:
+            queries.append(str(query.id))
         self._query = query
         self._parallelism, self._lines = parallelism, lines
         self._started.set()
@@ -178,7 +177,7 @@ class Exports:
 
     def committed_report(self, batch: int) -> Mapping[str, Any] | None:
         """Return Spark's report of a batch once it is committed; ``None`` before that."""
-        if self._folder is not None and self._folder.read(f"commits/{batch}") is None:
+        if self._folder.read(f"commits/{batch}") is None:
             return None
         return self._report(batch)
 
@@ -200,15 +199,18 @@ class Exports:
 
         All of them do in the batch with the tick that starts the run, which may follow a batch that is run again.
         """
+        report = self._report(batch - 1) if any(map(export_interval, self._changelogs.values())) else None
+        if report is None:
+            return {*self._changelogs}
+        return self._due_at(report, self._folder.batch_time(batch))
+
+    def _due_at(self, report: Mapping[str, Any], time_ms: int | None) -> set[str]:
+        """Return the operators whose key groups export a batch in one that starts at a time, as far as it is known."""
         grouping = {operator for operator, changelog in self._changelogs.items() if export_interval(changelog)}
-        report = self._report(batch - 1) if grouping else None
-        if report is None or self._folder is None:
-            return {*self._changelogs}
         self._begins = self._begins and not starts_run(report)
-        time = self._folder.batch_time(batch)
-        if self._begins or time is None:
+        if self._begins or time_ms is None:
             return {*self._changelogs}
-        return self._changelogs.keys() - (grouping - export_operators(report, time))
+        return self._changelogs.keys() - (grouping - export_operators(report, time_ms))
 
     def _log_position(self, batch: int, operators: Container[str] | None = None) -> None:
         """Log the position of a batch for operators, all if ``None``; there is none before batch 0."""
@@ -219,10 +221,13 @@ class Exports:
     def _publish(self, report: Mapping[str, Any]) -> None:
         """Publish the staged entries of a batch, if all key groups have staged it and Spark has committed it."""
         batch, staged = report["batchId"], staged_commits(report)
-        if not self._publishes or not staged.keys() >= self._changelogs.keys():
+        publishes = self._publishes and staged.keys() >= self._changelogs.keys()
+        if not self._changelogs or (self._written_here and not publishes):
             return
-        assert self._folder is not None
         if self._folder.read(f"commits/{batch}") is None:
+            return
+        if not publishes:
+            self._log_position(batch, self._due_at(report, int(time.time() * 1000)))
             return
         self._log_position(batch)
         commits = [
@@ -238,10 +243,6 @@ class Exports:
     def _export_last(self) -> None:
         """Export the last committed batch, which can no longer be undone, if it has changes."""
         if not self._changelogs:
-            return
-        if self._folder is None:
-            if state_operators(self._session, self._checkpoint):
-                spark_flush(self._session, self._checkpoint, self._changelogs)
             return
         batch = self._folder.last_commit()
         if batch is None or batch == self._published:

@@ -405,6 +405,8 @@ class SparkQuery(Shown):
             batch = self._job.first_batch + report["batchId"]
             self.batches = range(self.batches.start if self.batches else batch, batch + 1)
             self._progress = self._job.progress(report)
+            if self._ticker is None:
+                self._job.log_position(report)
             self._job.report(self._progress)
 
     def _committed_since(self, batch: int) -> Iterator[Mapping[str, Any]]:

@@ -20,7 +20,7 @@ from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.recording import Recorder, recorder
 from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, take_position
 from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
-from keyed.runtimes.spark.checkpoint.folder import reached, spark_path
+from keyed.runtimes.spark.checkpoint.folder import reached, readable, spark_path
 from keyed.runtimes.spark.checkpoint.state_reader import check_path, checked_layout
 from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.plan.build import Plan, parallelism_of
@@ -75,8 +75,8 @@ class StreamJob(Job):
         if self._remote:
             options.refuse(
                 {
-                    "record": "cannot be replayed over Spark Connect: changelogs have no positions there, which replay "
-                    "needs to find the rows of a batch; leave it out, or run the query in Spark's own program"
+                    "record": "is not supported over Spark Connect, where the server writes the rows of a batch; leave "
+                    "it out, or run the query in Spark's own program"
                 }
             )
         self._record = recorder(options.record, last.chain[0])
@@ -107,9 +107,10 @@ class StreamJob(Job):
             record = begin(self._folder, self.points, ticks=last.ticks)
         elif self.points:
             raise DefinitionError(
-                f"restore_from= of operator {min(self.points)!r}: over Spark Connect this program cannot reach the "
-                f"checkpoint {self._checkpoint}; run the query in Spark's own program, or write <output>.df with "
-                "writeStream, which restores state without the position in the source"
+                f"restore_from= of operator {min(self.points)!r}: over Spark Connect this program cannot write to the "
+                f"checkpoint {self._checkpoint}; give it a folder that this program shares with Spark's server, run "
+                "the query in Spark's own program, or write <output>.df with writeStream, which restores state without "
+                "the position in the source"
             )
         else:
             record = begun(self._session, self._checkpoint)
@@ -120,9 +121,10 @@ class StreamJob(Job):
         self._exports = Exports(
             self._session,
             self._checkpoint,
-            self._folder,
+            self._folder or readable(self._session, self._checkpoint),
             self._changelogs,
             ticks=last.ticks,
+            written_here=self.writes_here,
         )
 
     def leave_to(self, query: StreamingQuery) -> None:
@@ -225,7 +227,7 @@ class StreamJob(Job):
         first = 0 if last is None else last + 1
         writer.repeats = None if self._folder is None else str(first) in self._folder.names("offsets")
         # If this program cannot reach the checkpoint, the query's id is known once Spark has started it.
-        if self._here and self._folder is not None and not writer.restores:
+        if self._here and not self._remote and not writer.restores:
             writer.claim(self._session, first)
         stream = plan.frame.writeStream.foreachBatch(self._called(plan, writer))
         stream = stream.option("checkpointLocation", self._checkpoint)
@@ -276,6 +278,11 @@ class StreamJob(Job):
         rows = sum(source["numInputRows"] for source in sources)
         duration = progress["durationMs"].get("triggerExecution", 0)
         return self._progress(self.first_batch + progress["batchId"], rows, observed, duration)
+
+    def log_position(self, report: Mapping[str, Any]) -> None:
+        """Log the position of a batch over Spark Connect, where no call of this program precedes the next batch."""
+        if self._remote:
+            self._exports.export(report=report)
 
     def is_exported(self, report: Mapping[str, Any]) -> bool | None:
         """Return true if the changelogs have the batch of a report, Spark's last one; ``None`` if there are none."""

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ import pytest
 import keyed
 from keyed import collect_sink
 from keyed.changelog import DirectoryChangelog
+from keyed.changelog.position_bundles import all_positions
 from keyed.errors import SinkError, UserFunctionError
 from keyed.joins import IntervalJoin
 from keyed.runtimes.spark.session.java import require_java_home
@@ -54,6 +56,7 @@ def remote(tmp_path_factory):
     import pyspark
 
     folder = tmp_path_factory.mktemp("connect")
+    (folder / "data").mkdir()
     home = Path(pyspark.__file__).parent
     port = free_port()
     before = set(os.environ)
@@ -71,6 +74,9 @@ def remote(tmp_path_factory):
         "spark.connect.grpc.binding.port": port,
         "spark.ui.enabled": "false",
         "spark.local.dir": folder,
+        # A file system that the tests do not reach.
+        "spark.hadoop.fs.viewfs.mounttable.connect.link./data": (folder / "data").as_uri(),
+        "spark.tests.mounted": "viewfs://connect/data",
         "spark.driver.extraJavaOptions": "-Xss8m",
     }
     options = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
@@ -159,23 +165,64 @@ def test_an_error_of_the_function_comes_back_typed(remote, tmp_path):
         count(files_source(remote, tmp_path / "in")).run(tmp_path / "out", checkpoint=tmp_path / "checkpoint")
 
 
+@pytest.mark.parametrize("place", ["shared", "server"])
 @pytest.mark.parametrize(("interval", "segments"), [(0, 3), pytest.param(3_600_000, 2, marks=pytest.mark.slow)])
-def test_changelogs_are_exported_and_flushed_without_positions(remote, tmp_path, caplog, interval, segments):
+def test_changelogs_are_exported_with_positions_and_restored(remote, tmp_path, place, interval, segments):
+    """The checkpoint is in a folder that the program shares with the server, or in one that only the server reaches."""
     changelog = DirectoryChangelog(tmp_path / "log", auto_compact=False, export_interval=interval)
-    checkpoint = tmp_path / "checkpoint"
+    checkpoint = f"{remote.conf.get('spark.tests.mounted')}/{tmp_path.name}"
+    if place == "shared":
+        checkpoint = str(tmp_path / "checkpoint")
     write_file(tmp_path / "in", 0, ROWS)
     for number in (1, 2):
         write_file(tmp_path / "in", number, [("c", 3 + number, 99)])
-    result = count(files_source(remote, tmp_path / "in"), changelog=changelog).run(checkpoint=checkpoint)
+    source = files_source(remote, tmp_path / "in")
+    result = count(source, changelog=changelog).run(tmp_path / "out", checkpoint=checkpoint)
     assert result.metrics["count"]["rows_in"] == 5
     assert len([*Path(changelog.path).glob("groups/*/*.segment")]) == 2 * segments
-    assert "positions" in caplog.text
-    assert list(changelog.positions()) == []
+    # That of the last batch has those that went before it.
+    batches = [number for number, _ in all_positions(changelog)]
+    assert batches == sorted(batches)
+    assert batches[-1] == 3
     found = keyed.recovery.verify(checkpoint, changelog, session=remote)
     assert [(each.last, each.problem, each.note) for each in found] == [(2, "", "")] * 2
     assert sum(each.entries for each in found) == 3
-    with pytest.raises(keyed.errors.DefinitionError, match="this program cannot reach the checkpoint"):
-        count(files_source(remote, tmp_path / "in"), restore_from=changelog).run(checkpoint=tmp_path / "other")
+
+    write_file(tmp_path / "in", 3, [("a", 9, 4)])
+    new = DirectoryChangelog(tmp_path / "new")
+    restored = count(source, parallelism=3, changelog=new, restore_from=changelog)
+    with pytest.raises(keyed.errors.DefinitionError, match="this program cannot write to the checkpoint viewfs:"):
+        restored.run(tmp_path / "out", checkpoint=f"{remote.conf.get('spark.tests.mounted')}/{tmp_path.name}-2")
+    # The output goes on in the folder of the query that it was restored from: each row is there once.
+    result = restored.run(tmp_path / "out", checkpoint=tmp_path / "other")
+    assert result.restored == keyed.Restored(2, with_position=True)
+    wanted = [("a", 1, 1), ("a", 2, 3), ("a", 3, 7), ("b", 1, 95), ("c", 1, 99), ("c", 2, 198)]
+    assert parquet_rows(tmp_path / "out") == wanted
+    assert [each.problem for each in keyed.recovery.verify(new)] == [""] * 3
+
+
+def has_positions(changelog, count):
+    return len([*changelog.positions()]) >= count
+
+
+def has_commits(changelog, sequence):
+    """Whether one of two key groups has a commit."""
+    commits = [changelog.reader(group).last() for group in range(2)]
+    return any(commit is not None and commit.sequence >= sequence for commit in commits)
+
+
+def test_a_started_query_logs_positions_while_it_runs(remote, tmp_path):
+    changelog = DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    counted = count(files_source(remote, tmp_path / "in"), changelog=changelog)
+    query = counted.start(tmp_path / "out", checkpoint=tmp_path / "checkpoint", trigger="100 milliseconds")
+    try:
+        for number in range(3):
+            write_file(tmp_path / "in", number, [("c", 3 + number, 99)])
+            until(partial(has_positions, changelog, number + 1))
+            # The entries of the batch are published, too, without a further batch.
+            until(partial(has_commits, changelog, number + 1))
+    finally:
+        query.stop()
 
 
 def test_a_folder_belongs_to_one_query(remote, tmp_path):
@@ -257,8 +304,8 @@ def test_sinks(remote, kafka, sink, tmp_path):
     until(lambda: sorted(sink.read(tmp_path, made)) == wanted)
 
 
-def test_what_needs_positions_is_refused(remote, tmp_path):
+def test_a_recording_is_refused(remote, tmp_path):
     write_file(tmp_path / "in", 0, ROWS)
     counted = count(files_source(remote, tmp_path / "in"), changelog=DirectoryChangelog(tmp_path / "log"))
-    with pytest.raises(keyed.errors.DefinitionError, match=r"record=.* cannot be replayed over Spark Connect"):
+    with pytest.raises(keyed.errors.DefinitionError, match=r"record=.* is not supported over Spark Connect"):
         counted.run(checkpoint=tmp_path / "checkpoint", record=tmp_path / "record")
