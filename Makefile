@@ -6,9 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.keyed-setup
 DEMO_STAMP := $(VENV)/.keyed-demo
-# Three workers for two processors, because those that test Kafka and Spark wait for half of their time. Compiled files
+# Four workers for two processors, because those that test Kafka and Spark wait for half of their time. Compiled files
 # are kept: the tests start Python hundreds of times.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadgroup
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 4 --dist loadgroup
 DEMO := .demo
 ARGS ?=
 SPARK ?= 4.0.5

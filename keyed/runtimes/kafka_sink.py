@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 #: The records of ``encode=`` are packed, since they may have no value, and have timestamps.
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(tuple[bytes | None, bytes | None, int | None]).decode
+#: Timestamps of records are less: they have 64 bits and a sign.
+_NEVER = 1 << 63
 
 
 class TopicWriter:
@@ -65,7 +67,7 @@ class TopicWriter:
         self._writer = MarkedWriter(cluster, sink.topic, sink.transactional_id, self.id)
         #: The id of the next batch, and the digest of the last one; ``None`` if it is not known.
         self._next = 0
-        self._digest: str | None = ""
+        self._digest: str | None = None
 
     def claim(self, repeated: int | None = None) -> None:
         """Fence other writers with the transactional id, and read the id of the last written batch.
@@ -88,10 +90,6 @@ class TopicWriter:
         if mark.number < 0 or (mark.number == 0 and query and query not in self._queries):
             self._begin(repeated)
             return
-        if not query:
-            # A position that was set by hand.
-            self._next, self._digest = mark.number, None
-            return
         if query not in self._queries:
             self.close()
             raise SinkError(
@@ -100,7 +98,8 @@ class TopicWriter:
                 "transactional_id="
             )
         # A restored query may cut its input into other batches than the one before it.
-        self._next, self._digest = (mark.number, digest) if query == self._queries[-1] else (0, "")
+        # A position that was set by hand has no digest.
+        self._next, self._digest = (mark.number, digest or None) if query == self._queries[-1] else (0, None)
 
     def _begin(self, repeated: int | None) -> None:
         """Commit a position before the first batch, or the first one after a week without any."""
@@ -112,14 +111,15 @@ class TopicWriter:
                 f"whether batch {repeated} was written: it forgets positions after offsets.retention.minutes, a week "
                 "by default. Read the end of the topic; then set the position, the id of the next batch to write: "
                 f"confluent_kafka.Consumer({{'bootstrap.servers': {sink.bootstrap!r}, 'group.id': "
-                f"{sink.transactional_id!r}}}).commit(offsets=[confluent_kafka.TopicPartition({sink.topic!r}, 0, N)], "
-                f"asynchronous=False), where N is {repeated + 1} if the batch is there, and {repeated} if it is not"
+                f"{sink.transactional_id!r}}}).commit(offsets=[confluent_kafka.TopicPartition({sink.topic!r}, 0, N, "
+                f"{self._queries[-1] + ' '!r})], asynchronous=False), where N is {repeated + 1} if the batch is there, "
+                f"and {repeated} if it is not"
             )
         try:
             self._writer.write((), Mark(0, f"{self._queries[-1]} "))
         except ChangelogError as error:
             raise self._failed(error) from error
-        self._next, self._digest = 0, ""
+        self._next, self._digest = 0, None
 
     def records(self, rows: Iterable[Any]) -> list[Record]:
         """Return rows as records.
@@ -174,10 +174,11 @@ class TopicWriter:
     def _encoded(self, encode: Encode, row: Any) -> tuple[bytes | None, bytes | None, int | None]:
         found = encode(row)
         kinds = (bytes | None, bytes | None, int | None)
-        if not isinstance(found, tuple) or len(found) != 3 or not all(map(isinstance, found, kinds)):
+        is_record = isinstance(found, tuple) and len(found) == 3 and all(map(isinstance, found, kinds))
+        if not is_record or not (found[2] is None or 0 <= found[2] < _NEVER):
             raise SinkError(
                 f"{self._sink!r}: encode returned {shown(found)}; it must return a tuple of key, value and timestamp: "
-                "bytes, bytes and an int, each of which may be None"
+                "bytes, bytes and an int from 0 on (milliseconds), each of which may be None"
             )
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import socket
 import threading
 import time
@@ -103,6 +104,9 @@ def test_encode_returns_key_value_and_timestamp_of_a_record(kafka, topic):
     writer.write(writer.records([{"key": key, "value": value, "time": at} for key, value, at in rows]), 0)
     with pytest.raises(SinkError, match=r"encode returned \('a', b'1', None\); it must return a tuple of key"):
         writer.records([{"key": "a", "value": b"1", "time": None}])
+    for never in (-1, 1 << 63):
+        with pytest.raises(SinkError, match="an int from 0 on"):
+            writer.records([{"key": b"a", "value": b"1", "time": never}])
     writer.close()
     found = [each for number in range(2) for each in topics.messages(kafka, topic, number)]
     of_a = [each for each in found if each.key() == b"a"]
@@ -228,11 +232,11 @@ def forget(kafka, group):
     client.delete_consumer_groups([group])[group].result(60)
 
 
-def set_by_hand(kafka, topic, group, number):
-    """As the message of the sink says."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": kafka, "group.id": group})
-    consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, number)], asynchronous=False)
-    consumer.close()
+def set_by_hand(error, number):
+    """Do what the message of the sink says."""
+    call = re.search(r"confluent_kafka.Consumer.*asynchronous=False\)", str(error.value))
+    assert call
+    exec(call[0], {"confluent_kafka": confluent_kafka, "N": number})
 
 
 @pytest.mark.parametrize("is_there", [True, False])
@@ -268,9 +272,12 @@ def test_a_position_that_kafka_has_forgotten_is_asked_for_where_a_batch_may_have
             run(6)
     forget(kafka, group)
     for _ in range(2):
-        with pytest.raises(SinkError, match=r"whether batch 2 was written: .* N is 3 if the batch is there, and 2 if"):
+        said = r"whether batch 2 was written: .* N is 3 if the batch is there, and 2 if"
+        with pytest.raises(SinkError, match=said) as caught:
             run(8)
-    set_by_hand(kafka, topic, group, 3 if is_there else 2)
+    set_by_hand(caught, 3 if is_there else 2)
+    with closing(TopicWriter(sink, ["another"])) as writer, pytest.raises(SinkError, match="another query has written"):
+        writer.claim()
     run(8)
     assert numbers() == list(range(8))
 
@@ -311,9 +318,9 @@ def test_spark_asks_for_a_position_that_kafka_has_forgotten(spark, kafka, topic,
         with pytest.raises(QueryFailed, match="ZeroDivisionError"):
             run(2)
     forget(kafka, sink.transactional_id)
-    with pytest.raises(SinkError, match="whether batch 2 was written"):
+    with pytest.raises(SinkError, match="whether batch 2 was written") as caught:
         run(3)
-    set_by_hand(kafka, topic, sink.transactional_id, 3)
+    set_by_hand(caught, 3)
     run(4)
     totals = [json.loads(value)["total"] for _, value in records(kafka, topic)]
     assert len(totals) == 5

@@ -104,6 +104,7 @@ def purchases(rows: list[Record]):
             yield user, time, sum(time - 1_000 < each <= time for each in clicks)
 
 
+@pytest.mark.slow
 def test_each_property_passes_what_is_right():
     function, options = Purchases(), KEYS | {"watermark": DELAY, "examples": 40}
     told = [
@@ -241,6 +242,7 @@ RULED = strategies.two_streams(
 )
 
 
+@pytest.mark.slow
 def test_rows_of_the_second_stream_are_broadcast():
     options: Any = {"key": "user", "broadcast": [RULES], "examples": 40}
     told = [
