@@ -136,6 +136,8 @@ class State(NoValue):
     rows: Mapping[str, Any] | None = None
     named_by: str | None = None
     shown_as: Mapping[str, Any] | None = None
+    #: The parts of a SQL query on which the content depends, by name.
+    meaning: Mapping[str, str] | None = None
 
     def __init__(self, name: str | None = None, ttl: StateTtl | timedelta | None = None) -> None:
         self.ttl = ttl_of(ttl)
@@ -228,7 +230,7 @@ class State(NoValue):
 
 #: Attributes of states that are internal to the library.
 _DECLARING = ("keyed.state", "keyed.table_declaration")
-_INTERNAL = ("set_name", "replaced", "no_attribute", "mistake", "in_place", "rows", "named_by", "shown_as")
+_INTERNAL = ("set_name", "replaced", "no_attribute", "mistake", "in_place", "rows", "named_by", "shown_as", "meaning")
 
 
 def _refusing(sign: str) -> Callable[..., NoReturn]:

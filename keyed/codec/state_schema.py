@@ -33,6 +33,7 @@ class StateSchema:
         named_by: Name of the state that maps namespaces of this one to their names; None if they have no names.
         shown_as: Data with which the class named by ``view`` shows the state as the one table of its operator; ``view``
             is empty if the state is not a table. None if the state is a table of its own.
+        meaning: The parts of an operator's program on which the content depends, by name; None if it has none.
     """
 
     name: str
@@ -43,6 +44,7 @@ class StateSchema:
     rows: list[list[Any]] | None = None
     named_by: str | None = None
     shown_as: Mapping[str, Any] | None = None
+    meaning: Mapping[str, str] | None = None
 
     @classmethod
     def of(
@@ -56,6 +58,7 @@ class StateSchema:
         rows: Mapping[str, Any] | None = None,
         named_by: str | None = None,
         shown_as: Mapping[str, Any] | None = None,
+        meaning: Mapping[str, str] | None = None,
     ) -> Self:
         """Describe a declaration.
 
@@ -68,6 +71,7 @@ class StateSchema:
             rows: The columns of rows, if it has rows (`keyed.extending.inner_state`).
             named_by: The state with the names of its namespaces, if there is one.
             shown_as: The view in which it is shown, if it has one.
+            meaning: What its content depends on, if the operator says so.
 
         Raises:
             EncodingError: A type cannot be encoded.
@@ -75,7 +79,8 @@ class StateSchema:
         assert kind in KINDS, f"state kind {kind!r} is not one of {KINDS}"
         map_key = describe_type(key) if kind in MAPS else None
         columns = [[column, describe_type(type_)] for column, type_ in rows.items()] if rows else None
-        return cls(name, kind, map_key, describe_type(value), _describe_ttl(ttl), columns, named_by, shown_as)
+        described = describe_type(value)
+        return cls(name, kind, map_key, described, _describe_ttl(ttl), columns, named_by, shown_as, meaning)
 
     @classmethod
     def of_table(
@@ -87,7 +92,7 @@ class StateSchema:
     def to_json(self) -> dict[str, Any]:
         """Return the description as JSON."""
         described = {"name": self.name, "kind": self.kind, "key": self.key, "value": self.value, "ttl": self.ttl}
-        extra = {"rows": self.rows, "named_by": self.named_by, "shown_as": self.shown_as}
+        extra = {"rows": self.rows, "named_by": self.named_by, "shown_as": self.shown_as, "meaning": self.meaning}
         return described | {name: value for name, value in extra.items() if value is not None}
 
     @classmethod
@@ -98,11 +103,12 @@ class StateSchema:
             CorruptionError: The JSON is malformed.
         """
         try:
-            extra = data.get("rows"), data.get("named_by"), data.get("shown_as")
+            extra = data.get("rows"), data.get("named_by"), data.get("shown_as"), data.get("meaning")
             schema = cls(data["name"], data["kind"], data["key"], data["value"], data["ttl"], *extra)
             assert schema.kind in KINDS
             assert schema.named_by is None or isinstance(schema.named_by, str)
             assert schema.shown_as is None or isinstance(schema.shown_as["view"], str)
+            assert schema.meaning is None or all(isinstance(text, str) for text in schema.meaning.values())
             assert isinstance(schema.name, str)
             str(schema)
         except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -234,6 +240,10 @@ def _other_kind_of_function(stored: StateSchema, declared: Mapping[str, StateSch
 def _why(old: StateSchema, new: StateSchema) -> str | None:
     if old.kind != new.kind:
         return f"{old.kind} state became {new.kind} state"
+    if old.meaning is not None and new.meaning is not None:
+        changed = [part for part, text in new.meaning.items() if old.meaning.get(part, "") != text]
+        if changed:
+            return f"its query has changed its {' and '.join(changed)}"
     clocks = [schema.ttl["time_domain"] if schema.ttl else None for schema in (old, new)]
     if clocks[0] != clocks[1]:
         names = [clock or "none" for clock in clocks]

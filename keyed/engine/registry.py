@@ -205,6 +205,7 @@ def describe(bound: Any, stream_keys: int) -> StateSchema:
         rows=state.rows,
         named_by=state.named_by,
         shown_as=state.shown_as,
+        meaning=state.meaning,
     )
 
 

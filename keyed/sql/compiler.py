@@ -33,6 +33,7 @@ from keyed.sql.sql_operators import (
 )
 from keyed.sql.value_formats import BadRecord
 from keyed.sql.wire_formats import WireFormats
+from keyed.state import State
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class Compiler:
 
     def _query(self, query: WrittenQuery) -> keyed.Output:
         plan = query.plan
-        changes = self._relation(plan.relation, query.target)
+        changes = self._relation(plan.relation, query)
         function: Any
         if plan.grouping is None or plan.prepare is None:
             transform = _finished(plan.transform, query)
@@ -108,7 +109,7 @@ class Compiler:
             function = Projection(transform)
             if plan.is_table:
                 function = TableProjection(transform, self._rows(name, plan))
-            return self._process(self._by_route(changes), function, name, forwards=plan.forwards)
+            return self._process(self._by_route(changes), function, name, plan.shape, forwards=plan.forwards)
         grouping = plan.grouping
         if query.time is not None:
             import attrs
@@ -125,7 +126,7 @@ class Compiler:
             function = prepared_function(function, plan.prepare)
         else:
             changes = self._flat(changes, plan.prepare)
-        return self._process(self._by_route(changes), function, name)
+        return self._process(self._by_route(changes), function, name, plan.shape)
 
     # Streams of changes, in the form that the runtime needs.
 
@@ -145,7 +146,13 @@ class Compiler:
     def _is_forwarding(self, changes: Any) -> bool:
         return any(changes is each for each in self._forwarding)
 
-    def _process(self, changes: Any, function: Any, name: str, *, forwards: bool = True) -> keyed.Output:
+    def _process(
+        self, changes: Any, function: Any, name: str, shape: Mapping[str, str], *, forwards: bool = True
+    ) -> keyed.Output:
+        """Return the output of an operator, whose states do not fit a query of another shape."""
+        for state in vars(function).values():
+            if isinstance(state, State) and shape:
+                state.meaning = shape
         if self._frames:
             function = packed_function(function)
         output = PACKED if self._frames else None
@@ -195,16 +202,17 @@ class Compiler:
 
     # Relations.
 
-    def _relation(self, relation: Relation, name: str) -> Any:
+    def _relation(self, relation: Relation, query: WrittenQuery) -> Any:
         if isinstance(relation.input, SourceJoin):
-            return self._join(relation.input, name)
+            return self._join(relation.input, query)
         return self._source(relation.input)
 
-    def _join(self, plan: SourceJoin, name: str) -> Any:
+    def _join(self, plan: SourceJoin, query: WrittenQuery) -> Any:
+        name = query.target
         if plan.kind != "stream-table":
             self._check_runtime(name, f"a {plan.kind} join")
-        left = self._flat(self._relation(plan.left, name), plan.left_key)
-        right = self._flat(self._relation(plan.right, name), plan.right_key)
+        left = self._flat(self._relation(plan.left, query), plan.left_key)
+        right = self._flat(self._relation(plan.right, query), plan.right_key)
         stage = self._name(f"{name.lower()}_join")
         function: Any
         if plan.kind == "stream-stream":
@@ -226,7 +234,9 @@ class Compiler:
         else:
             left = self._flat(left, _subscriptions(plan.foreign))
             function = ForeignKeyJoin(stage, plan.sides)
-        return self._process(self._by_route(left.connect(right)), function, stage, forwards=plan.kind != "foreign-key")
+        shape = {part: query.plan.shape[part] for part in ("FROM", "WITHIN")}
+        forwards = plan.kind != "foreign-key"
+        return self._process(self._by_route(left.connect(right)), function, stage, shape, forwards=forwards)
 
     def _source(self, source: SqlSource) -> Any:
         """Return the changes of a source."""
@@ -255,7 +265,7 @@ class Compiler:
         if source.is_table and not (writers and len(parts) == 1):
             name = self._name(source.name.lower())
             rows = ResultRows(name, source.keys, source.values, is_windowed=source.window is not None)
-            changes = self._process(self._by_route(changes), TableRows(rows), name)
+            changes = self._process(self._by_route(changes), TableRows(rows), name, {})
         if source.is_table:
             self._tables[source.name] = changes
         return changes

@@ -396,14 +396,13 @@ class StreamStreamJoin(_Join):
     rows by the stream time of its own side; here both drop them by the watermark.
     """
 
-    #: The rows of each side, and whether each needs no row without a partner anymore.
-    lefts: ListState[Any] = ListState(object)
-    rights: ListState[Any] = ListState(object)
-
     def __init__(
         self, sides: Sides, before_ms: int, after_ms: int, grace_ms: int, *, is_eager: bool, matches_end: bool
     ) -> None:
         self._sides = sides
+        #: The rows of each side, and whether each needs no row without a partner anymore.
+        self.lefts: ListState[Any] = ListState(object, name="lefts")
+        self.rights: ListState[Any] = ListState(object, name="rights")
         #: Bounds of the right row's time from the left one's.
         self._bounds = (before_ms, after_ms)
         self._grace = grace_ms

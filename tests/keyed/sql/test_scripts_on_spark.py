@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from keyed import sql
-from keyed.errors import DefinitionError
+from keyed.errors import DefinitionError, StateSchemaChanged
 from keyed.sql.compiler import Compiler
 from keyed.sql.definitions import define
 from keyed.sql.grammar import parse
@@ -86,6 +86,16 @@ def test_a_streaming_script_goes_on_from_its_checkpoint(spark, tmp_path):
         return sql.script(text, {"sales": frame}, checkpoint=tmp_path / "state", tables=tmp_path / "tables")
 
     assert [each.value for each in run(0, "Big", 2)["sold"]] == [{"N": 2}]
+    first = text
+    for now, error in {
+        text.replace("title, SUM(", "tickets AS title, SUM(").replace("BY title", "BY tickets"): "GROUP BY",
+        text.replace("SUM(", "MAX("): "aggregates",
+        text.replace(" GROUP BY", " WINDOW HOPPING (SIZE 2 DAYS, ADVANCE BY 1 DAY) GROUP BY"): "WINDOW",
+    }.items():
+        text = now
+        with pytest.raises(StateSchemaChanged, match=f"does not fit what is stored: its query has changed its {error}"):
+            run(1, "Big", 3)
+    text = first
     second = run(1, "Big", 3)
     assert [each.value for each in second["sold"]] == [{"N": 5}]
     assert second.run is not None
