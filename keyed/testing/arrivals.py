@@ -49,8 +49,8 @@ def other_arrivals(draw: DrawFn, done: Sequence[Step], *, delay: int, sides: Seq
 
 def arrivals_with_other_sums(
     done: Sequence[Step], *, delay: int, sides: Sequence[int], key_of: Callable[[Record], Hashable]
-) -> list[Step] | None:
-    """Return steps in an order of arrival, as `other_arrivals` has them, that changes the digits of a key's sums.
+) -> list[list[Step]]:
+    """Return steps in orders of arrival, as `other_arrivals` has them, that change the digits of a key's sums.
 
     Args:
         done: The steps.
@@ -59,13 +59,13 @@ def arrivals_with_other_sums(
         key_of: Returns the key of a row.
 
     Returns:
-        The steps, ``None`` if none of a dozen orders changes a sum.
+        The steps: of a dozen orders the fewest that together change each sum which any of them changes.
     """
     sums = _sums(done, sides, key_of)
     if not sums:
-        return None
+        return []
     moves = _moves(delay)
-    best: tuple[int, list[Step] | None] = 0, None
+    tried: list[tuple[set[Any], list[Step]]] = []
     for number in range(_TRIED):
         chance = random.Random(number)  # noqa: S311 - chance of tests
 
@@ -75,10 +75,13 @@ def arrivals_with_other_sums(
 
         found = _moved(done, delay, sides, move)
         others = _sums(found, sides, key_of)
-        differing = sum(total != others[name] for name, total in sums.items())
-        if differing > best[0]:
-            best = differing, found
-    return best[1]
+        tried.append(({name for name, total in sums.items() if total != others[name]}, found))
+    chosen = []
+    while (best := max(tried, key=lambda each: len(each[0])))[0]:
+        changed = set(best[0])
+        chosen.append(best[1])
+        tried = [(names - changed, steps) for names, steps in tried]
+    return chosen
 
 
 def _moves(delay: int) -> list[int]:

@@ -482,9 +482,8 @@ def assert_deterministic(
         if arrived != done:
             yield arrived
         if not same_order:
-            other = arrivals_with_other_sums(done, delay=delay, sides=sides, key_of=key_of)
-            if other is not None and other != arrived:
-                yield other
+            others = arrivals_with_other_sums(done, delay=delay, sides=sides, key_of=key_of)
+            yield from (each for each in others if each != arrived)
 
     def key_of(record: Record) -> str:
         return key_of_record(function, options, record)

@@ -40,10 +40,13 @@ _MOST_OFTEN = 10_000
 _PARAMETERS = re.compile(r"(array|map|struct)<(.*)>$", re.DOTALL)
 
 
-#: One example of three is a burst: with few exceptions the rows of its streams have one time. Its numbers repeat less,
-#: because a sum of floating-point numbers depends on their order only if they differ.
+#: One example of three is a burst: with few exceptions the rows of its streams have one time. Texts, which are often
+#: keys, repeat more. Numbers repeat less, because a sum of floating-point numbers depends on their order only if a key
+#: has several that differ.
 _bursts = st.shared(st.sampled_from([False, False, True]), key="keyed.testing.strategies")
-_MORE = list(range(7))
+_MORE = list(range(10))
+_TEXTS = {True: [*["a"] * 8, "b", ""], False: ["a", "b", ""]}
+_DOUBLES = {True: [0.0, 0.1, 0.2, 0.7, 1.1, 0.3, 0.6, 1.3], False: [0.0, 1.0, 0.1, 0.2, 0.7, 1.1]}
 
 # The fold means nothing for these values, and state does not keep it.
 _times = st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)).map(lambda time: time.replace(fold=0))  # noqa: DTZ001
@@ -64,8 +67,7 @@ def values(type_: str) -> SearchStrategy[Any]:
     if type_ in _BITS:
         half = 2 ** (_BITS[type_] - 1)
         others = st.integers(0, 9) | st.integers(-half, half - 1)
-        numbers = {True: _repeating(_MORE, others), False: _repeating([0, 1, 2], others)}
-        return _bursts.flatmap(numbers.__getitem__)
+        return _in_bursts({True: _MORE, False: [0, 1, 2]}, others)
     if nested := _PARAMETERS.match(type_):
         kind, inner = nested.groups()
         if kind == "struct":
@@ -86,10 +88,10 @@ def values(type_: str) -> SearchStrategy[Any]:
     times = [dt.datetime(1970, 1, 1), dt.datetime(1970, 1, 2)]  # noqa: DTZ001
     in_utc = [time.replace(tzinfo=dt.UTC) for time in times]
     simple: dict[str, SearchStrategy[Any]] = {
-        "string": _repeating(["a", "b", ""], st.text(max_size=8)),
+        "string": _in_bursts(_TEXTS, st.text(max_size=8)),
         "binary": _repeating([b"a", b"b", b""], st.binary(max_size=8)),
         "boolean": st.booleans(),
-        "double": _repeating([0.0, 1.0, 0.1, 0.2, 0.7, 1.1], st.floats(allow_nan=False, allow_infinity=False)),
+        "double": _in_bursts(_DOUBLES, st.floats(allow_nan=False, allow_infinity=False)),
         "float": _repeating([0.0, 1.0, 0.5, -1.5], st.floats(allow_nan=False, allow_infinity=False, width=32)),
         "date": _repeating(days, st.dates(dt.date(1970, 1, 1), dt.date(2100, 1, 1))),
         "timestamp": _repeating(in_utc, _times.map(lambda time: time.replace(tzinfo=dt.UTC))),
@@ -105,6 +107,12 @@ def _repeating(few: list[Any], others: SearchStrategy[Any]) -> SearchStrategy[An
     return st.sampled_from([*few, *few[:1] * max(0, 5 - len(few)), None, *[None] * (len(few) // 6)]).flatmap(
         lambda value: others if value is None else st.just(value)
     )
+
+
+def _in_bursts(few: dict[bool, list[Any]], others: SearchStrategy[Any]) -> SearchStrategy[Any]:
+    """Return repeating values, of other few ones in a burst."""
+    drawn = {is_burst: _repeating(values, others) for is_burst, values in few.items()}
+    return _bursts.flatmap(drawn.__getitem__)
 
 
 #: Types that would change the column's values.
