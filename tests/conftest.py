@@ -7,7 +7,9 @@ import logging
 import os
 import random
 import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -209,3 +211,16 @@ def page(browser: Browser) -> Iterator[Page]:
     context.close()
     # A browser tells of each answer that is an error, or that does not come, by itself.
     assert [problem for problem in problems if not problem.startswith("Failed to load resource")] == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 24 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(folder)]
+    mount = shutil.which("mount")
+    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)

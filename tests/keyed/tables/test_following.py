@@ -301,19 +301,6 @@ def fill(folder: Path) -> None:
                 assert error.errno == errno.ENOSPC  # noqa: PT017 - the loop ends so
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 24 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(folder)]
-    mount = shutil.which("mount")
-    if mount is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
 class Padded(keyed.KeyedProcessFunction):
     """Keeps values that take up room."""
 

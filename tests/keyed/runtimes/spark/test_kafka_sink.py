@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -12,7 +13,7 @@ import pytest
 
 import keyed
 from keyed.changelog.kafka.transactions import Transactions
-from keyed.errors import SinkError
+from keyed.errors import KeyedError, SinkError
 from tests.keyed.changelog.kafka import topics
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
 from tests.support.waiting import until
@@ -141,3 +142,25 @@ def test_a_broker_that_is_gone_fails_the_query_in_time_and_the_next_run_goes_on(
         broker.start()
     run(spark, tmp_path, patient)
     assert written(broker.bootstrap, topic) == once(2)
+
+
+@pytest.mark.long
+def test_on_a_full_disk_the_query_fails_and_the_next_run_goes_on(spark, kafka, topic, tmp_path, small_disk):
+    sink = keyed.topics.KafkaSink(topic, bootstrap=kafka, key="k")
+
+    def run():
+        count(files_source(spark, tmp_path / "in")).run(sink, checkpoint=small_disk / "checkpoint")
+
+    write_files(tmp_path, 0, 1)
+    run()
+    full = small_disk / "full"
+    # The disk is full at once, or within the batches of the run.
+    for number, kib in enumerate((0, 8, 32, 128), start=1):
+        write_files(tmp_path, 4 * number - 3, 4)
+        left = shutil.disk_usage(small_disk).free - kib * 1024
+        full.write_bytes(bytes(left))
+        with pytest.raises(KeyedError, match="No space left on device"):
+            run()
+        full.unlink()
+        run()
+        assert written(kafka, topic) == once(4 * number + 1)
