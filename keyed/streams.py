@@ -724,7 +724,7 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
         outputs: Outputs of the operators of one query, each with its sink (`Output.to`).
         checkpoint: Folder for state and positions that survive the run; on Spark a streaming source needs it.
         drain: Move the watermark to +inf at the end, so that every timer fires. The default in the local runtime
-            without a checkpoint, and for a batch DataFrame.
+            without a checkpoint, and for a batch DataFrame. ``False`` leaves timers after the last row pending.
         on_progress: Called with a `Progress` after each batch. On Spark it is called in the thread that waits in `run`
             or in `Query.await_termination`, or reads `Query.progress`; batches before Spark's last 100 are skipped.
         on_restore: Called with a `RestoreProgress` while state is restored from a changelog.

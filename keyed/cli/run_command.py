@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from keyed.sql import OutputRecord, ScriptResult
 
 
+#: Files that Spark reads.
+_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
+
+
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", metavar="SCRIPT", help="file with the statements")
     parser.add_argument(
@@ -30,7 +34,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=FILE",
-        help="rows of a stream or table of the script: a file of .jsonl, .csv or .parquet; may be given more than once",
+        help="rows of a stream or table of the script: a file of .jsonl, .csv or .parquet, on Spark also a folder of "
+        "them; may be given more than once",
     )
     parser.add_argument(
         "--runtime", choices=("local", "spark"), default="local", help="run in this process (local), or on Spark"
@@ -74,7 +79,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
     text = _text(Path(arguments.script))
     if arguments.checkpoint is not None:
-        check_place(arguments.checkpoint, FREE | {Place.CHECKPOINT}, "--checkpoint", "a new folder, or a checkpoint")
+        kind = Place.SPARK_CHECKPOINT if arguments.runtime == "spark" else Place.CHECKPOINT
+        check_place(arguments.checkpoint, FREE | {kind}, "--checkpoint", f"a new folder, or {kind.value}")
     if arguments.tables is not None:
         check_tables_folder(arguments.tables, "--tables")
     options: dict[str, Any] = {}
@@ -86,7 +92,10 @@ def _run(arguments: argparse.Namespace) -> int:
         inputs: dict[str, Any] = dict(_named(arguments.input, "--input", "NAME=FILE"))
         kafka = _kafka(arguments)
         if arguments.runtime == "spark":
-            inputs = _frames(inputs, arguments)
+            streams = arguments.checkpoint is not None or arguments.serve
+            inputs = _frames(inputs, arguments, streams=streams)
+            if streams and arguments.checkpoint is None:
+                options["checkpoint"] = str(stack.enter_context(ScratchFolder("checkpoint")).path)
         options |= {
             "parameters": _named(arguments.parameter, "--parameter", "NAME=VALUE") or None,
             "properties": {"ksql.persistence.default.format.value": "JSON"}
@@ -148,37 +157,58 @@ def _follow(
         query.stop()
 
 
-def _frames(files: Mapping[str, str], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the files as Spark DataFrames, by the names of their streams.
+def _frames(inputs: Mapping[str, str], arguments: argparse.Namespace, *, streams: bool) -> dict[str, Any]:
+    """Return files, or the files of folders, as Spark DataFrames, by the names of their streams.
+
+    Args:
+        inputs: The files or folders.
+        arguments: The arguments of the command.
+        streams: Each is a folder whose files are read once, also by later runs.
 
     Raises:
-        DefinitionError: There are none, or the command line has options for other runs.
+        DefinitionError: There are none, they cannot be read, or the command line has options for other runs.
     """
     if arguments.bootstrap is not None:
         raise DefinitionError("--bootstrap: --runtime spark reads files; run over topics without --runtime spark")
-    for option in ("checkpoint", "tables", "serve"):
-        if getattr(arguments, option):
-            raise DefinitionError(
-                f"--{option}: --runtime spark reads files once, as batches; for a streaming query give "
-                "keyed.sql.script streaming DataFrames and checkpoint="
-            )
-    if not files:
+    if arguments.tables is not None and arguments.checkpoint is None:
+        raise DefinitionError("--tables: --runtime spark keeps tables of a query with a checkpoint; give --checkpoint")
+    if not inputs:
         raise DefinitionError("--runtime spark needs --input NAME=FILE for each stream and table that is read")
+    suffixes = {
+        name: _suffix(f"--input '{name}={place}'", Path(place), streams=streams) for name, place in inputs.items()
+    }
     import keyed
 
-    read = keyed.spark_session("keyed").read
+    session = keyed.spark_session("keyed")
     found = {}
-    for name, file in files.items():
-        match Path(file).suffix.lower():
-            case ".jsonl" | ".json":
-                found[name] = read.json(file)
-            case ".csv":
-                found[name] = read.csv(file, header=True)
-            case ".parquet":
-                found[name] = read.parquet(file)
-            case _:
-                raise DefinitionError(f"--input '{name}={file}' must be a file of .jsonl, .json, .csv or .parquet")
+    for name, place in inputs.items():
+        format_ = {".jsonl": "json"}.get(suffixes[name], suffixes[name][1:])
+        options: dict[str, Any] = {"header": True, "pathGlobFilter": f"*{suffixes[name]}"}
+        frame = session.read.format(format_).options(**options).load(place)
+        if streams:
+            frame = session.readStream.format(format_).options(**options).schema(frame.schema).load(place)
+        found[name] = frame
     return found
+
+
+def _suffix(given: str, place: Path, *, streams: bool) -> str:
+    """Return the suffix of a file, or of the files of a folder.
+
+    Raises:
+        DefinitionError: It cannot be read.
+    """
+    if not place.is_dir():
+        if streams:
+            raise DefinitionError(
+                f"{given}: a streaming query on Spark (--checkpoint, --serve) reads each file of a folder once; give "
+                "the folder"
+            )
+        found = {place.suffix}
+    else:
+        found = {each.suffix for each in place.iterdir() if not each.name.startswith((".", "_"))}
+    if len(found) != 1 or not found <= _SUFFIXES:
+        raise DefinitionError(f"{given} must be a file of .jsonl, .json, .csv or .parquet, or a folder of files of one")
+    return found.pop()
 
 
 def _serve(result: ScriptResult, arguments: argparse.Namespace) -> None:
@@ -293,6 +323,7 @@ COMMANDS: Sequence[Command] = (
         (
             "keyed run averages.sql --input readings=readings.jsonl",
             "keyed run averages.sql --input readings=readings.jsonl --checkpoint state --tables tables --serve",
+            "keyed run averages.sql --input readings=readings --runtime spark --checkpoint state --tables tables",
             "keyed run averages.sql --bootstrap localhost:9092 --checkpoint state",
         ),
     ),

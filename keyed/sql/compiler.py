@@ -166,10 +166,6 @@ class Compiler:
 
     def _grouping(self, plan: QueryPlan, grouping: Any, name: str) -> Any:
         window = plan.window
-        if plan.emit == "FINAL":
-            self._check_runtime(name, "EMIT FINAL")
-        if window is not None and window.kind == "SESSION":
-            self._check_runtime(name, "WINDOW SESSION")
         rows = self._rows(name, plan)
         if window is None:
             return Grouped(name, grouping, rows)
@@ -181,17 +177,23 @@ class Compiler:
             return Sessions(name, grouping, rows, window.size_ms, grace, is_final=is_final)
         return Windowed(name, grouping, rows, window.size_ms, window.advance_ms, grace, is_final=is_final)
 
-    def _check_runtime(self, name: str, what: str) -> None:
-        """Check that a query is not one whose records on Spark would depend on its batches.
+    def _check_runtime(self, name: str, plan: SourceJoin) -> None:
+        """Check that a join is not one whose records on Spark would depend on its batches or key groups.
 
         Raises:
-            DefinitionError: The script runs on Spark.
+            DefinitionError: It is one, and the script runs on Spark.
         """
-        if self._frames:
-            raise DefinitionError(
-                f"{name}: scripts over Spark DataFrames do not support {what}; give its streams as lists or files, or "
-                "write this query with keyed.windows or keyed.joins"
-            )
+        if not self._frames:
+            return
+        what = remedy = ""
+        if plan.kind == "foreign-key":
+            what = "joins of a table by a column of another one"
+            remedy = "give its tables as lists or files"
+        elif plan.kind == "stream-stream" and plan.sides.is_outer and plan.within and plan.within[2] is None:
+            what = "an outer join of streams without a grace period, which emits rows before their partners come"
+            remedy = "give WITHIN a GRACE PERIOD"
+        if what:
+            raise DefinitionError(f"{name}: scripts over Spark DataFrames do not support {what}; {remedy}")
 
     def _rows(self, name: str, plan: QueryPlan) -> ResultRows:
         """Return the rows of a table. Those of a window are kept for a day, or its ``RETENTION``."""
@@ -209,8 +211,7 @@ class Compiler:
 
     def _join(self, plan: SourceJoin, query: WrittenQuery) -> Any:
         name = query.target
-        if plan.kind != "stream-table":
-            self._check_runtime(name, f"a {plan.kind} join")
+        self._check_runtime(name, plan)
         left = self._flat(self._relation(plan.left, query), plan.left_key)
         right = self._flat(self._relation(plan.right, query), plan.right_key)
         stage = self._name(f"{name.lower()}_join")

@@ -268,12 +268,11 @@ class _Script:
             if sink is not None:
                 self.sinks.pop(query.target, None)
             bound.append(output.to(self._collector(query.target) if sink is None else sink))
+        # The last windows of a script stay open, as those of a stream that has no end.
+        options = {"drain": False} | options
         if not frames:
             default = 1 if deployment is None else 10_000
-            options = {
-                "drain": False,
-                "rows_per_batch": default if rows_per_batch is None else rows_per_batch,
-            } | options
+            options = {"rows_per_batch": default if rows_per_batch is None else rows_per_batch} | options
         return bound, options
 
     def result(self, run: keyed.RunResult) -> ScriptResult:

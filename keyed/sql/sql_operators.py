@@ -279,6 +279,11 @@ class Sides:
     keeps_left: bool
     keeps_right: bool
 
+    @property
+    def is_outer(self) -> bool:
+        """True if rows without a partner are emitted."""
+        return self.keeps_left or self.keeps_right
+
     def joined(self, left: Any, right: Any) -> Any:
         """Return the joined row; ``None`` if the join does not have it."""
         if left is None:

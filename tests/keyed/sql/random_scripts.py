@@ -1,6 +1,7 @@
 """Random scripts over random records, with the same queries for DuckDB over all rows.
 
-``python -m tests.keyed.sql.random_scripts --scripts 10000`` runs many of them and reports the first that differs.
+``python -m tests.keyed.sql.random_scripts --scripts 10000`` runs many of them and reports the first that differs;
+with ``--spark`` they run on Spark.
 
 A `RandomScript` has the statements, the records in the order in which they arrive, and for each output a DuckDB query
 of what it holds at the end. DuckDB sees the rows of each topic with ``i``, the place of a record, ``t``, its timestamp,
@@ -25,12 +26,19 @@ from typing import Any
 
 import attrs
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+import keyed
 from keyed import sql
 
 KEYS = ("p", "q", "r", "s", None)
 TEXTS = ("ab", "Abc", "b", "", "xyz", "a%b", None)
 DUCK = {"STRING": "VARCHAR", "INT": "BIGINT", "BIGINT": "BIGINT", "DOUBLE": "DOUBLE", "BOOLEAN": "BOOLEAN"}
+_ARROW: dict[str, pa.DataType] = {
+    "STRING": pa.string(), "INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
+    "DECIMAL": pa.decimal128(6, 2),
+}  # fmt: skip
 #: Topics: name, and its columns; the first one is the key.
 TOPICS = {
     "S": (("k", "STRING"), ("a", "INT"), ("b", "BIGINT"), ("x", "DOUBLE"), ("s", "STRING"), ("d", "DECIMAL(6, 2)"),
@@ -106,12 +114,15 @@ class RandomScript:
 
 
 class _Maker:
-    def __init__(self, seed: int, size: int) -> None:
+    """Makes a script. One for Spark has records in the order of their timestamps, which differ, and no tombstones."""
+
+    def __init__(self, seed: int, size: int, *, for_spark: bool = False) -> None:
         self.random = random.Random(seed)
         self.script = RandomScript()
         self.names = 0
         self.size = size
-        self.jitter = self.random.choice((0, 0, 5, 40, 200))
+        self.for_spark = for_spark
+        self.jitter = 0 if for_spark else self.random.choice((0, 0, 5, 40, 200))
         self.end = 0
 
     def pick(self, *options: Any) -> Any:
@@ -266,18 +277,22 @@ class _Maker:
         highest = clock = 0
         for place in range(self.size):
             topic = self.pick("S", "S", "S", "T", "T", "U", "U", "V")
-            clock += self.pick(0, 1, 1, 3, 10, 60)
+            clock += self.pick(*((1, 2, 3, 10, 60) if self.for_spark else (0, 1, 1, 3, 10, 60)))
+            if self.for_spark and place >= self.size - len(TOPICS):
+                # On Spark a stream has its own time: that of each goes on until all windows before are closed.
+                topic = list(TOPICS)[place - self.size]
+                clock += 2000 * (place == self.size - len(TOPICS))
             moment = max(0, clock - (rng.randint(0, self.jitter) if self.chance(0.5) else 0))
             highest = max(highest, moment)
             is_table = topic in "UV"
             key = self.pick(*(KEYS[:-1] if is_table else KEYS))
             row: list[Any] | None = [self.cell(type_) for _, type_ in TOPICS[topic][1:]]
-            if is_table and self.chance(0.2):
+            if is_table and self.chance(0.2) and not self.for_spark:
                 row = None
             value = None if row is None else {n.upper(): v for (n, _), v in zip(TOPICS[topic][1:], row, strict=True)}
             script.records.append((topic.lower(), key, value, moment))
             rows[topic].append((place, moment, highest, key, *(row or [None] * (len(TOPICS[topic]) - 1)), row is None))
-        self.end = highest
+        self.end = highest if not self.for_spark else self.script.records[-len(TOPICS)][3]
         for topic, columns in TOPICS.items():
             kind = "TABLE" if topic in "UV" else "STREAM"
             (key, key_type), *others = columns
@@ -344,13 +359,13 @@ class _Maker:
         query = f"SELECT {', '.join(n for n, _ in columns)}" + (", t" if not source.is_table else "") + f" FROM {name}"
         values = tuple(n for n, _ in columns[1:])
         self.script.checks.append(Check(name, (key_name,), values, query, source.is_table))
-        return Rel(name, source.is_table, columns, source.ordered)
+        return Rel(name, source.is_table, columns, source.ordered and not self.for_spark)
 
     def stream_join(self, left: Rel, right: Rel) -> Rel:
         """Join two streams."""
         name = self.name("J")
         kind = self.pick("INNER", "LEFT", "FULL")
-        if left.name == right.name:
+        if left.name == right.name or self.for_spark:
             kind = "INNER"
         before, after = self.pick((20, 20), (0, 30), (100, 100), (15, 0))
         within = f"{before} MILLISECONDS" if before == after else f"({before} MILLISECONDS, {after} MILLISECONDS)"
@@ -408,12 +423,14 @@ class _Maker:
             f"{left.name} l ASOF LEFT JOIN {right}_all r ON l.k = r.k AND l.i >= r.i WHERE true{keeps}"
         )
         self.script.checks.append(Check(name, ("k",), ("la", "ra"), f"SELECT k, la, ra, t FROM {name}", is_table=False))
-        return Rel(name, False, (("k", "STRING"), ("la", mine[1]), ("ra", other[1])), left.ordered)
+        return Rel(
+            name, False, (("k", "STRING"), ("la", mine[1]), ("ra", other[1])), left.ordered and not self.for_spark
+        )
 
     def tables_join(self) -> Rel:
         """Join two tables, by their keys or by a column of the left one."""
         name = self.name("B")
-        foreign = self.chance(0.4)
+        foreign = self.chance(0.4) and not self.for_spark
         kind = self.pick("INNER", "LEFT") if foreign else self.pick("INNER", "LEFT", "FULL")
         on = "l.r = r.k" if foreign else "l.k = r.k"
         key = "ROWKEY AS k" if kind == "FULL" else "l.k AS k"
@@ -618,9 +635,9 @@ def _literal(value: Any) -> str:
     return str(value)
 
 
-def random_script(seed: int, size: int = 60) -> RandomScript:
+def random_script(seed: int, size: int = 60, *, for_spark: bool = False) -> RandomScript:
     """Return the script of a seed."""
-    return _Maker(seed, size).make()
+    return _Maker(seed, size, for_spark=for_spark).make()
 
 
 def _plain(value: Any) -> Any:
@@ -751,6 +768,41 @@ def verify_restart(seed: int, folder: Path, size: int = 60) -> list[str]:
     ]
 
 
+def verify_on_spark(seed: int, session: Any, folder: Path, size: int = 60) -> list[str]:
+    """Run the script of a seed on Spark, over batch DataFrames and over streams with a restart: what differs."""
+    script = random_script(seed, size, for_spark=True)
+    cut = random.Random(seed).randrange(1, size)
+    batch, streams = {}, {}
+    for topic, columns in TOPICS.items():
+        where = folder / topic
+        where.mkdir(parents=True)
+        kinds = ", ".join([*(f"{name} {type_}" for name, type_ in columns), "rowtime BIGINT"])
+        schema = pa.schema(
+            [*((name, _ARROW[type_.partition("(")[0]]) for name, type_ in columns), ("rowtime", pa.int64())]
+        )
+        parts: list[list[Any]] = [[], []]
+        for place, (name, key, value, moment) in enumerate(script.records):
+            if name == topic.lower():
+                cells = {each.lower(): cell for each, cell in value.items()}
+                parts[place >= cut].append({columns[0][0]: key, **cells, "rowtime": moment})
+        pq.write_table(pa.Table.from_pylist(parts[0] + parts[1], schema), folder / f"{topic}.parquet")
+        for number, part in enumerate(parts):
+            pq.write_table(pa.Table.from_pylist(part, schema), folder / f"{topic}{number}.parquet")
+        batch[topic] = session.read.schema(kinds).parquet(str(folder / f"{topic}.parquet"))
+        streams[topic] = session.readStream.schema(kinds).parquet(str(where))
+    used = [topic for topic in TOPICS if re.search(rf"(FROM|JOIN) {topic}\b", script.text)]
+    result = sql.script(script.text, {topic: batch[topic] for topic in used})
+    found = differences(script, {check.name: result[check.name] for check in script.checks})
+    records: dict[str, list[Any]] = {check.name: [] for check in script.checks}
+    for number in range(2):
+        for topic in TOPICS:
+            (folder / f"{topic}{number}.parquet").rename(folder / topic / f"{number}.parquet")
+        result = sql.script(script.text, {topic: streams[topic] for topic in used}, checkpoint=str(folder / "state"))
+        for name, written in records.items():
+            written += result[name]
+    return found + [f"in streams, stopped at record {cut}: {each}" for each in differences(script, records)]
+
+
 def stored(seed: int, folder: Path, size: int = 60, kill_at: int | None = None) -> dict[str, list[Any]]:
     """Run the script of a seed with a checkpoint. Returns the rows of its tables, from their states.
 
@@ -788,23 +840,28 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--size", type=int, default=60, help="records of a script")
     parser.add_argument("--failures", type=int, default=1, help="stop after so many")
+    parser.add_argument("--spark", action="store_true", help="run them on Spark, in --folder")
     parser.add_argument("--kill-at", type=int, help="run the first seed in --folder, and die after this batch")
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
     if given.kill_at is not None:
         stored(given.seed, given.folder, given.size, given.kill_at)
         return 1
+    session = keyed.spark_session("scripts", master="local[2]", parallelism=2) if given.spark else None
     began, failed, done = time.process_time(), 0, 0
     for seed in range(given.seed, given.seed + given.scripts):
         done += 1
         try:
-            found = verify(seed, given.size)
+            if session is None:
+                found = verify(seed, given.size)
+            else:
+                found = verify_on_spark(seed, session, given.folder / str(seed), given.size)
         except Exception as error:  # noqa: BLE001 - the seed is what counts
             found = [f"  {type(error).__name__}: {error}"]
         if found:
             failed += 1
-            print(f"seed {seed}:\n{random_script(seed, given.size).text}")
-            print("\n".join(found))
+            print(f"seed {seed}:\n{random_script(seed, given.size, for_spark=given.spark).text}")
+            print("\n".join(found), flush=True)
             if failed >= given.failures:
                 break
     print(f"{done} scripts, {failed} that differ, {time.process_time() - began:.0f} CPU-seconds")

@@ -10,6 +10,7 @@ from keyed.errors import DefinitionError, StateSchemaChanged
 from keyed.sql.compiler import Compiler
 from keyed.sql.definitions import define
 from keyed.sql.grammar import parse
+from tests.keyed.sql.random_scripts import random_script, verify_on_spark
 
 SCRIPT = """
 CREATE STREAM sales (title STRING KEY, tickets INT, price DECIMAL(6, 2), tags ARRAY<STRING>) WITH (FORMAT = 'JSON');
@@ -53,12 +54,12 @@ def test_filters_aggregates_windows_and_a_join_with_a_table(spark):
         ]
 
     for query, what in {
-        "TABLE t AS SELECT title, COUNT(*) AS n FROM sales WINDOW SESSION (1 HOUR) GROUP BY title": "WINDOW SESSION",
-        "TABLE t AS SELECT title, COUNT(*) AS n FROM sales WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY title EMIT FINAL": (
-            "EMIT FINAL"
+        "STREAM t AS SELECT a.title, b.tickets FROM large a LEFT JOIN sales b WITHIN 1 HOUR ON a.title = b.title": (
+            "an outer join of streams without a grace period, which emits rows before their partners come; give WITHIN "
+            "a GRACE PERIOD"
         ),
-        "STREAM t AS SELECT a.title, b.tickets FROM large a JOIN sales b WITHIN 1 HOUR ON a.title = b.title": (
-            "a stream-stream join"
+        "TABLE t AS SELECT a.title, b.genre FROM films a JOIN films b ON a.genre = b.title": (
+            "joins of a table by a column of another one; give its tables as lists or files"
         ),
     }.items():
         with pytest.raises(DefinitionError, match=f"scripts over Spark DataFrames do not support {what}"):
@@ -69,6 +70,39 @@ def test_filters_aggregates_windows_and_a_join_with_a_table(spark):
         sql.script(SCRIPT, frames | {"films": []})
     with pytest.raises(DefinitionError, match="the DataFrame of SALES has no column 'TICKETS'"):
         sql.script(SCRIPT, frames | {"sales": frames["films"]})
+
+
+SESSIONS = """
+CREATE STREAM s (k STRING KEY, v INT) WITH (FORMAT = 'JSON');
+CREATE STREAM r (k STRING KEY, w INT) WITH (FORMAT = 'JSON');
+CREATE TABLE sums AS SELECT k, SUM(v) AS v FROM s WINDOW TUMBLING (SIZE 1 SECOND) GROUP BY k EMIT FINAL;
+CREATE TABLE visits AS SELECT k, SUM(v) AS v FROM s WINDOW SESSION (1 SECOND) GROUP BY k;
+CREATE TABLE ended AS SELECT k, SUM(v) AS v FROM s WINDOW SESSION (1 SECOND) GROUP BY k EMIT FINAL;
+CREATE STREAM pairs AS SELECT s.k AS k, v, w FROM s JOIN r WITHIN 1 SECOND ON s.k = r.k;
+CREATE STREAM both AS SELECT ROWKEY AS k, v, w FROM s FULL JOIN r WITHIN 1 SECOND GRACE PERIOD 1 SECOND ON s.k = r.k;
+"""
+
+
+@pytest.mark.slow
+def test_sessions_final_results_and_joins_of_streams(spark):
+    given = {
+        "s": (("k", "v", "rowtime"), [("x", 1, 0), ("y", 2, 400), ("x", 3, 900), ("y", 5, 4000), ("x", 6, 9000)]),
+        "r": (("k", "w", "rowtime"), [("x", 1, 100), ("y", 2, 1600), ("y", 7, 4200), ("z", 0, 9001)]),
+    }
+    frames = {
+        name: spark.createDataFrame(rows, f"k string, {columns[1]} int, rowtime bigint").coalesce(1)
+        for name, (columns, rows) in given.items()
+    }
+    found = sql.script(SESSIONS, frames)
+    expected = sql.script(SESSIONS, {name: _rows(*each) for name, each in given.items()})
+    for name in ("sums", "visits", "ended", "pairs", "both"):
+        assert sorted(map(str, found[name])) == sorted(map(str, expected[name])) != [], name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 50))])
+def test_random_scripts(spark, tmp_path, seed):
+    assert verify_on_spark(seed, spark, tmp_path) == [], random_script(seed, for_spark=True).text
 
 
 @pytest.mark.slow
@@ -120,9 +154,28 @@ def test_the_command_runs_files_on_spark(tmp_path, capsys):
     assert main([*command, "--runtime", "spark"]) == 0
     assert capsys.readouterr().out == local
     assert '"timestamp":2000' in local
-    for options in (["--checkpoint", "c"], ["--tables", "t"], ["--serve"]):
+    for options, error in {
+        ("--checkpoint", str(tmp_path / "c")): "reads each file of a folder once; give the folder",
+        ("--serve",): "reads each file of a folder once; give the folder",
+        ("--tables", str(tmp_path / "t")): "keeps tables of a query with a checkpoint; give --checkpoint",
+    }.items():
         assert main([*command, "--runtime", "spark", *options]) == 1
-        assert f"{options[0]}: --runtime spark reads files once, as batches" in capsys.readouterr().err
+        assert error in capsys.readouterr().err
+    # A folder, whose files are read once.
+    (tmp_path / "in").mkdir()
+    command[3] = f"s={tmp_path / 'in'}"
+    command += ["--runtime", "spark", "--checkpoint", str(tmp_path / "state"), "--tables", str(tmp_path / "tables")]
+    assert main(command) == 1
+    assert "or a folder of files of one" in capsys.readouterr().err
+    (tmp_path / "s.csv").rename(tmp_path / "in" / "0.csv")
+    assert main(command) == 0
+    assert capsys.readouterr().out == local
+    (tmp_path / "in" / "1.csv").write_text("a,b,at\nx,4,1970-01-01T00:00:05Z\n")
+    assert main(command) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == {"output": "T", "key": "x", "value": {"B": 7}, "timestamp": 5000}
+    assert main(["get", str(tmp_path / "tables"), "t", "x", "--json"]) == 0
+    assert '"B":7' in capsys.readouterr().out
 
 
 CHAINED = """

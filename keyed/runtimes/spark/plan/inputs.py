@@ -124,7 +124,7 @@ def packed_ticks(
     """Return a packed row for every key group at each tick, which runs the groups without rows and can end the input.
 
     Args:
-        last: The last stage of the chain. A batch DataFrame always ends its input.
+        last: The last stage of the chain.
         parallelism: Number of key groups.
         end: True if the input ends with the next batch.
         needed: True if they are needed even for a stream without ticks.
@@ -150,7 +150,7 @@ def packed_ticks(
         raise DefinitionError("drain needs the tick to end the input; leave out ticks=False in keyed.stream")
     else:
         return None
-    mark = TaskMark(None, end or not frame.isStreaming, {})
+    mark = TaskMark(None, end, {})
     payload = f"X'{encode_mark(mark).hex()}'"
     if tick is files:
         first = encode_mark(attrs.evolve(mark, starts_run=True))

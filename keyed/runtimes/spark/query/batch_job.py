@@ -42,6 +42,7 @@ class BatchJob(Job):
 
     def __init__(self, last: Stage, outputs: tuple[BoundOutput, ...], options: Options, export: MetricsExport) -> None:
         super().__init__(last, outputs, options, export)
+        self._drains = options.drain is not False
         options.refuse({"record": "is for a stream: a batch DataFrame has no changelog to replay over; leave it out"})
         if self._changelogs:
             given = f"changelog={next(iter(self._changelogs.values()))!r}"
@@ -62,7 +63,7 @@ class BatchJob(Job):
         )
         parallelism = parallelism_of(self._last) or partitions_of(self._session)
         tables = table_now(self._session, streams=False)
-        plan = self._built(lines(self._last), parallelism, end=True, tables=tables)
+        plan = self._built(lines(self._last), parallelism, end=self._drains, tables=tables)
         # This program writes the outputs, also over Spark Connect.
         mounted = shares_files(self._session) and not self._remote
         writer = Writer(plan.routes, [bound.sink for bound in self._outputs], mounted, queries=[random_id()])
