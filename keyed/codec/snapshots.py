@@ -83,7 +83,7 @@ def as_stored(value: Any) -> Any:
 def _tuple(value: Any) -> Any:
     if _all_unchanging(map(type, value)):
         return value
-    parts = list(map(_taken, value))
+    parts = [item if item.__class__ in UNCHANGING else _taken(item) for item in value]
     if all(map(operator.is_, parts, value)):
         return value
     cls = value.__class__

@@ -58,12 +58,15 @@ class GivenRows:
         source, is_file = self.source, isinstance(self.rows, str | os.PathLike)
         convert = {name: converted(type_) for name, type_ in (*source.keys, *source.values)}
         columns = {*convert, "ROWTIME"}
+        insert = inserting(source)
         checked: tuple[str, ...] = ()
+        upper = checked
         for row in _file_rows(Path(self.rows)) if is_file else _plain_rows(self.rows):
             if not isinstance(row, Mapping):
                 raise DefinitionError(f"the rows of {source.name}: a row is a dictionary, and this one is {shown(row)}")
             names = tuple(map(str, row))
             if names != checked:
+                upper = tuple(name.upper() for name in names)
                 unknown = [each for each in names if each not in columns and each.upper() not in columns]
                 if unknown and (not is_file or len(unknown) == len(names)):
                     raise DefinitionError(
@@ -71,16 +74,20 @@ class GivenRows:
                         f"{shown(dict(row))}"
                     )
                 checked = names
-            given = {name.upper(): cell for name, cell in zip(names, row.values(), strict=True)} | dict(row)
-            yield inserted(source, {name: make(given.get(name)) for name, make in convert.items()}, _time(given))
+            given = {**dict(zip(upper, row.values(), strict=True)), **row}
+            yield insert({name: make(given.get(name)) for name, make in convert.items()}, _time(given))
 
 
-def inserted(source: SqlSource, row: Mapping[str, Any], time: Any) -> tuple[Any, ...]:
-    """Return a row with all columns of a source as a record of its topic."""
-    key = tuple(row.get(name) for name, _ in source.keys)
-    value = tuple(row.get(name) for name, _ in source.stored)
-    encoded = source.value_encoder()(value) if source.stored else None
-    return source.topic, source.key_encoder()(key), encoded, time, 0, None, None, None
+def inserting(source: SqlSource) -> Callable[[Mapping[str, Any], Any], tuple[Any, ...]]:
+    """Return the function from a row with all columns of a source, and its timestamp, to a record of its topic."""
+    keys, values = [name for name, _ in source.keys], [name for name, _ in source.stored]
+    key_of, value_of, topic = source.key_encoder(), source.value_encoder(), source.topic
+
+    def inserted(row: Mapping[str, Any], time: Any) -> tuple[Any, ...]:
+        encoded = value_of(tuple([row.get(name) for name in values])) if values else None
+        return topic, key_of(tuple([row.get(name) for name in keys])), encoded, time, 0, None, None, None
+
+    return inserted
 
 
 def _time(row: Mapping[str, Any]) -> int:
@@ -125,9 +132,12 @@ def _file_rows(path: Path) -> Iterator[Any]:
 
 def converted(type_: SqlType) -> Callable[[Any], Any]:
     """Return the function from a cell to a value as a record has it; what does not convert is left as it is."""
+    is_text = type_.base == "STRING"
     cast = casting(STRING, type_) if type_.base not in ("STRING", "BYTES") else None
 
     def convert(cell: Any) -> Any:
+        if cell.__class__ is int or (is_text and cell.__class__ is str):
+            return cell
         if isinstance(cell, dt.date | dt.time):
             return plain_time(cell)
         if isinstance(cell, str) and type_.base != "STRING":

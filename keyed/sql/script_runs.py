@@ -15,7 +15,7 @@ from keyed.shown import shown
 from keyed.sql.bound_parameters import Parameters
 from keyed.sql.compiler import Compiler
 from keyed.sql.definitions import Answer, Definitions, define
-from keyed.sql.given_rows import GivenRows, inserted
+from keyed.sql.given_rows import GivenRows, inserting
 from keyed.sql.grammar import parse
 from keyed.sql.java_formats import parse_moment
 from keyed.sql.kafka_deployment import Deployment, Kafka
@@ -349,7 +349,7 @@ def _inputs(found: Definitions, streams: Mapping[str, Any], topics: Any) -> tupl
     read: set[str] = set()
     if found.inserts:
         inputs["INSERT"] = [
-            inserted(found.sources[each.target], each.row, each.row.get("ROWTIME", 0)) for each in found.inserts
+            inserting(found.sources[each.target])(each.row, each.row.get("ROWTIME", 0)) for each in found.inserts
         ]
         read |= {record[0] for record in inputs["INSERT"]}
     for name, rows in streams.items():

@@ -289,5 +289,5 @@ class ScriptRecords:
 
 def _earliest(waiting: _Heads) -> tuple[int, int]:
     """Return the place of the input whose next record has the lowest timestamp, and that timestamp."""
-    place = min(range(len(waiting)), key=lambda at: waiting[at][2][1][RAW_TIME])
+    place = min(range(len(waiting)), key=lambda at: waiting[at][2][1][RAW_TIME]) if len(waiting) > 1 else 0
     return place, waiting[place][2][1][RAW_TIME]

@@ -8,7 +8,7 @@ from typing import Any
 import keyed
 from keyed.errors import DefinitionError
 from keyed.sql.catalog import SqlSource
-from keyed.sql.given_rows import converted, inserted
+from keyed.sql.given_rows import converted, inserting
 from keyed.sql.packed_changes import PACKED, pack
 from keyed.sql.row_changes import Change
 
@@ -48,10 +48,11 @@ def packed_stream(frame: Any, source: SqlSource, decode: Callable[[Any], Iterabl
         is_nested = type_.base in ("ARRAY", "MAP", "STRUCT") and given[name.upper()][1] != "string"
         selected.append(f"{f'to_json({quoted})' if is_nested else quoted} AS column_{number}")
     frame = frame.selectExpr(*selected, f"{_time(source, given)} AS {_TIME}").where(f"{_TIME} >= 0")
+    insert = inserting(source)
     makes = [(name, f"column_{number}", converted(type_)) for number, (name, type_) in enumerate(columns)]
 
     def changes(row: Any) -> Iterator[Any]:
-        record = inserted(source, {name: make(getattr(row, column)) for name, column, make in makes}, row.sql_time)
+        record = insert({name: make(getattr(row, column)) for name, column, make in makes}, row.sql_time)
         for change in decode((*record[:5], 0, *record[6:], 0)):
             yield pack(change)
 

@@ -37,6 +37,7 @@ def decoder(
     """
     types = [type_ for _, type_ in columns]
     names = [name for name, _ in columns]
+    every = set(names)
     width = len(columns)
     if format_ == "NONE" or not columns:
         return lambda data: None if data is None else (None,) * width
@@ -45,6 +46,7 @@ def decoder(
     if format_ == "KAFKA":
         return lambda data: None if data is None else (read(_text(data), types[0]),)
     default = defaults if format_.startswith("PROTOBUF") else None
+    readers = [_reader(type_) for type_ in types]
 
     def decoded(data: Any) -> Any:
         if data is None:
@@ -54,12 +56,14 @@ def decoder(
             if data is None:
                 return None
         if not wrapped_value:
-            found = (read(data, types[0]),)
+            found = (readers[0](data),)
         elif isinstance(data, dict):
-            given = {str(name).upper(): value for name, value in data.items()} | data
-            found = tuple(
-                read(given.get(name, given.get(name.upper())), type_) for name, type_ in zip(names, types, strict=True)
-            )
+            if data.keys() >= every:
+                cells = [data[name] for name in names]
+            else:
+                given = {str(name).upper(): value for name, value in data.items()} | data
+                cells = [given.get(name, given.get(name.upper())) for name in names]
+            found = tuple([of(cell) for of, cell in zip(readers, cells, strict=True)])
         else:
             raise BadRecord(f"expected an object, got {type(data).__name__}")
         return found if default is None else tuple(default(v, t) for v, t in zip(found, types, strict=True))
@@ -120,6 +124,17 @@ def read(value: Any, type_: SqlType) -> Any:
         raise
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
         raise BadRecord(f"{type(value).__name__} does not read as {type_}: {error}") from error
+
+
+def _reader(type_: SqlType) -> Callable[[Any], Any]:
+    """Return the function `read` for a type, which passes values that need no conversion."""
+    base = type_.base
+    if base in ("INTEGER", "BIGINT"):
+        limit = 1 << (31 if base == "INTEGER" else 63)
+        return lambda value: value if value.__class__ is int and -limit <= value < limit else read(value, type_)
+    if base == "STRING":
+        return lambda value: value if value.__class__ is str and value.isascii() else read(value, type_)
+    return lambda value: read(value, type_)
 
 
 def _read(value: Any, type_: SqlType) -> Any:
@@ -217,6 +232,8 @@ def encoder(
         return lambda row: _in_json(encode(row))
     if not wrapped_value or format_ == "KAFKA":
         return lambda row: None if row is None else written(row[0], types[0])
+    if not format_.startswith("PROTOBUF") and not any(type_.base in _WRITTEN for type_ in types):
+        return lambda row: None if row is None else dict(zip(names, row, strict=True))
     default = defaults if format_.startswith("PROTOBUF") else lambda value, _: value
     return lambda row: (
         None
@@ -239,6 +256,10 @@ def _in_json(value: Any) -> Any:
 def _has_double(type_: SqlType) -> bool:
     parts = (*type_.parts, *(each for _, each in type_.fields))
     return type_.base == "DOUBLE" or any(map(_has_double, parts))
+
+
+#: Types whose values are not plain data of a record.
+_WRITTEN = ("BYTES", "ARRAY", "MAP", "STRUCT")
 
 
 def written(value: Any, type_: SqlType) -> Any:

@@ -1,0 +1,118 @@
+"""What a script costs beside the same job in Python: ``python -m tests.benchmarks.scripts``.
+
+Both run in this process over the same rows, each in a process of its own, with as many rows in a batch, and discard
+their results. Figures are CPU-seconds for a million rows without the start-up, the median of the rounds, which take
+turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
+
+import keyed
+from keyed import sql
+from keyed.windows import Count, Sum, TumblingEventTimeWindows
+
+_STREAM = "CREATE STREAM sales (title STRING KEY, tickets INT) WITH (FORMAT = 'JSON');"
+
+
+class Sold(keyed.KeyedProcessFunction):
+    """Count and sum for each key, with each row."""
+
+    sums = keyed.ValueState(tuple[int, int], default=(0, 0))
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        count, total = self.sums.value()
+        count, total = count + 1, total + value["tickets"]
+        self.sums.update((count, total))
+        yield {"title": value["title"], "n": count, "tickets": total}
+
+
+class Large(keyed.KeyedProcessFunction):
+    """Rows with many tickets."""
+
+    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
+        if value["tickets"] > 4:
+            yield {"title": value["title"], "twice": value["tickets"] * 2}
+
+
+def _sold(stream: Any) -> Any:
+    return stream.key_by("title").process(Sold())
+
+
+def _large(stream: Any) -> Any:
+    return stream.key_by("title").process(Large())
+
+
+def _hourly(stream: Any) -> Any:
+    return (
+        stream.key_by("title").window(TumblingEventTimeWindows.of(3_600_000)).aggregate(n=Count(), tickets=Sum("tickets"))
+    )
+
+
+#: The statement of each job, and the job in Python.
+JOBS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "filter": ("CREATE STREAM out AS SELECT title, tickets * 2 AS twice FROM sales WHERE tickets > 4;", _large),
+    "group by": (
+        "CREATE TABLE out AS SELECT title, COUNT(*) AS n, SUM(tickets) AS tickets FROM sales GROUP BY title;",
+        _sold,
+    ),
+    "window, final": (
+        """CREATE TABLE out AS SELECT title, COUNT(*) AS n, SUM(tickets) AS tickets FROM sales
+        WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY title EMIT FINAL;""",
+        _hourly,
+    ),
+}
+
+
+def _rows(count: int) -> list[dict[str, Any]]:
+    chance = random.Random(7)
+    return [
+        {"title": f"title {chance.randrange(1000)}", "tickets": chance.randrange(9), "rowtime": 1000 * number}
+        for number in range(count)
+    ]
+
+
+def _nowhere(*_: Any) -> None:
+    """Discard results."""
+
+
+def _run(job: str, kind: str, count: int) -> float:
+    """Return the CPU-seconds of a run."""
+    rows = _rows(count)
+    statement, build = JOBS[job]
+    began = time.process_time()
+    if kind == "SQL":
+        sql.script(_STREAM + statement, {"sales": rows}, rows_per_batch=10_000, on_records=_nowhere)
+    else:
+        stream = keyed.stream(rows, timestamp="rowtime")
+        build(stream).run(_nowhere, rows_per_batch=10_000)
+    return time.process_time() - began
+
+
+def main() -> None:
+    """Print a table of the jobs."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    print("| job | SQL | Python | SQL / Python |\n|---|--:|--:|--:|")
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+        for job in JOBS:
+            costs: dict[str, list[float]] = {"SQL": [], "Python": []}
+            for _ in range(given.rounds):
+                for kind, found in costs.items():
+                    few, all_ = (pool.apply(_run, (job, kind, count)) for count in (given.rows // 10, given.rows))
+                    found.append((all_ - few) / (given.rows * 0.9) * 1e6)
+            of_sql, of_python = (median(each) for each in costs.values())
+            print(f"| {job} | {of_sql:.1f} | {of_python:.1f} | {of_sql / of_python:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
