@@ -51,9 +51,8 @@ def _large(stream: Any) -> Any:
 
 
 def _hourly(stream: Any) -> Any:
-    return (
-        stream.key_by("title").window(TumblingEventTimeWindows.of(3_600_000)).aggregate(n=Count(), tickets=Sum("tickets"))
-    )
+    windows = stream.key_by("title").window(TumblingEventTimeWindows.of(3_600_000))
+    return windows.aggregate(n=Count(), tickets=Sum("tickets"))
 
 
 #: The statement of each job, and the job in Python.

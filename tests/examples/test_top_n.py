@@ -116,6 +116,7 @@ def test_on_time_counts_and_late_rows_are_all_rows(tmp_path, departures):
     assert read(tmp_path / "out" / "top")["count"].sum() + len(read(tmp_path / "out" / "late")) == DEPARTED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [pytest.param("row", marks=pytest.mark.long), "vectorized"])
 def test_windows_of_the_library_give_the_same_rankings(tmp_path, departures, path):
     """The job by a tumbling window, by rows and over whole columns."""
@@ -135,6 +136,7 @@ def test_windows_of_the_library_give_the_same_rankings(tmp_path, departures, pat
     assert check(tmp_path, departures, window="30min", delay="15min", n=20, rows_per_batch=7000) > 100
 
 
+@pytest.mark.slow
 def test_sales_are_those_of_their_seed(tmp_path, capsys):
     options = ["--runtime", "local", "--source", "sales", "--rows", "20000", "--rows-per-batch", "2000"]
     for output in ("one", "two"):

@@ -192,6 +192,7 @@ def test_a_thread_may_close_its_own_work():
     assert work.status is Status.CLOSED
 
 
+@pytest.mark.slow
 def test_a_thousand_rounds_leave_no_thread_and_no_descriptor():
     def descriptors() -> int:
         return len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else 0

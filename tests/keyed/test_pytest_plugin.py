@@ -111,6 +111,7 @@ def test_golden_outputs_of_each_test_have_a_file_of_their_own(tmp_path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -331,6 +332,7 @@ def test_stores_on_disk_agree_with_the_model(program, parallelism, store):
     run(program, [Subject(program[0], store, parallelism)])
 
 
+@pytest.mark.slow
 @settings(max_examples=max(settings().max_examples // 2, 5))
 @given(st.randoms(use_true_random=False))
 def test_memory_agrees_with_the_model_over_long_programs(random):

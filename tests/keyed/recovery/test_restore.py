@@ -54,6 +54,7 @@ def broken_off(life: Life, batches: int) -> None:
         jobs.run(life, on_progress=stopped_after(batches))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.long) for name in ORDERLESS]
 )

@@ -107,6 +107,7 @@ def states_of(store, number):
     return states
 
 
+@pytest.mark.slow
 def test_a_damaged_local_store_is_an_error_or_an_older_state(tmp_path):
     number = random.Random(7)
     original = tmp_path / "original"

@@ -34,6 +34,7 @@ def batches_of(path: Any) -> list[int]:
     return [int(each["keyed-batch"]) for each in reversed(found) if "keyed-batch" in each]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEW)
 def test_a_delta_table_holds_the_table_for_every_kind_of_state(tmp_path, name):
     job = Job(name, tmp_path)

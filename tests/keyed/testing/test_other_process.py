@@ -98,6 +98,7 @@ def ran(function):
         return other.run([script_of(function)])[0]["sorted({}.take_output(), key=repr)"]
 
 
+@pytest.mark.slow
 def test_a_property_tried_where_a_module_is_imported_starts_one_process(tmp_path):
     (tmp_path / "tried_at_import.py").write_text(IMPORTED)
     started = tmp_path / "started"

@@ -397,6 +397,7 @@ def test_the_same_seed_finds_the_same_example():
     assert f"--keyed-seed={one.seed}" in str(one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [

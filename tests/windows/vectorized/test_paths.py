@@ -142,6 +142,7 @@ def test_both_paths_give_the_same_in_event_time(table, assigner, aggregates, del
     assert found == results("vectorized", table, assigner, aggregates, parallelism=3, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=settings().max_examples // 3)
 @given(TABLES, EVENT_TIME, st.sampled_from([COUNTING, EVERYTHING]), st.integers(1, 30))
 def test_it_does_not_matter_where_the_state_is_kept(table, assigner, aggregates, size):

@@ -53,6 +53,7 @@ def act(what, changelog, commit, blocks):
             changelog.put_position(2, b"here")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["append", "publish", "compact", "position"])
 def test_at_each_call_to_the_operating_system(tmp_path, monkeypatch, what):
     for which in range(1, 100):
@@ -88,6 +89,7 @@ def past_of(seed, until):
     return sample
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [3, pytest.param(100, marks=pytest.mark.long)])
 def test_killed_at_any_moment(tmp_path, kills):
     seed = int(os.environ.get("KEYED_SEED") or Random().getrandbits(32))

@@ -15,6 +15,7 @@ from tests.keyed.changelog.directory.support import blocks_of, check, check_read
 TAIL = 64 << 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [41, pytest.param(1, marks=pytest.mark.long)])
 def test_cut_at_every_byte_of_its_last_64_kib(tmp_path, step):
     changelog, sample = made(tmp_path, 10, 700, 1, 0, 700, 30, 700, keys=400)
@@ -37,6 +38,7 @@ def test_cut_at_every_byte_of_its_last_64_kib(tmp_path, step):
     assert left <= 0
 
 
+@pytest.mark.slow
 def test_after_any_cut_the_writer_goes_on(tmp_path):
     changelog, sample = made(tmp_path, 10, 3)
     _, path = files_of(changelog)

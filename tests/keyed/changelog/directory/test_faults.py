@@ -106,6 +106,7 @@ def test_every_call_fails_once(tmp_path, monkeypatch, name, number, names):
     pytest.fail("there is no end to the calls")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.long)])
 def test_a_writer_whose_call_failed_can_be_used_again(tmp_path, monkeypatch, number):
     for which in range(1, 100):

@@ -57,6 +57,7 @@ def test_few_cycles_of_small_objects_are_alive_at_a_time_whatever_the_batches(mo
     assert most_alive(20_000, 0, rows_per_batch) < 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows_per_batch", [1, 100, 100_000])
 def test_few_bytes_of_cycles_are_alive_at_a_time_whatever_the_batches(rows_per_batch):
     """Three thousand objects are few for Python's collector, and 300 MB."""

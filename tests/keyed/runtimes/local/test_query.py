@@ -327,6 +327,7 @@ except KeyedError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "limit", [3000, pytest.param(0, marks=pytest.mark.long), pytest.param(20_000, marks=pytest.mark.long)]
 )

@@ -75,6 +75,7 @@ def started(tmp_path, how):
             process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "how"),
     [

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import pytest
+
 #: Writes a line to where a JVM would, then ends as its argument says.
 PROGRAM = """
 import os, sys
@@ -70,6 +72,7 @@ def test_logs_of_killed_programs_go_with_the_next_program_and_those_of_running_o
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_of_failed_programs_the_three_latest_logs_are_kept_for_a_week_and_those_of_running_ones(tmp_path):
     with running("failing", tmp_path) as (_, [note, again]):
         assert again == note

@@ -199,6 +199,7 @@ def is_gone(pid: int) -> bool:
     return not psutil.pid_exists(pid)
 
 
+@pytest.mark.slow
 def test_a_query_ends_with_its_client(tables):
     with client_of(tables, sql_seconds=1_000) as ask:
         for _ in range(4):
@@ -449,11 +450,13 @@ GREEDY = """
 """
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_where_the_system_does_not_do_it():
     ended = subprocess.run([sys.executable, "-c", dedent(GREEDY)], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "enough\n", "")
 
 
+@pytest.mark.slow
 def test_a_query_ends_where_its_server_is_gone(tables):
     program = [sys.executable, "-m", "keyed.tables.sql_worker", str(tables.path), "1000", "-4.9"]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:

@@ -254,6 +254,7 @@ def test_peers_get_their_own_token_and_users_only_their_tables(followed):
             assert reason in refused.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_overlapping_shares_answer_and_missing_ones_are_named(followed, tmp_path):
     log, whole, shares = followed
     with ExitStack() as stack:
