@@ -21,6 +21,7 @@ from keyed.sql.spark_frames import packed_stream
 from keyed.sql.sql_operators import (
     ForeignKeyJoin,
     Grouped,
+    JoinedRows,
     Projection,
     Sessions,
     StreamStreamJoin,
@@ -71,6 +72,8 @@ class Compiler:
         self.outputs: list[tuple[WrittenQuery, keyed.Output]] = []
         self._names: set[str] = set()
         self._counted: set[str] = set()
+        #: The streams of DataFrames, of which each is one source however many queries read it.
+        self._streams: dict[str, keyed.Stream] = {}
         #: Outputs whose changes have the route by which their operator is keyed.
         self._forwarding: list[keyed.Output] = []
         #: Records of this run that the format of a source could not read, by the name of the source.
@@ -236,8 +239,12 @@ class Compiler:
             left = self._flat(left, _subscriptions(plan.foreign))
             function = ForeignKeyJoin(stage, plan.sides)
         shape = {part: query.plan.shape[part] for part in ("FROM", "WITHIN")}
-        forwards = plan.kind != "foreign-key"
-        return self._process(self._by_route(left.connect(right)), function, stage, shape, forwards=forwards)
+        is_foreign = plan.kind == "foreign-key"
+        joined = self._process(self._by_route(left.connect(right)), function, stage, shape, forwards=not is_foreign)
+        if is_foreign:
+            rows = self._name(f"{stage}_rows")
+            joined = self._process(self._by_route(joined), JoinedRows(rows), rows, shape)
+        return joined
 
     def _source(self, source: SqlSource) -> Any:
         """Return the changes of a source."""
@@ -256,7 +263,11 @@ class Compiler:
             parts.append(self._flat(self._output(each), _recoded(target, source, counts)))
         if self._frames:
             if source.name in self._frames:
-                parts.append(packed_stream(self._frames[source.name], source, _decoded(source, None)))
+                if source.name not in self._streams:
+                    self._streams[source.name] = packed_stream(
+                        self._frames[source.name], source, _decoded(source, None)
+                    )
+                parts.append(self._streams[source.name])
             elif not parts:
                 raise DefinitionError(f"streams= has no DataFrame for {source.name}, which a query reads")
         elif (source.topic in self._topics or not parts) and self._records is not None:

@@ -62,4 +62,5 @@ def route_of(key: Iterable[Any]) -> str:
     cell = cells[0]
     if not isinstance(cell, str):
         return repr(cell) if isinstance(cell, int | float) else repr(cells)
-    return cell if cell.isprintable() and cell[:1] not in ("", "(") else repr(cells)
+    is_plain = cell.isprintable() and cell[:1] not in ("", "(") and cell != NO_KEY
+    return cell if is_plain else repr(cells)

@@ -391,6 +391,23 @@ class ForeignKeyJoin(_Join):
             ctx.collect((route_of(key), key, after, before, time, None, meta_of(rank_of(value))))
 
 
+class JoinedRows(KeyedProcessFunction):
+    """Adds the row before each change of a join by a foreign key, which does not know it where the key changes."""
+
+    rank_of = staticmethod(rank_of)
+
+    def __init__(self, name: str) -> None:
+        self._row: ValueState[Any] = ValueState(object, name=name)
+
+    def process_element(self, value: Any, ctx: Context) -> None:
+        old, new = self._row.value(), value[VALUE]
+        if new is not None:
+            self._row.update(new)
+        elif old is not None:
+            self._row.clear()
+        ctx.collect((*value[:OLD], old, *value[TIME:]))
+
+
 class StreamStreamJoin(_Join):
     """Joins rows of two streams whose timestamps are close to each other.
 

@@ -20,7 +20,9 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from keyed import sql
 KEYS = ("p", "q", "r", "s", None)
 TEXTS = ("ab", "Abc", "b", "", "xyz", "a%b", None)
 DUCK = {"STRING": "VARCHAR", "INT": "BIGINT", "BIGINT": "BIGINT", "DOUBLE": "DOUBLE", "BOOLEAN": "BOOLEAN"}
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _ARROW: dict[str, pa.DataType] = {
     "STRING": pa.string(), "INT": pa.int32(), "BIGINT": pa.int64(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(),
     "DECIMAL": pa.decimal128(6, 2),
@@ -340,7 +343,8 @@ class _Maker:
         outputs = [(f"{name.lower()}_c{n}", self.any_expr(source.columns)) for n in range(self.random.randint(1, 3))]
         partition = None
         if not source.is_table and self.chance(0.3):
-            partition = self.pick(*[each for each in source.columns[1:] if each[1] in DUCK and each[1] != "BOOLEAN"])
+            others = [each for each in source.columns[1:] if each[1] in DUCK and each[1] != "BOOLEAN"]
+            partition = self.pick(*others) if others else None
         key_name = (partition or key)[0]
         # A copy of the key has to be marked.
         outputs = [(n, attrs.evolve(e, ksql=f"AS_VALUE({e.ksql})") if e.ksql == key_name else e) for n, e in outputs]
@@ -768,39 +772,75 @@ def verify_restart(seed: int, folder: Path, size: int = 60) -> list[str]:
     ]
 
 
+def _parts(script: RandomScript, folder: Path, cuts: Sequence[int]) -> dict[str, str]:
+    """Write the records of each topic that a script reads as files, cut at these places; returns their columns."""
+    found = {}
+    bounds = [0, *cuts, len(script.records)]
+    for topic, columns in TOPICS.items():
+        if not re.search(rf"(FROM|JOIN) {topic}\b", script.text):
+            continue
+        (folder / topic).mkdir(parents=True)
+        fields = [(name, _ARROW[type_.partition("(")[0]]) for name, type_ in columns]
+        for number, (start, end) in enumerate(pairwise(bounds)):
+            rows = [
+                {columns[0][0]: key, **{each.lower(): cell for each, cell in value.items()}, "rowtime": moment}
+                for name, key, value, moment in script.records[start:end]
+                if name == topic.lower()
+            ]
+            path = folder / topic / f"{number}.parquet"
+            pq.write_table(pa.Table.from_pylist(rows, pa.schema([*fields, ("rowtime", pa.int64())])), path)
+            # Spark reads files in the order of these times.
+            os.utime(path, (1_000_000 + number, 1_000_000 + number))
+        found[topic] = ", ".join([*(f"{name} {type_}" for name, type_ in columns), "rowtime BIGINT"])
+    return found
+
+
 def verify_on_spark(seed: int, session: Any, folder: Path, size: int = 60) -> list[str]:
-    """Run the script of a seed on Spark, over batch DataFrames and over streams with a restart: what differs."""
+    """Run the script of a seed on Spark: what differs.
+
+    It runs over batch DataFrames with one to four key groups, and over streams with a restart.
+    """
     script = random_script(seed, size, for_spark=True)
     cut = random.Random(seed).randrange(1, size)
-    batch, streams = {}, {}
-    for topic, columns in TOPICS.items():
-        where = folder / topic
-        where.mkdir(parents=True)
-        kinds = ", ".join([*(f"{name} {type_}" for name, type_ in columns), "rowtime BIGINT"])
-        schema = pa.schema(
-            [*((name, _ARROW[type_.partition("(")[0]]) for name, type_ in columns), ("rowtime", pa.int64())]
-        )
-        parts: list[list[Any]] = [[], []]
-        for place, (name, key, value, moment) in enumerate(script.records):
-            if name == topic.lower():
-                cells = {each.lower(): cell for each, cell in value.items()}
-                parts[place >= cut].append({columns[0][0]: key, **cells, "rowtime": moment})
-        pq.write_table(pa.Table.from_pylist(parts[0] + parts[1], schema), folder / f"{topic}.parquet")
-        for number, part in enumerate(parts):
-            pq.write_table(pa.Table.from_pylist(part, schema), folder / f"{topic}{number}.parquet")
-        batch[topic] = session.read.schema(kinds).parquet(str(folder / f"{topic}.parquet"))
-        streams[topic] = session.readStream.schema(kinds).parquet(str(where))
-    used = [topic for topic in TOPICS if re.search(rf"(FROM|JOIN) {topic}\b", script.text)]
-    result = sql.script(script.text, {topic: batch[topic] for topic in used})
+    partitions = session.conf.get(_PARTITIONS)
+    session.conf.set(_PARTITIONS, str(1 + seed % 4))
+    try:
+        kinds = _parts(script, folder / "batch", ())
+        frames = {
+            topic: session.read.schema(columns).parquet(str(folder / "batch" / topic))
+            for topic, columns in kinds.items()
+        }
+        result = sql.script(script.text, frames)
+    finally:
+        session.conf.set(_PARTITIONS, partitions)
     found = differences(script, {check.name: result[check.name] for check in script.checks})
     records: dict[str, list[Any]] = {check.name: [] for check in script.checks}
+    _parts(script, folder / "all", (cut,))
     for number in range(2):
-        for topic in TOPICS:
-            (folder / f"{topic}{number}.parquet").rename(folder / topic / f"{number}.parquet")
-        result = sql.script(script.text, {topic: streams[topic] for topic in used}, checkpoint=str(folder / "state"))
+        streams = {}
+        for topic, columns in kinds.items():
+            where = folder / "in" / topic
+            where.mkdir(parents=True, exist_ok=True)
+            (folder / "all" / topic / f"{number}.parquet").rename(where / f"{number}.parquet")
+            streams[topic] = session.readStream.schema(columns).parquet(str(where))
+        result = sql.script(script.text, streams, checkpoint=str(folder / "state"))
         for name, written in records.items():
             written += result[name]
     return found + [f"in streams, stopped at record {cut}: {each}" for each in differences(script, records)]
+
+
+def stored_on_spark(
+    seed: int, session: Any, folder: Path, size: int = 60, kill_at: int | None = None
+) -> dict[str, list[Any]]:
+    """Run the script of a seed on Spark in batches of a dozen records. See `stored`."""
+    script = random_script(seed, size, for_spark=True)
+    kinds = _parts(script, folder / "in", range(12, size, 12)) if not (folder / "in").exists() else None
+    kinds = kinds or _parts(script, folder / "again", ())
+    streams = {
+        topic: session.readStream.schema(columns).option("maxFilesPerTrigger", 1).parquet(str(folder / "in" / topic))
+        for topic, columns in kinds.items()
+    }
+    return _rows_of_tables(script, folder, kill_at, streams=streams)
 
 
 def stored(seed: int, folder: Path, size: int = 60, kill_at: int | None = None) -> dict[str, list[Any]]:
@@ -812,19 +852,21 @@ def stored(seed: int, folder: Path, size: int = 60, kill_at: int | None = None) 
         size: Records of the script.
         kill_at: Number of the batch after which the process is killed.
     """
+    script = random_script(seed, size)
+    return _rows_of_tables(script, folder, kill_at, topics=script.records, rows_per_batch=7)
 
+
+def _rows_of_tables(script: RandomScript, folder: Path, kill_at: int | None, **given: Any) -> dict[str, list[Any]]:
     def on_progress(progress: Any) -> None:
         if progress.batch_id == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    script = random_script(seed, size)
     result = sql.script(
         script.text,
-        topics=script.records,
         checkpoint=str(folder / "state"),
         tables=str(folder / "tables"),
-        rows_per_batch=7,
         on_progress=on_progress,
+        **given,
     )
     assert result.run is not None
     names = [check.name for check in script.checks if check.is_table]
@@ -844,10 +886,13 @@ def main() -> int:
     parser.add_argument("--kill-at", type=int, help="run the first seed in --folder, and die after this batch")
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
-    if given.kill_at is not None:
-        stored(given.seed, given.folder, given.size, given.kill_at)
-        return 1
     session = keyed.spark_session("scripts", master="local[2]", parallelism=2) if given.spark else None
+    if given.kill_at is not None:
+        if session is None:
+            stored(given.seed, given.folder, given.size, given.kill_at)
+        else:
+            stored_on_spark(given.seed, session, given.folder, given.size, given.kill_at)
+        return 1
     began, failed, done = time.process_time(), 0, 0
     for seed in range(given.seed, given.seed + given.scripts):
         done += 1

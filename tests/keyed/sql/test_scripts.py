@@ -473,3 +473,29 @@ def test_skipped_records_are_an_exported_metric(tmp_path):
     )
     assert result.skipped == {"READINGS": {"the format cannot read them": 2}}
     assert 'keyed_rows_skipped_total{query="out"} 2' in file.read_text()
+
+
+def test_groups_of_a_join_by_a_foreign_key_lose_rows_whose_key_changes():
+    text = """
+    CREATE TABLE u (k STRING PRIMARY KEY, n INT, r STRING) WITH (KAFKA_TOPIC = 'u', VALUE_FORMAT = 'JSON');
+    CREATE TABLE v (k STRING PRIMARY KEY, w INT) WITH (KAFKA_TOPIC = 'v', VALUE_FORMAT = 'JSON');
+    CREATE TABLE b AS SELECT l.k AS k, l.n AS n, r.w AS w FROM u l LEFT JOIN v r ON l.r = r.k;
+    CREATE TABLE g AS SELECT n, COUNT(*) AS c FROM b GROUP BY n;
+    """
+    records = [("u", "a", {"N": 1, "R": "x"}, 1), ("u", "a", {"N": 2, "R": "y"}, 2), ("u", "a", {"N": 3, "R": None}, 3)]
+    found = sql.script(text, topics=[*records, ("u", "a", None, 4)])
+    assert [(each.key, each.value) for each in found["b"]] == [
+        *[("a", {"N": n, "W": None}) for n in (1, 2, 3)],
+        ("a", None),
+    ]
+    assert {key: row["C"] for key, row in found.table("g").items()} == {1: 0, 2: 0, 3: 0}
+
+
+def test_a_key_may_be_any_text():
+    text = """
+    CREATE STREAM s (k STRING KEY, n INT) WITH (KAFKA_TOPIC = 's', VALUE_FORMAT = 'JSON');
+    CREATE TABLE t AS SELECT k, COUNT(*) AS c FROM s GROUP BY k;
+    """
+    keys = ["none", "None", "null", "", "('none',)", "a"]
+    found = sql.script(text, topics={"s": [(key, {"N": 1}, n) for n, key in enumerate(keys * 2)]})
+    assert {key: row["C"] for key, row in found.table("t").items()} == dict.fromkeys(keys, 2)

@@ -1,6 +1,9 @@
 """Scripts over Spark DataFrames write the same records as in this process."""
 
 import json
+import signal
+import subprocess
+import sys
 from decimal import Decimal
 
 import pytest
@@ -10,7 +13,7 @@ from keyed.errors import DefinitionError, StateSchemaChanged
 from keyed.sql.compiler import Compiler
 from keyed.sql.definitions import define
 from keyed.sql.grammar import parse
-from tests.keyed.sql.random_scripts import random_script, verify_on_spark
+from tests.keyed.sql.random_scripts import random_script, stored_on_spark, verify_on_spark
 
 SCRIPT = """
 CREATE STREAM sales (title STRING KEY, tickets INT, price DECIMAL(6, 2), tags ARRAY<STRING>) WITH (FORMAT = 'JSON');
@@ -103,6 +106,18 @@ def test_sessions_final_results_and_joins_of_streams(spark):
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 50))])
 def test_random_scripts(spark, tmp_path, seed):
     assert verify_on_spark(seed, spark, tmp_path) == [], random_script(seed, for_spark=True).text
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 3, 8])
+def test_tables_of_a_script_that_was_killed_are_those_of_one_that_was_not(spark, tmp_path, seed):
+    command = [sys.executable, "-m", "tests.keyed.sql.random_scripts", "--spark", "--seed", str(seed), "--kill-at", "2"]
+    killed = subprocess.run([*command, "--folder", str(tmp_path / "killed")], check=False, start_new_session=True)
+    assert killed.returncode == -signal.SIGKILL
+    found = stored_on_spark(seed, spark, tmp_path / "killed")
+    assert found == stored_on_spark(seed, spark, tmp_path / "whole")
+    assert any(found.values())
 
 
 @pytest.mark.slow

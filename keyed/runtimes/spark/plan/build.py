@@ -28,6 +28,7 @@ from keyed.recovery.cut import Cut
 from keyed.runtimes.recording import Recorder
 from keyed.runtimes.spark.plan.initial_state import initial_state_of
 from keyed.runtimes.spark.plan.inputs import (
+    check_read_once,
     hash_expression,
     key_columns,
     no_hash,
@@ -155,6 +156,9 @@ def build(
     """
     last = _with_versions(lines[-1][-1], tables)
     chain = last.chain
+    if changelogs:
+        origins = [each.origin for stage in chain for each in stage.inputs]
+        check_read_once([each for each in dict.fromkeys(origins) if isinstance(each, Source)])
     schemas = [
         [_schema_of(chain, index, number) for number in range(len(stage.inputs))] for index, stage in enumerate(chain)
     ]

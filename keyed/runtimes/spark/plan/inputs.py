@@ -6,6 +6,7 @@ All checks of the source are made here, before the first row.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -34,6 +35,33 @@ def schema_of_frame(frame: DataFrame) -> Schema:
     """
     columns = tuple((field.name, of_spark(field.dataType)) for field in frame.schema.fields)
     return checked_schema(columns, "the source DataFrame", DefinitionError)
+
+
+def check_read_once(sources: Iterable[Source]) -> None:
+    """Check that no streaming DataFrame occurs twice in a query, if this program can look.
+
+    Spark has one source for it then and two lines in its offset log, so that the lines, which are positions in a
+    changelog, could not be told apart.
+
+    Raises:
+        DefinitionError: One occurs twice.
+    """
+    seen: list[Any] = []
+    for frame in (source.data for source in sources):
+        # Spark Connect has none.
+        inner: Any = getattr(frame, "_jdf", None)
+        if inner is None or not frame.isStreaming:
+            continue
+        leaves = inner.queryExecution().analyzed().collectLeaves()
+        for leaf in (leaves.apply(place) for place in range(leaves.size())):
+            if any(leaf.equals(other) for other in seen):
+                raise DefinitionError(
+                    "a query with a changelog or tables= reads one streaming DataFrame twice, and its positions could "
+                    "not be told apart; give one keyed.stream to all operators that read it, or make the DataFrame "
+                    "twice, each with readStream"
+                )
+            if leaf.isStreaming():
+                seen.append(leaf)
 
 
 def key_columns(keys: Keys, schema: Schema, operator: str) -> tuple[str, ...]:
