@@ -294,6 +294,7 @@ def test_commands_in_the_docs_exist():
     from tests.benchmarks.properties import _parser as properties
     from tests.benchmarks.requests import _parser as requests
     from tests.benchmarks.scale import _parser as scale
+    from tests.benchmarks.scripts import _parser as scripts
     from tests.benchmarks.table_states import _parser as table_states
     from tests.benchmarks.tables import _parser as tables
     from tests.benchmarks.versus_bytewax import _parser as versus_bytewax
@@ -311,6 +312,7 @@ def test_commands_in_the_docs_exist():
         "tests.benchmarks.properties": flags(properties()),
         "tests.benchmarks.requests": flags(requests()),
         "tests.benchmarks.scale": flags(scale()),
+        "tests.benchmarks.scripts": flags(scripts()),
         "tests.benchmarks.versus_bytewax": flags(versus_bytewax()),
         "tests.benchmarks.crowded": set(),
         "tests.benchmarks.delay": set(),

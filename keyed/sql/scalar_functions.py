@@ -188,6 +188,12 @@ def _trunc(value: float, places: int = 0) -> float:
     return float(Decimal(repr(value)).scaleb(places).__trunc__() / Decimal(10) ** places)
 
 
+def _cbrt(value: float) -> float:
+    """Return the cube root, exactly where it is a whole number, as Java does and some C libraries do not."""
+    root = math.cbrt(value)
+    return float(round(root)) if math.isfinite(root) and round(root) ** 3 == value else root
+
+
 def _java_long(value: float) -> int:
     return max(-(2**63), min(2**63 - 1, int(value)))
 
@@ -233,7 +239,7 @@ _function(
     lambda x, n: Decimal(int(x.scaleb(n))).scaleb(-n).quantize(Decimal(1).scaleb(x.as_tuple().exponent), context=WIDE),
 )
 _function("SQRT", [DOUBLE], DOUBLE, lambda x: math.sqrt(x) if x >= 0 else math.nan)
-_function("CBRT", [DOUBLE], DOUBLE, math.cbrt)
+_function("CBRT", [DOUBLE], DOUBLE, _cbrt)
 _function("EXP", [DOUBLE], DOUBLE, math.exp)
 _function("LN", [DOUBLE], DOUBLE, lambda x: math.log(x) if x > 0 else -math.inf if x == 0 else math.nan)
 _function("LOG", [DOUBLE], DOUBLE, lambda x: math.log(x) if x > 0 else -math.inf if x == 0 else math.nan)

@@ -95,12 +95,16 @@ def _run(job: str, kind: str, count: int) -> float:
     return time.process_time() - began
 
 
-def main() -> None:
-    """Print a table of the jobs."""
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    return parser
+
+
+def main() -> None:
+    """Print a table of the jobs."""
+    given = _parser().parse_args()
     print("| job | SQL | Python | SQL / Python |\n|---|--:|--:|--:|")
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for job in JOBS:

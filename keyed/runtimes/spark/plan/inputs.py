@@ -40,8 +40,8 @@ def schema_of_frame(frame: DataFrame) -> Schema:
 def check_read_once(sources: Iterable[Source]) -> None:
     """Check that no streaming DataFrame occurs twice in a query, if this program can look.
 
-    Spark has one source for it then and two lines in its offset log, so that the lines, which are positions in a
-    changelog, could not be told apart.
+    Spark has one source for it then and two lines in its offset log, so that nothing says which lines are whose, and
+    the lines are positions in a changelog.
 
     Raises:
         DefinitionError: One occurs twice.
@@ -56,8 +56,8 @@ def check_read_once(sources: Iterable[Source]) -> None:
         for leaf in (leaves.apply(place) for place in range(leaves.size())):
             if any(leaf.equals(other) for other in seen):
                 raise DefinitionError(
-                    "a query with a changelog or tables= reads one streaming DataFrame twice, and its positions could "
-                    "not be told apart; give one keyed.stream to all operators that read it, or make the DataFrame "
+                    "a query with a changelog or tables= reads one streaming DataFrame twice, so that Spark's checkpoint "
+                    "does not show which position is whose; give one keyed.stream to all operators that read it, or make the DataFrame "
                     "twice, each with readStream"
                 )
             if leaf.isStreaming():
