@@ -56,9 +56,9 @@ def check_read_once(sources: Iterable[Source]) -> None:
         for leaf in (leaves.apply(place) for place in range(leaves.size())):
             if any(leaf.equals(other) for other in seen):
                 raise DefinitionError(
-                    "a query with a changelog or tables= reads one streaming DataFrame twice, so that Spark's checkpoint "
-                    "does not show which position is whose; give one keyed.stream to all operators that read it, or make the DataFrame "
-                    "twice, each with readStream"
+                    "a query with a changelog or tables= reads one streaming DataFrame twice, so that Spark's "
+                    "checkpoint does not show which position is whose; give one keyed.stream to all operators that "
+                    "read it, or make the DataFrame twice, each with readStream"
                 )
             if leaf.isStreaming():
                 seen.append(leaf)
