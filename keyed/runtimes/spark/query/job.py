@@ -170,6 +170,7 @@ class Job:
         plan = self._built(
             [[each] for each in self._last.chain],
             parallelism_of(self._last) or partitions_of(self._session),
+            end=not self._last.source.data.isStreaming,
             tables=table_now(self._session, streams=self._last.source.data.isStreaming),
             first_batch=0 if self._cut is None else self._cut.sequence,
         )
