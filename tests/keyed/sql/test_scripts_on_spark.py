@@ -61,7 +61,8 @@ def test_filters_aggregates_windows_and_a_join_with_a_table(spark):
             "an outer join of streams without a grace period, which emits rows before their partners come; give WITHIN "
             "a GRACE PERIOD"
         ),
-        "TABLE t AS SELECT a.title, b.genre FROM films a JOIN films b ON a.genre = b.title": (
+        "TABLE genres (genre STRING PRIMARY KEY, name STRING) WITH (FORMAT = 'JSON');"
+        "CREATE TABLE t AS SELECT a.title, b.name FROM films a JOIN genres b ON a.genre = b.genre": (
             "joins of a table by a column of another one; give its tables as lists or files"
         ),
     }.items():
