@@ -183,7 +183,9 @@ def _frames(inputs: Mapping[str, str], arguments: argparse.Namespace, *, streams
     found = {}
     for name, place in inputs.items():
         format_ = {".jsonl": "json"}.get(suffixes[name], suffixes[name][1:])
-        options: dict[str, Any] = {"header": True, "pathGlobFilter": f"*{suffixes[name]}"}
+        options: dict[str, Any] = {"header": True}
+        if Path(place).is_dir():
+            options["pathGlobFilter"] = f"*{suffixes[name]}"
         frame = session.read.format(format_).options(**options).load(place)
         if streams:
             frame = session.readStream.format(format_).options(**options).schema(frame.schema).load(place)
@@ -203,7 +205,7 @@ def _suffix(given: str, place: Path, *, streams: bool) -> str:
                 f"{given}: a streaming query on Spark (--checkpoint, --serve) reads each file of a folder once; give "
                 "the folder"
             )
-        found = {place.suffix}
+        found = {place.suffix.lower()}
     else:
         found = {each.suffix for each in place.iterdir() if not each.name.startswith((".", "_"))}
     if len(found) != 1 or not found <= _SUFFIXES:
