@@ -85,7 +85,9 @@ class Ticker:
         """Poll the query periodically, and more often when a batch is about to be committed."""
         now = time.monotonic()
         written = -1 if self._writer is None else self._writer.written
-        if now < (self._next if written > self._batch else self._looked + _POLL):
+        due = self._next if written > self._batch else self._looked + _POLL
+        # A call that does nothing would count as the success of a failed call's repetition.
+        if now < due and self.work.trouble is None:
             return _MOMENT
         self._looked = now
         try:

@@ -106,6 +106,34 @@ def test_a_failed_export_is_tried_again_while_the_next_batch_is_not_committed():
     assert exported == [0]
 
 
+def test_a_failed_export_has_not_recovered_before_it_is_tried_again(monkeypatch, caplog):
+    report = {"batchId": 0, "durationMs": {"addBatch": 1}, "sources": [{"endOffset": 1}]}
+    failures = [ChangelogError("the disk is full")] * 4
+
+    def export(report):
+        if failures:
+            raise failures.pop()
+
+    # Reading a report takes long, so that the next poll would come long after the next attempt.
+    monkeypatch.setattr("keyed.runtimes.spark.query.ticker._PAUSE", 1e9)
+    exports: Any = SimpleNamespace(committed_report={0: report}.get, next_work=lambda _: None, export=export)
+    ticks: Any = SimpleNamespace(taken=lambda *_: None, write=lambda: None)
+    ticker = Ticker(
+        query := SimpleNamespace(isActive=True),  # type: ignore[arg-type]
+        ticks,
+        exports,
+        SimpleNamespace(written=0),  # type: ignore[arg-type]
+        SimpleNamespace(write_changed=lambda: None),  # type: ignore[arg-type]
+        lambda: None,
+    )
+    ticker.work.start()
+    until(lambda: "recovered after" in caplog.text)
+    query.isActive = False
+    ticker.end()
+    assert ticker.work.failures == 4
+    assert "recovered after 4 failures" in caplog.text
+
+
 def test_spark_reports_are_read_once_a_batch_and_not_while_the_query_is_idle(spark, tmp_path, monkeypatch):
     from pyspark.sql.streaming.query import StreamingQuery
 
