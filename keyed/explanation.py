@@ -10,6 +10,7 @@ import attrs
 from keyed.chaining import shuffle_reason
 from keyed.functions import declared_states
 from keyed.graph import Input, Port, Source, Stage, is_dataframe, shown_tag
+from keyed.operators import store_name
 from keyed.shown import named
 from keyed.transforms import shown_steps
 from keyed.vectorized import VectorizedFunction
@@ -79,7 +80,7 @@ def _details(last: Stage, stage: Stage, *, on_spark: bool) -> Iterator[tuple[str
     yield "function", repr(function)
     yield "computed", function.explanation if isinstance(function, Explained) else computed
     yield "key groups", _key_groups(last, stage, on_spark=on_spark)
-    yield "store", stage.store
+    yield "store", store_name(stage.store)
     if stage.changelog is None:
         yield "changelog", "none, so state is in the checkpoint alone"
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import attrs
@@ -15,8 +16,10 @@ from keyed.state import MapState
 from keyed.watermarks import WatermarkStrategy
 
 Order = Literal["event_time", "arrival"]
-Store = Literal["memory", "rocksdb", "lmdb"]
-STORES: tuple[Store, ...] = get_args(Store)
+StoreKind = Literal["memory", "rocksdb", "lmdb"]
+#: A kind of local store, or a function of a folder that opens one of another kind there, a `LocalStore`.
+Store = StoreKind | Callable[[Path], Any]
+STORES: tuple[StoreKind, ...] = get_args(StoreKind)
 
 
 def check_parallelism(parallelism: int) -> None:
@@ -40,13 +43,29 @@ def check_order(order: str) -> None:
 
 
 def check_store(store: Any, parameter: str = "store") -> None:
-    """Check the kind of a local store.
+    """Check the kind of a local store, or the function that opens one.
 
     Raises:
-        DefinitionError: It is unknown.
+        DefinitionError: It is unknown, or a function that workers would not find by its name.
     """
-    if store not in STORES:
-        raise DefinitionError(f"{parameter}={store!r} must be {', '.join(map(repr, STORES[:-1]))} or {STORES[-1]!r}")
+    if isinstance(store, str) and store in STORES:
+        return
+    if not callable(store):
+        raise DefinitionError(
+            f"{parameter}={store!r} must be {', '.join(map(repr, STORES))}, or a function of a folder that opens a "
+            "LocalStore"
+        )
+    name = getattr(store, "__qualname__", "")
+    if not name or "<" in name:
+        raise DefinitionError(
+            f"{parameter}={store!r} must have a name, by which its stores are found again; define it as a function or "
+            "class of a module"
+        )
+
+
+def store_name(store: Store) -> str:
+    """Return the name of a kind of local store."""
+    return store if isinstance(store, str) else f"{store.__module__}.{store.__qualname__}"
 
 
 @attrs.frozen(eq=False)

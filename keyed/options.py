@@ -20,7 +20,7 @@ class OperatorOptions(TypedDict, total=False):
     """Keywords of calls that create an operator by `KeyedStream.process`, which documents them."""
 
     parallelism: int | None
-    store: Store
+    store: Store | None
     changelog: Changelog | str | None
     restore_from: Changelog | RestorePoint | str | None
 

@@ -450,7 +450,7 @@ class KeyedStream(_SuggestsOperations):
         name: str | None = None,
         parallelism: int | None = None,
         order: Order = "event_time",
-        store: Store = "memory",
+        store: Store | None = None,
         changelog: Changelog | str | None = None,
         restore_from: Changelog | RestorePoint | str | None = None,
         initial_state: Any = None,
@@ -466,8 +466,9 @@ class KeyedStream(_SuggestsOperations):
             parallelism: Number of key groups; by default ``spark.sql.shuffle.partitions`` on Spark and 1 locally.
                 Fixed by the checkpoint.
             order: ``"event_time"`` runs the rows of a batch by timestamp, ``"arrival"`` in order of arrival.
-            store: The kind of each worker's copy of the state: ``"memory"``, ``"rocksdb"``, or ``"lmdb"``,
-                of which the workers of a machine share one copy.
+            store: The kind of each worker's copy of the state: ``"memory"``, the default of the local runtime;
+                ``"rocksdb"``; or ``"lmdb"``, of which the workers of a machine share one copy, the default on Spark.
+                Or a function or class of a module that opens a `LocalStore` in a folder.
             changelog: The changelog to which every committed change of state is exported, such as a
                 `DirectoryChangelog`; or the URL of a prefix in an object store, as `ObjectStoreChangelog` takes it.
             restore_from: The changelog of an earlier query, or a `RestorePoint` in it: a new query starts with its
@@ -489,6 +490,8 @@ class KeyedStream(_SuggestsOperations):
             raise DefinitionError(f"{type(function).__name__} is vectorized: key_by needs the names of columns for it")
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
             raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")
+        if store is None:
+            store = "lmdb" if self.on_spark else "memory"
         check_store(store)
         if parallelism is not None:
             check_parallelism(parallelism)

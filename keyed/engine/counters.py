@@ -27,7 +27,7 @@ COUNTERS = (
     "busy_microseconds",
 )
 #: Current values; the operator's figure is the sum over its key groups.
-GAUGES = ("timers_pending", "live_entries", "live_bytes", "log_bytes", "log_rows")
+GAUGES = ("timers_pending", "live_entries", "live_bytes", "log_bytes", "log_rows", "store_copies")
 #: A started query adds these to the figures of each operator: the numbers of `keyed.background.Status` of the query, of
 #: its background export to changelogs on Spark, of its tables and of the export of metrics; and the failures of the
 #: latter three.

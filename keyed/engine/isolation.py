@@ -140,14 +140,20 @@ def _by_value(codec: ValueCodec) -> Isolation:
 _PLAIN = frozenset({type(None), bool, int, float, str, bytes, dt.date, dt.timedelta, Decimal, UUID})
 _COLLECTIONS = frozenset({list, tuple, set, frozenset})
 _all_plain = _PLAIN.issuperset
+#: The depth up to which tuples in tuples are looked at; their bytes are held beyond it.
+_DEPTH = 4
 
 
-def _comes_back_as_it_is(value: Any) -> bool:
+def _comes_back_as_it_is(value: Any, depth: int = _DEPTH) -> bool:
     """Return true if a value is immutable and storing does not change it. For most values the class decides."""
     cls = value.__class__
     if cls in _PLAIN:
         return True
-    return (cls is tuple or issubclass(cls, Row)) and _all_plain(map(type, value))
+    if cls is tuple:
+        return _all_plain(map(type, value)) or (
+            depth > 0 and all(_comes_back_as_it_is(item, depth - 1) for item in value)
+        )
+    return issubclass(cls, Row) and _all_plain(map(type, value))
 
 
 def _is_exact(value: Any) -> bool:

@@ -280,6 +280,7 @@ class KeyGroup:
             "live_bytes": changes.bytes,
         }.items():
             counters[name] = counters.get(name, 0) + amount
+        counters["store_copies"] = self._replica.copies
         self._replica.stores_opened = 0
         meta.watermark = scope.watermark
         meta.processing_time = scope.processing_time

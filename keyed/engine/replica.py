@@ -51,6 +51,7 @@ class Replica:
     Attributes:
         entries_replayed: Number of changes that the last `catch_up` read from the log and applied.
         stores_opened: Number of opened stores that are not counted yet.
+        copies: Number of processes of this machine that have a store of the key group, each with a copy of the state.
     """
 
     def __init__(self, store: LocalStore) -> None:
@@ -59,6 +60,7 @@ class Replica:
         self._committed: Pending | None = None
         self.entries_replayed = 0
         self.stores_opened = 1
+        self.copies = 1
 
     def expect(self, pending: Pending, rows: dict[int, bytes]) -> None:
         """Record the appended rows for the next `catch_up`.

@@ -102,6 +102,12 @@ OF_OPERATORS = (
     ),
     _gauge("log_bytes", "bytes", "Bytes of the log in the checkpoint.", "It stays above twice `live_bytes`."),
     _gauge("log_rows", "rows", "Rows of the log in the checkpoint."),
+    _gauge(
+        "store_copies",
+        "stores",
+        "Copies of the state on the machines: for each key group, the processes of its machine that hold one.",
+        'It is higher than the number of key groups, and memory grows with it: use `store="lmdb"`.',
+    ),
     _counter("entries_expired", "entries", "Entries that were removed because their time to live was over."),
     _counter(
         "versions_dropped",

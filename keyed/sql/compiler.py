@@ -76,6 +76,10 @@ class Compiler:
         self._streams: dict[str, keyed.Stream] = {}
         #: Outputs whose changes have the route by which their operator is keyed.
         self._forwarding: list[keyed.Output] = []
+        #: Of a stream of changes in this process: the stream before it and the function between them. A function after
+        #: it becomes one with that. By its id, so the streams are kept.
+        self._flattened: dict[int, tuple[Any, Callable[[Change], Iterable[Change]]]] = {}
+        self._kept: list[keyed.Stream] = []
         #: Records of this run that the format of a source could not read, by the name of the source.
         self.unreadable: Counter[str] = Counter()
 
@@ -136,7 +140,13 @@ class Compiler:
     def _flat(self, changes: Any, transform: Callable[[Change], Iterable[Change]]) -> Any:
         if self._frames:
             return changes.flat_map(packed_transform(transform), output=PACKED)
-        return changes.flat_map(spread(transform))
+        before, given = self._flattened.get(id(changes), (changes, None))
+        if given is not None:
+            transform = _composed(given, transform)
+        made = before.flat_map(spread(transform))
+        self._flattened[id(made)] = before, transform
+        self._kept.append(made)
+        return made
 
     def _by_route(self, changes: Any) -> Any:
         if not self._frames:
@@ -272,7 +282,7 @@ class Compiler:
                 raise DefinitionError(f"streams= has no DataFrame for {source.name}, which a query reads")
         elif (source.topic in self._topics or not parts) and self._records is not None:
             formats = self._formats if source.topic in self._wired else None
-            parts.append(self._records.flat_map(spread(_decoded(source, counts, formats))))
+            parts.append(self._flat(self._records, _decoded(source, counts, formats)))
         changes = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
         if source.is_table and not (writers and len(parts) == 1):
             name = self._name(source.name.lower())
@@ -281,6 +291,12 @@ class Compiler:
         if source.is_table:
             self._tables[source.name] = changes
         return changes
+
+
+def _composed(
+    first: Callable[[Any], Iterable[Change]], second: Callable[[Change], Iterable[Change]]
+) -> Callable[[Any], Iterable[Change]]:
+    return lambda change: [made for each in first(change) for made in second(each)]
 
 
 def _finished(transform: Any, query: WrittenQuery) -> Callable[[Change], Iterable[Change]]:

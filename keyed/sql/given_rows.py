@@ -53,29 +53,43 @@ class GivenRows:
                 "the path of a file"
             )
 
+    @property
+    def is_flat(self) -> bool:
+        """True if no cell is an array, map or struct, so that records share nothing with the rows."""
+        columns = (*self.source.keys, *self.source.stored)
+        return not any(type_.base in ("ARRAY", "MAP", "STRUCT") for _, type_ in columns)
+
     def __iter__(self) -> Iterator[Any]:
         """Return the records."""
         source, is_file = self.source, isinstance(self.rows, str | os.PathLike)
         convert = {name: converted(type_) for name, type_ in (*source.keys, *source.values)}
         columns = {*convert, "ROWTIME"}
-        insert = inserting(source)
-        checked: tuple[str, ...] = ()
-        upper = checked
+        key_of, value_of, topic = source.key_encoder(), source.value_encoder(), source.topic
+        keys = [(name, convert[name]) for name, _ in source.keys]
+        values = [(name, convert[name]) for name, _ in source.stored]
+        checked: tuple[str, ...] | None = None
+        # The name in the rows of each column that they have.
+        given: dict[str, str] = {}
         for row in _file_rows(Path(self.rows)) if is_file else _plain_rows(self.rows):
             if not isinstance(row, Mapping):
                 raise DefinitionError(f"the rows of {source.name}: a row is a dictionary, and this one is {shown(row)}")
-            names = tuple(map(str, row))
+            names = tuple(row)
             if names != checked:
-                upper = tuple(name.upper() for name in names)
-                unknown = [each for each in names if each not in columns and each.upper() not in columns]
+                given = {str(name).upper(): name for name in names} | {str(name): name for name in names}
+                unknown = [each for each in map(str, names) if each not in columns and each.upper() not in columns]
                 if unknown and (not is_file or len(unknown) == len(names)):
                     raise DefinitionError(
                         f"{source.name} has no column {unknown[0]!r}{nearest(unknown[0], columns)}; the row is "
                         f"{shown(dict(row))}"
                     )
                 checked = names
-            given = {**dict(zip(upper, row.values(), strict=True)), **row}
-            yield insert({name: make(given.get(name)) for name, make in convert.items()}, _time(given))
+                time = given.get("ROWTIME")
+                keys_at = [(given.get(name), make) for name, make in keys]
+                values_at = [(given.get(name), make) for name, make in values]
+            key = key_of(tuple([make(None if at is None else row[at]) for at, make in keys_at]))
+            cells = tuple([make(None if at is None else row[at]) for at, make in values_at])
+            value = value_of(cells) if values else None
+            yield topic, key, value, _time(None if time is None else row[time]), 0, None, None, None
 
 
 def inserting(source: SqlSource) -> Callable[[Mapping[str, Any], Any], tuple[Any, ...]]:
@@ -90,8 +104,8 @@ def inserting(source: SqlSource) -> Callable[[Mapping[str, Any], Any], tuple[Any
     return inserted
 
 
-def _time(row: Mapping[str, Any]) -> int:
-    found = row.get("ROWTIME") or 0
+def _time(cell: Any) -> int:
+    found = cell or 0
     return found if isinstance(found, int) else int(plain_time(found))
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from keyed.codec.snapshots import snapshot
 from keyed.errors import DefinitionError
 from keyed.shown import type_of
 from keyed.sql.expressions import function_names
@@ -55,15 +56,20 @@ def register(name: str, function: Any, *, takes: Sequence[str], returns: str) ->
     if is_aggregate:
         MAKERS[upper] = _maker(made, types, result)
     else:
-        FUNCTIONS[upper] = Function(upper, [Form(types, result, made, True, False)])
+        FUNCTIONS[upper] = Function(upper, [Form(types, result, _isolated(made), True, False)])
     _registered.add(upper)
+
+
+def _isolated(function: Any) -> Callable[..., Any]:
+    """Return a function of copies: other queries read the same arrays and maps, and a function may change its own."""
+    return lambda *given: function(*map(snapshot, given))
 
 
 def _maker(function: Any, takes: tuple[SqlType, ...], result: SqlType) -> Callable[..., SqlAggregate | None]:
     def add(accumulator: Any, row: Sequence[Any]) -> Any:
         if None in row:
             return accumulator
-        return function.add(row[0] if len(row) == 1 else tuple(row), accumulator)
+        return function.add(snapshot(row[0] if len(row) == 1 else tuple(row)), accumulator)
 
     def make(types: Sequence[SqlType], _: Sequence[Any], __: Any) -> SqlAggregate | None:
         if tuple(types) != takes:

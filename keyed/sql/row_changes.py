@@ -23,7 +23,18 @@ import operator
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from keyed.codec.snapshots import UNCHANGING
+
 Change: TypeAlias = tuple[Any, ...]
+
+
+class Sealed(tuple[Any, ...]):
+    """A change or record that nothing changes, nor what it contains: the runtime passes it on without a copy."""
+
+    __slots__ = ()
+
+
+UNCHANGING.add(Sealed)
 ROUTE, KEY, VALUE, OLD, TIME, WINDOW, META = range(7)
 #: Place of the number of the record in the meta data.
 NUMBER = 3

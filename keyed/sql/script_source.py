@@ -13,6 +13,8 @@ import attrs
 from keyed.errors import CheckpointError
 from keyed.kafka_topics import TopicsReader
 from keyed.sources import PAUSE
+from keyed.sql.given_rows import GivenRows
+from keyed.sql.row_changes import Sealed
 
 #: A record of a topic: topic, key, value, timestamp, partition, offset, headers, window, number, stream time.
 TOPIC, RAW_KEY, RAW_VALUE, RAW_TIME, PARTITION, OFFSET, HEADERS, RAW_WINDOW, ARRIVAL, STREAM_TIME = range(10)
@@ -35,8 +37,13 @@ class _Input:
 
     name: str
     records: Iterable[Any]
-    read: int = 0
-    checksum: int = 0
+    #: The class of its records in the runtime.
+    kind: type = attrs.field(init=False)
+    read: int = attrs.field(default=0, init=False)
+    checksum: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.kind = Sealed if isinstance(self.records, GivenRows) and self.records.is_flat else tuple
 
     def took(self, record: Any) -> None:
         self.read += 1
@@ -229,14 +236,15 @@ class ScriptRecords:
             self._skip(topic)
             return None
         record = (topic, message.key(), message.value(), moment, partition, offset, message.headers(), None)
-        return self._arrives(record)
+        return self._arrives(record, offset, Sealed)
 
     def _taken(self, waiting: _Heads, place: int) -> Any:
         """Return the next record of an input."""
         each, _, (passed, record) = waiting[place]
-        self._took(each, passed[:-1])
+        if len(passed) > 1:
+            self._took(each, passed[:-1])
         each.took(passed[-1])
-        return self._arrives(self._numbered(record))
+        return self._arrives(record, self._numbered(record), each.kind)
 
     def _follow(self, waiting: _Heads, place: int) -> None:
         """Read the record of an input after the one that was taken."""
@@ -247,11 +255,12 @@ class ScriptRecords:
         else:
             waiting[place] = (each, records, following)
 
-    def _arrives(self, record: Any) -> Any:
-        """Return a record with its number and the stream time."""
+    def _arrives(self, record: Any, offset: int, kind: type) -> Any:
+        """Return a record with its offset and number, and the stream time."""
         self._arrived += 1
-        self._stream_time = max(self._stream_time, record[RAW_TIME])
-        return (*record, self._arrived, self._stream_time)
+        if record[RAW_TIME] > self._stream_time:
+            self._stream_time = record[RAW_TIME]
+        return kind((*record[:OFFSET], offset, *record[HEADERS:], self._arrived, self._stream_time))
 
     def _next(self, each: _Input, records: Iterator[Any]) -> tuple[list[Any], Any] | None:
         """Return the next record that has a timestamp, with the records up to it as they were given."""
@@ -261,7 +270,7 @@ class ScriptRecords:
             extract = self._extractors.get(record[TOPIC])
             moment = record[RAW_TIME] if extract is None else extract(*record[RAW_KEY : RAW_TIME + 1])
             if moment is not None and 0 <= moment < _LATEST:
-                return passed, (*record[:RAW_TIME], moment, *record[PARTITION:])
+                return passed, record if extract is None else (*record[:RAW_TIME], moment, *record[PARTITION:])
         self._took(each, passed)
         return None
 
@@ -277,14 +286,14 @@ class ScriptRecords:
             _log.warning("topic %s: a record has no usable timestamp and is skipped, as others will be", topic)
         self.skipped[topic] = self.skipped.get(topic, 0) + 1
 
-    def _numbered(self, record: Any) -> Any:
-        """Return a record with its offset."""
+    def _numbered(self, record: Any) -> int:
+        """Return the offset of a record: its own, or the one after the last."""
         place = (record[TOPIC], record[PARTITION])
         offset = record[OFFSET]
         if offset is None:
             offset = self._offsets.get(place, 0)
         self._offsets[place] = offset + 1
-        return (*record[:OFFSET], offset, *record[HEADERS:])
+        return offset  # type: ignore[no-any-return]
 
 
 def _earliest(waiting: _Heads) -> tuple[int, int]:

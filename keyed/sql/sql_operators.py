@@ -14,7 +14,7 @@ import attrs
 
 from keyed import Context, KeyedCoProcessFunction, KeyedProcessFunction, ListState, OnTimerContext, ValueState
 from keyed.sql.result_rows import ResultRows
-from keyed.sql.row_changes import KEY, LAST, OLD, TIME, VALUE, WINDOW, Change, meta_of, rank_of, route_of
+from keyed.sql.row_changes import KEY, LAST, OLD, TIME, VALUE, WINDOW, Change, Sealed, meta_of, rank_of, route_of
 from keyed.sql.sql_aggregates import SqlAggregate
 
 Transform = Callable[[Change], Iterable[Change]]
@@ -30,7 +30,7 @@ class Projection(KeyedProcessFunction):
 
     def process_element(self, value: Any, ctx: Context) -> None:
         for change in self._transform(value):
-            ctx.collect(change)
+            ctx.collect(Sealed(change))
 
 
 class _WritesRows(KeyedProcessFunction):
@@ -46,7 +46,7 @@ class _WritesRows(KeyedProcessFunction):
         """Write the rows of changes, and emit them."""
         for change in changes:
             self._results.write(self._rows, change)
-            ctx.collect(change)
+            ctx.collect(Sealed(change))
 
 
 class TableProjection(_WritesRows):
@@ -121,6 +121,8 @@ class Grouped(_WritesRows):
         grouping = self._grouping
         found = self._cells.value()
         before, time = (None, value[TIME]) if found is None else found
+        # An aggregate of the user's may change its accumulator in place.
+        had = grouping.results(before)
         cells = grouping.start() if before is None else before
         if value[OLD] is not None and before is not None:
             cells = grouping.undo(cells, value[OLD])
@@ -129,9 +131,8 @@ class Grouped(_WritesRows):
         elif before is None:
             return
         time = max(time, value[TIME])
-        self._cells.update((cells, time))
-        results = grouping.results(cells)
-        self.emit(grouping.emit(value[KEY], grouping.results(before), results, time, None, rank_of(value)), ctx)
+        self._cells.update((tuple(cells), time))
+        self.emit(grouping.emit(value[KEY], had, grouping.results(cells), time, None, rank_of(value)), ctx)
 
 
 class Windowed(_WritesRows):
@@ -173,15 +174,16 @@ class Windowed(_WritesRows):
             state = self._cells.namespace(start)
             found = state.value()
             before, latest = (None, time) if found is None else found[:2]
+            had = None if self._is_final else grouping.results(before)
             cells = grouping.add(grouping.start() if before is None else before, value[VALUE])
             latest = max(latest, time)
-            state.update((cells, latest, value[KEY]))
+            state.update((tuple(cells), latest, value[KEY]))
             if before is None:
                 service.register_event_time_timer(closing)
             if not self._is_final:
                 window = (start, end)
-                old, new = grouping.results(before), grouping.results(cells)
-                self.emit(grouping.emit(value[KEY], old, new, latest, window, rank_of(value)), ctx)
+                new = grouping.results(cells)
+                self.emit(grouping.emit(value[KEY], had, new, latest, window, rank_of(value)), ctx)
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> None:
         start = timestamp + 1 - self._grace - self._size
@@ -310,7 +312,7 @@ class StreamTableJoin(_Join):
         found = self._row.value()
         row = self._sides.joined(value[VALUE], None if found is None else found[0])
         if row is not None:
-            ctx.collect((*value[:VALUE], row, None, *value[TIME:]))
+            ctx.collect(Sealed((*value[:VALUE], row, None, *value[TIME:])))
 
     def process_element2(self, value: Any, ctx: Context) -> None:
         if value[VALUE] is None:
@@ -346,7 +348,7 @@ class TableTableJoin(_Join):
             return
         other = rows[1 - side] is not None
         time = max(value[TIME], rows[3 - side]) if other else value[TIME]
-        ctx.collect((*value[:VALUE], after, before, time, value[WINDOW], meta_of(rank_of(value))))
+        ctx.collect(Sealed((*value[:VALUE], after, before, time, value[WINDOW], meta_of(rank_of(value)))))
 
 
 class ForeignKeyJoin(_Join):
@@ -376,7 +378,7 @@ class ForeignKeyJoin(_Join):
         if after is None and before is None and old is None:
             return
         time = value[TIME] if right is None else max(value[TIME], right[1])
-        ctx.collect((route_of(key), key, after, before, time, value[WINDOW], meta_of(rank_of(value))))
+        ctx.collect(Sealed((route_of(key), key, after, before, time, value[WINDOW], meta_of(rank_of(value)))))
 
     def process_element2(self, value: Any, ctx: Context) -> None:
         right, subscribers = self._held.value() or (None, [])
@@ -388,7 +390,7 @@ class ForeignKeyJoin(_Join):
             if before is None and after is None:
                 continue
             time = max(value[TIME], left_time)
-            ctx.collect((route_of(key), key, after, before, time, None, meta_of(rank_of(value))))
+            ctx.collect(Sealed((route_of(key), key, after, before, time, None, meta_of(rank_of(value)))))
 
 
 class JoinedRows(KeyedProcessFunction):
@@ -405,7 +407,7 @@ class JoinedRows(KeyedProcessFunction):
             self._row.update(new)
         elif old is not None:
             self._row.clear()
-        ctx.collect((*value[:OLD], old, *value[TIME:]))
+        ctx.collect(Sealed((*value[:OLD], old, *value[TIME:])))
 
 
 class StreamStreamJoin(_Join):
@@ -467,7 +469,7 @@ class StreamStreamJoin(_Join):
             self._alone(value, rank_of(value), ctx, is_left=is_left)
         if time + self._kept <= watermark:
             return
-        mine.add((value, matched or at_once or not keeps))
+        mine.add((tuple(value), matched or at_once or not keeps))
         service.register_event_time_timer(time + after + self._grace)
         service.register_event_time_timer(time + self._kept)
 
@@ -480,7 +482,7 @@ class StreamStreamJoin(_Join):
     ) -> None:
         row = self._sides.joined(left, right)
         if row is not None:
-            ctx.collect((*value[:VALUE], row, None, time, value[WINDOW], meta_of(number)))
+            ctx.collect(Sealed((*value[:VALUE], row, None, time, value[WINDOW], meta_of(number))))
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> None:
         for is_left, state in ((True, self.lefts), (False, self.rights)):
@@ -503,6 +505,6 @@ def spread(transform: Transform) -> Callable[[Any], Iterator[Any]]:
     """Return a transform as a function for ``flat_map``."""
 
     def spread_out(change: Any) -> Iterator[Any]:
-        yield from transform(change)
+        yield from map(Sealed, transform(change))
 
     return spread_out

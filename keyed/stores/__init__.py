@@ -8,15 +8,11 @@ checkpoint. Importing this package loads neither rocksdict nor lmdb.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from keyed.stores.commit_store import CommitStore, MemoryCommitStore
 from keyed.stores.lmdb_store import LmdbStore, open_lmdb_store
 from keyed.stores.memory_store import MemoryStore
+from keyed.stores.opening import open_store
 from keyed.stores.rocks_store import RocksStore, open_rocks_store
-
-if TYPE_CHECKING:
-    import os
 
 __all__ = [
     "CommitStore",
@@ -28,14 +24,3 @@ __all__ = [
     "open_rocks_store",
     "open_store",
 ]
-
-
-def open_store(kind: str, path: str | os.PathLike[str]) -> MemoryStore | RocksStore:
-    """Open the local store of a kind in a folder, in any condition; ``"memory"`` needs no folder.
-
-    Raises:
-        LocalStoreError: No store can be created there.
-    """
-    if kind == "memory":
-        return MemoryStore()
-    return open_lmdb_store(path) if kind == "lmdb" else open_rocks_store(path)

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
+import keyed
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import (
     PLAIN,
@@ -25,10 +27,11 @@ from keyed.content.addresses import (
 )
 from keyed.content.local_store import LocalStore
 from keyed.durations import MAX_TIMESTAMP
-from keyed.errors import LocalStoreError
-from keyed.stores import MemoryStore, RocksStore, open_lmdb_store, open_rocks_store
+from keyed.errors import DefinitionError, LocalStoreError
+from keyed.stores import MemoryStore, RocksStore, open_lmdb_store, open_rocks_store, open_store
 from keyed.stores.database import Database
 from keyed.testing.store_conformance import LocalStoreConformance, ReferenceStore, assert_same, random_changes
+from tests.support.sqlite_store import SqliteStore
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -36,6 +39,80 @@ ROOT = Path(__file__).resolve().parents[3]
 class TestMemoryStore(LocalStoreConformance):
     def make_store(self, path):
         return MemoryStore()
+
+
+class TestAnotherStore(LocalStoreConformance):
+    durable = True
+
+    def make_store(self, path):
+        return open_store(SqliteStore, path)
+
+
+def test_stores_of_two_functions_in_one_folder_are_apart(tmp_path):
+    one = open_store(SqliteStore, tmp_path)
+    one.apply("log", 1, [(b"\x01p", b"", b"v")])
+    one.close()
+    other = open_store(other_store, tmp_path)
+    assert other.position() is None
+    other.close()
+    again = open_store(SqliteStore, tmp_path)
+    assert again.get(b"\x01p", b"") == b"v"
+    again.close()
+
+
+def other_store(folder):
+    return SqliteStore(folder)
+
+
+def failing_store(folder):
+    raise OSError("no room")
+
+
+@pytest.mark.parametrize(
+    ("store", "error", "message"),
+    [
+        (failing_store, LocalStoreError, "failing_store cannot open .*: OSError: no room"),
+        (str, DefinitionError, r"store=builtins.str returned a str, which has no apply\(\)"),
+    ],
+)
+def test_a_function_that_opens_no_store_is_refused(tmp_path, store, error, message):
+    with pytest.raises(error, match=message):
+        open_store(store, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("store", "message"),
+    [
+        ("redis", "must be 'memory', 'rocksdb', 'lmdb', or a function"),
+        (7, "must be 'memory'"),
+        (lambda folder: MemoryStore(), "must have a name"),
+        (partial(other_store), "must have a name"),
+    ],
+)
+def test_what_is_no_kind_of_store_is_refused(store, message):
+    with pytest.raises(DefinitionError, match=message):
+        keyed.stream([{"k": 1}]).key_by("k").process(Counting(), store=store)
+
+
+class Counting(keyed.KeyedProcessFunction):
+    count = keyed.ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + 1)
+        yield value["k"], self.count.value()
+
+
+def test_a_job_runs_with_a_store_of_its_own(tmp_path):
+    rows = [{"k": number % 3} for number in range(9)]
+
+    def run(rows):
+        counting = keyed.stream(rows).key_by("k").process(Counting(), store=SqliteStore, parallelism=2)
+        return counting.run(checkpoint=tmp_path / "checkpoint", local_dir=tmp_path / "local", rows_per_batch=2)
+
+    assert sorted(run(rows)) == sorted((number % 3, number // 3 + 1) for number in range(9))
+    result = run([*rows, {"k": 0}])
+    assert list(result) == [(0, 4)]
+    assert len(list((tmp_path / "local").rglob("entries.db"))) == 2
 
 
 class TestRocksStore(LocalStoreConformance):

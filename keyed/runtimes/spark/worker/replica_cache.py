@@ -26,7 +26,7 @@ import attrs
 from keyed.content.local_store import LocalStore, SharedStore
 from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
-from keyed.operators import Store
+from keyed.operators import Store, store_name
 from keyed.stores import MemoryStore, open_store
 
 #: Seconds after which an unused store in memory is dropped: another worker serves its group, or its query has ended.
@@ -97,7 +97,7 @@ class ReplicaCache:
             new: True if this batch begins the log: if it fails, no log of this id exists.
             kind: Kind of the stores on disk.
         """
-        kept_in = ("memory", None) if folder is None else (kind, folder)
+        kept_in = ("memory", None) if folder is None else (store_name(kind), folder)
         key, name = (operator, group, log_id, *kept_in), f"{operator}-{group}-{log_id}"
         held = self._held.pop(key, None)
         self._drop_idle()
@@ -106,6 +106,7 @@ class ReplicaCache:
         keep = not new
         try:
             if folder is None:
+                replica.copies = _copies(name)
                 yield replica
             else:
                 if not _refreshed(replica):
@@ -130,12 +131,54 @@ class ReplicaCache:
         limit = time.monotonic() - _IDLE_SECONDS
         for key in [key for key, held in self._held.items() if held.used < limit]:
             self._held.pop(key).replica.close()
+            operator, group, log_id, kind, _ = key
+            if kind == "memory":
+                with suppress(OSError, LocalStoreError):
+                    (_marks(f"{operator}-{group}-{log_id}") / str(os.getpid())).unlink()
 
     def _open(self, folder: Path, name: str, kind: Store) -> LocalStore:
         if folder not in self._swept:
             self._swept.add(folder)
             _sweep(folder)
         return open_store(kind, folder / name)
+
+
+def _marks(name: str) -> Path:
+    """Return the folder in which each process of this machine that has a store in memory has a file."""
+    return Path(default_local_dir()) / "in-memory" / name
+
+
+def _copies(name: str) -> int:
+    """Count the processes of this machine that have a store in memory for a key group, this one included."""
+    try:
+        folder, own = _marks(name), str(os.getpid())
+        if not (folder / own).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / own).touch()
+            # Those of queries that are over; a query that runs makes its own again.
+            for other in folder.parent.iterdir():
+                if other.stat().st_mtime < time.time() - _STALE_SECONDS:
+                    shutil.rmtree(other, ignore_errors=True)
+        found = 0
+        for each in folder.iterdir():
+            if each.name == own or _is_running(int(each.name)):
+                found += 1
+            else:
+                each.unlink(missing_ok=True)
+    except (OSError, ValueError, LocalStoreError):
+        # A store in memory needs no disk, so the others are not counted without one.
+        return 1
+    return found
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _refreshed(replica: Replica) -> bool:

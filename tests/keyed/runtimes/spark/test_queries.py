@@ -4,6 +4,7 @@ import datetime as dt
 import random
 import time
 from decimal import Decimal
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -37,6 +38,7 @@ from tests.keyed.runtimes.spark.functions import (
     parquet_rows,
     write_file,
 )
+from tests.support.sqlite_store import SqliteStore
 from tests.support.waiting import until
 
 KEYS = ["a", "b", "c", "d", "e", "f", "g"]
@@ -273,6 +275,21 @@ def test_state_on_disk_survives_the_loss_of_its_folder(spark, tmp_path):
         counted.run(tmp_path / "out", checkpoint=tmp_path / "ck", local_dir=stores)
     assert parquet_rows(tmp_path / "out") == expected_counts([row for batch in rows for row in batch])
     assert len([path for path in stores.iterdir() if path.name.startswith("count-")]) == 2
+
+
+def test_workers_share_a_store_by_default_and_open_one_of_a_third_party(spark, tmp_path):
+    rows = [rows_of(seed, 60, start=seed * 60) for seed in range(3)]
+    options: tuple[dict[str, Any], ...] = ({}, {"store": SqliteStore}, {"store": "memory"})
+    found = []
+    for number, (batch, option) in enumerate(zip(rows, options, strict=True)):
+        write_file(tmp_path / "in", number, batch)
+        counted = count(files_source(spark, tmp_path / "in"), parallelism=2, **option)
+        result = counted.run(tmp_path / "out", checkpoint=tmp_path / "ck", local_dir=tmp_path / "stores")
+        found.append(result.metrics["count"])
+    assert parquet_rows(tmp_path / "out") == expected_counts([row for batch in rows for row in batch])
+    assert [each["store_copies"] for each in found] == [2, 2, 2]
+    assert len(list((tmp_path / "stores").rglob("data.mdb"))) == 2
+    assert len(list((tmp_path / "stores").rglob("entries.db"))) == 2
 
 
 def frame(spark, ddl=SCHEMA):

@@ -1,6 +1,8 @@
 """The local stores that a worker process keeps, and the log in Spark's state."""
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -11,9 +13,11 @@ import pytest
 from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
 from keyed.operators import Store
+from keyed.runtimes.spark.worker import replica_cache
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
 from keyed.stores import LmdbStore, MemoryStore, RocksStore
+from tests.support.sqlite_store import SqliteStore
 
 
 def test_a_store_in_memory_is_kept_from_batch_to_batch_by_log():
@@ -103,6 +107,40 @@ def test_a_shared_store_that_is_damaged_while_it_is_open_starts_empty(tmp_path):
     with cache.replica("op", 0, "log", tmp_path, kind="lmdb") as replica:
         assert (replica.store.position(), replica.stores_opened) == (None, 1)
         replica.close()
+
+
+def test_a_store_of_a_third_party_is_open_during_a_batch_only(tmp_path):
+    cache = ReplicaCache()
+    with cache.replica("op", 0, "log", tmp_path, kind=SqliteStore) as replica:
+        replica.store.apply("log", 3, [(b"\x01p", b"", b"v")])
+    with cache.replica("op", 0, "log", tmp_path, kind=SqliteStore) as again:
+        assert (again, again.stores_opened) == (replica, 1)
+        assert isinstance(again.store, SqliteStore)
+        assert (again.store.position(), again.store.get(b"\x01p", b"")) == (("log", 3), b"v")
+    assert len(list(tmp_path.rglob("entries.db"))) == 1
+
+
+def test_the_processes_that_hold_a_store_in_memory_are_counted(tmp_path, monkeypatch):
+    monkeypatch.setattr(replica_cache, "default_local_dir", lambda: str(tmp_path))
+    clock = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    cache = ReplicaCache()
+    with cache.replica("op", 0, "log", None) as replica:
+        assert replica.copies == 1
+    marks = tmp_path / "in-memory" / "op-0-log"
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    for process in (os.getppid(), ended.pid):
+        (marks / str(process)).touch()
+    with cache.replica("op", 0, "log", None) as replica:
+        assert replica.copies == 2
+    clock += 10_000
+    with cache.replica("op", 1, "log", None) as replica:
+        assert replica.copies == 1
+    assert [each.name for each in marks.iterdir()] == [str(os.getppid())]
+    monkeypatch.setattr(replica_cache, "default_local_dir", lambda: "/proc/keyed")
+    with cache.replica("op", 2, "log", None) as replica:
+        assert replica.copies == 1
 
 
 def test_a_job_may_change_its_store(tmp_path):
