@@ -9,15 +9,26 @@ from typing import Any
 
 import keyed
 from keyed.errors import DefinitionError
+from keyed.sql.bound_streams import element_changes, is_on_spark, is_stream, packed_stream
 from keyed.sql.catalog import SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.java_formats import parse_moment
-from keyed.sql.packed_changes import PACKED, packed_function, packed_transform, prepared_function
+from keyed.sql.packed_changes import PACKED, packed_elements, packed_function, packed_transform, prepared_function
 from keyed.sql.planner import DAY_MS, QueryPlan, Relation, SourceJoin
 from keyed.sql.result_rows import ResultRows
 from keyed.sql.row_changes import KEY, META, NO_KEY, ROUTE, TIME, VALUE, WINDOW, Change, rank_of, route, route_of
-from keyed.sql.script_source import ARRIVAL, HEADERS, OFFSET, PARTITION, RAW_KEY, RAW_TIME, RAW_VALUE, RAW_WINDOW, TOPIC
-from keyed.sql.spark_frames import packed_stream
+from keyed.sql.script_source import (
+    ARRIVAL,
+    HEADERS,
+    OFFSET,
+    PARTITION,
+    RAW_KEY,
+    RAW_TIME,
+    RAW_VALUE,
+    RAW_WINDOW,
+    TOPIC,
+    Extractor,
+)
 from keyed.sql.sql_operators import (
     ForeignKeyJoin,
     Grouped,
@@ -46,8 +57,9 @@ class Compiler:
         definitions: The checked script.
         records: The stream of the records of all topics.
         topics: The topics that have records.
-        frames: Spark DataFrames of streams and tables by their names. With any the outputs run on Spark, and their
-            elements are rows of `packed_changes`.
+        bound: Spark DataFrames, streams and outputs by the names of streams and tables. If they run on Spark, the
+            script does so too, and elements are rows of `packed_changes`.
+        extractors: Functions that return the timestamp of a record, by topic.
         formats: The formats of records of Kafka topics.
         wired: The topics that are read from Kafka.
     """
@@ -57,12 +69,15 @@ class Compiler:
         definitions: Definitions,
         records: keyed.Stream | None,
         topics: Iterable[str],
-        frames: Mapping[str, Any] | None = None,
+        bound: Mapping[str, Any] | None = None,
+        extractors: Mapping[str, Extractor] | None = None,
         formats: WireFormats | None = None,
         wired: Collection[str] = (),
     ) -> None:
         self._definitions = definitions
-        self._frames = dict(frames or {})
+        self._bound = dict(bound or {})
+        self._on_spark = any(map(is_on_spark, self._bound.values()))
+        self._extractors = dict(extractors or {})
         self._records = records
         self._topics = set(topics)
         self._formats = formats
@@ -72,7 +87,7 @@ class Compiler:
         self.outputs: list[tuple[WrittenQuery, keyed.Output]] = []
         self._names: set[str] = set()
         self._counted: set[str] = set()
-        #: The streams of DataFrames, of which each is one source however many queries read it.
+        #: The streams of what is bound: a DataFrame is one source however many queries read it.
         self._streams: dict[str, keyed.Stream] = {}
         #: Outputs whose changes have the route by which their operator is keyed.
         self._forwarding: list[keyed.Output] = []
@@ -128,7 +143,7 @@ class Compiler:
             )
         name = self._name(query.name.lower())
         function = self._grouping(plan, grouping, name)
-        if self._frames and not plan.shuffles and self._is_forwarding(changes):
+        if self._on_spark and not plan.shuffles and self._is_forwarding(changes):
             # Without a function before its key the operator is chained to the one that it reads.
             function = prepared_function(function, plan.prepare)
         else:
@@ -138,7 +153,7 @@ class Compiler:
     # Streams of changes, in the form that the runtime needs.
 
     def _flat(self, changes: Any, transform: Callable[[Change], Iterable[Change]]) -> Any:
-        if self._frames:
+        if self._on_spark:
             return changes.flat_map(packed_transform(transform), output=PACKED)
         before, given = self._flattened.get(id(changes), (changes, None))
         if given is not None:
@@ -149,7 +164,7 @@ class Compiler:
         return made
 
     def _by_route(self, changes: Any) -> Any:
-        if not self._frames:
+        if not self._on_spark:
             # One key group has all keys: nothing is shuffled.
             return changes.key_by(route)
         if isinstance(changes, keyed.Output):
@@ -166,12 +181,12 @@ class Compiler:
         for state in vars(function).values():
             if isinstance(state, State) and shape:
                 state.meaning = shape
-        if self._frames:
+        if self._on_spark:
             function = packed_function(function)
-        output = PACKED if self._frames else None
+        output = PACKED if self._on_spark else None
         # In this process timestamps are in the order of arrival. On Spark they are those of the rows, and the rows of
         # one side of a join arrive before those of the other.
-        order: Any = "event_time" if not self._frames or len(changes.sides) > 1 else "arrival"
+        order: Any = "event_time" if not self._on_spark or len(changes.sides) > 1 else "arrival"
         made: keyed.Output = changes.process(function, output, name=name, order=order)
         if forwards:
             self._forwarding.append(made)
@@ -196,7 +211,7 @@ class Compiler:
         Raises:
             DefinitionError: It is one, and the script runs on Spark.
         """
-        if not self._frames:
+        if not self._on_spark:
             return
         what = remedy = ""
         if plan.kind == "foreign-key":
@@ -271,14 +286,12 @@ class Compiler:
         for each in others:
             target = self._definitions.sources[each.target]
             parts.append(self._flat(self._output(each), _recoded(target, source, counts)))
-        if self._frames:
-            if source.name in self._frames:
-                if source.name not in self._streams:
-                    self._streams[source.name] = packed_stream(
-                        self._frames[source.name], source, _decoded(source, None)
-                    )
-                parts.append(self._streams[source.name])
-            elif not parts:
+        if source.name in self._bound:
+            if source.name not in self._streams:
+                self._streams[source.name] = self._bound_stream(source, counts)
+            parts.append(self._streams[source.name])
+        elif self._on_spark:
+            if not parts:
                 raise DefinitionError(f"streams= has no DataFrame for {source.name}, which a query reads")
         elif (source.topic in self._topics or not parts) and self._records is not None:
             formats = self._formats if source.topic in self._wired else None
@@ -291,6 +304,21 @@ class Compiler:
         if source.is_table:
             self._tables[source.name] = changes
         return changes
+
+    def _bound_stream(self, source: SqlSource, counts: Counter[str] | None) -> Any:
+        """Return the changes of what is bound to the name of a source."""
+        bound = self._bound[source.name]
+        decode = _decoded(source, None if self._on_spark else counts)
+        if not is_stream(bound):
+            return packed_stream(bound, source, decode)
+        changes = element_changes(source, decode, self._extractors.get(source.topic, _no_moment))
+        if not self._on_spark:
+            return self._flat(bound, changes)
+        return bound.flat_map(packed_elements(changes), output=PACKED)
+
+
+def _no_moment(_key: Any, _value: Any, time: int) -> int:
+    return time
 
 
 def _composed(

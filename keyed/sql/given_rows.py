@@ -89,7 +89,7 @@ class GivenRows:
             key = key_of(tuple([make(None if at is None else row[at]) for at, make in keys_at]))
             cells = tuple([make(None if at is None else row[at]) for at, make in values_at])
             value = value_of(cells) if values else None
-            yield topic, key, value, _time(None if time is None else row[time]), 0, None, None, None
+            yield topic, key, value, time_of(None if time is None else row[time]), 0, None, None, None
 
 
 def inserting(source: SqlSource) -> Callable[[Mapping[str, Any], Any], tuple[Any, ...]]:
@@ -104,7 +104,8 @@ def inserting(source: SqlSource) -> Callable[[Mapping[str, Any], Any], tuple[Any
     return inserted
 
 
-def _time(cell: Any) -> int:
+def time_of(cell: Any) -> int:
+    """Return the cell of ``ROWTIME`` as milliseconds, 0 without one."""
     found = cell or 0
     return found if isinstance(found, int) else int(plain_time(found))
 

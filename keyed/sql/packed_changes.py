@@ -35,6 +35,16 @@ def packed_transform(transform: Callable[[Change], Iterable[Change]]) -> Callabl
     return transformed
 
 
+def packed_elements(changes: Callable[[Any], Iterable[Change]]) -> Callable[[Any], Iterator[Any]]:
+    """Return a function from elements to changes as one to rows, for ``flat_map``."""
+
+    def packed(element: Any) -> Iterator[Any]:
+        for change in changes(element):
+            yield pack(change)
+
+    return packed
+
+
 class _Packing:
     """The context of an operator, which packs what it collects."""
 

@@ -13,6 +13,7 @@ from keyed.errors import DefinitionError
 from keyed.graph import BoundOutput
 from keyed.shown import shown
 from keyed.sql.bound_parameters import Parameters
+from keyed.sql.bound_streams import is_frame, is_on_spark, is_stream
 from keyed.sql.compiler import Compiler
 from keyed.sql.definitions import Answer, Definitions, define
 from keyed.sql.given_rows import GivenRows, inserting
@@ -24,7 +25,6 @@ from keyed.sql.registry_schemas import RegistrySchemas
 from keyed.sql.row_changes import KEY, NO_KEY, ROUTE, TIME, VALUE, WINDOW
 from keyed.sql.script_errors import nearest
 from keyed.sql.script_source import STREAM_TIME, Extractor, ScriptRecords
-from keyed.sql.spark_frames import is_frame
 from keyed.sql.value_formats import BadRecord
 
 
@@ -119,7 +119,8 @@ def script(
         text: The statements.
         streams: Rows of streams and tables by their names: a list of dictionaries with the columns, those of the key
             too, and optionally ``ROWTIME``; a pandas, polars or Arrow table; or the path of a file (``.jsonl``,
-            ``.csv``, ``.parquet``). If all are Spark DataFrames, the script runs on Spark.
+            ``.csv``, ``.parquet``); or a `keyed.Stream` or `keyed.Output` whose elements have the columns. If all are
+            Spark DataFrames, or streams and outputs over them, the script runs on Spark.
         topics: Records of topics by name: ``(key, value, timestamp)``, and optionally more fields: partition, offset,
             headers, window; or the records of an output. Records of several topics are merged by timestamp. A list of
             ``(topic, key, value, timestamp, …)`` gives the order in which they arrive.
@@ -224,12 +225,14 @@ class _Script:
         )
         self._where = where
         streams = streams or {}
-        self._frames = _frames(found, streams, topics)
-        if self._frames and kafka is not None:
+        self._bound = _bound(found, streams, topics)
+        self._on_spark = any(map(is_on_spark, self._bound.values()))
+        if self._on_spark and kafka is not None:
             raise DefinitionError(
                 f"{where}: a script over Spark DataFrames does not take kafka=; read the topics by Spark"
             )
-        inputs, self._read = _inputs(found, {} if self._frames else streams, topics or {})
+        rows = {name: given for name, given in streams.items() if not is_frame(given) and not is_stream(given)}
+        inputs, self._read = _inputs(found, rows, topics or {})
         self._deployment: Deployment | None = None
         formats = None
         if kafka is not None:
@@ -239,7 +242,7 @@ class _Script:
         self._kafka = kafka
         self._on_records = on_records
         self._formats = formats
-        extractors = _extractors(found, self._deployment)
+        extractors = self._extractors = _extractors(found, self._deployment)
         queries = {each.name: each.plan.shape for each in found.queries}
         live = None if self._deployment is None else self._deployment.reader(extractors)
         interval = 1.0 if self._deployment is None else self._deployment.interval_seconds
@@ -254,10 +257,10 @@ class _Script:
                 f"{self._where}: an output is written to a Kafka topic, each record once, and that needs a checkpoint; "
                 "give checkpoint= (--checkpoint), a folder"
             )
-        frames = self._frames
-        source: Any = keyed.stream(self.records, timestamp=_time, max_ahead=None) if not frames else None
+        on_spark = self._on_spark
+        source: Any = keyed.stream(self.records, timestamp=_time, max_ahead=None) if not on_spark else None
         topics = () if deployment is None else deployment.reads
-        self.compiler = Compiler(found, source, self._read, frames, self._formats, topics)
+        self.compiler = Compiler(found, source, self._read, self._bound, self._extractors, self._formats, topics)
         self.records.unreadable = self.compiler.unreadable
         compiled = self.compiler.build()
         if deployment is not None:
@@ -270,7 +273,7 @@ class _Script:
             bound.append(output.to(self._collector(query.target) if sink is None else sink))
         # The last windows of a script stay open, as those of a stream that has no end.
         options = {"drain": False} | options
-        if not frames:
+        if not on_spark:
             default = 1 if deployment is None else 10_000
             options = {"rows_per_batch": default if rows_per_batch is None else rows_per_batch} | options
         return bound, options
@@ -321,21 +324,20 @@ def _skipped(found: Definitions, compiler: Compiler, records: ScriptRecords) -> 
     return counts
 
 
-def _frames(found: Definitions, streams: Mapping[str, Any], topics: Any) -> dict[str, Any]:
-    """Return the DataFrames by the names of their streams and tables; nothing for a run in this process.
+def _bound(found: Definitions, streams: Mapping[str, Any], topics: Any) -> dict[str, Any]:
+    """Return the DataFrames, streams and outputs by the names of streams and tables.
 
     Raises:
-        DefinitionError: The script has records that Spark does not read.
+        DefinitionError: Some of them run on Spark, and the script has records that Spark does not read.
     """
-    frames = {found.named(name).name: given for name, given in streams.items() if is_frame(given)}
-    if not frames:
-        return {}
-    if len(frames) < len(streams) or topics or found.inserts:
+    bound = {found.named(name).name: each for name, each in streams.items() if is_frame(each) or is_stream(each)}
+    on_spark = [name for name, each in bound.items() if is_on_spark(each)]
+    if on_spark and (len(on_spark) < len(streams) or topics or found.inserts):
         raise DefinitionError(
             "a script runs on Spark if its streams are DataFrames: give all of them so, without topics= and without "
             "INSERT INTO ... VALUES"
         )
-    return frames
+    return bound
 
 
 def _time(record: Any) -> Any:

@@ -1,0 +1,125 @@
+"""Scripts over streams and outputs of the Python API."""
+
+from typing import Any
+
+import pytest
+
+import keyed
+from keyed import sql
+from keyed.errors import DefinitionError
+
+ROWS: list[dict[str, Any]] = [
+    {"title": title, "price": price, "at": at}
+    for title, price, at in [("a", 1, 0), ("b", 2, 1000), ("a", 3, 2000), ("a", 5, 3_700_000)]
+]
+DOUBLED = """
+CREATE STREAM doubled (title STRING KEY, price INT, tags ARRAY<STRING>) WITH (FORMAT = 'JSON');
+CREATE STREAM titles (title STRING KEY, name STRING) WITH (FORMAT = 'JSON');
+CREATE TABLE named AS SELECT title, LATEST_BY_OFFSET(name) AS name FROM titles GROUP BY title;
+CREATE TABLE sold AS SELECT title, COUNT(*) AS n, SUM(price) AS income FROM doubled GROUP BY title;
+CREATE TABLE hourly AS SELECT title, COUNT(*) AS n FROM doubled
+    WINDOW TUMBLING (SIZE 1 HOUR, GRACE PERIOD 0 SECONDS) GROUP BY title EMIT FINAL;
+CREATE STREAM sales AS SELECT s.title AS title, price, n.name AS name
+    FROM doubled s LEFT JOIN named n ON s.title = n.title;
+"""
+TIMED = """
+CREATE STREAM sales (title STRING KEY, price INT, at BIGINT) WITH (FORMAT = 'JSON', TIMESTAMP = 'at');
+CREATE TABLE sold AS SELECT title, COUNT(*) AS n FROM sales GROUP BY title;
+"""
+
+
+class Doubled(keyed.KeyedProcessFunction):
+    """Rows with the double price, with tags that are one list for all."""
+
+    seen = keyed.ValueState(int, default=0)
+
+    def __init__(self) -> None:
+        self.tags: list[str] = []
+
+    def process_element(self, value, ctx):
+        self.seen.update(self.seen.value() + 1)
+        self.tags.append(value["title"])
+        del self.tags[:-1]
+        yield {"title": value["title"], "price": value["price"] * 2, "tags": self.tags, "ROWTIME": ctx.timestamp()}
+
+
+def doubled(rows=ROWS):
+    return keyed.stream(rows, timestamp="at").key_by("title").process(Doubled())
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 3])
+def test_an_output_of_a_function_is_a_stream_of_a_script(rows_per_batch):
+    titles = [{"title": "a", "name": "Aliens"}]
+    found = sql.script(DOUBLED, {"doubled": doubled(), "titles": titles}, rows_per_batch=rows_per_batch)
+    assert found.table("sold") == {"a": {"N": 3, "INCOME": 18}, "b": {"N": 1, "INCOME": 4}}
+    assert found.table("hourly") == {("a", (0, 3_600_000)): {"N": 2}, ("b", (0, 3_600_000)): {"N": 1}}
+    assert [each.value["PRICE"] for each in found["sales"]] == [2, 4, 6, 10]
+    assert [each.timestamp for each in found["sold"]] == [0, 1000, 2000, 3_700_000]
+
+
+def test_its_arrays_are_those_of_the_moment_of_the_emission():
+    text = DOUBLED + "CREATE STREAM tags AS SELECT title, tags FROM doubled;"
+    found = sql.script(text, {"doubled": doubled(), "titles": []}, rows_per_batch=100)
+    assert [each.value for each in found["tags"]] == [{"TAGS": [each["title"]]} for each in ROWS]
+
+
+def test_it_goes_on_where_its_checkpoint_ends(tmp_path):
+    counts: list[Any] = []
+    for end in (2, 4, 4):
+        rows = keyed.stream(ROWS[:end], timestamp="at").filter(lambda row: row["price"] > 1)
+        found = sql.script(TIMED, {"sales": rows}, checkpoint=tmp_path)
+        counts.append([(each.key, each.value["N"], each.timestamp) for each in found["sold"]])
+    assert counts == [[("b", 1, 1000)], [("a", 1, 2000), ("a", 2, 3_700_000)], []]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda row: (row["title"], 1), "an element has named fields, and this one is .*name the columns"),
+        (lambda row: {"titel": "a", "price": 1, "at": 0}, "the stream of SALES has no column 'TITLE'.*titel"),
+    ],
+)
+def test_elements_without_its_columns_are_refused(make, message):
+    with pytest.raises(DefinitionError, match=message):
+        sql.script(TIMED, {"sales": keyed.stream(ROWS).map(make)})
+
+
+def test_rows_without_a_timestamp_or_readable_values_are_skipped():
+    rows = [
+        {"title": "a", "price": "x", "at": 1},
+        {"title": "a", "price": 1, "at": -5},
+        {"title": "a", "price": 1, "at": 5},
+    ]
+    found = sql.script(TIMED, {"sales": keyed.stream(rows)})
+    assert [(each.value["N"], each.timestamp) for each in found["sold"]] == [(1, 5)]
+    assert found.skipped == {"SALES": {"the format cannot read them": 1}}
+
+
+def test_a_function_of_the_user_may_change_its_arguments():
+    def last(tags):
+        return tags.pop()
+
+    sql.register("last_tag", last, takes=["ARRAY<STRING>"], returns="STRING")
+    text = """
+    CREATE STREAM s (k STRING KEY, tags ARRAY<STRING>) WITH (FORMAT = 'JSON');
+    CREATE STREAM one AS SELECT k, LAST_TAG(tags) AS t, tags FROM s;
+    CREATE STREAM two AS SELECT k, LAST_TAG(tags) AS t, tags FROM one;
+    """
+    found = sql.script(text, {"s": [{"k": "a", "tags": ["x", "y"]}]}, rows_per_batch=10)
+    for name in ("one", "two"):
+        assert found[name][0].value == {"T": "y", "TAGS": ["x", "y"]}
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_on_spark_outputs_and_streams_are_bound_with_data_frames(spark, tmp_path):
+    rows = spark.createDataFrame([tuple(row.values()) for row in ROWS], "title string, price int, at long")
+    timed = rows.selectExpr("title", "price", "timestamp_millis(at) AS at")
+    columns = "title string, price int, tags array<string>, ROWTIME timestamp"
+    output = keyed.stream(timed, timestamp="at").key_by("title").process(Doubled(), columns, parallelism=2)
+    titles = spark.createDataFrame([("a", "Aliens")], "title string, name string")
+    found = sql.script(DOUBLED, {"doubled": output, "titles": keyed.stream(titles).filter(lambda row: True)})
+    assert found.table("sold") == {"a": {"N": 3, "INCOME": 18}, "b": {"N": 1, "INCOME": 4}}
+    assert sorted(each.value["PRICE"] for each in found["sales"]) == [2, 4, 6, 10]
+    with pytest.raises(DefinitionError, match="a script runs on Spark if its streams are DataFrames"):
+        sql.script(DOUBLED, {"doubled": output, "titles": [{"title": "a", "name": "Aliens"}]})
