@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import attrs
 import psutil
@@ -47,7 +48,7 @@ class Mark:
     Attributes:
         at: Seconds of a monotonic clock.
         cpu: CPU time up to here.
-        peak_bytes: Highest resident memory of all processes together since the mark before.
+        peak_bytes: Highest resident memory of all processes together since the mark before; shared pages count once.
     """
 
     at: float
@@ -96,9 +97,9 @@ class Watcher(threading.Thread):
             while not self._stopping.is_set():
                 now = time.monotonic()
                 if now - sampled >= 0.25:
-                    peak, sampled = max(peak, _resident(self._pid)), now
+                    peak, sampled = max(peak, memory_of(self._pid)), now
                 while self._committed(len(self.marks)):
-                    peak = max(peak, _resident(self._pid))
+                    peak = max(peak, memory_of(self._pid))
                     self.marks.append(Mark(time.monotonic(), cpu_of(self._pid), peak))
                     peak = 0
                 time.sleep(0.01)
@@ -111,12 +112,22 @@ class Watcher(threading.Thread):
         self.join()
 
 
-def _resident(pid: int) -> int:
+def memory_of(pid: int) -> int:
+    """Return the resident bytes of a process and all below it; pages that several of them share count once."""
     root = psutil.Process(pid)
     total = 0
     for process in [root, *root.children(recursive=True)]:
         try:
-            total += process.memory_info().rss
-        except psutil.NoSuchProcess:
+            total += _share(process)
+        except (psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
             continue
     return total
+
+
+def _share(process: psutil.Process) -> int:
+    """Return the resident bytes of a process, with its share of each page that others have too (Linux)."""
+    try:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+    except PermissionError:
+        return int(process.memory_info().rss)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)

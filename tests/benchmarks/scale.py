@@ -196,7 +196,7 @@ def _goals(options: argparse.Namespace) -> int:
         found |= measured
     four, many, groups, _, sixteen, two = found.values()
     idle = min(each.idle for each in found.values())
-    needed = (_SIXTEEN.workers - _TWO.workers) * idle[0]
+    needed = (_SIXTEEN.workers - _TWO.workers) * idle[1]
     peer = _compare(options.goal_groups, 1, 2 + repeated)
     print(f"\nBatches of each kind, after two to warm up: {repeated}.\n\n| goal | at most | today |\n|---|--:|--:|")
     for goal, most, today in (
