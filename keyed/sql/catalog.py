@@ -34,6 +34,7 @@ class SqlSource:
         delimiter: Delimiter of delimited values.
         key_delimiter: Delimiter of delimited keys.
         is_wrapped: A value of one column is an object with that column.
+        nullable: How Protobuf represents the nulls of keys and values: ``OPTIONAL``, ``WRAPPER`` or ``None``: not.
         is_read_only: Nothing may be inserted.
         is_query: A query of the script writes it.
         topic_options: How its topic is named and created.
@@ -53,6 +54,7 @@ class SqlSource:
     delimiter: str = ","
     key_delimiter: str = ","
     is_wrapped: bool = True
+    nullable: tuple[str | None, str | None] = (None, None)
     is_read_only: bool = False
     is_query: bool = False
     topic_options: TopicOptions = attrs.field(factory=TopicOptions)
@@ -73,7 +75,13 @@ class SqlSource:
         if not self.keys:
             return lambda _: ()
         wrapped = len(self.keys) > 1 or self.key_format.startswith("PROTOBUF")
-        decode = decoder(self.key_format, self.keys, delimiter=self.key_delimiter, wrapped_value=wrapped)
+        decode = decoder(
+            self.key_format,
+            self.keys,
+            delimiter=self.key_delimiter,
+            wrapped_value=wrapped,
+            nullable=self.nullable[0] is not None,
+        )
         width = len(self.keys)
 
         def decoded(data: Any) -> Any:
@@ -87,16 +95,34 @@ class SqlSource:
         if not self.keys:
             return lambda _: None
         wrapped = len(self.keys) > 1 or self.key_format.startswith("PROTOBUF")
-        encode = encoder(self.key_format, self.keys, delimiter=self.key_delimiter, wrapped_value=wrapped)
+        encode = encoder(
+            self.key_format,
+            self.keys,
+            delimiter=self.key_delimiter,
+            wrapped_value=wrapped,
+            nullable=self.nullable[0] is not None,
+        )
         return lambda key: None if key == (None,) else encode(key)
 
     def value_decoder(self) -> Callable[[Any], Any]:
         """Return the function from a record's value to its columns."""
-        return decoder(self.value_format, self.stored, delimiter=self.delimiter, wrapped_value=self.is_wrapped)
+        return decoder(
+            self.value_format,
+            self.stored,
+            delimiter=self.delimiter,
+            wrapped_value=self.is_wrapped,
+            nullable=self.nullable[1] is not None,
+        )
 
     def value_encoder(self) -> Callable[[Any], Any]:
         """Return the function from columns to the record's value."""
-        return encoder(self.value_format, self.stored, delimiter=self.delimiter, wrapped_value=self.is_wrapped)
+        return encoder(
+            self.value_format,
+            self.stored,
+            delimiter=self.delimiter,
+            wrapped_value=self.is_wrapped,
+            nullable=self.nullable[1] is not None,
+        )
 
 
 class Catalog:

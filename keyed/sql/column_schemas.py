@@ -48,6 +48,16 @@ _PROTOBUF_MESSAGES = {
     "TIME": (".google.type.TimeOfDay", "google/type/timeofday.proto"),
     "TIMESTAMP": (".google.protobuf.Timestamp", "google/protobuf/timestamp.proto"),
 }
+#: Messages with one value, for columns that are null where the message is missing.
+WRAPPERS = {
+    "BOOLEAN": ("BoolValue", 8),
+    "INTEGER": ("Int32Value", 5),
+    "BIGINT": ("Int64Value", 3),
+    "DOUBLE": ("DoubleValue", 1),
+    "STRING": ("StringValue", 9),
+    "BYTES": ("BytesValue", 12),
+}
+_WRAPPERS_FILE = "google/protobuf/wrappers.proto"
 #: Messages that a schema may import: package, message, and its fields with their types.
 _IMPORTS = {
     "confluent/type/decimal.proto": ("confluent.type", "Decimal", (("value", 12), ("precision", 13), ("scale", 5))),
@@ -138,6 +148,7 @@ class ProtobufMessage:
     Args:
         columns: The columns.
         where: The stream or table, for messages.
+        nullable: How nulls are represented: ``OPTIONAL``, ``WRAPPER`` or ``None``: by the defaults of their types.
 
     Attributes:
         type: The class.
@@ -147,11 +158,12 @@ class ProtobufMessage:
         DefinitionError: Protocol Buffers do not have a type or name.
     """
 
-    def __init__(self, columns: Columns, where: str) -> None:
+    def __init__(self, columns: Columns, where: str, nullable: str | None = None) -> None:
         with extra("registry", f"{where} in Protocol Buffers"):
             from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
         self._where = where
+        self._nullable = nullable
         self._made = 1
         self._imports: set[str] = set()
         file = descriptor_pb2.FileDescriptorProto(name="columns.proto", syntax="proto3")
@@ -159,11 +171,16 @@ class ProtobufMessage:
         file.dependency.extend(sorted(self._imports))
         pool = descriptor_pool.DescriptorPool()
         for name in sorted(self._imports):
-            package, message, fields = _IMPORTS[name]
+            messages: dict[str, Any] = {message: (("value", kind),) for message, kind in WRAPPERS.values()}
+            package = "google.protobuf"
+            if name != _WRAPPERS_FILE:
+                package, message, fields = _IMPORTS[name]
+                messages = {message: fields}
             imported = descriptor_pb2.FileDescriptorProto(name=name, syntax="proto3", package=package)
-            made = imported.message_type.add(name=message)
-            for number, (field, kind) in enumerate(fields, 1):
-                made.field.add(name=field, number=number, type=kind, label=1)
+            for message, fields in messages.items():
+                made = imported.message_type.add(name=message)
+                for number, (field, kind) in enumerate(fields, 1):
+                    made.field.add(name=field, number=number, type=kind, label=1)
             pool.Add(imported)
         try:
             pool.Add(file)
@@ -190,8 +207,14 @@ class ProtobufMessage:
                 for place, (part, kind) in enumerate(zip(("key", "value"), type_.parts, strict=True), 1):
                     self._describe(entry, entry.field.add(name=part, number=place, label=1), kind)
                 field.type_name = entry.name
+            elif self._nullable == "WRAPPER" and type_.base in WRAPPERS:
+                field.type, field.type_name = 11, f".google.protobuf.{WRAPPERS[type_.base][0]}"
+                self._imports.add(_WRAPPERS_FILE)
             else:
                 self._describe(message, field, type_)
+                if self._nullable == "OPTIONAL" and type_.base in _PROTOBUF:
+                    field.proto3_optional, field.oneof_index = True, len(message.oneof_decl)
+                    message.oneof_decl.add(name=f"_{name}")
 
     def _describe(self, message: Any, field: Any, type_: SqlType) -> None:
         """Give a field the type of a column."""

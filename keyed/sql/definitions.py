@@ -265,7 +265,7 @@ class _Definer:
         return source.name if is_alone and before.plan.forwards else None
 
     def _planner(self) -> Planner:
-        return Planner(self._text, self._catalog)
+        return Planner(self._text, self._catalog, self._found.properties)
 
     # Sources.
 
@@ -333,6 +333,19 @@ class _Definer:
         if value_format in _FIXED_WRAP or len(values) != 1:
             return True
         return self._found.properties.get("ksql.persistence.wrap.single.values", "true") != "false"
+
+    def _nullable(self, options: dict[str, Any], key_format: str, value_format: str) -> tuple[str | None, str | None]:
+        """Return how Protobuf represents the nulls of keys and values."""
+        found = []
+        for part, format_ in (("KEY", key_format), ("VALUE", value_format)):
+            name = f"{part}_PROTOBUF_NULLABLE_REPRESENTATION"
+            given = self._option(options, name)
+            if given is not None and not format_.startswith("PROTOBUF"):
+                self._text.fail(f"{name} is for the formats PROTOBUF, and {part}_FORMAT is {format_}", options[name].at)
+            if given is not None and str(given).upper() not in ("OPTIONAL", "WRAPPER"):
+                self._text.fail(f"{name}={given!r} must be 'OPTIONAL' or 'WRAPPER'", options[name].at)
+            found.append(None if given is None else str(given).upper())
+        return found[0], found[1]
 
     def _delimiter(self, options: dict[str, Any], name: str, format_: str, at: int, default: str = ",") -> str:
         if name not in options:
@@ -454,6 +467,7 @@ class _Definer:
             self._delimiter(options, "VALUE_DELIMITER", value_format, at),
             self._delimiter(options, "KEY_DELIMITER", key_format, at),
             self._wrap(options, value_format, stored, at),
+            self._nullable(options, key_format, value_format),
             statement.read_only,
             topic_options=topic_options(text, options),
         )
@@ -582,6 +596,7 @@ class _Definer:
             self._delimiter(options, "VALUE_DELIMITER", value_format, at, inherited),
             self._delimiter(options, "KEY_DELIMITER", key_format, at, key_inherited),
             self._wrap(options, value_format, plan.values, at),
+            self._nullable(options, key_format, value_format),
             is_query=True,
             topic_options=topic_options(text, options),
         )

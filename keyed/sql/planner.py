@@ -15,7 +15,7 @@ from keyed.sql.catalog import Catalog, Columns, SqlSource
 from keyed.sql.expressions import Column, Compiled, RowScope, function_names, guarded
 from keyed.sql.row_changes import KEY, META, OLD, TIME, VALUE, WINDOW, Change, meta_of, route_of
 from keyed.sql.script_errors import Text, nearest
-from keyed.sql.sql_aggregates import AGGREGATES, SqlAggregate, aggregate_of, distinct, filtered
+from keyed.sql.sql_aggregates import AGGREGATES, SqlAggregate, aggregate_of, distinct, filtered, limited
 from keyed.sql.sql_operators import Grouping, Sides
 from keyed.sql.sql_types import BIGINT, INTEGER, STRING, SqlType, shown_name
 from keyed.sql.table_functions import TABLE_FUNCTIONS, table_function
@@ -148,11 +148,13 @@ class Planner:
     Args:
         text: The script.
         catalog: The sources.
+        properties: The settings of ``SET``.
     """
 
-    def __init__(self, text: Text, catalog: Catalog) -> None:
+    def __init__(self, text: Text, catalog: Catalog, properties: Mapping[str, str] | None = None) -> None:
         self._text = text
         self._catalog = catalog
+        self._properties = dict(properties or {})
 
     # FROM.
 
@@ -406,7 +408,9 @@ class Planner:
             # The new key comes first, and the old one after the values.
             columns = (*(each for each in columns if not each.is_key), *(each for each in columns if each.is_key))
         for column in columns:
-            shows = joined and query.partition_by and column.source and column.name not in dict(_BOUNDS)
+            # Joined rows have the bounds of their sources' windows; a new key has what is no column otherwise.
+            is_bound = column.name in dict(_BOUNDS)
+            shows = joined and column.source and is_bound != bool(query.partition_by)
             hidden = column.is_pseudo and not shows
             if hidden or star.source not in (None, column.source):
                 continue
@@ -709,7 +713,14 @@ class Planner:
                     text.fail("an aggregate of an aggregate is not supported", call.at)
             given = [scope.compile(each) for each in call.arguments]
             constants = [each.value if isinstance(each, tree.Literal) else ... for each in call.arguments]
-            aggregate = aggregate_of(call.name, [each.type for each in given], constants, _failing(text, call.at))
+            fail = _failing(text, call.at)
+            limit = self._properties.get(f"ksql.functions.{call.name.lower()}.limit")
+            if limit is not None:
+                if not limit.isdecimal():
+                    fail(f"'ksql.functions.{call.name.lower()}.limit' is {limit!r}; set it to a number")
+                aggregate = limited(call.name, [each.type for each in given], int(limit), fail)
+            else:
+                aggregate = aggregate_of(call.name, [each.type for each in given], constants, fail)
             if call.name in _NEED_STRUCTS and any(s.value_format == "DELIMITED" for s in _sources_of(relation)):
                 text.fail(
                     f"{call.name} has a state that the format DELIMITED cannot hold; create a stream WITH "

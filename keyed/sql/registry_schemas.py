@@ -360,10 +360,14 @@ class _Messages:
 def _pairs(tokens: Sequence[str]) -> Iterable[tuple[str, str]]:
     """Return keys and values of parameters in options: ``{ key: "scale", value: "2" }``."""
     words = [each for each in tokens if each not in "{}[],:()="]
-    for place, word in enumerate(words):
-        if place + 3 < len(words) and {word, words[place + 2]} == {"key", "value"}:
-            pair = {word: words[place + 1], words[place + 2]: words[place + 3]}
+    place = 0
+    while place + 3 < len(words):
+        if {words[place], words[place + 2]} == {"key", "value"}:
+            pair = {words[place]: words[place + 1], words[place + 2]: words[place + 3]}
             yield pair["key"], pair["value"]
+            place += 4
+        else:
+            place += 1
 
 
 def _resolved(name: str, scope: str, known: Mapping[str, Any], package: str = "") -> str:

@@ -9,7 +9,7 @@ import attrs
 
 import keyed
 from keyed.arguments import texts
-from keyed.errors import DefinitionError
+from keyed.errors import DefinitionError, SourceError
 from keyed.graph import BoundOutput
 from keyed.shown import shown
 from keyed.sql.bound_parameters import Parameters
@@ -414,9 +414,25 @@ def _raw(topic: str, record: Any) -> tuple[Any, ...]:
     return topic, key, value, time or 0, partition or 0, offset, headers, None if window is None else tuple(window)
 
 
+def _strict(extract: Extractor, topic: str) -> Extractor:
+    """Return an extractor that fails where a record has no usable timestamp."""
+
+    def extracted(key: Any, value: Any, time: int) -> int | None:
+        moment = extract(key, value, time)
+        if moment is None or moment < 0:
+            raise SourceError(
+                f"topic {topic}: the record with the key {shown(key)} and the value {shown(value)} has no usable "
+                "timestamp; without 'ksql.timestamp.throw.on.invalid' it would be skipped and counted"
+            )
+        return moment
+
+    return extracted
+
+
 def _extractors(found: Definitions, deployment: Deployment | None) -> dict[str, Extractor]:
     """Return for topics whose source has a column with the timestamp the function that reads it."""
     extractors: dict[str, Extractor] = {}
+    throws = found.properties.get("ksql.timestamp.throw.on.invalid", "false").lower() == "true"
     for source in found.sources.values():
         if source.timestamp is None or source.is_query or source.topic in extractors:
             continue
@@ -452,5 +468,5 @@ def _extractors(found: Definitions, deployment: Deployment | None) -> dict[str, 
             except ValueError:
                 return None
 
-        extractors[source.topic] = extracted
+        extractors[source.topic] = _strict(extracted, source.topic) if throws else extracted
     return extractors

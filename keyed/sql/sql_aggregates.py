@@ -75,6 +75,20 @@ def aggregate_of(name: str, types: Sequence[SqlType], constants: Sequence[Any], 
     return made
 
 
+def limited(name: str, types: Sequence[SqlType], most: int, fail: Fail) -> SqlAggregate:
+    """Return an aggregate that keeps at most so many values.
+
+    Raises:
+        SqlError: It has no limit, or does not take such arguments.
+    """
+    if name not in _LIMITED:
+        fail(f"{name} has no limit of values; {', '.join(sorted(_LIMITED))} have one")
+    made = _LIMITED[name](types, most)
+    if made is None:
+        fail(f"{name} does not take ({', '.join(map(str, types))})")
+    return made
+
+
 def distinct(aggregate: SqlAggregate) -> SqlAggregate:
     """Return an aggregate of the distinct arguments: the accumulator has each with the number of its rows."""
 
@@ -241,6 +255,10 @@ def _by_offset(*, latest: bool) -> Callable[..., SqlAggregate | None]:
 
 
 def _collect_list(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) -> SqlAggregate | None:
+    return _collected(types, MOST_COLLECTED)
+
+
+def _collected(types: Sequence[SqlType], most: int) -> SqlAggregate | None:
     if len(types) != 1:
         return None
 
@@ -253,22 +271,30 @@ def _collect_list(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail
     return SqlAggregate(
         array(types[0]),
         list,
-        lambda acc, row: acc if len(acc) >= MOST_COLLECTED else [*acc, row[0]],
-        lambda a, b: [*a, *b][:MOST_COLLECTED],
+        lambda acc, row: acc if len(acc) >= most else [*acc, row[0]],
+        lambda a, b: [*a, *b][:most],
         undo=undone,
     )
 
 
 def _collect_set(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) -> SqlAggregate | None:
+    return _collected_once(types, MOST_COLLECTED)
+
+
+def _collected_once(types: Sequence[SqlType], most: int) -> SqlAggregate | None:
     if len(types) != 1:
         return None
 
     def added(acc: Any, row: Sequence[Any]) -> Any:
-        return acc if row[0] in acc or len(acc) >= MOST_COLLECTED else [*acc, row[0]]
+        return acc if row[0] in acc or len(acc) >= most else [*acc, row[0]]
 
-    return SqlAggregate(
-        array(types[0]), list, added, lambda a, b: [*a, *(each for each in b if each not in a)][:MOST_COLLECTED]
-    )
+    return SqlAggregate(array(types[0]), list, added, lambda a, b: [*a, *(each for each in b if each not in a)][:most])
+
+
+_LIMITED: dict[str, Callable[[Sequence[SqlType], int], SqlAggregate | None]] = {
+    "COLLECT_LIST": _collected,
+    "COLLECT_SET": _collected_once,
+}
 
 
 def _count_distinct(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) -> SqlAggregate | None:

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from keyed.sql.conversions import java_double, text_of, to_decimal, wrapped
@@ -29,9 +30,11 @@ class BadRecord(ValueError):
 
 
 def decoder(
-    format_: str, columns: Columns, *, delimiter: str = ",", wrapped_value: bool = True
+    format_: str, columns: Columns, *, delimiter: str = ",", wrapped_value: bool = True, nullable: bool = False
 ) -> Callable[[Any], Any]:
     """Return a function from a record's key or value to the tuple of its columns, ``None`` for a tombstone.
+
+    ``nullable`` is for Protobuf: fields have nulls, and not the defaults of their types.
 
     The function raises `BadRecord`.
     """
@@ -45,7 +48,7 @@ def decoder(
         return lambda data: None if data is None else _split_line(data, types, delimiter)
     if format_ == "KAFKA":
         return lambda data: None if data is None else (read(_text(data), types[0]),)
-    default = defaults if format_.startswith("PROTOBUF") else None
+    default = partial(defaults, nullable=nullable) if format_.startswith("PROTOBUF") else None
     readers = [_reader(type_) for type_ in types]
 
     def decoded(data: Any) -> Any:
@@ -82,9 +85,11 @@ def _parsed(data: Any) -> Any:
         raise BadRecord(f"not JSON: {error}") from error
 
 
-def defaults(value: Any, type_: SqlType) -> Any:
-    """Return the default of a type for a missing value, as proto3 has it."""
+def defaults(value: Any, type_: SqlType, *, nullable: bool = False) -> Any:
+    """Return the default of a type for a missing value, as proto3 has it; with ``nullable`` of lists and maps alone."""
     if value is None:
+        if nullable and type_.base not in ("ARRAY", "MAP"):
+            return None
         match type_.base:
             case "BOOLEAN":
                 return False
@@ -102,7 +107,7 @@ def defaults(value: Any, type_: SqlType) -> Any:
                 return {}
         return None
     if type_.base == "STRUCT":
-        return {name: defaults(value.get(name), each) for name, each in type_.fields}
+        return {name: defaults(value.get(name), each, nullable=nullable) for name, each in type_.fields}
     if type_.base == "ARRAY":
         return [defaults(each, type_.element) for each in value]
     if type_.base == "MAP":
@@ -217,9 +222,9 @@ def _cell(cell: str, type_: SqlType) -> Any:
 
 
 def encoder(
-    format_: str, columns: Columns, *, delimiter: str = ",", wrapped_value: bool = True
+    format_: str, columns: Columns, *, delimiter: str = ",", wrapped_value: bool = True, nullable: bool = False
 ) -> Callable[[Any], Any]:
-    """Return a function from the tuple of a record's columns to its key or value."""
+    """Return a function from the tuple of a record's columns to its key or value. See `decoder`."""
     types = [type_ for _, type_ in columns]
     names = [name for name, _ in columns]
     if format_ == "NONE" or not columns:
@@ -234,7 +239,7 @@ def encoder(
         return lambda row: None if row is None else written(row[0], types[0])
     if not format_.startswith("PROTOBUF") and not any(type_.base in _WRITTEN for type_ in types):
         return lambda row: None if row is None else dict(zip(names, row, strict=True))
-    default = defaults if format_.startswith("PROTOBUF") else lambda value, _: value
+    default: Any = partial(defaults, nullable=nullable) if format_.startswith("PROTOBUF") else lambda value, _: value
     return lambda row: (
         None
         if row is None

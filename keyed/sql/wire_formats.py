@@ -22,7 +22,7 @@ from keyed.errors import DefinitionError, SourceError
 from keyed.kafka_values import BadValue, check_format, plain_message, registered
 from keyed.kafka_values import decoder as registry_decoder
 from keyed.sql.catalog import SqlSource
-from keyed.sql.column_schemas import ProtobufMessage, avro_schema, json_schema
+from keyed.sql.column_schemas import WRAPPERS, ProtobufMessage, avro_schema, json_schema
 from keyed.sql.given_rows import plain_time
 from keyed.sql.sql_types import SqlType
 from keyed.sql.value_formats import BadRecord, defaults, encoder
@@ -113,7 +113,7 @@ class WireFormats:
         self, source: SqlSource, format_: str, columns: Columns, decode: Callable[[Any], Any], *, is_key: bool
     ) -> Callable[[Any], Any]:
         wrapped = len(columns) > 1 if is_key else source.is_wrapped
-        plain = self._plain(source, format_, columns, wrapped=wrapped) if columns else None
+        plain = self._plain(source, format_, columns, wrapped=wrapped, is_key=is_key) if columns else None
 
         def decoded(data: Any) -> Any:
             try:
@@ -129,7 +129,7 @@ class WireFormats:
         return decoded
 
     def _plain(
-        self, source: SqlSource, format_: str, columns: Columns, *, wrapped: bool
+        self, source: SqlSource, format_: str, columns: Columns, *, wrapped: bool, is_key: bool
     ) -> Callable[[bytes], Any] | None:
         """Return the function from bytes to plain data; ``None`` if the format reads bytes itself."""
         if format_ == "KAFKA":
@@ -140,7 +140,7 @@ class WireFormats:
             decode = registry_decoder(Avro(registry=self._registry), source.topic)
             return lambda data: _of_columns(decode(data), columns, wrapped=wrapped)
         if format_.startswith("PROTOBUF"):
-            kind = ProtobufMessage(columns, source.name).type
+            kind = ProtobufMessage(columns, source.name, source.nullable[not is_key]).type
             is_framed = format_ == "PROTOBUF"
             from google.protobuf.message import DecodeError
 
@@ -236,14 +236,16 @@ class WireFormats:
     def _protobuf_encoder(
         self, source: SqlSource, format_: str, columns: Columns, *, is_key: bool
     ) -> Callable[[Any], bytes | None]:
-        made = ProtobufMessage(columns, source.name)
+        nullable = source.nullable[not is_key]
+        made = ProtobufMessage(columns, source.name, nullable)
+        wraps = nullable == "WRAPPER"
         header = b""
         if format_ == "PROTOBUF":
             # The zero is the place of the message in the schema: the first one.
             header = self._header(source, made.schema, "PROTOBUF", is_key=is_key) + b"\0"
 
         def encode(row: Any) -> bytes | None:
-            cells = {name: _to_protobuf(cell, type_) for (name, type_), cell in zip(columns, row, strict=True)}
+            cells = {name: _field(cell, type_, wraps=wraps) for (name, type_), cell in zip(columns, row, strict=True)}
             message = made.type(**{name: cell for name, cell in cells.items() if cell is not None})
             return header + bytes(message.SerializeToString())
 
@@ -341,6 +343,8 @@ def _of_protobuf(value: Any, type_: SqlType) -> Any:
     """Return the field of a message as plain data."""
     if value is None:
         return None
+    if type_.base in WRAPPERS and isinstance(value, dict):
+        return value["value"]
     match type_.base:
         case "ARRAY":
             return [_of_protobuf(each, type_.element) for each in value]
@@ -360,19 +364,28 @@ def _of_protobuf(value: Any, type_: SqlType) -> Any:
     return value
 
 
-def _to_protobuf(value: Any, type_: SqlType) -> Any:
+def _field(value: Any, type_: SqlType, *, wraps: bool) -> Any:
+    """Return the value of a field, in a message of its own if it may be null."""
+    if wraps and value is not None and type_.base in WRAPPERS:
+        return {"value": value}
+    return _to_protobuf(value, type_, wraps=wraps)
+
+
+def _to_protobuf(value: Any, type_: SqlType, *, wraps: bool = False) -> Any:
     """Return a value as an argument of its message; ``None`` is left out."""
     match type_.base:
         case "ARRAY":
-            return [_to_protobuf(defaults(each, type_.element), type_.element) for each in value or ()]
+            part = type_.element
+            return [_to_protobuf(defaults(each, part), part, wraps=wraps) for each in value or ()]
         case "MAP":
             item = type_.element
-            return {key: _to_protobuf(defaults(each, item), item) for key, each in (value or {}).items()}
+            cells = value or {}
+            return {key: _to_protobuf(defaults(each, item), item, wraps=wraps) for key, each in cells.items()}
     if value is None:
         return None
     match type_.base:
         case "STRUCT":
-            cells = {name: _to_protobuf(value.get(name), each) for name, each in type_.fields}
+            cells = {name: _field(value.get(name), each, wraps=wraps) for name, each in type_.fields}
             return {name: cell for name, cell in cells.items() if cell is not None}
         case "DECIMAL":
             number = int(value.scaleb(type_.scale))

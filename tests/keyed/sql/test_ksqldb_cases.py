@@ -2,11 +2,12 @@
 """Further cases after ksqlDB's functional tests; each names the case."""
 
 import math
+from decimal import Decimal
 
 import pytest
 
 from keyed import sql
-from keyed.errors import DefinitionError, SqlError
+from keyed.errors import DefinitionError, SourceError, SqlError
 
 IN = "CREATE STREAM s (k STRING KEY, a INT, b BIGINT, t STRING, l ARRAY<INT>, m MAP<STRING, INT>) WITH (KAFKA_TOPIC='in', VALUE_FORMAT='JSON');"
 
@@ -225,3 +226,74 @@ def test_refused_statements(text, message):
 def test_numbers_at_the_ends_of_their_range_are_literals():
     assert computed("-9223372036854775808", a=1) == -(2**63)
     assert computed("9223372036854775807", a=1) == 2**63 - 1
+
+
+@pytest.mark.parametrize("name", ["collect_list", "collect_set"])
+def test_a_setting_limits_collected_values(name):
+    """collect-list and collect-set, "with limit of 1"."""
+    text = IN + f"CREATE TABLE out AS SELECT k, {name}(a) AS x FROM s GROUP BY k;"
+    records = [("k", {"a": number}, 0) for number in (0, 100)]
+    setting = f"ksql.functions.{name}.limit"
+    for before, properties in (("", {setting: "1"}), (f"SET '{setting}' = '1';", None)):
+        found = sql.script(before + text, topics={"in": records}, properties=properties)
+        assert [each.value["X"] for each in found["out"]] == [[0], [0]]
+    with pytest.raises(SqlError, match="is 'x'; set it to a number"):
+        sql.script(text, properties={setting: "x"})
+    with pytest.raises(SqlError, match="SUM has no limit of values; COLLECT_LIST, COLLECT_SET have one"):
+        sql.script(text.replace(name, "sum"), properties={"ksql.functions.sum.limit": "1"})
+
+
+@pytest.mark.parametrize("stamp", ["x", None])
+def test_a_setting_refuses_records_without_a_timestamp(stamp):
+    """timestamp-extractor, "source throw on invalid timestamp extractor with format"."""
+    text = """
+    CREATE STREAM s (k STRING KEY, ts STRING) WITH (KAFKA_TOPIC='in', VALUE_FORMAT='JSON', TIMESTAMP='ts', TIMESTAMP_FORMAT='yy-MM-dd');
+    CREATE STREAM out AS SELECT k, ts FROM s;
+    """
+    topics = {"in": [("k", {"ts": stamp}, 5)]}
+    assert sql.script(text, topics=topics).skipped == {"S": {"no usable timestamp": 1}}
+    with pytest.raises(SourceError, match=r"topic in: the record with the key 'k' .* has no usable timestamp"):
+        sql.script(text, topics=topics, properties={"ksql.timestamp.throw.on.invalid": "true"})
+
+
+def test_all_columns_of_joined_windows_have_their_bounds():
+    """joins, "matching time-windowed - SR-enabled key format"."""
+    options = "KEY_FORMAT='JSON_SR', VALUE_FORMAT='JSON', WINDOW_TYPE='TUMBLING', WINDOW_SIZE='2 SECONDS'"
+    text = f"""
+    CREATE STREAM s1 (id INT KEY, v INT) WITH (KAFKA_TOPIC='one', {options});
+    CREATE STREAM s2 (id INT KEY, v INT) WITH (KAFKA_TOPIC='two', {options});
+    CREATE STREAM out AS SELECT * FROM s1 JOIN s2 WITHIN 1 MINUTE ON s1.id = s2.id;
+    """
+    one, two = [(1, {"V": 1}, 0, None, None, None, (0, 2000))], [(1, {"V": 4}, 0, None, None, None, (0, 2000))]
+    (record,) = sql.script(text, topics={"one": one, "two": two})["out"]
+    bounds = {f"S{n}_WINDOW{end}": at for n in (1, 2) for end, at in (("START", 0), ("END", 2000))}
+    assert record.value == {"S1_V": 1, "S2_ID": 1, "S2_V": 4, **bounds}
+
+
+@pytest.mark.parametrize("nullable", ["OPTIONAL", "WRAPPER"])
+def test_protobuf_represents_nulls_if_it_is_asked_to(nullable):
+    """protobuf, "protobuf primitives with null and nullable as optional"."""
+    options = f"VALUE_FORMAT='PROTOBUF_NOSR', VALUE_PROTOBUF_NULLABLE_REPRESENTATION='{nullable}'"
+    text = f"""
+    CREATE STREAM s (k STRING KEY, i INT, t STRING) WITH (KAFKA_TOPIC='in', {options});
+    CREATE STREAM out WITH ({options}) AS SELECT * FROM s;
+    """
+    rows = [{"I": None, "T": ""}, {"I": 0, "T": None}]
+    found = sql.script(text, topics={"in": [("k", row, 0) for row in rows]})
+    assert [each.value for each in found["out"]] == rows
+    with pytest.raises(SqlError, match="must be 'OPTIONAL' or 'WRAPPER'"):
+        sql.script(text.replace(f"'{nullable}'", "'NULL'"))
+    with pytest.raises(SqlError, match="is for the formats PROTOBUF, and VALUE_FORMAT is JSON"):
+        sql.script(text.replace("PROTOBUF_NOSR", "JSON"))
+
+
+def test_parameters_of_a_decimal_come_in_any_order():
+    """protobuf, "protobuf inference - partial schema"."""
+    parameters = '{ value: "4", key: "precision" }, { value: "2", key: "scale" }'
+    schema = (
+        'syntax = "proto3"; import "confluent/type/decimal.proto"; message A {'
+        f"confluent.type.Decimal c = 1 [(confluent.field_meta) = {{ params: [{parameters}]}}];}}"
+    )
+    text = "CREATE STREAM s (k STRING KEY) WITH (KAFKA_TOPIC='in', VALUE_FORMAT='PROTOBUF'); CREATE STREAM out AS SELECT * FROM s;"
+    found = sql.script(text, topics={"in": [("k", {"c": 10.01}, 0)]}, schemas={"in": {"value": schema}})
+    assert [each.value for each in found["out"]] == [{"C": Decimal("10.01")}]

@@ -2,6 +2,7 @@
 
 import math
 
+import attrs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -69,6 +70,27 @@ def test_what_is_written_is_read_again(format_, data):
     key, value = formats.encoder(given_)((), row, None)
     assert key is None
     assert formats.value_decoder(given_)(value) == row
+
+
+@pytest.mark.parametrize("nullable", ["OPTIONAL", "WRAPPER", None])
+@given(data=st.data())
+def test_nulls_in_protobuf_are_nulls_if_they_are_represented_and_defaults_otherwise(nullable, data):
+    types = {**SCALARS, "deep": (struct(("X", INTEGER), ("Y", STRING)), NESTED["deep"][1])}
+    given_ = attrs.evolve(source("PROTOBUF_NOSR", types), nullable=(None, nullable))
+    row = tuple(data.draw(st.none() | values) for _, values in types.values())
+    deep = None if row[-1] is None else {name: data.draw(st.none() | st.just(cell)) for name, cell in row[-1].items()}
+    formats = WireFormats(None)
+    _, value = formats.encoder(given_)((), (*row[:-1], deep), None)
+    found = formats.value_decoder(given_)(value)
+    plain = ("INTEGER", "BIGINT", "DOUBLE", "BOOLEAN", "STRING", "BYTES")
+    for cell, read, (type_, _) in zip((*row[:-1], deep), found, types.values(), strict=True):
+        if type_ == types["deep"][0] and cell is not None and nullable is None:
+            assert read == {"X": cell["X"] or 0, "Y": cell["Y"] or ""}
+        elif cell is None and nullable is None and type_.base in plain:
+            assert not read
+            assert read is not None
+        else:
+            assert read == cell
 
 
 @pytest.mark.parametrize("format_", ["JSON", "JSON_SR", "PROTOBUF", "PROTOBUF_NOSR", "DELIMITED"])
