@@ -169,8 +169,14 @@ def _check_row(result: Any, value: Any, where: str) -> None:
         )
 
 
+#: Classes whose instances are rows, and nothing that a function returns by mistake.
+_ROWS = (tuple, dict)
+
+
 def _rows_of(result: Any, value: Any, where: str) -> list[Any]:
     """Return the rows that a function of `flat_map` returned or yields."""
+    if result.__class__ is list and all(isinstance(row, _ROWS) for row in result):
+        return result
     if result is None:
         return []
     try:

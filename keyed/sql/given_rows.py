@@ -71,7 +71,7 @@ class GivenRows:
         # The name in the rows of each column that they have.
         given: dict[str, str] = {}
         for row in _file_rows(Path(self.rows)) if is_file else _plain_rows(self.rows):
-            if not isinstance(row, Mapping):
+            if row.__class__ is not dict and not isinstance(row, Mapping):
                 raise DefinitionError(f"the rows of {source.name}: a row is a dictionary, and this one is {shown(row)}")
             names = tuple(row)
             if names != checked:

@@ -7,7 +7,7 @@ Each is an ordinary operator: its state is in the checkpoint and in the changelo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -501,10 +501,10 @@ class StreamStreamJoin(_Join):
                 state.update(kept)
 
 
-def spread(transform: Transform) -> Callable[[Any], Iterator[Any]]:
+def spread(transform: Transform) -> Callable[[Any], list[Any]]:
     """Return a transform as a function for ``flat_map``."""
 
-    def spread_out(change: Any) -> Iterator[Any]:
-        yield from map(Sealed, transform(change))
+    def spread_out(change: Any) -> list[Any]:
+        return [Sealed(each) for each in transform(change)]
 
     return spread_out
