@@ -546,7 +546,8 @@ class _Compiler:
         return self._text.fail("a lambda is an argument of TRANSFORM, FILTER or REDUCE", node.at)
 
     def _call(self, node: tree.Call) -> Compiled:
-        from keyed.sql.scalar_functions import FUNCTIONS, resolve, to_json_string
+        from keyed.sql.json_functions import to_json_string
+        from keyed.sql.scalar_functions import FUNCTIONS, resolve
 
         if node.is_distinct or node.condition is not None:
             what = "DISTINCT" if node.is_distinct else "FILTER (WHERE ...)"
