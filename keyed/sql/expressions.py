@@ -261,9 +261,11 @@ class _Compiler:
         if not operand.type.is_number:
             self._text.fail(f"- takes a number, and this is of type {operand.type}", node.at)
 
+        minus = WIDE.minus if operand.type.base == "DECIMAL" else operator.neg
+
         def negative(row: Any) -> Any:
             value = of(row)
-            return None if value is None else -value
+            return None if value is None else minus(value)
 
         return Compiled(operand.type, negative)
 

@@ -790,7 +790,9 @@ class _Parser:
         value = self._primary()
         if not isinstance(value, tree.Literal) or not value.type.is_number:
             self._unexpected("a number")
-        return tree.Literal(-value.value, value.type, at=at)
+        # The sign of a decimal is changed without rounding, which Python's minus does.
+        is_decimal = value.type.base == "DECIMAL" and value.value
+        return tree.Literal(value.value.copy_negate() if is_decimal else -value.value, value.type, at=at)
 
     def _parenthesis(self) -> Any:
         at = self._take().at
