@@ -32,6 +32,7 @@ from keyed.sql.java_formats import (
     parse_time_of_day,
 )
 from keyed.sql.java_uris import JavaUri, parse_uri
+from keyed.sql.java_values import java_identity, java_order
 from keyed.sql.sql_types import (
     BIGINT,
     BOOLEAN,
@@ -317,48 +318,14 @@ def _cot(value: float) -> float:
 
 
 _function("COT", [DOUBLE], DOUBLE, _cot)
-_SIGNED = bytes(byte ^ 0x80 for byte in range(256))
-
-
-def _order(value: Any) -> Any:
-    """Return a key of Java's order: NaN is the greatest double, texts are compared by units, bytes are signed.
-
-    Raises:
-        TypeError: Such values have no order.
-    """
-    match value:
-        case float():
-            is_nan = math.isnan(value)
-            return is_nan, 0.0 if is_nan else value, math.copysign(1, value)
-        case str():
-            return value.encode("utf-16-be", "surrogatepass")
-        case bytes():
-            return value.translate(_SIGNED)
-        case list() | dict():
-            raise TypeError(f"{value!r} has no order")
-    return value
-
-
-def _identity(value: Any) -> Any:
-    """Return a key of Java's ``equals``, under which NaN equals itself, and zero differs from negative zero."""
-    match value:
-        case bool():
-            return "bool", value
-        case float() if math.isnan(value) or (value == 0 and math.copysign(1, value) < 0):
-            return "double", repr(value)
-        case list():
-            return "list", *map(_identity, value)
-        case dict():
-            return "map", frozenset((key, _identity(each)) for key, each in value.items())
-    return value
 
 
 def _greatest(*values: Any) -> Any:
-    return max((value for value in values if value is not None), default=None, key=_order)
+    return max((value for value in values if value is not None), default=None, key=java_order)
 
 
 def _least(*values: Any) -> Any:
-    return min((value for value in values if value is not None), default=None, key=_order)
+    return min((value for value in values if value is not None), default=None, key=java_order)
 
 
 _SCALARS = ("INTEGER", "BIGINT", "DOUBLE", "DECIMAL", "STRING", "BYTES", "DATE", "TIME", "TIMESTAMP", "BOOLEAN")
@@ -471,7 +438,11 @@ _function(
 )
 _function("IFNULL", ["common", "common"], _common, lambda x, y: y if x is None else x, strict=False)
 _function(
-    "NULLIF", ["common", "common"], _common, lambda x, y: None if _identity(x) == _identity(y) else x, strict=False
+    "NULLIF",
+    ["common", "common"],
+    _common,
+    lambda x, y: None if java_identity(x) == java_identity(y) else x,
+    strict=False,
 )
 _function("AS_VALUE", ["any"], _first, lambda x: x, strict=False)
 
@@ -481,7 +452,7 @@ _function("AS_VALUE", ["any"], _first, lambda x: x, strict=False)
 def _distinct(values: Sequence[Any]) -> list[Any]:
     found: dict[Any, Any] = {}
     for each in values:
-        found.setdefault(_identity(each), each)
+        found.setdefault(java_identity(each), each)
     return list(found.values())
 
 
@@ -489,7 +460,7 @@ def _array_sort(values: Sequence[Any], order: str = "ASC") -> Any:
     direction = order.upper()
     if direction not in ("ASC", "ASCENDING", "DESC", "DESCENDING"):
         return None
-    known = sorted((each for each in values if each is not None), reverse=direction.startswith("DESC"), key=_order)
+    known = sorted((each for each in values if each is not None), reverse=direction.startswith("DESC"), key=java_order)
     return known + [None] * (len(values) - len(known))
 
 
@@ -524,23 +495,23 @@ def _map_union(a: Any, b: Any) -> Any:
 
 
 def _contains(values: Any, value: Any) -> bool:
-    known = _identity(value)
-    return values is not None and any(_identity(each) == known for each in values)
+    known = java_identity(value)
+    return values is not None and any(java_identity(each) == known for each in values)
 
 
 def _remove(values: Any, value: Any) -> Any:
-    known = _identity(value)
-    return None if values is None else [each for each in values if _identity(each) != known]
+    known = java_identity(value)
+    return None if values is None else [each for each in values if java_identity(each) != known]
 
 
 def _except(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
-    known = set(map(_identity, b))
-    return [each for each in _distinct(a) if _identity(each) not in known]
+    known = set(map(java_identity, b))
+    return [each for each in _distinct(a) if java_identity(each) not in known]
 
 
 def _intersect(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
-    known = set(map(_identity, b))
-    return [each for each in _distinct(a) if _identity(each) in known]
+    known = set(map(java_identity, b))
+    return [each for each in _distinct(a) if java_identity(each) in known]
 
 
 def _two_arrays(types: Sequence[SqlType]) -> SqlType | None:
@@ -609,7 +580,7 @@ _function(
     "ENTRIES",
     ["map", BOOLEAN],
     _entries,
-    lambda m, ordered: [{"K": k, "V": m[k]} for k in (sorted(m, key=_order) if ordered else m)],
+    lambda m, ordered: [{"K": k, "V": m[k]} for k in (sorted(m, key=java_order) if ordered else m)],
 )
 
 # Dates and times.
