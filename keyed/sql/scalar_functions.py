@@ -52,13 +52,14 @@ from keyed.sql.sql_types import (
     map_of,
     struct,
 )
-from keyed.sql.text_functions import MOST_UNITS
 
 #: A type, or the name of a family of types: ``number``, ``integer``, ``decimal``, ``array``, ``map``, ``struct``,
 #: ``any``, ``common`` (all such arguments have one common type), ``unit``.
 Pattern: TypeAlias = SqlType | str
 Result: TypeAlias = SqlType | Callable[[Sequence[SqlType]], SqlType | None]
 _DAY_MS = 86_400_000
+#: The most numbers of a series.
+_MOST_NUMBERS = 1 << 20
 
 
 @attrs.frozen
@@ -406,7 +407,9 @@ _function("MASK", [STRING] * 5, STRING, text_functions.mask, strict=False)
 for _name in ("mask_left", "mask_right", "mask_keep_left", "mask_keep_right"):
     _function(_name.upper(), [STRING, INTEGER], STRING, getattr(text_functions, _name))
     _function(_name.upper(), [STRING, INTEGER, *[STRING] * 4], STRING, getattr(text_functions, _name), strict=False)
-_function("MD5", [STRING], STRING, lambda t: hashlib.md5(t.encode(), usedforsecurity=False).hexdigest())
+_function(
+    "MD5", [STRING], STRING, lambda t: hashlib.md5(t.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+)
 _function("UUID", [], STRING, lambda: str(uuid.uuid4()))
 _function("UUID", [BYTES], STRING, lambda data: str(uuid.UUID(bytes=data)) if len(data) == 16 else None)
 _function(
@@ -532,8 +535,8 @@ def _series(start: int, end: int, step: int | None = None) -> list[int]:
         step = 1 if end >= start else -1
     if step == 0 or (end - start) * step < 0:
         raise ValueError("the step has the wrong sign")
-    if (end - start) // step >= MOST_UNITS:
-        raise ValueError(f"a series of more than {MOST_UNITS} numbers")
+    if (end - start) // step >= _MOST_NUMBERS:
+        raise ValueError(f"a series of more than {_MOST_NUMBERS} numbers")
     return list(range(start, end + (1 if step > 0 else -1), step))
 
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-#: The most units of a padded text or bytes, and elements of a series.
-MOST_UNITS = 1 << 24
+#: The most units of a padded text, and bytes of padded bytes.
+_MOST_UNITS = 1 << 24
 #: Java's ``String.trim`` removes these.
 _TRIMMED = "".join(map(chr, range(33)))
 _WORD = re.compile(r"[^ \t\n\x0b\f\r]+[ \t\n\x0b\f\r]*")
@@ -76,8 +76,8 @@ def substring(text: Any, start: int, units: int | None = None) -> Any:
 
 
 def _filling(missing: int, padding: Any) -> Any:
-    if missing > MOST_UNITS:
-        raise ValueError(f"a text of more than {MOST_UNITS} characters")
+    if missing > _MOST_UNITS:
+        raise ValueError(f"a filling of more than {_MOST_UNITS} characters")
     return (padding * (missing // len(padding) + 1))[: max(0, missing)]
 
 
