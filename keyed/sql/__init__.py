@@ -14,7 +14,8 @@ How a script becomes operators, a module each:
    read, filtered, grouped and emitted.
    `expressions` compiles expressions to functions of a row, with the functions of `scalar_functions`, the aggregates of
    `sql_aggregates` and ksqlDB's types (`sql_types`) and conversions (`conversions`). All of the script is checked
-   before anything runs.
+   before anything runs. Functions with Java's meaning are in `text_functions`, `json_functions`,
+   `java_regexes`, `java_formats`, `java_uris` and `java_values`.
 3. `compiler` builds the streams and operators (`sql_operators`) of the plans with the public API: ``flat_map``,
    ``key_by``, ``connect`` and ``process``. Elements between them are `row_changes`.
 4. `script_runs` reads the records, and runs the query with `keyed.run`. `kafka_deployment` finds the Kafka topics that

@@ -261,9 +261,11 @@ class _Compiler:
         if not operand.type.is_number:
             self._text.fail(f"- takes a number, and this is of type {operand.type}", node.at)
 
+        minus = WIDE.minus if operand.type.base == "DECIMAL" else operator.neg
+
         def negative(row: Any) -> Any:
             value = of(row)
-            return None if value is None else -value
+            return None if value is None else minus(value)
 
         return Compiled(operand.type, negative)
 
@@ -546,7 +548,8 @@ class _Compiler:
         return self._text.fail("a lambda is an argument of TRANSFORM, FILTER or REDUCE", node.at)
 
     def _call(self, node: tree.Call) -> Compiled:
-        from keyed.sql.scalar_functions import FUNCTIONS, resolve, to_json_string
+        from keyed.sql.json_functions import to_json_string
+        from keyed.sql.scalar_functions import FUNCTIONS, resolve
 
         if node.is_distinct or node.condition is not None:
             what = "DISTINCT" if node.is_distinct else "FILTER (WHERE ...)"

@@ -715,7 +715,8 @@ class _Parser:
         if self._sign("-"):
             operand = self._suffixed(self._primary()) if self._token.kind == "number" else self._factor()
             if isinstance(operand, tree.Literal) and operand.type.is_number:
-                return tree.Literal(-operand.value, _integer_type(-operand.value, operand.type), at=at)
+                value = _negative(operand)
+                return tree.Literal(value, _integer_type(value, operand.type), at=at)
             return tree.Unary("-", operand, at=at)
         if self._sign("+"):
             return self._factor()
@@ -790,7 +791,7 @@ class _Parser:
         value = self._primary()
         if not isinstance(value, tree.Literal) or not value.type.is_number:
             self._unexpected("a number")
-        return tree.Literal(-value.value, value.type, at=at)
+        return tree.Literal(_negative(value), value.type, at=at)
 
     def _parenthesis(self) -> Any:
         at = self._take().at
@@ -866,6 +867,12 @@ class _Parser:
         otherwise = self._expression() if self._word("ELSE") else None
         self._expect_word("END")
         return tree.Case(operand, tuple(whens), otherwise, at=at)
+
+
+def _negative(number: tree.Literal) -> Any:
+    # Python's minus rounds a decimal, and here it keeps its digits.
+    is_decimal = number.type.base == "DECIMAL" and number.value
+    return number.value.copy_negate() if is_decimal else -number.value
 
 
 def _integer_type(value: Any, type_: SqlType) -> SqlType:

@@ -6,25 +6,33 @@ form that is strict is null if an argument is null.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-import json
 import math
 import random
 import re
-import struct as binary
 import time
 import urllib.parse
 import uuid
 from collections.abc import Callable, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Decimal
+from decimal import ROUND_CEILING, ROUND_DOWN, ROUND_FLOOR, ROUND_HALF_DOWN, ROUND_HALF_UP, Decimal
 from typing import Any, TypeAlias
 
 import attrs
 
-from keyed.sql.conversions import WIDE, is_implicit, timestamp_text, wrapped
-from keyed.sql.java_formats import format_moment, parse_moment
+from keyed.sql import java_regexes, json_functions, text_functions
+from keyed.sql.conversions import WIDE, is_implicit, java_double, wrapped
+from keyed.sql.java_formats import (
+    DATE_LETTERS,
+    TIME_LETTERS,
+    format_moment,
+    offset_ms,
+    parse_date,
+    parse_days,
+    parse_moment,
+    parse_time_of_day,
+)
+from keyed.sql.java_uris import JavaUri, parse_uri
+from keyed.sql.java_values import java_identity, java_order
 from keyed.sql.sql_types import (
     BIGINT,
     BOOLEAN,
@@ -50,6 +58,8 @@ from keyed.sql.sql_types import (
 Pattern: TypeAlias = SqlType | str
 Result: TypeAlias = SqlType | Callable[[Sequence[SqlType]], SqlType | None]
 _DAY_MS = 86_400_000
+#: The most numbers of a series.
+_MOST_NUMBERS = 1 << 20
 
 
 @attrs.frozen
@@ -162,30 +172,47 @@ def _element(types: Sequence[SqlType]) -> SqlType:
 # Numbers.
 
 
-def _round(value: float, places: int = 0) -> float:
-    if math.isnan(value) or math.isinf(value):
+def _scaled(value: Decimal, places: int, mode: str) -> Decimal:
+    """Return a number with at most so many digits after the point; negative places are before the point."""
+    if value.as_tuple().exponent >= -places:  # type: ignore[operator]
         return value
-    exact = Decimal(repr(value))
-    if value >= 0:
-        return float(exact.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, context=WIDE))
-    # As Java's Math.round: halves towards positive infinity.
-    shifted = (exact.scaleb(places) + Decimal("0.5")).to_integral_value(ROUND_FLOOR)
-    return float(shifted.scaleb(-places))
+    if value.adjusted() + 1 < -places:
+        return Decimal(0)
+    # Java's decimals have no negative zero.
+    return WIDE.plus(value.quantize(Decimal((0, (1,), -places)), mode, WIDE))
 
 
-def _round_decimal(value: Decimal, places: int = 0) -> Decimal:
-    if value >= 0:
-        return value.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, context=WIDE)
-    shifted = (value.scaleb(places) + Decimal("0.5")).to_integral_value(ROUND_FLOOR)
-    return shifted.scaleb(-places)
+def _rounded(value: Decimal, places: int = 0) -> Decimal:
+    """Return a rounded number: halves go towards positive infinity."""
+    return _scaled(value, places, ROUND_HALF_UP if value > 0 else ROUND_HALF_DOWN)
 
 
-def _padded(value: Decimal, places: int) -> Decimal:
-    return _round_decimal(value, places).quantize(Decimal(1).scaleb(value.as_tuple().exponent), context=WIDE)  # type: ignore[arg-type]
+def _truncated(value: Decimal, places: int = 0) -> Decimal:
+    return _scaled(value, places, ROUND_DOWN)
 
 
-def _trunc(value: float, places: int = 0) -> float:
-    return float(Decimal(repr(value)).scaleb(places).__trunc__() / Decimal(10) ** places)
+def _of_double(scaled: Callable[..., Decimal]) -> Callable[[float, int], float]:
+    def called(value: float, places: int) -> float:
+        if not math.isfinite(value):
+            raise ValueError(f"{value} has no places")
+        return float(scaled(Decimal(repr(value)), places))
+
+    return called
+
+
+def _same_scale(scaled: Callable[..., Decimal]) -> Callable[[Decimal, int], Decimal]:
+    def called(value: Decimal, places: int) -> Decimal:
+        return scaled(value, places).quantize(value, context=WIDE)
+
+    return called
+
+
+def _whole_decimal(scaled: Callable[..., Decimal]) -> Callable[[Decimal], Decimal]:
+    return lambda value: scaled(value).quantize(Decimal(1), context=WIDE)
+
+
+def _round_double(value: float) -> int:
+    return _java_long(float(_rounded(Decimal(repr(value)))) if math.isfinite(value) else value)
 
 
 def _cbrt(value: float) -> float:
@@ -195,22 +222,34 @@ def _cbrt(value: float) -> float:
 
 
 def _java_long(value: float) -> int:
+    """Return a number as Java's ``long``: 0 for NaN, and the ends of the range for what is outside of it."""
+    if not math.isfinite(value):
+        return 0 if math.isnan(value) else 2**63 - 1 if value > 0 else -(2**63)
     return max(-(2**63), min(2**63 - 1, int(value)))
 
 
-def _whole(types: Sequence[SqlType]) -> SqlType:
-    return decimal(types[0].precision, 0) if types[0].base == "DECIMAL" else types[0]
+def _whole_type(types: Sequence[SqlType]) -> SqlType:
+    return decimal(max(1, types[0].precision - types[0].scale), 0)
 
 
-def _rounded_type(types: Sequence[SqlType]) -> SqlType:
-    precision, scale = types[0].precision, types[0].scale
-    return decimal(max(1, min(38, precision - scale + (1 if scale else 0))), 0) if scale else types[0]
+def _real(function: Callable[..., float]) -> Callable[..., float]:
+    """Return a function that is NaN where it has no value, and infinite where the value is too large, as in Java."""
+
+    def called(*values: float) -> float:
+        try:
+            return function(*values)
+        except ValueError:
+            return math.nan
+        except OverflowError:
+            return math.inf
+
+    return called
 
 
 _function("ABS", [INTEGER], INTEGER, lambda x: wrapped(abs(x), "INTEGER"))
 _function("ABS", [BIGINT], BIGINT, lambda x: wrapped(abs(x), "BIGINT"))
 _function("ABS", [DOUBLE], DOUBLE, abs)
-_function("ABS", ["decimal"], _first, abs)
+_function("ABS", ["decimal"], _first, Decimal.copy_abs)
 for _name, _mode in (("CEIL", ROUND_CEILING), ("FLOOR", ROUND_FLOOR)):
     _function(_name, [INTEGER], INTEGER, lambda x: x)
     _function(_name, [BIGINT], BIGINT, lambda x: x)
@@ -219,70 +258,75 @@ for _name, _mode in (("CEIL", ROUND_CEILING), ("FLOOR", ROUND_FLOOR)):
         _name,
         ["decimal"],
         _first,
-        lambda x, m=_mode: x.to_integral_value(m).quantize(Decimal(1).scaleb(x.as_tuple().exponent), context=WIDE),
+        lambda x, m=_mode: x.to_integral_value(m).quantize(x, context=WIDE),
     )
-_function("ROUND", [INTEGER], INTEGER, lambda x: x)
-_function("ROUND", [BIGINT], BIGINT, lambda x: x)
-_function("ROUND", [DOUBLE], BIGINT, lambda x: _java_long(_round(x)))
-_function("ROUND", ["decimal"], _whole, _round_decimal)
-_function("ROUND", [DOUBLE, INTEGER], DOUBLE, _round)
-_function("ROUND", ["decimal", INTEGER], _first, _padded)
-_function("TRUNC", [INTEGER], INTEGER, lambda x: x)
-_function("TRUNC", [BIGINT], BIGINT, lambda x: x)
-_function("TRUNC", [DOUBLE], BIGINT, _java_long)
-_function("TRUNC", ["decimal"], _whole, lambda x: Decimal(int(x)))
-_function("TRUNC", [DOUBLE, INTEGER], DOUBLE, _trunc)
-_function(
-    "TRUNC",
-    ["decimal", INTEGER],
-    _first,
-    lambda x, n: Decimal(int(x.scaleb(n))).scaleb(-n).quantize(Decimal(1).scaleb(x.as_tuple().exponent), context=WIDE),
-)
+for _name, _scale, _whole in (("ROUND", _rounded, _round_double), ("TRUNC", _truncated, _java_long)):
+    _function(_name, [INTEGER], BIGINT, lambda x: x)
+    _function(_name, [BIGINT], BIGINT, lambda x: x)
+    _function(_name, [DOUBLE], BIGINT, _whole)
+    _function(_name, ["decimal"], _whole_type, _whole_decimal(_scale))
+    _function(_name, [DOUBLE, INTEGER], DOUBLE, _of_double(_scale))
+    _function(_name, ["decimal", INTEGER], _first, _same_scale(_scale))
 _function("SQRT", [DOUBLE], DOUBLE, lambda x: math.sqrt(x) if x >= 0 else math.nan)
 _function("CBRT", [DOUBLE], DOUBLE, _cbrt)
-_function("EXP", [DOUBLE], DOUBLE, math.exp)
-_function("LN", [DOUBLE], DOUBLE, lambda x: math.log(x) if x > 0 else -math.inf if x == 0 else math.nan)
-_function("LOG", [DOUBLE], DOUBLE, lambda x: math.log(x) if x > 0 else -math.inf if x == 0 else math.nan)
+_function("EXP", [DOUBLE], DOUBLE, _real(math.exp))
+
+
+def _ln(value: float) -> float:
+    return -math.inf if value == 0 else _real(math.log)(value)
 
 
 def _log(base: float, value: float) -> float:
-    if base <= 0 or base == 1 or value <= 0:
-        return -math.inf if value == 0 and base > 1 else math.nan
-    return math.log(value) / math.log(base)
-
-
-_function("LOG", [DOUBLE, DOUBLE], DOUBLE, _log)
+    if base <= 0 or base == 1:
+        return math.nan
+    # Infinite numbers and zeros have Java's quotients.
+    numerator, denominator = _ln(value), _ln(base)
+    return math.nan if math.isinf(numerator) and math.isinf(denominator) else numerator / denominator
 
 
 def _power(base: float, exponent: float) -> float:
+    if exponent == 0:
+        return 1.0
+    if math.isnan(base) or math.isnan(exponent) or (abs(base) == 1 and math.isinf(exponent)):
+        return math.nan
+    is_odd = exponent % 2 == 1
+    if base == 0 and exponent < 0:
+        return math.copysign(math.inf, base) if is_odd else math.inf
     try:
-        found = base**exponent
-    except ZeroDivisionError:
-        return math.inf
+        return math.pow(base, exponent)
     except OverflowError:
-        return math.inf
-    return found if isinstance(found, float) else math.nan
+        return -math.inf if base < 0 and is_odd else math.inf
+    except ValueError:
+        return math.nan
 
 
+_function("LN LOG", [DOUBLE], DOUBLE, _ln)
+_function("LOG", [DOUBLE, DOUBLE], DOUBLE, _log)
 _function("POWER", [DOUBLE, DOUBLE], DOUBLE, _power)
 _function("SIGN", [INTEGER], INTEGER, lambda x: (x > 0) - (x < 0))
 _function("SIGN", [DOUBLE], INTEGER, lambda x: (x > 0) - (x < 0))
 _function("RANDOM", [], DOUBLE, random.random)
 _function("PI", [], DOUBLE, lambda: math.pi)
-for _name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "atan", "degrees", "radians"):
-    _function(_name.upper(), [DOUBLE], DOUBLE, getattr(math, _name))
-_function("ASIN", [DOUBLE], DOUBLE, lambda x: math.asin(x) if -1 <= x <= 1 else math.nan)
-_function("ACOS", [DOUBLE], DOUBLE, lambda x: math.acos(x) if -1 <= x <= 1 else math.nan)
+for _name in ("sin", "cos", "tan", "asin", "acos", "atan", "cosh", "tanh", "degrees", "radians"):
+    _function(_name.upper(), [DOUBLE], DOUBLE, _real(getattr(math, _name)))
+_function("SINH", [DOUBLE], DOUBLE, lambda x: math.copysign(_real(math.sinh)(abs(x)), x))
 _function("ATAN2", [DOUBLE, DOUBLE], DOUBLE, math.atan2)
-_function("COT", [DOUBLE], DOUBLE, lambda x: 1 / math.tan(x) if math.tan(x) else math.inf)
+
+
+def _cot(value: float) -> float:
+    tangent = _real(math.tan)(value)
+    return 1 / tangent if tangent else math.copysign(math.inf, tangent)
+
+
+_function("COT", [DOUBLE], DOUBLE, _cot)
 
 
 def _greatest(*values: Any) -> Any:
-    return max((value for value in values if value is not None), default=None)
+    return max((value for value in values if value is not None), default=None, key=java_order)
 
 
 def _least(*values: Any) -> Any:
-    return min((value for value in values if value is not None), default=None)
+    return min((value for value in values if value is not None), default=None, key=java_order)
 
 
 _SCALARS = ("INTEGER", "BIGINT", "DOUBLE", "DECIMAL", "STRING", "BYTES", "DATE", "TIME", "TIMESTAMP", "BOOLEAN")
@@ -297,16 +341,22 @@ _function("GREATEST", ["common"], _scalar_common, _greatest, strict=False, many=
 _function("LEAST", ["common"], _scalar_common, _least, strict=False, many=True)
 
 
+_UNITS_OF_LENGTH = {
+    **dict.fromkeys(("mi", "mile", "miles"), 3959),
+    **dict.fromkeys(("", "km", "kilometer", "kilometers", "kilometre", "kilometres"), 6371),
+}
+
+
 def _distance(lat1: float, lon1: float, lat2: float, lon2: float, unit: str | None = None) -> float | None:
     if None in (lat1, lon1, lat2, lon2):
         return None
     for value, most in ((lat1, 90), (lat2, 90), (lon1, 180), (lon2, 180)):
         if abs(value) > most:
             raise ValueError(f"{value} is out of range")
-    radius = 3959 if (unit or "KM").lower() in ("mile", "miles", "mi") else 6371
+    radius = _UNITS_OF_LENGTH[text_functions.trim(unit or "").lower()]
     dlat, dlon = math.radians(lat2 - lat1), math.radians(lon2 - lon1)
     a = math.sin(dlat / 2) ** 2 + math.sin(dlon / 2) ** 2 * math.cos(math.radians(lat1)) * math.cos(math.radians(lat2))
-    return radius * 2 * math.asin(math.sqrt(a))
+    return radius * 2 * _real(math.asin)(math.sqrt(a))
 
 
 _function("GEO_DISTANCE", [DOUBLE] * 4, DOUBLE, _distance)
@@ -315,171 +365,53 @@ _function("GEO_DISTANCE", [*[DOUBLE] * 4, STRING], DOUBLE, _distance, strict=Fal
 # Texts.
 
 
-def _initcap(text: str) -> str:
-    return re.sub(r"\S+", lambda found: found.group()[:1].upper() + found.group()[1:].lower(), text)
-
-
-def _substring(text: Any, start: int, length: int | None = None) -> Any:
-    if start == 0:
-        first = 0
-    elif start > 0:
-        first = min(start - 1, len(text))
-    else:
-        first = max(0, len(text) + start)
-    if length is None:
-        return text[first:]
-    return text[first : first + max(0, length)]
-
-
-def _pad(text: Any, length: int, padding: Any, *, left: bool) -> Any:
-    if length < 0 or not padding:
-        return None
-    missing = length - len(text)
-    if missing <= 0:
-        return text[:length]
-    filled = (padding * (missing // len(padding) + 1))[:missing]
-    return filled + text if left else text + filled
-
-
-def _instr(text: str, part: str, position: int = 1, occurrence: int = 1) -> int:
-    if not part or position == 0 or occurrence < 1:
-        return 0
-    if position > 0:
-        found = position - 2
-        for _ in range(occurrence):
-            found = text.find(part, found + 1)
-            if found < 0:
-                return 0
-        return found + 1
-    end = len(text) + position + 1
-    for _ in range(occurrence):
-        found = text.rfind(part, 0, end + len(part) - 1)
-        if found < 0:
-            return 0
-        end = found
-    return found + 1
-
-
-def _java_regex(pattern: str) -> re.Pattern[str]:
-    return re.compile(re.sub(r"\(\?<([A-Za-z])", r"(?P<\1", pattern))
-
-
-def _regexp_extract(pattern: str, text: str, group: int = 0) -> Any:
-    found = _java_regex(pattern).search(text)
-    if found is None or group > len(found.groups()):
-        return None
-    return found.group(group)
-
-
-def _regexp_extract_all(pattern: str, text: str, group: int = 0) -> Any:
-    expression = _java_regex(pattern)
-    if group > expression.groups:
-        return None
-    return [found.group(group) for found in expression.finditer(text)]
-
-
-def _regexp_replace(text: str, pattern: str, new: str) -> str:
-    return _java_regex(pattern).sub(re.sub(r"\$(\d+)", r"\\\1", new), text)
-
-
-def _regexp_split(text: str, pattern: str) -> list[str]:
-    if not pattern:
-        return list(text)
-    found, start = [], 0
-    for match in _java_regex(pattern).finditer(text):
-        found.append(text[start : match.start()])
-        start = match.end()
-    return [*found, text[start:]]
-
-
-def _split(text: Any, delimiter: Any) -> Any:
-    if not delimiter:
-        return [text[i : i + 1] for i in range(len(text))] or [text]
-    return text.split(delimiter)
-
-
-def _split_to_map(text: str, entry: str, pair: str) -> Any:
-    if not entry or not pair:
-        return None
-    found = {}
-    for each in text.split(entry):
-        key, *values = each.split(pair)
-        if values:
-            found[key] = values[0]
-    return found
-
-
-def _mask(text: str, *, upper: Any = "X", lower: Any = "x", digit: Any = "n", other: Any = "-", part: slice) -> str:
-    def one(sign: str) -> str:
-        mask = upper if sign.isupper() else lower if sign.islower() else digit if sign.isdigit() else other
-        return sign if mask is None else str(mask)
-
-    signs = list(text)
-    signs[part] = [one(sign) for sign in signs[part]]
-    return "".join(signs)
-
-
 _function("UCASE", [STRING], STRING, str.upper)
 _function("LCASE", [STRING], STRING, str.lower)
-_function("TRIM", [STRING], STRING, str.strip)
-_function("INITCAP", [STRING], STRING, _initcap)
-_function("LEN", [STRING], INTEGER, len)
+_function("TRIM", [STRING], STRING, text_functions.trim)
+_function("INITCAP", [STRING], STRING, text_functions.initcap)
+_function("LEN", [STRING], INTEGER, text_functions.length)
 _function("LEN", [BYTES], INTEGER, len)
 for _type in (STRING, BYTES):
-    _function("SUBSTRING", [_type, INTEGER], _type, _substring)
-    _function("SUBSTRING", [_type, INTEGER, INTEGER], _type, _substring)
-    _function("LPAD", [_type, INTEGER, _type], _type, lambda t, n, p: _pad(t, n, p, left=True))
-    _function("RPAD", [_type, INTEGER, _type], _type, lambda t, n, p: _pad(t, n, p, left=False))
-    _function("SPLIT", [_type, _type], array(_type), _split)
+    _function("SUBSTRING", [_type, INTEGER], _type, text_functions.substring)
+    _function("SUBSTRING", [_type, INTEGER, INTEGER], _type, text_functions.substring)
+    _function("LPAD", [_type, INTEGER, _type], _type, text_functions.lpad)
+    _function("RPAD", [_type, INTEGER, _type], _type, text_functions.rpad)
+    _function("SPLIT", [_type, _type], array(_type), text_functions.split)
 _function("REPLACE", [STRING, STRING, STRING], STRING, str.replace)
-_function("INSTR", [STRING, STRING], INTEGER, _instr)
-_function("INSTR", [STRING, STRING, INTEGER], INTEGER, _instr)
-_function("INSTR", [STRING, STRING, INTEGER, INTEGER], INTEGER, _instr)
+_function("INSTR", [STRING, STRING], INTEGER, text_functions.instr, strict=False)
+_function("INSTR", [STRING, STRING, INTEGER], INTEGER, text_functions.instr, strict=False)
+_function("INSTR", [STRING, STRING, INTEGER, INTEGER], INTEGER, text_functions.instr, strict=False)
 _function(
     "CONCAT", [STRING], STRING, lambda *texts: "".join(t for t in texts if t is not None), strict=False, many=True
 )
 _function("CONCAT", [BYTES], BYTES, lambda *parts: b"".join(p for p in parts if p is not None), strict=False, many=True)
+
+
+def _concat_ws(separator: Any, *parts: Any) -> Any:
+    return None if separator is None else separator.join(part for part in parts if part is not None)
+
+
+_function("CONCAT_WS", [STRING, STRING], STRING, _concat_ws, strict=False, many=True)
+_function("CONCAT_WS", [BYTES, BYTES], BYTES, _concat_ws, strict=False, many=True)
+_function("CHR", [INTEGER], STRING, text_functions.chr_of_code)
+_function("CHR", [STRING], STRING, text_functions.chr_of_escape)
+_function("REGEXP_EXTRACT", [STRING, STRING], STRING, java_regexes.extract)
+_function("REGEXP_EXTRACT", [STRING, STRING, INTEGER], STRING, java_regexes.extract)
+_function("REGEXP_EXTRACT_ALL", [STRING, STRING], array(STRING), java_regexes.extract_all)
+_function("REGEXP_EXTRACT_ALL", [STRING, STRING, INTEGER], array(STRING), java_regexes.extract_all)
+_function("REGEXP_REPLACE", [STRING, STRING, STRING], STRING, java_regexes.replace_all)
+_function("REGEXP_SPLIT_TO_ARRAY", [STRING, STRING], array(STRING), java_regexes.split_to_array)
+_function("SPLIT_TO_MAP", [STRING, STRING, STRING], map_of(STRING, STRING), text_functions.split_to_map)
+_function("MASK", [STRING], STRING, text_functions.mask)
+_function("MASK", [STRING] * 5, STRING, text_functions.mask, strict=False)
+for _name in ("mask_left", "mask_right", "mask_keep_left", "mask_keep_right"):
+    _function(_name.upper(), [STRING, INTEGER], STRING, getattr(text_functions, _name))
+    _function(_name.upper(), [STRING, INTEGER, *[STRING] * 4], STRING, getattr(text_functions, _name), strict=False)
 _function(
-    "CONCAT_WS",
-    [STRING, STRING],
-    STRING,
-    lambda s, *texts: None if s is None else s.join(t for t in texts if t is not None),
-    strict=False,
-    many=True,
+    "MD5", [STRING], STRING, lambda t: hashlib.md5(t.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
 )
-_function(
-    "CONCAT_WS",
-    [BYTES, BYTES],
-    BYTES,
-    lambda s, *texts: None if s is None else s.join(t for t in texts if t is not None),
-    strict=False,
-    many=True,
-)
-_function("CHR", [INTEGER], STRING, lambda x: chr(x) if x >= 0 else _raise(x))
-_function(
-    "CHR",
-    [STRING],
-    STRING,
-    lambda x: (
-        x.encode("ascii").decode("unicode_escape").encode("utf-16", "surrogatepass").decode("utf-16")
-        if re.fullmatch(r"(\\u[0-9a-fA-F]{4})+", x)
-        else None
-    ),
-)
-_function("REGEXP_EXTRACT", [STRING, STRING], STRING, _regexp_extract)
-_function("REGEXP_EXTRACT", [STRING, STRING, INTEGER], STRING, _regexp_extract)
-_function("REGEXP_EXTRACT_ALL", [STRING, STRING], array(STRING), _regexp_extract_all)
-_function("REGEXP_EXTRACT_ALL", [STRING, STRING, INTEGER], array(STRING), _regexp_extract_all)
-_function("REGEXP_REPLACE", [STRING, STRING, STRING], STRING, _regexp_replace)
-_function("REGEXP_SPLIT_TO_ARRAY", [STRING, STRING], array(STRING), _regexp_split)
-_function("SPLIT_TO_MAP", [STRING, STRING, STRING], map_of(STRING, STRING), _split_to_map)
-_function("MASK", [STRING], STRING, lambda t: _mask(t, part=slice(None)))
-_function("MASK_LEFT", [STRING, INTEGER], STRING, lambda t, n: _mask(t, part=slice(0, n)))
-_function("MASK_RIGHT", [STRING, INTEGER], STRING, lambda t, n: _mask(t, part=slice(max(0, len(t) - n), None)))
-_function("MASK_KEEP_LEFT", [STRING, INTEGER], STRING, lambda t, n: _mask(t, part=slice(n, None)))
-_function("MASK_KEEP_RIGHT", [STRING, INTEGER], STRING, lambda t, n: _mask(t, part=slice(0, max(0, len(t) - n))))
-_function("MD5", [STRING], STRING, lambda t: hashlib.md5(t.encode(), usedforsecurity=False).hexdigest())
 _function("UUID", [], STRING, lambda: str(uuid.uuid4()))
+_function("UUID", [BYTES], STRING, lambda data: str(uuid.UUID(bytes=data)) if len(data) == 16 else None)
 _function(
     "ELT",
     [INTEGER, STRING],
@@ -496,122 +428,65 @@ _function(
     strict=False,
     many=True,
 )
-
-
-def _raise(value: Any) -> Any:
-    raise ValueError(f"{value!r} is out of range")
-
-
-def _charset(data: str, source: str, target: str) -> str:
-    match source.lower():
-        case "hex":
-            digits = data[2:] if data.startswith("0x") else data[2:-1] if data.upper().startswith("X'") else data
-            raw = binascii.unhexlify(digits if len(digits) % 2 == 0 else "0" + digits)
-        case "base64":
-            raw = base64.b64decode(data, validate=True)
-        case _:
-            raw = data.encode(source, "replace")
-    match target.lower():
-        case "hex":
-            return binascii.hexlify(raw).decode()
-        case "base64":
-            return base64.b64encode(raw).decode()
-        case "ascii":
-            return raw.decode("ascii", "replace")
-    return raw.decode(target, "replace")
-
-
-def _to_bytes(text: str, encoding: str) -> bytes:
-    match encoding.lower():
-        case "hex":
-            digits = text[2:] if text.startswith("0x") else text[2:-1] if text.upper().startswith("X'") else text
-            return binascii.unhexlify(digits)
-        case "base64":
-            return base64.b64decode(text, validate=True)
-        case "ascii" | "utf8":
-            return text.encode(encoding)
-    return bytes(_raise(encoding))
-
-
-def _from_bytes(data: bytes, encoding: str) -> str:
-    match encoding.lower():
-        case "hex":
-            return data.hex().upper()
-        case "base64":
-            return base64.b64encode(data).decode()
-        case "ascii" | "utf8":
-            return data.decode(encoding)
-    return str(_raise(encoding))
-
-
-def _unpack(sign: str) -> Callable[..., Any]:
-    def unpacked(data: bytes, order: str = "BIG_ENDIAN") -> Any:
-        return binary.unpack((">" if order.upper() == "BIG_ENDIAN" else "<") + sign, data)[0]
-
-    return unpacked
-
-
-_function("ENCODE", [STRING, STRING, STRING], STRING, _charset)
-_function("TO_BYTES", [STRING, STRING], BYTES, _to_bytes)
-_function("FROM_BYTES", [BYTES, STRING], STRING, _from_bytes)
+_function("ENCODE", [STRING, STRING, STRING], STRING, text_functions.encode)
+_function("TO_BYTES", [STRING, STRING], BYTES, text_functions.to_bytes)
+_function("FROM_BYTES", [BYTES, STRING], STRING, text_functions.from_bytes)
 for _name, _sign, _type in (("INT", "i", INTEGER), ("BIGINT", "q", BIGINT), ("DOUBLE", "d", DOUBLE)):
-    _function(f"{_name}_FROM_BYTES", [BYTES], _type, _unpack(_sign))
-    _function(f"{_name}_FROM_BYTES", [BYTES, STRING], _type, _unpack(_sign))
+    _function(f"{_name}_FROM_BYTES", [BYTES], _type, text_functions.number_of(_sign))
+    _function(f"{_name}_FROM_BYTES", [BYTES, STRING], _type, text_functions.number_of(_sign))
 
 # Nulls.
 _function(
     "COALESCE", ["common"], _common, lambda *v: next((x for x in v if x is not None), None), strict=False, many=True
 )
 _function("IFNULL", ["common", "common"], _common, lambda x, y: y if x is None else x, strict=False)
-_function("NULLIF", ["common", "common"], _common, lambda x, y: None if x == y else x, strict=False)
+_function(
+    "NULLIF",
+    ["common", "common"],
+    _common,
+    lambda x, y: None if java_identity(x) == java_identity(y) else x,
+    strict=False,
+)
 _function("AS_VALUE", ["any"], _first, lambda x: x, strict=False)
 
 # Arrays and maps.
 
 
-def _order(value: Any) -> tuple[bool, Any]:
-    return value is None, value
-
-
 def _distinct(values: Sequence[Any]) -> list[Any]:
-    found: list[Any] = []
+    found: dict[Any, Any] = {}
     for each in values:
-        if not any(_same(each, other) for other in found):
-            found.append(each)
-    return found
-
-
-def _same(a: Any, b: Any) -> bool:
-    return (type(a) is type(b) and bool(a == b)) or (a == b and isinstance(a, Decimal | int | float) and a is not True)
+        found.setdefault(java_identity(each), each)
+    return list(found.values())
 
 
 def _array_sort(values: Sequence[Any], order: str = "ASC") -> Any:
-    direction = order.strip().upper()
+    direction = order.upper()
     if direction not in ("ASC", "ASCENDING", "DESC", "DESCENDING"):
         return None
-    known = sorted((value for value in values if value is not None), reverse=direction.startswith("DESC"))
+    known = sorted((each for each in values if each is not None), reverse=direction.startswith("DESC"), key=java_order)
     return known + [None] * (len(values) - len(known))
 
 
 def _slice(values: Sequence[Any], start: int | None, end: int | None) -> Any:
     if values is None:
         return None
-    first = 1 if start is None else start
+    first = 0 if start is None else start - 1
     last = len(values) if end is None else end
-    if not (1 <= first <= last <= len(values)):
-        return None
-    return list(values[first - 1 : last])
+    return list(values[first:last]) if 0 <= first <= last <= len(values) else None
 
 
-def _array_join(values: Any, separator: str = ",") -> Any:
-    from keyed.sql.conversions import java_double
-
+def _array_join(values: Any, separator: str | None = ",") -> Any:
     def shown(value: Any) -> str:
         if isinstance(value, bool):
             return "true" if value else "false"
         return java_double(value) if isinstance(value, float) else "null" if value is None else str(value)
 
-    return None if values is None else ("" if separator is None else separator).join(map(shown, values))
+    return None if values is None else (separator or "").join(map(shown, values))
+
+
+def _joinable(types: Sequence[SqlType]) -> SqlType | None:
+    is_joinable = not types[0].parts or types[0].element.is_number or types[0].element in (STRING, BOOLEAN, NULL)
+    return STRING if is_joinable else None
 
 
 def _array_concat(a: Any, b: Any) -> Any:
@@ -622,8 +497,24 @@ def _map_union(a: Any, b: Any) -> Any:
     return None if a is None and b is None else {**(a or {}), **(b or {})}
 
 
-def _contains(values: Any, value: Any) -> Any:
-    return None if values is None else any(_same(each, value) or each is value for each in values)
+def _contains(values: Any, value: Any) -> bool:
+    known = java_identity(value)
+    return values is not None and any(java_identity(each) == known for each in values)
+
+
+def _remove(values: Any, value: Any) -> Any:
+    known = java_identity(value)
+    return None if values is None else [each for each in values if java_identity(each) != known]
+
+
+def _except(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+    known = set(map(java_identity, b))
+    return [each for each in _distinct(a) if java_identity(each) not in known]
+
+
+def _intersect(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+    known = set(map(java_identity, b))
+    return [each for each in _distinct(a) if java_identity(each) in known]
 
 
 def _two_arrays(types: Sequence[SqlType]) -> SqlType | None:
@@ -631,18 +522,12 @@ def _two_arrays(types: Sequence[SqlType]) -> SqlType | None:
     return found[0] if all(type_ == found[0] for type_ in found) else None
 
 
-def _json_of_null(_: Any) -> None:
-    return None
-
-
 def _max_of(values: Any) -> Any:
-    known = [each for each in values if each is not None]
-    return max(known) if known else None
+    return _greatest(*values)
 
 
 def _min_of(values: Any) -> Any:
-    known = [each for each in values if each is not None]
-    return min(known) if known else None
+    return _least(*values)
 
 
 def _series(start: int, end: int, step: int | None = None) -> list[int]:
@@ -650,6 +535,8 @@ def _series(start: int, end: int, step: int | None = None) -> list[int]:
         step = 1 if end >= start else -1
     if step == 0 or (end - start) * step < 0:
         raise ValueError("the step has the wrong sign")
+    if (end - start) // step >= _MOST_NUMBERS:
+        raise ValueError(f"a series of more than {_MOST_NUMBERS} numbers")
     return list(range(start, end + (1 if step > 0 else -1), step))
 
 
@@ -660,24 +547,13 @@ _function("ARRAY_SORT", ["array"], _first, _array_sort)
 _function("ARRAY_SORT", ["array", STRING], _first, _array_sort)
 _function("ARRAY_CONTAINS", ["array", "any"], BOOLEAN, _contains, strict=False)
 _function("ARRAY_DISTINCT", ["array"], _first, _distinct)
-_function(
-    "ARRAY_EXCEPT",
-    ["array", "array"],
-    _two_arrays,
-    lambda a, b: [x for x in _distinct(a) if x not in b],
-)
-_function("ARRAY_INTERSECT", ["array", "array"], _two_arrays, lambda a, b: [x for x in _distinct(a) if x in b])
+_function("ARRAY_EXCEPT", ["array", "array"], _two_arrays, _except)
+_function("ARRAY_INTERSECT", ["array", "array"], _two_arrays, _intersect)
 _function("ARRAY_UNION", ["array", "array"], _two_arrays, lambda a, b: _distinct([*a, *b]))
 _function("ARRAY_CONCAT", ["array", "array"], _two_arrays, _array_concat, strict=False)
-_function(
-    "ARRAY_REMOVE",
-    ["array", "any"],
-    _first,
-    lambda a, x: None if a is None else [each for each in a if each != x],
-    strict=False,
-)
-_function("ARRAY_JOIN", ["array"], STRING, _array_join, strict=False)
-_function("ARRAY_JOIN", ["array", STRING], STRING, _array_join, strict=False)
+_function("ARRAY_REMOVE", ["array", "any"], _first, _remove, strict=False)
+_function("ARRAY_JOIN", ["array"], _joinable, _array_join, strict=False)
+_function("ARRAY_JOIN", ["array", STRING], _joinable, _array_join, strict=False)
 _function("SLICE", ["array", INTEGER, INTEGER], _first, _slice, strict=False)
 _function("GENERATE_SERIES", [INTEGER, INTEGER], array(INTEGER), _series)
 _function("GENERATE_SERIES", [INTEGER, INTEGER, INTEGER], array(INTEGER), _series)
@@ -692,7 +568,7 @@ _function(
     "AS_MAP",
     ["strings", "array"],
     lambda t: map_of(STRING, t[1].element) if t[1].parts else None,
-    lambda k, v: dict(zip(k, v, strict=False)),
+    lambda k, v: {key: v[place] if place < len(v) else None for place, key in enumerate(k)},
 )
 
 
@@ -707,7 +583,7 @@ _function(
     "ENTRIES",
     ["map", BOOLEAN],
     _entries,
-    lambda m, ordered: [{"K": k, "V": m[k]} for k in (sorted(m) if ordered else m)],
+    lambda m, ordered: [{"K": k, "V": m[k]} for k in (sorted(m, key=java_order) if ordered else m)],
 )
 
 # Dates and times.
@@ -719,11 +595,14 @@ def _unit_ms(unit: str) -> int:
     return _UNIT_MS[name if name.endswith("S") else name + "S"]
 
 
-_ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS"
-
-
 def _convert_zone(moment: int, source: str, target: str) -> int:
-    return parse_moment(format_moment(parse_moment(timestamp_text(moment), _ISO, source), _ISO, target), _ISO)
+    return moment + offset_ms(moment, target) - offset_ms(moment, source)
+
+
+def _shifted_days(days: int, shift_ms: int) -> int:
+    """Return a date moved by a duration; a part of a day is dropped, towards 1970 as in Java."""
+    moment = days * _DAY_MS + shift_ms
+    return moment // _DAY_MS if moment >= 0 else -(-moment // _DAY_MS)
 
 
 _function("UNIX_TIMESTAMP", [], BIGINT, lambda: time.time_ns() // 1_000_000)
@@ -739,15 +618,14 @@ _function("STRINGTOTIMESTAMP", [STRING, STRING], BIGINT, parse_moment)
 _function("STRINGTOTIMESTAMP", [STRING, STRING, STRING], BIGINT, parse_moment)
 _function("TIMESTAMPTOSTRING", [BIGINT, STRING], STRING, format_moment)
 _function("TIMESTAMPTOSTRING", [BIGINT, STRING, STRING], STRING, format_moment)
-_function("FORMAT_TIMESTAMP", [TIMESTAMP, STRING], STRING, format_moment)
+_function("FORMAT_TIMESTAMP", [TIMESTAMP, STRING], STRING, lambda t, p: format_moment(t, p, "GMT"))
 _function("FORMAT_TIMESTAMP", [TIMESTAMP, STRING, STRING], STRING, format_moment)
-# As Java's SimpleDateFormat: text after the date is ignored.
-_function("PARSE_DATE", [STRING, STRING], DATE, lambda t, p: parse_moment(t, p, is_prefix=True) // _DAY_MS)
-_function("STRINGTODATE", [STRING, STRING], INTEGER, lambda t, p: parse_moment(t, p) // _DAY_MS)
-_function("FORMAT_DATE", [DATE, STRING], STRING, lambda d, p: format_moment(d * _DAY_MS, p))
-_function("DATETOSTRING", [INTEGER, STRING], STRING, lambda d, p: format_moment(d * _DAY_MS, p))
-_function("PARSE_TIME", [STRING, STRING], TIME, lambda t, p: parse_moment(t, p) % _DAY_MS)
-_function("FORMAT_TIME", [TIME, STRING], STRING, format_moment)
+_function("PARSE_DATE", [STRING, STRING], DATE, parse_date)
+_function("STRINGTODATE", [STRING, STRING], INTEGER, parse_days)
+_function("FORMAT_DATE", [DATE, STRING], STRING, lambda d, p: format_moment(d * _DAY_MS, p, letters=DATE_LETTERS))
+_function("DATETOSTRING", [INTEGER, STRING], STRING, lambda d, p: format_moment(d * _DAY_MS, p, letters=DATE_LETTERS))
+_function("PARSE_TIME", [STRING, STRING], TIME, parse_time_of_day)
+_function("FORMAT_TIME", [TIME, STRING], STRING, lambda t, p: format_moment(t, p, letters=TIME_LETTERS))
 del FUNCTIONS["STRINGTOTIMESTAMP_"]
 for _name, _direction in (("ADD", 1), ("SUB", -1)):
     _function(
@@ -760,7 +638,7 @@ for _name, _direction in (("ADD", 1), ("SUB", -1)):
         f"DATE{_name}",
         ["unit", INTEGER, DATE],
         DATE,
-        lambda u, n, d, s=_direction: (d * _DAY_MS + s * n * _unit_ms(u)) // _DAY_MS,
+        lambda u, n, d, s=_direction: _shifted_days(d, s * n * _unit_ms(u)),
     )
     _function(
         f"TIME{_name}", ["unit", INTEGER, TIME], TIME, lambda u, n, t, s=_direction: (t + s * n * _unit_ms(u)) % _DAY_MS
@@ -768,136 +646,42 @@ for _name, _direction in (("ADD", 1), ("SUB", -1)):
 
 
 # JSON.
-
-
-def _json(text: str) -> Any:
-    return json.loads(text, parse_float=Decimal)
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(_plain(value), separators=(",", ":"), ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return float(value) if value != value.to_integral_value() or "." in str(value) else int(value)
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return value
-
-
-def _extract(text: str, path: str) -> Any:
-    # What follows the first value is ignored.
-    value, _ = json.JSONDecoder(parse_float=Decimal).raw_decode(text.lstrip())
-    if not path.startswith("$"):
-        raise ValueError(f"{path!r} does not begin with $")
-    for name, index in re.findall(r"\.([^.\[\]]+)|\[(-?\d+|'[^']*')\]", path[1:]):
-        if name:
-            value = value.get(name) if isinstance(value, dict) else None
-        elif index.startswith("'"):
-            value = value.get(index[1:-1]) if isinstance(value, dict) else None
-        else:
-            value = value[int(index)] if isinstance(value, list) and 0 <= int(index) < len(value) else None
-        if value is None:
-            return None
-    return value if isinstance(value, str) else _json_text(value)
-
-
-def _is_json(text: Any) -> bool:
-    try:
-        json.loads(text)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _json_concat(*texts: Any) -> Any:
-    values = [_json(text) for text in texts]
-    if all(isinstance(value, dict) for value in values):
-        merged: Any = {}
-        for value in values:
-            merged.update(value)
-        return _json_text(merged)
-    joined: list[Any] = []
-    for value in values:
-        joined.extend(value if isinstance(value, list) else [value])
-    return _json_text(joined)
-
-
-def _json_contains(text: str, value: Any) -> bool:
-    found = json.loads(text)
-    return isinstance(found, list) and any(type(each) is type(value) and each == value for each in found)
-
-
-def _when_object(function: Callable[[Any], Any], kind: type) -> Callable[[str], Any]:
-    def called(text: str) -> Any:
-        value = _json(text)
-        return function(value) if isinstance(value, kind) else None
-
-    return called
-
-
 #: Written by `to_json_string`, which depends on the type of the argument.
-_function("TO_JSON_STRING", ["any"], STRING, _json_text)
-_function("EXTRACTJSONFIELD", [STRING, STRING], STRING, _extract)
-_function("IS_JSON_STRING", [STRING], BOOLEAN, _is_json, strict=False)
-_function("JSON_ARRAY_LENGTH", [STRING], INTEGER, _when_object(len, list))
-_function("JSON_ARRAY_CONTAINS", [STRING, "any"], BOOLEAN, _json_contains, strict=False)
-_function("JSON_CONCAT", [STRING], STRING, _json_concat, many=True)
-_function("JSON_ITEMS", [STRING], array(STRING), _when_object(lambda v: [_json_text(each) for each in v], list))
-_function("JSON_KEYS", [STRING], array(STRING), _when_object(list, dict))
-_function(
-    "JSON_RECORDS",
-    [STRING],
-    map_of(STRING, STRING),
-    _when_object(lambda v: {k: each if isinstance(each, str) else _json_text(each) for k, each in v.items()}, dict),
-)
+_function("TO_JSON_STRING", ["any"], STRING, json_functions.json_text)
+_function("EXTRACTJSONFIELD", [STRING, STRING], STRING, json_functions.extract)
+_function("IS_JSON_STRING", [STRING], BOOLEAN, json_functions.is_json, strict=False)
+_function("JSON_ARRAY_LENGTH", [STRING], INTEGER, json_functions.array_length)
+_function("JSON_ARRAY_CONTAINS", [STRING, "any"], BOOLEAN, json_functions.array_contains, strict=False)
+_function("JSON_CONCAT", [STRING], STRING, json_functions.concat, many=True)
+_function("JSON_ITEMS", [STRING], array(STRING), json_functions.items)
+_function("JSON_KEYS", [STRING], array(STRING), json_functions.keys)
+_function("JSON_RECORDS", [STRING], map_of(STRING, STRING), json_functions.records)
+
+# URLs.
 
 
-def json_value(value: Any, type_: SqlType) -> Any:
-    """Return a value as plain JSON, as ``TO_JSON_STRING`` and the JSON format write it."""
-    from keyed.sql.conversions import text_of
-
-    if value is None:
-        return None
-    match type_.base:
-        case "DECIMAL":
-            return float(value)
-        case "BYTES":
-            return base64.b64encode(value).decode()
-        case "DATE" | "TIME" | "TIMESTAMP":
-            return text_of(type_)(value)
-        case "ARRAY":
-            return [json_value(each, type_.element) for each in value]
-        case "MAP":
-            return {text_of(type_.parts[0])(key): json_value(each, type_.element) for key, each in value.items()}
-        case "STRUCT":
-            return {name: json_value(value.get(name), each) for name, each in type_.fields}
-    return value
+def _url(part: Callable[[JavaUri], Any]) -> Callable[[str], Any]:
+    return lambda text: part(parse_uri(text))
 
 
-def to_json_string(type_: SqlType) -> Callable[[Any], str]:
-    """Return the function that writes values of a type as JSON."""
-    return lambda value: json.dumps(json_value(value, type_), separators=(",", ":"), ensure_ascii=False)
+def _query_value(text: str, name: str) -> str | None:
+    query = parse_uri(text).query
+    found = (each.partition("=") for each in ([] if query is None else query.split("&")))
+    return next((value for key, _, value in found if key == name), None)
 
 
-def _url(part: Callable[[Any], Any]) -> Callable[[str], Any]:
-    return lambda text: part(urllib.parse.urlsplit(text))
+def _url_decoded(text: str) -> str:
+    if re.search("%(?![0-9a-fA-F]{2})", text):
+        raise ValueError(f"{text!r} has an escape without two digits")
+    return urllib.parse.unquote_plus(text)
 
 
-def _query_value(text: str, name: str) -> Any:
-    found = urllib.parse.parse_qs(urllib.parse.urlsplit(text).query, keep_blank_values=True).get(name)
-    return found[0] if found else None
-
-
-_function("URL_DECODE_PARAM", [STRING], STRING, urllib.parse.unquote_plus)
+_function("URL_DECODE_PARAM", [STRING], STRING, _url_decoded)
 _function("URL_ENCODE_PARAM", [STRING], STRING, lambda t: urllib.parse.quote_plus(t, safe="*-._").replace("~", "%7E"))
-_function("URL_EXTRACT_FRAGMENT", [STRING], STRING, _url(lambda u: u.fragment or None))
-_function("URL_EXTRACT_HOST", [STRING], STRING, _url(lambda u: u.hostname))
+_function("URL_EXTRACT_FRAGMENT", [STRING], STRING, _url(lambda u: u.fragment))
+_function("URL_EXTRACT_HOST", [STRING], STRING, _url(lambda u: u.host))
 _function("URL_EXTRACT_PATH", [STRING], STRING, _url(lambda u: u.path))
 _function("URL_EXTRACT_PORT", [STRING], INTEGER, _url(lambda u: u.port))
-_function("URL_EXTRACT_PROTOCOL", [STRING], STRING, _url(lambda u: u.scheme or None))
-_function("URL_EXTRACT_QUERY", [STRING], STRING, _url(lambda u: u.query or None))
+_function("URL_EXTRACT_PROTOCOL", [STRING], STRING, _url(lambda u: u.scheme))
+_function("URL_EXTRACT_QUERY", [STRING], STRING, _url(lambda u: u.query))
 _function("URL_EXTRACT_PARAMETER", [STRING, STRING], STRING, _query_value)

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import attrs
 
 from keyed.sql.conversions import to_decimal, wrapped
+from keyed.sql.java_values import java_order
 from keyed.sql.sql_types import (
     BIGINT,
     BOOLEAN,
@@ -177,16 +178,20 @@ def _sum_list(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) ->
     if len(types) != 1 or types[0].base != "ARRAY" or not types[0].element.is_number:
         return None
     zero: Any = 0.0 if types[0].element == DOUBLE else 0
+    base = types[0].element.base
 
     def total(row: Sequence[Any]) -> Any:
         return sum((each for each in row[0] or () if each is not None), zero)
 
+    def fit(value: Any) -> Any:
+        return wrapped(value, base) if base in ("INTEGER", "BIGINT") else value
+
     return SqlAggregate(
         types[0].element,
         lambda: zero,
-        lambda acc, row: acc + total(row),
-        lambda a, b: a + b,
-        undo=lambda acc, row: acc - total(row),
+        lambda acc, row: fit(acc + total(row)),
+        lambda a, b: fit(a + b),
+        undo=lambda acc, row: fit(acc - total(row)),
     )
 
 
@@ -207,13 +212,13 @@ def _average(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) -> 
     )
 
 
-def _extreme(choose: Callable[[Any, Any], Any]) -> Callable[..., SqlAggregate | None]:
+def _extreme(choose: Callable[..., Any]) -> Callable[..., SqlAggregate | None]:
     def made(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail) -> SqlAggregate | None:
         if len(types) != 1 or types[0].base not in _ORDERED:
             return None
 
         def merged(a: Any, b: Any) -> Any:
-            return b if a is None else a if b is None else choose(a, b)
+            return b if a is None else a if b is None else choose(a, b, key=java_order)
 
         return SqlAggregate(types[0], lambda: None, lambda acc, row: merged(acc, row[0]), merged)
 
@@ -318,8 +323,8 @@ def _top(*, distinct: bool) -> Callable[..., SqlAggregate | None]:
 
         def ranked(values: Any) -> Any:
             if others:
-                return sorted(values, key=lambda each: each["sort_col"], reverse=True)[:count]
-            return sorted(values, reverse=True)[:count]
+                return sorted(values, key=lambda each: java_order(each["sort_col"]), reverse=True)[:count]
+            return sorted(values, key=java_order, reverse=True)[:count]
 
         def added(acc: Any, row: Sequence[Any]) -> Any:
             if row[0] is None or (distinct and row[0] in acc):
@@ -365,30 +370,37 @@ def _deviation(*, root: bool) -> Callable[..., SqlAggregate | None]:
         if len(types) != 1 or not types[0].is_number:
             return None
 
+        # The algorithm of Youngs and Cramer, which loses no digits to large values that differ by little: the count,
+        # the sum, and the sum of the squares of the distances from the mean.
         def moved(sign: int) -> Callable[[Any, Sequence[Any]], Any]:
             def move(acc: Any, row: Sequence[Any]) -> Any:
                 if row[0] is None:
                     return acc
-                x = float(row[0])
-                return [acc[0] + sign, acc[1] + sign * x, acc[2] + sign * x * x]
+                count, total, squares = acc
+                x = row[0] if isinstance(row[0], int) else float(row[0])
+                # The distance is from the rows with this one, whether it comes or goes.
+                most = max(count, count + sign)
+                sum_with = total + x if sign > 0 else total
+                distance = float(x * most - sum_with)
+                change = distance * distance / (most * (most - 1)) if most > 1 else 0.0
+                left = count + sign
+                return [left, total + sign * x, squares + sign * change if left > 1 else 0.0]
 
             return move
 
+        def merged(a: Any, b: Any) -> Any:
+            count = a[0] + b[0]
+            between = 0.0
+            if a[0] and b[0]:
+                between = a[0] * b[0] * (a[1] / a[0] - b[1] / b[0]) ** 2 / count
+            return [count, a[1] + b[1], a[2] + b[2] + between]
+
         def result(acc: Any) -> float:
-            count, total, squares = acc
-            if count < 2:
-                return 0.0
-            variance = max(0.0, (squares - total * total / count) / (count - 1))
+            count, _, squares = acc
+            variance = max(0.0, squares) / (count - 1) if count > 1 else 0.0
             return math.sqrt(variance) if root else variance
 
-        return SqlAggregate(
-            DOUBLE,
-            lambda: [0, 0.0, 0.0],
-            moved(1),
-            lambda a, b: [x + y for x, y in zip(a, b, strict=True)],
-            result,
-            moved(-1),
-        )
+        return SqlAggregate(DOUBLE, lambda: [0, 0, 0.0], moved(1), merged, result, moved(-1))
 
     return made
 
@@ -408,8 +420,10 @@ def _correlation(types: Sequence[SqlType], constants: Sequence[Any], fail: Fail)
 
     def result(acc: Any) -> float:
         n, x, y, xx, yy, xy = acc
-        below = math.sqrt(max(0.0, n * xx - x * x)) * math.sqrt(max(0.0, n * yy - y * y))
-        return (n * xy - x * y) / below if below else math.nan
+        above, squared = n * xy - x * y, (n * xx - x * x) * (n * yy - y * y)
+        if squared > 0:
+            return float(above / math.sqrt(squared))
+        return math.copysign(math.inf, above) if above and squared == 0 else math.nan
 
     return SqlAggregate(
         DOUBLE,

@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 from keyed.sql.sql_types import NULL, SqlType
 
 TABLE_FUNCTIONS = frozenset({"EXPLODE", "CUBE_EXPLODE"})
+#: The number of combinations doubles with each value of a cube.
+_MOST_VALUES = 20
 
 
 def table_function(
@@ -27,8 +29,11 @@ def table_function(
 
 
 def _cube(values: Any) -> Any:
-    """Return all combinations of the values and nulls, nulls first; a null has no other form."""
-    if values is None:
+    """Return all combinations of the values and nulls, nulls first; a null has no other form.
+
+    More than 20 values have no combinations, as the error that they are in ksqlDB.
+    """
+    if values is None or len(values) > _MOST_VALUES:
         return None
     options = [(None,) if value is None else (None, value) for value in values]
     return [list(each) for each in itertools.product(*options)]

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from keyed.sql.conversions import java_double, text_of, to_decimal, wrapped
-from keyed.sql.scalar_functions import json_value
+from keyed.sql.json_functions import json_value
 from keyed.sql.sql_types import SqlType
 
 FORMATS = ("AVRO", "DELIMITED", "JSON", "JSON_SR", "KAFKA", "NONE", "PROTOBUF", "PROTOBUF_NOSR")

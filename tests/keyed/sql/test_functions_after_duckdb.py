@@ -41,7 +41,7 @@ SAME = {
     "CONCAT": [("CONCAT(s, t)", "concat(s, t)")],
     "CONCAT_WS": [("CONCAT_WS('-', s, t)", "concat_ws('-', s, t)")],
     "REPLACE": [("REPLACE(s, 'a', 'bb')", "replace(s, 'a', 'bb')")],
-    "INSTR": [("INSTR(s, 'a')", "instr(s, 'a')")],
+    "INSTR": [("INSTR(s, 'a')", "coalesce(instr(s, 'a'), 0)")],
     "LPAD": [("LPAD(s, 3, 'xy')", "lpad(s, 3, 'xy')")],
     "RPAD": [("RPAD(s, 3, 'xy')", "rpad(s, 3, 'xy')")],
     "SPLIT": [("SPLIT(s, 'a')", "string_split(s, 'a')")],

@@ -392,7 +392,7 @@ def evaluated(expression):
         ("REGEXP_EXTRACT('(A)(n+)', name, 2)", "nn"),
         ("EXTRACTJSONFIELD('{\"a\": {\"b\": [1, 2]}}', '$.a.b[1]')", "2"),
         ("SPLIT('a,b', ',')", ["a", "b"]),
-        ("TO_JSON_STRING(STRUCT(a := amount, b := ARRAY[1.50]))", '{"A":10,"B":[1.5]}'),
+        ("TO_JSON_STRING(STRUCT(a := amount, b := ARRAY[1.50]))", '{"A":10,"B":[1.50]}'),
         ("GREATEST(FROM_DAYS(1), '1970-01-05')", 4),
         ("FORMAT_TIMESTAMP(FROM_UNIXTIME(0), 'yyyy-MM-dd HH:mm')", "1970-01-01 00:00"),
         ("PARSE_DATE('02/01/1970', 'dd/MM/yyyy')", 1),
