@@ -851,7 +851,10 @@ def _shape(query: tree.SelectQuery) -> dict[str, str]:
         "WITHIN": ", ".join(str(join.within) for join in query.joins if join.within),
         "WINDOW": str(query.window or ""),
         "GROUP BY": str(query.group_by or ""),
-        "aggregates": ", ".join(map(str, aggregates)),
+        # Accumulators of standard deviations of before hold sums of squares.
+        "aggregates": ", ".join(
+            f"{call}{' by deviations' if call.name[:6] == 'STDDEV' else ''}" for call in aggregates
+        ),
         "EMIT": query.emit or "",
     }
 
