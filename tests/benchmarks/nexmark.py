@@ -17,6 +17,7 @@ import json
 import os
 import pickle
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -370,9 +371,15 @@ def _watched(command: list[str], scratch: Path, seconds: float) -> tuple[list[fl
             child.communicate()
         if child.returncode:
             log.seek(0)
-            text = log.read()[-1500:] if in_time else f"not through after {seconds:.0f} s"
+            text = _reason(log.read()) if in_time else f"not through after {seconds:.0f} s"
             raise RuntimeError(f"exit status {child.returncode}: {text}")
     return marks, peaks[0], max(states) or None
+
+
+def _reason(log: str) -> str:
+    """Return the line of a log that names the error: plans of many lines may follow it."""
+    named = [line for line in log.splitlines() if re.match(r"[\w.]+(Error|Exception|Unsupported\w*)\b", line)]
+    return (named or [log[-1500:]])[-1][:500]
 
 
 def _watch(pid: int, checkpoints: Path, peaks: list[int], states: list[int], done: threading.Event) -> None:

@@ -22,7 +22,7 @@ from keyed.engine.segment import decode_row
 from keyed.errors import CheckpointError, ParallelismChanged
 from keyed.outputs import Schema
 from keyed.runtimes.spark.query.failures import raise_translated
-from keyed.runtimes.spark.session.session_check import is_remote
+from keyed.runtimes.spark.session.session_check import checkpoint_settings, is_remote
 from keyed.runtimes.spark.session.ship import archive_for, shipped
 from keyed.runtimes.spark.session.spark_session import settings
 from keyed.runtimes.spark.worker.spark_group_log import state_variables
@@ -179,8 +179,9 @@ def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperato
     for operator in operators:
         for changes in (1, 0):
             # Every number of key groups includes a group with this id.
-            frame = _rows(session, checkpoint, Selection(operator, (0,), changes))
-            found = frame.where("row = 0").select("record").collect()
+            with settings(session, checkpoint_settings(session)):
+                frame = _rows(session, checkpoint, Selection(operator, (0,), changes))
+                found = frame.where("row = 0").select("record").collect()
             if found:
                 break
         else:
@@ -212,6 +213,19 @@ def for_groups(
     Raises:
         KeyedError: The error of the work, or `QueryFailed`.
     """
+    result = Schema((("keygroup", "int"), *result.columns))
+    archive = archive_for([]) if is_remote(session) else None
+    wanted = {"spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS_AT_ONCE, **checkpoint_settings(session)}
+    with settings(session, wanted):
+        rows = _sorted_rows(session, checkpoint, selections)
+        try:
+            return rows.mapInArrow(shipped(archive, _working(work, result)), result.ddl).collect()
+        except Exception as error:  # noqa: BLE001 - it is raised again, translated
+            raise_translated(error, f"reading the checkpoint {checkpoint}")
+
+
+def _sorted_rows(session: SparkSession, checkpoint: str, selections: Sequence[Selection]) -> DataFrame:
+    """Return the rows of key groups, those of each in one partition and in order."""
     frames = [_rows(session, checkpoint, each) for each in selections]
     rows: DataFrame = reduce(lambda one, other: one.unionAll(other), frames)
     tasks = sum(each.operator.parallelism for each in selections)
@@ -219,14 +233,7 @@ def for_groups(
         # Starting a task costs more than such a group does.
         tasks = min(tasks, _TASKS_FOR_CHANGES)
     rows = rows.repartition(tasks, "operator", "keygroup")
-    rows = rows.sortWithinPartitions("operator", "keygroup", "row")
-    result = Schema((("keygroup", "int"), *result.columns))
-    archive = archive_for([]) if is_remote(session) else None
-    with settings(session, {"spark.sql.execution.arrow.maxRecordsPerBatch": _ROWS_AT_ONCE}):
-        try:
-            return rows.mapInArrow(shipped(archive, _working(work, result)), result.ddl).collect()
-        except Exception as error:  # noqa: BLE001 - it is raised again, translated
-            raise_translated(error, f"reading the checkpoint {checkpoint}")
+    return rows.sortWithinPartitions("operator", "keygroup", "row")
 
 
 def _rows(session: SparkSession, checkpoint: str, selection: Selection) -> DataFrame:

@@ -32,6 +32,7 @@ from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of
 from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_folder, collected
 from keyed.runtimes.spark.query.table_files import TableFiles, tables_in
 from keyed.runtimes.spark.query.ticker import Ticker
+from keyed.runtimes.spark.session.session_check import checkpoint_settings
 from keyed.runtimes.spark.session.ship import shipped
 from keyed.runtimes.spark.session.spark_session import is_here, settings, shares_files
 from keyed.sinks import CollectSink, Sink, local_folder
@@ -234,7 +235,7 @@ class StreamJob(Job):
         if self._query_name is not None:
             stream = stream.queryName(self._query_name)
         # Spark plans with one shuffle partition per key group. A query keeps the number that it starts with.
-        with settings(self._session, {PARTITIONS: str(parallelism)}):
+        with settings(self._session, {PARTITIONS: str(parallelism), **checkpoint_settings(self._session)}):
             try:
                 names = [[stage.name for stage in line] for line in together]
                 query = self._exports.start(self._begin, parallelism, names, stream.trigger(**trigger).start)

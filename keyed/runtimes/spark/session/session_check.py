@@ -19,7 +19,14 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 
+#: Version 2 gives each file of a state store a name of its own, and the commit of a batch names those that count. With
+#: version 1 an attempt that Spark has given up, on a lost executor, may overwrite the file of the one that counts.
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_FORMAT = "2"
+
 _Version = tuple[int, ...]
+#: The first Spark whose source `statestore` reads version 2.
+_FORMAT_SINCE: _Version = (4, 1)
 #: Package → supported versions: the first one, and the first unsupported one after it.
 _SERVE: dict[str, tuple[_Version, _Version | None]] = {
     "pyspark": ((4, 0), None),
@@ -64,6 +71,11 @@ def check_session(session: SparkSession) -> None:
         wrong += _wrong_workers(session)
     _refuse("the Spark session does not meet keyed's requirements", wrong)
     trust_workers(session)
+
+
+def checkpoint_settings(session: SparkSession) -> dict[str, str]:
+    """Return the settings of new checkpoints, with which those of either version are read."""
+    return {FORMAT: _FORMAT} if _numbers(session.version) >= _FORMAT_SINCE else {}
 
 
 def trust_workers(session: SparkSession) -> None:

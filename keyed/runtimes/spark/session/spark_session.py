@@ -3,6 +3,7 @@
 setting                                                             why
 spark.sql.streaming.stateStore.providerClass                        transformWithState works with RocksDB only
 ...rocksdb.changelogCheckpointing.enabled                           commits cost what changed, not what is there
+...stateStore.checkpointFormatVersion                               a lost executor does not overwrite state
 spark.sql.execution.arrow.maxRecordsPerBatch                        larger Arrow batches cost less per row
 spark.sql.execution.arrow.maxBytesPerBatch                          no limit: Spark adds up the bytes at every row
 spark.sql.parquet.outputTimestampType                               other readers know this form of timestamps
@@ -32,6 +33,7 @@ from keyed.runtimes.spark.session.session_check import (
     ROCKSDB,
     check_session,
     check_versions,
+    checkpoint_settings,
     is_remote,
     trust_workers,
 )
@@ -119,6 +121,7 @@ def spark_session(
         with to_file() if quiet else nullcontext():
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel(given.get("spark.log.level", "ERROR"))
+        _complete_format(session, given)
         if master.startswith("local") and _PARTITIONS not in settings:
             session.conf.set(_PARTITIONS, str(session.sparkContext.defaultParallelism))
         if master.startswith("local") and os.environ["PYSPARK_PYTHON"] == sys.executable:
@@ -195,6 +198,14 @@ def _complete(session: SparkSession, given: Mapping[str, str]) -> None:
         except PySparkException as error:
             # Settings of the JVM are fixed when it starts.
             _log.warning("the running Spark session does not take %s=%s: %s", name, value, error)
+    _complete_format(session, given)
+
+
+def _complete_format(session: SparkSession, given: Mapping[str, str]) -> None:
+    """Set the version of checkpoints, which depends on that of Spark; an internal setting is not among all of them."""
+    for name, value in checkpoint_settings(session).items():
+        if name not in given:
+            session.conf.set(name, value)
 
 
 def _jvm_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from keyed.errors import (
     TimestampError,
     UserFunctionError,
 )
+from keyed.runtimes.spark.session.session_check import FORMAT
 from tests.keyed.runtimes.spark.functions import (
     BAD,
     BIG,
@@ -290,6 +291,34 @@ def test_workers_share_a_store_by_default_and_open_one_of_a_third_party(spark, t
     assert [each["store_copies"] for each in found] == [2, 2, 2]
     assert len(list((tmp_path / "stores").rglob("data.mdb"))) == 2
     assert len(list((tmp_path / "stores").rglob("entries.db"))) == 2
+
+
+@pytest.mark.slow
+def test_files_of_state_have_names_of_their_own_and_earlier_checkpoints_go_on(spark, tmp_path, monkeypatch):
+    if tuple(map(int, spark.version.split(".")[:2])) < (4, 1):
+        pytest.skip("Spark 4.0 does not read such checkpoints")
+    rows = [rows_of(seed, 60, start=seed * 60) for seed in range(3)]
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+
+    def run(number, checkpoint, changelog=None):
+        write_file(tmp_path / "in", number, rows[number])
+        counted = count(files_source(spark, tmp_path / "in"), parallelism=2, changelog=changelog)
+        counted.run(tmp_path / f"out-{checkpoint}", checkpoint=tmp_path / checkpoint)
+        newest = max((tmp_path / checkpoint / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
+        return newest.read_text().split("\n")[0]
+
+    monkeypatch.setattr("keyed.runtimes.spark.session.session_check._FORMAT_SINCE", (99,))
+    spark.conf.set(FORMAT, "1")
+    assert run(0, "earlier", log) == "v1"
+    monkeypatch.undo()
+    # A session with its own settings: a query sets this one while it starts.
+    assert run(1, "earlier", log) == "v1"
+    assert run(2, "new") == "v2"
+    assert spark.conf.get(FORMAT) == "1"
+    assert parquet_rows(tmp_path / "out-earlier") == expected_counts([row for batch in rows[:2] for row in batch])
+    assert parquet_rows(tmp_path / "out-new") == expected_counts([row for batch in rows for row in batch])
+    for checkpoint in ("earlier", "new"):
+        assert [each.problem for each in keyed.recovery.verify(tmp_path / checkpoint)] == ["", ""]
 
 
 def frame(spark, ddl=SCHEMA):
