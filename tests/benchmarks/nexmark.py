@@ -62,7 +62,7 @@ _CONFIG = {"spark.ui.enabled": "false", "spark.driver.memory": "4g", "spark.ui.s
 #: Of equal prices or times Flink and Spark may choose any.
 _ANY_OF_EQUALS = {"q9", "q18", "q19"}
 #: Spark has no end of input: its last windows stay open.
-_OPEN_WINDOWS = {"q5", "q7", "q8", "q11"}
+_OPEN_WINDOWS = {"q5", "q8", "q11"}
 
 
 @attrs.frozen

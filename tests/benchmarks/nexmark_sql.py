@@ -146,13 +146,6 @@ SPARK = {
                 ) GROUP BY num, w
             ) GROUP BY w
         )""",
-    "q7": """
-        SELECT B.auction, B.price, B.bidder, B.`dateTime`, B.extra FROM bid B JOIN (
-            SELECT price, window_time(window) AS until FROM (
-                SELECT window, max(price) AS price FROM bid GROUP BY window(`dateTime`, '10 seconds')
-            )
-        ) M ON B.price = M.price
-        AND B.`dateTime` BETWEEN M.until - INTERVAL '9.999999' SECOND AND M.until + INTERVAL '0.000001' SECOND""",
     "q8": """
         SELECT P.id, P.name, P.w.start AS stime FROM (
             SELECT id, name, window(`dateTime`, '10 seconds') AS w FROM person
