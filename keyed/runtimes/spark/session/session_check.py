@@ -25,8 +25,8 @@ FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _FORMAT = "2"
 
 _Version = tuple[int, ...]
-#: The first Spark whose source `statestore` reads version 2.
-_FORMAT_SINCE: _Version = (4, 1)
+#: The first Spark that reads both versions: 4.0 does not read the state of version 2, nor 4.1 the commits of version 1.
+_FORMAT_SINCE: _Version = (4, 3)
 #: Package → supported versions: the first one, and the first unsupported one after it.
 _SERVE: dict[str, tuple[_Version, _Version | None]] = {
     "pyspark": ((4, 0), None),
