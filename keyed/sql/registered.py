@@ -74,6 +74,9 @@ def _maker(function: Any, takes: tuple[SqlType, ...], result: SqlType) -> Callab
     def make(types: Sequence[SqlType], _: Sequence[Any], __: Any) -> SqlAggregate | None:
         if tuple(types) != takes:
             return None
-        return SqlAggregate(result, function.create_accumulator, add, function.merge, function.get_result)
+        # A result may be the accumulator, which a later call changes in place.
+        return SqlAggregate(
+            result, function.create_accumulator, add, function.merge, lambda cell: snapshot(function.get_result(cell))
+        )
 
     return make
