@@ -148,8 +148,12 @@ def test_on_spark_outputs_and_streams_are_bound_with_data_frames(spark, tmp_path
     columns = "title string, price int, tags array<string>, ROWTIME timestamp"
     output = keyed.stream(timed, timestamp="at").key_by("title").process(Doubled(), columns, parallelism=2)
     titles = spark.createDataFrame([("a", "Aliens")], "title string, name string")
-    found = sql.script(DOUBLED, {"doubled": output, "titles": keyed.stream(titles).filter(lambda row: True)})
+    named = keyed.stream(titles.selectExpr("*", "timestamp_millis(0) AS at"), timestamp="at").filter(lambda row: True)
+    found = sql.script(DOUBLED, {"doubled": output, "titles": named})
     assert found.table("sold") == {"a": {"N": 3, "INCOME": 18}, "b": {"N": 1, "INCOME": 4}}
     assert sorted(each.value["PRICE"] for each in found["sales"]) == [2, 4, 6, 10]
+    assert sql.script(DOUBLED, {"doubled": output, "titles": titles}).table("sold") == found.table("sold")
+    with pytest.raises(DefinitionError, match="one of the streams has timestamps and another has none"):
+        sql.script(DOUBLED, {"doubled": output, "titles": keyed.stream(titles)})
     with pytest.raises(DefinitionError, match="a script runs on Spark if its streams are DataFrames"):
         sql.script(DOUBLED, {"doubled": output, "titles": [{"title": "a", "name": "Aliens"}]})
