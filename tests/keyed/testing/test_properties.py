@@ -449,7 +449,12 @@ def test_class_attributes_are_put_back():
         (assert_matches, (IN_ORDER, minutes), {}, "is not a function; give it before the rows"),
         (assert_matches, (lambda _: 1 // 0, IN_ORDER), {}, "the model fails: ZeroDivisionError"),
         (assert_recovery_invisible, (IN_ORDER,), {"stores": "memory"}, "stores='memory' must be a non-empty list"),
-        (assert_recovery_invisible, (IN_ORDER,), {"stores": ["disk"]}, "'disk' must be 'memory', 'rocksdb' or 'lmdb'"),
+        (
+            assert_recovery_invisible,
+            (IN_ORDER,),
+            {"stores": ["disk"]},
+            "'disk' must be 'memory', 'rocksdb', 'lmdb', or a",
+        ),
         (assert_rescale_invisible, (IN_ORDER,), {"parallelisms": [0]}, "parallelism=0"),
     ],
 )
