@@ -52,12 +52,13 @@ class FaultyStore:
             threading.Event().wait(self.latency)
         if throttled:
             return 503, {"Content-Type": "application/xml"}, b"<Error><Code>SlowDown</Code></Error>"
-        answer = self._passed(method, target, headers, body)
+        answer = self.passed(method, target, headers, body)
         return (0, {}, b"") if lost else answer
 
-    def _passed(
+    def passed(
         self, method: str, target: str, headers: dict[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
+        """Return the answer of the server to a request."""
         connection = http.client.HTTPConnection(self.backend, timeout=300)
         try:
             connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
@@ -85,13 +86,14 @@ def _kind(method: str, target: str) -> str:
 
 
 @contextmanager
-def faulty(backend: str) -> Iterator[FaultyStore]:
+def faulty(backend: str, kind: type[FaultyStore] = FaultyStore) -> Iterator[FaultyStore]:
     """Run a proxy on loopback.
 
     Args:
         backend: ``host:port`` of the server.
+        kind: Its class.
     """
-    store = FaultyStore(backend)
+    store = kind(backend)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

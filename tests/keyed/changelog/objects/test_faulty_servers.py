@@ -1,4 +1,5 @@
-"""Changelogs on real servers that throttle, lose answers, or are slow: a proxy before MinIO and Azurite does that.
+"""Changelogs on real servers that throttle, lose answers, or are slow: a proxy before MinIO, Azurite and
+fake-gcs-server does that.
 
 ``KEYED_STORE_LATENCY`` sets the delay of the slow server in seconds.
 """
@@ -14,7 +15,7 @@ from keyed.errors import ChangelogError
 from keyed.recovery import verify
 from keyed.testing.changelog_conformance import state_of
 from tests.keyed.recovery.test_restore import run_count
-from tests.support import azurite, minio
+from tests.support import azurite, gcs, minio
 from tests.support.faulty import faulty
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.xdist_group("minio")]
@@ -33,7 +34,7 @@ class Place:
         return ObjectStoreChangelog(f"{self.url}/log {next(_numbers)}", self.options, auto_compact=False, **others)
 
 
-@pytest.fixture(scope="module", params=["s3", "az"])
+@pytest.fixture(scope="module", params=["s3", "az", "gs"])
 def place(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     with ExitStack() as stack:
@@ -42,12 +43,15 @@ def place(request, tmp_path_factory):
                 options = stack.enter_context(minio.minio(folder / "data"))
                 store = stack.enter_context(faulty(options["endpoint"].removeprefix("http://")))
                 yield Place(store, "s3://bucket", options | {"endpoint": store.url})
+            elif request.param == "gs":
+                store, options = stack.enter_context(gcs.gcs(folder / "log"))
+                yield Place(store, "gs://bucket", options)
             else:
                 options = stack.enter_context(azurite.azurite(folder / "data"))
                 backend, _, account = options["endpoint"].removeprefix("http://").partition("/")
                 store = stack.enter_context(faulty(backend))
                 yield Place(store, "az://container", options | {"endpoint": f"{store.url}/{account}"})
-        except (minio.NoServer, azurite.NoServer) as error:
+        except (minio.NoServer, azurite.NoServer, gcs.NoServer) as error:
             pytest.skip(str(error))
 
 
