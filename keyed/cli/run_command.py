@@ -92,8 +92,10 @@ def _run(arguments: argparse.Namespace) -> int:
         inputs: dict[str, Any] = dict(_named(arguments.input, "--input", "NAME=FILE"))
         kafka = _kafka(arguments)
         if arguments.runtime == "spark":
-            streams = arguments.checkpoint is not None or arguments.serve
-            inputs = _frames(inputs, arguments, streams=streams)
+            streams = arguments.checkpoint is not None or arguments.serve or kafka is not None
+            spark, inputs = _frames(inputs, arguments, streams=streams)
+            if kafka is not None:
+                options["spark"] = spark
             if streams and arguments.checkpoint is None:
                 options["checkpoint"] = str(stack.enter_context(ScratchFolder("checkpoint")).path)
         options |= {
@@ -157,8 +159,8 @@ def _follow(
         query.stop()
 
 
-def _frames(inputs: Mapping[str, str], arguments: argparse.Namespace, *, streams: bool) -> dict[str, Any]:
-    """Return files, or the files of folders, as Spark DataFrames, by the names of their streams.
+def _frames(inputs: Mapping[str, str], arguments: argparse.Namespace, *, streams: bool) -> tuple[Any, dict[str, Any]]:
+    """Return a session of Spark, and files, or the files of folders, as DataFrames by the names of their streams.
 
     Args:
         inputs: The files or folders.
@@ -168,12 +170,12 @@ def _frames(inputs: Mapping[str, str], arguments: argparse.Namespace, *, streams
     Raises:
         DefinitionError: There are none, they cannot be read, or the command line has options for other runs.
     """
-    if arguments.bootstrap is not None:
-        raise DefinitionError("--bootstrap: --runtime spark reads files; run over topics without --runtime spark")
     if arguments.tables is not None and arguments.checkpoint is None:
         raise DefinitionError("--tables: --runtime spark keeps tables of a query with a checkpoint; give --checkpoint")
-    if not inputs:
-        raise DefinitionError("--runtime spark needs --input NAME=FILE for each stream and table that is read")
+    if not inputs and arguments.bootstrap is None:
+        raise DefinitionError(
+            "--runtime spark needs --input NAME=FILE for each stream and table that is read, or --bootstrap"
+        )
     suffixes = {
         name: _suffix(f"--input '{name}={place}'", Path(place), streams=streams) for name, place in inputs.items()
     }
@@ -190,7 +192,7 @@ def _frames(inputs: Mapping[str, str], arguments: argparse.Namespace, *, streams
         if streams:
             frame = session.readStream.format(format_).options(**options).schema(frame.schema).load(place)
         found[name] = frame
-    return found
+    return session, found
 
 
 def _suffix(given: str, place: Path, *, streams: bool) -> str:

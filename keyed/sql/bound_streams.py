@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keyed
 from keyed.errors import DefinitionError
@@ -14,8 +14,17 @@ from keyed.sql.given_rows import converted, inserting, time_of
 from keyed.sql.packed_changes import PACKED, pack
 from keyed.sql.row_changes import Change
 from keyed.sql.script_errors import nearest
+from keyed.sql.script_source import Extractor, decoder_of, extractor_of
+from keyed.sql.wire_formats import WireFormats
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _TIME = "sql_time"
+#: Nothing reads it: bad rows are counted.
+_BAD = keyed.OutputTag("unreadable")
+#: The columns of Spark's Kafka source that a record needs.
+_RECORD = {"key": "binary", "value": "binary", "partition": "int", "offset": "bigint", "timestamp": "timestamp"}
 
 
 def is_frame(given: Any) -> bool:
@@ -25,12 +34,17 @@ def is_frame(given: Any) -> bool:
     )
 
 
+def is_topic(given: Any) -> bool:
+    """Return whether a value is a DataFrame of Spark's Kafka source, with the records as they are in the topic."""
+    return is_frame(given) and _RECORD.items() <= dict(given.dtypes).items()
+
+
 def is_stream(given: Any) -> bool:
     """Return whether a value is a stream or an output of the Python API."""
     return isinstance(given, keyed.Stream | keyed.Output)
 
 
-def is_on_spark(given: Any) -> bool:
+def runs_on_spark(given: Any) -> bool:
     """Return whether what is bound to a name runs on Spark."""
     if not is_stream(given):
         return is_frame(given)
@@ -89,7 +103,7 @@ def _fields(source: SqlSource, element: Any) -> Mapping[str, Any]:
 def packed_stream(frame: Any, source: SqlSource, decode: Callable[[Any], Iterable[Change]]) -> keyed.Stream:
     """Return the changes of a DataFrame with the columns of a source, as rows.
 
-    Rows without a timestamp are left out.
+    Rows without a timestamp, and those that cannot be read, are bad rows, which are left out and counted.
 
     Args:
         frame: The DataFrame, batch or streaming.
@@ -111,16 +125,130 @@ def packed_stream(frame: Any, source: SqlSource, decode: Callable[[Any], Iterabl
         quoted = f"`{given[name.upper()][0]}`"
         is_nested = type_.base in ("ARRAY", "MAP", "STRUCT") and given[name.upper()][1] != "string"
         selected.append(f"{f'to_json({quoted})' if is_nested else quoted} AS column_{number}")
-    frame = frame.selectExpr(*selected, f"{_time(source, given)} AS {_TIME}").where(f"{_TIME} >= 0")
-    insert = inserting(source)
-    makes = [(name, f"column_{number}", converted(type_)) for number, (name, type_) in enumerate(columns)]
+    time = _time(source, given)
+    frame = frame.selectExpr(*selected, f"CASE WHEN {time} >= 0 THEN {time} END AS {_TIME}")
+    return _packed(frame, FrameReader(source, decode))
 
-    def changes(row: Any) -> Iterator[Any]:
-        record = insert({name: make(getattr(row, column)) for name, column, make in makes}, row.sql_time)
-        for change in decode((*record[:5], 0, *record[6:], 0)):
-            yield pack(change)
 
-    return keyed.stream(frame, timestamp=_TIME, max_ahead=None).flat_map(changes, output=PACKED)
+def packed_topic(frame: Any, source: SqlSource, formats: WireFormats, *, is_strict: bool) -> keyed.Stream:
+    """Return the changes of the records of a DataFrame of Spark's Kafka source, as rows.
+
+    Records without a timestamp, and those that cannot be read, are bad rows, which are left out and counted.
+
+    Args:
+        frame: The DataFrame, batch or streaming.
+        source: The stream or table.
+        formats: The formats of the topic.
+        is_strict: A record without a usable timestamp fails the query.
+    """
+    headers = [each for each in frame.columns if each == "headers"]
+    columns = [each for each in _RECORD if each != "timestamp"]
+    frame = frame.selectExpr(*columns, f"unix_millis(timestamp) AS {_TIME}", *headers)
+    return _packed(frame, RecordReader(source, formats, is_strict=is_strict))
+
+
+def _packed(frame: Any, reader: _Reader) -> keyed.Stream:
+    made = frame.mapInArrow(reader, f"{PACKED}, {_TIME} bigint")
+    return keyed.stream(made, timestamp=_TIME, max_ahead=None, on_bad_row=_BAD)
+
+
+class _Reader:
+    """Makes changes, as rows with a timestamp, in the processes of Spark's workers.
+
+    What cannot be read becomes a row without a timestamp.
+    """
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of batches of rows."""
+        import pyarrow as pa
+
+        types = [pa.string(), pa.binary(), pa.int64()]
+        read = self.reader()
+        for batch in batches:
+            found: list[tuple[Any, Any, Any]] = []
+            for changes, moment in read(batch):
+                made = [(*pack(change), moment) for change in changes]
+                found += made or [(None, None, None)]
+            columns = zip(*found, strict=True) if found else ((), (), ())
+            arrays = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, ["route", "change", _TIME])
+
+    def reader(self) -> Callable[[pa.RecordBatch], Iterator[tuple[Iterable[Change], int | None]]]:
+        """Return the function from a batch to the changes of each row, and its timestamp."""
+        raise NotImplementedError
+
+
+class FrameReader(_Reader):
+    """Reads rows with the columns of a source.
+
+    Args:
+        source: The stream or table.
+        decode: Returns the changes of a record.
+    """
+
+    def __init__(self, source: SqlSource, decode: Callable[[Any], Iterable[Change]]) -> None:
+        self._source = source
+        self._decode = decode
+
+    def reader(self) -> Callable[[pa.RecordBatch], Iterator[tuple[Iterable[Change], int | None]]]:
+        """Return the function from a batch to the changes of each row, and its timestamp."""
+        source, decode = self._source, self._decode
+        insert = inserting(source)
+        columns = [*source.keys, *source.stored]
+        names, makes = [name for name, _ in columns], [converted(type_) for _, type_ in columns]
+
+        def read(batch: pa.RecordBatch) -> Iterator[tuple[Iterable[Change], int | None]]:
+            for *cells, moment in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                if moment is None:
+                    yield (), None
+                    continue
+                row = {name: make(cell) for name, make, cell in zip(names, makes, cells, strict=True)}
+                record = insert(row, moment)
+                yield decode((*record[:5], 0, *record[6:], 0)), moment
+
+        return read
+
+
+class RecordReader(_Reader):
+    """Reads the records of a topic.
+
+    Args:
+        source: The stream or table.
+        formats: The formats of the topic.
+        is_strict: A record without a usable timestamp fails the query.
+    """
+
+    def __init__(self, source: SqlSource, formats: WireFormats, *, is_strict: bool) -> None:
+        self._source = source
+        self._formats = formats
+        self._is_strict = is_strict
+
+    def reader(self) -> Callable[[pa.RecordBatch], Iterator[tuple[Iterable[Change], int | None]]]:
+        """Return the function from a batch to the changes of each row, and its timestamp."""
+        source, formats = self._source, self._formats
+        # A client of a registry cannot be pickled, so each process makes its own.
+        decode = decoder_of(source, None, formats)
+        moment_of: Extractor = _own_time
+        if source.timestamp is not None and not source.is_query:
+            moment_of = extractor_of(source, formats, strict=self._is_strict)
+
+        def read(batch: pa.RecordBatch) -> Iterator[tuple[Iterable[Change], int | None]]:
+            cells = batch.to_pydict()
+            parts = [cells[name] for name in ("key", "value", "partition", "offset", _TIME)]
+            headers = cells.get("headers") or [None] * batch.num_rows
+            for key, value, partition, offset, time, given in zip(*parts, headers, strict=True):
+                moment = moment_of(key, value, time)
+                if moment is None or moment < 0:
+                    yield (), None
+                    continue
+                pairs = [(each["key"], each["value"]) for each in given or ()]
+                yield decode((source.topic, key, value, moment, partition, offset, pairs, None, 0)), moment
+
+        return read
+
+
+def _own_time(_key: Any, _value: Any, time: int) -> int:
+    return time
 
 
 def _time(source: SqlSource, given: dict[str, tuple[str, str]]) -> str:

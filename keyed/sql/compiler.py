@@ -9,7 +9,14 @@ from typing import Any
 
 import keyed
 from keyed.errors import DefinitionError
-from keyed.sql.bound_streams import element_changes, is_on_spark, is_stream, packed_stream
+from keyed.sql.bound_streams import (
+    element_changes,
+    is_stream,
+    is_topic,
+    packed_stream,
+    packed_topic,
+    runs_on_spark,
+)
 from keyed.sql.catalog import SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.java_formats import parse_moment
@@ -17,18 +24,7 @@ from keyed.sql.packed_changes import PACKED, packed_elements, packed_function, p
 from keyed.sql.planner import DAY_MS, QueryPlan, Relation, SourceJoin
 from keyed.sql.result_rows import ResultRows
 from keyed.sql.row_changes import KEY, META, NO_KEY, ROUTE, TIME, VALUE, WINDOW, Change, rank_of, route, route_of
-from keyed.sql.script_source import (
-    ARRIVAL,
-    HEADERS,
-    OFFSET,
-    PARTITION,
-    RAW_KEY,
-    RAW_TIME,
-    RAW_VALUE,
-    RAW_WINDOW,
-    TOPIC,
-    Extractor,
-)
+from keyed.sql.script_source import Extractor, decoder_of
 from keyed.sql.sql_operators import (
     ForeignKeyJoin,
     Grouped,
@@ -43,7 +39,6 @@ from keyed.sql.sql_operators import (
     Windowed,
     spread,
 )
-from keyed.sql.value_formats import BadRecord
 from keyed.sql.wire_formats import WireFormats
 from keyed.state import State
 
@@ -76,7 +71,7 @@ class Compiler:
     ) -> None:
         self._definitions = definitions
         self._bound = dict(bound or {})
-        self._on_spark = any(map(is_on_spark, self._bound.values()))
+        self._on_spark = any(map(runs_on_spark, self._bound.values()))
         self._extractors = dict(extractors or {})
         self._records = records
         self._topics = set(topics)
@@ -295,7 +290,7 @@ class Compiler:
                 raise DefinitionError(f"streams= has no DataFrame for {source.name}, which a query reads")
         elif (source.topic in self._topics or not parts) and self._records is not None:
             formats = self._formats if source.topic in self._wired else None
-            parts.append(self._flat(self._records, _decoded(source, counts, formats)))
+            parts.append(self._flat(self._records, decoder_of(source, counts, formats)))
         changes = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
         if source.is_table and not (writers and len(parts) == 1):
             name = self._name(source.name.lower())
@@ -308,7 +303,10 @@ class Compiler:
     def _bound_stream(self, source: SqlSource, counts: Counter[str] | None) -> Any:
         """Return the changes of what is bound to the name of a source."""
         bound = self._bound[source.name]
-        decode = _decoded(source, None if self._on_spark else counts)
+        if is_topic(bound):
+            formats = self._formats or WireFormats(None)
+            return packed_topic(bound, source, formats, is_strict=self._definitions.is_strict)
+        decode = decoder_of(source, None if self._on_spark else counts)
         if not is_stream(bound):
             return packed_stream(bound, source, decode)
         changes = element_changes(source, decode, self._extractors.get(source.topic, _no_moment))
@@ -356,70 +354,12 @@ def _finished(transform: Any, query: WrittenQuery) -> Callable[[Change], Iterabl
     return finished
 
 
-def _decoded(
-    source: SqlSource, unreadable: Counter[str] | None, formats: WireFormats | None = None
-) -> Callable[[Any], Iterable[Change]]:
-    """Return the function from a record of any topic to the change of a source, if it is one of its topic."""
-    topic, split = source.topic, None
-    if formats is None:
-        key_of, value_of = source.key_decoder(), source.value_decoder()
-    else:
-        key_of, value_of, split = formats.key_decoder(source), formats.value_decoder(source), formats.window_of(source)
-    headers = dict(source.headers)
-    names = [name for name, _ in source.values]
-    stored = [name for name, _ in source.stored]
-    is_table, is_windowed = source.is_table, source.window is not None
-    width = source.window_ms
-
-    def decode(record: Any) -> Iterable[Change]:
-        if record[TOPIC] != topic:
-            return ()
-        raw_key, window = record[RAW_KEY], record[RAW_WINDOW] if is_windowed else None
-        try:
-            if split is not None:
-                raw_key, window = split(raw_key)
-            key, value = key_of(raw_key), value_of(record[RAW_VALUE])
-        except BadRecord as error:
-            if unreadable is None:
-                return ()
-            unreadable[source.name] += 1
-            if unreadable[source.name] == 1:
-                _log.warning(
-                    "topic %s, offset %s: %s cannot read the record and skips it, as it will others: %s",
-                    topic,
-                    record[OFFSET],
-                    source.name,
-                    error,
-                )
-            return ()
-        if is_table and all(each is None for each in key):
-            return ()
-        if is_windowed and window is None:
-            start = record[RAW_TIME]
-            window = (start, start + (width or 0))
-        if headers and value is not None:
-            cells = dict(zip(stored, value, strict=True))
-            value = tuple(_header(record[HEADERS], headers[n]) if n in headers else cells[n] for n in names)
-        meta = (record[PARTITION], record[OFFSET], record[HEADERS], record[ARRIVAL])
-        place = NO_KEY if record[RAW_KEY] is None and len(key) > 1 else route_of(key)
-        return ((place, key, value, None, record[RAW_TIME], window, meta),)
-
-    return decode
-
-
-def _header(headers: Any, name: str | None) -> Any:
-    if name is None:
-        return [{"KEY": key, "VALUE": value} for key, value in headers or ()]
-    found = [value for key, value in headers or () if key == name]
-    return found[-1] if found else None
-
-
 def _recoded(
     target: SqlSource, source: SqlSource, unreadable: Counter[str] | None
 ) -> Callable[[Change], Iterable[Change]]:
     """Return the function from a change that is written to a topic to that of another source of the topic."""
     encode_key, encode_value = target.key_encoder(), target.value_encoder()
-    decode = _decoded(source, unreadable)
+    decode = decoder_of(source, unreadable)
 
     def recode(change: Change) -> Iterable[Change]:
         record = (

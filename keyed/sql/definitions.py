@@ -124,6 +124,11 @@ class Definitions:
         """Names of the streams and tables that queries read."""
         return {name for query in self.queries for name in query.read}
 
+    @property
+    def is_strict(self) -> bool:
+        """True if a record without a usable timestamp fails the query."""
+        return self.properties.get("ksql.timestamp.throw.on.invalid", "false").lower() == "true"
+
     def named(self, name: str) -> SqlSource:
         """Return the source of a name that is given outside of the script.
 

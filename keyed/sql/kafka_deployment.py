@@ -14,6 +14,7 @@ from keyed.kafka_topics import Topics, TopicsReader
 from keyed.shown import Shown, shown
 from keyed.sql.catalog import SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
+from keyed.sql.packed_changes import unpack
 from keyed.sql.row_changes import KEY, TIME, VALUE, WINDOW, Change
 from keyed.sql.script_source import Extractor
 from keyed.sql.wire_formats import WireFormats
@@ -154,7 +155,8 @@ class Deployment:
         for source in self._sources:
             counts[source.topic] = self._prepared(topics, source, source.topic_options.partitions)
         for query, target in self._written:
-            read = [counts[each] for each in self._topics_of(query) if each in counts]
+            # What is given otherwise may be a topic too: a DataFrame of it.
+            read = [counts.get(each) or topics.count(each) or 1 for each in self._topics_of(query)]
             count = target.topic_options.partitions or max(read, default=1)
             counts[target.topic] = self._prepared(topics, target, count)
 
@@ -204,13 +206,49 @@ class Deployment:
             return None
         return self._kafka.topics().reader(self.reads, time_of, bounded=self._kafka.bounded)
 
+    def frames(self, spark: Any) -> dict[str, Any]:
+        """Return the topics as streaming DataFrames of Spark's Kafka source, by the names of their streams and tables.
+
+        Args:
+            spark: The session.
+
+        Raises:
+            DefinitionError: Spark has no Kafka source, or there are settings of this process's client.
+        """
+        if self._kafka.settings and self._sources:
+            raise DefinitionError(
+                f"Kafka: settings={sorted(self._kafka.settings)} are of this process's client, and "
+                f"{self._sources[0].name} is read by Spark's; give its DataFrame in streams=, with the options of "
+                "Spark's Kafka source"
+            )
+        found = {}
+        for source in self._sources:
+            reader = spark.readStream.format("kafka").option("subscribe", source.topic)
+            reader = reader.option("kafka.bootstrap.servers", self._kafka.bootstrap)
+            reader = reader.option("startingOffsets", "latest" if self.reads[source.topic] else "earliest")
+            try:
+                found[source.name] = reader.option("includeHeaders", bool(source.headers)).load()
+            except Exception as error:
+                if "kafka" not in str(error).lower():
+                    raise
+                raise DefinitionError(
+                    f"{source.name}: this Spark has no Kafka source; name its package before the session starts, such "
+                    "as in PYSPARK_SUBMIT_ARGS='--packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION "
+                    "pyspark-shell'"
+                ) from error
+        return found
+
     @property
     def interval_seconds(self) -> float:
         """Time after which a batch ends."""
         return milliseconds_of(self._kafka.batch_interval, "Kafka(batch_interval)") / 1000
 
-    def sink(self, query: WrittenQuery) -> KafkaSink | None:
+    def sink(self, query: WrittenQuery, *, is_packed: bool) -> KafkaSink | None:
         """Return the sink of a query's output, ``None`` if it is not written to a topic.
+
+        Args:
+            query: The query.
+            is_packed: Its changes come as rows of `packed_changes`.
 
         Raises:
             SinkError: The schema registry is not reached, or refuses a schema.
@@ -222,17 +260,18 @@ class Deployment:
         return KafkaSink(
             target.topic,
             bootstrap=kafka.bootstrap,
-            encode=self._encode(target),
+            encode=self._encode(target, is_packed=is_packed),
             transactional_id=f"{kafka.transactional_id}-{target.topic}-{query.name}",
             # Kafka's own clients choose partitions so. Equal keys of all writers are in one partition.
             settings={"partitioner": "murmur2_random", **kafka.settings},
             timeout=kafka.timeout,
         )
 
-    def _encode(self, target: SqlSource) -> Encode:
+    def _encode(self, target: SqlSource, *, is_packed: bool) -> Encode:
         encode = self.formats.encoder(target)
 
-        def record(change: Change) -> tuple[bytes | None, bytes | None, int | None]:
+        def record(row: Any) -> tuple[bytes | None, bytes | None, int | None]:
+            change: Change = unpack(row) if is_packed else row
             return (*encode(change[KEY], change[VALUE], change[WINDOW]), change[TIME])
 
         return record

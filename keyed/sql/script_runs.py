@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 import keyed
 from keyed.arguments import texts
-from keyed.errors import DefinitionError, SourceError
+from keyed.durations import milliseconds_of
+from keyed.errors import DefinitionError
 from keyed.graph import BoundOutput
 from keyed.shown import shown
 from keyed.sql.bound_parameters import Parameters
-from keyed.sql.bound_streams import is_frame, is_on_spark, is_stream
+from keyed.sql.bound_streams import is_frame, is_stream, is_topic, runs_on_spark
 from keyed.sql.compiler import Compiler
 from keyed.sql.definitions import Answer, Definitions, define
 from keyed.sql.given_rows import GivenRows, inserting
 from keyed.sql.grammar import parse
-from keyed.sql.java_formats import parse_moment
 from keyed.sql.kafka_deployment import Deployment, Kafka
 from keyed.sql.packed_changes import unpack
 from keyed.sql.registry_schemas import RegistrySchemas
 from keyed.sql.row_changes import KEY, NO_KEY, ROUTE, TIME, VALUE, WINDOW
 from keyed.sql.script_errors import nearest
-from keyed.sql.script_source import STREAM_TIME, Extractor, ScriptRecords
-from keyed.sql.value_formats import BadRecord
+from keyed.sql.script_source import STREAM_TIME, Extractor, ScriptRecords, extractor_of
+from keyed.sql.wire_formats import WireFormats
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @attrs.frozen
@@ -108,6 +111,7 @@ def script(
     properties: Mapping[str, str] | None = None,
     parameters: Parameters | None = None,
     schemas: Mapping[str, Mapping[str, Any]] | None = None,
+    spark: SparkSession | None = None,
     **options: Any,
 ) -> ScriptResult:
     """Run a script of SQL statements over records, and return what its queries write.
@@ -134,6 +138,8 @@ def script(
         schemas: Schemas by topic, for statements without columns: a dictionary with ``key``, ``value`` or both, each in
             the form of the topic's format: Avro or JSON Schema, as text or data, or the text of a Protobuf file. The
             texts of other files that it imports are ``references``.
+        spark: With ``kafka`` the session in which the script runs: Spark reads the topics, from which the sinks of this
+            process write.
         options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``.
 
     Raises:
@@ -141,9 +147,14 @@ def script(
         DefinitionError: A stream or record does not fit the script.
         KeyedError: The query failed.
     """
-    made = _Script(text, streams, topics, kafka, on_records, properties, parameters, "script", schemas)
+    made = _Script(text, streams, topics, kafka, on_records, properties, parameters, "script", schemas, spark)
     if not made.found.queries:
         return ScriptResult(made.sinks, {}, None, answers=made.found.answers)
+    if spark is not None and kafka is not None and not kafka.bounded:
+        raise DefinitionError(
+            "keyed.sql.script: on Spark it ends with the records of its topics; give Kafka(..., bounded=True), or use "
+            "keyed.sql.start"
+        )
     bound, options = made.bound(rows_per_batch, options)
     return made.result(keyed.run(*bound, **options))
 
@@ -158,6 +169,7 @@ def start(
     properties: Mapping[str, str] | None = None,
     parameters: Parameters | None = None,
     schemas: Mapping[str, Mapping[str, Any]] | None = None,
+    spark: SparkSession | None = None,
     **options: Any,
 ) -> keyed.Query:
     """Start a script over Kafka topics in a thread, and return the handle of its query.
@@ -171,6 +183,7 @@ def start(
         properties: See `script`.
         parameters: See `script`.
         schemas: See `script`.
+        spark: See `script`.
         options: Other options of `keyed.start`, such as ``checkpoint`` and ``tables``.
 
     Raises:
@@ -180,10 +193,14 @@ def start(
     """
     if kafka is None:
         raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
-    made = _Script(text, streams, None, kafka, on_records or _nowhere, properties, parameters, "start", schemas)
+    made = _Script(text, streams, None, kafka, on_records or _nowhere, properties, parameters, "start", schemas, spark)
     if not made.found.queries:
         raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
     bound, options = made.bound(rows_per_batch, options)
+    if spark is not None:
+        options = {
+            "trigger": f"{milliseconds_of(kafka.batch_interval, 'Kafka(batch_interval)')} milliseconds"
+        } | options
     return keyed.start(*bound, **options)
 
 
@@ -205,6 +222,7 @@ class _Script:
         parameters: Parameters | None,
         call: str,
         schemas: Mapping[str, Mapping[str, Any]] | None,
+        spark: SparkSession | None,
     ) -> None:
         where = f"keyed.sql.{call}"
         if not isinstance(text, str):
@@ -225,26 +243,39 @@ class _Script:
         )
         self._where = where
         streams = streams or {}
-        self._bound = _bound(found, streams, topics)
-        self._on_spark = any(map(is_on_spark, self._bound.values()))
-        if self._on_spark and kafka is not None:
+        if spark is not None and (kafka is None or not hasattr(spark, "readStream")):
             raise DefinitionError(
-                f"{where}: a script over Spark DataFrames does not take kafka=; read the topics by Spark"
+                f"{where}: spark={shown(spark)} must be a SparkSession, for the topics of kafka=; without topics give "
+                "DataFrames in streams="
             )
+        self._bound = _bound(found, streams, topics, is_on_spark=spark is not None)
+        self._on_spark = spark is not None or any(map(runs_on_spark, self._bound.values()))
         rows = {name: given for name, given in streams.items() if not is_frame(given) and not is_stream(given)}
         inputs, self._read = _inputs(found, rows, topics or {})
         self._deployment: Deployment | None = None
-        formats = None
+        formats = WireFormats(None)
         if kafka is not None:
-            self._deployment = Deployment(found, kafka, self._read)
+            self._deployment = Deployment(
+                found, kafka, self._read | {found.sources[name].topic for name in self._bound}
+            )
             formats = self._deployment.formats
             self._read |= self._deployment.reads.keys()
+            if spark is not None:
+                self._bound |= self._deployment.frames(spark)
+            elif self._on_spark and self._deployment.reads:
+                raise DefinitionError(
+                    f"{where}: no DataFrame is given for the topic {min(self._deployment.reads)!r}; give spark=, the "
+                    "session that reads it"
+                )
+        for name, each in self._bound.items():
+            if is_topic(each):
+                formats.check(found.sources[name])
         self._kafka = kafka
         self._on_records = on_records
         self._formats = formats
         extractors = self._extractors = _extractors(found, self._deployment)
         queries = {each.name: each.plan.shape for each in found.queries}
-        live = None if self._deployment is None else self._deployment.reader(extractors)
+        live = None if self._deployment is None or self._on_spark else self._deployment.reader(extractors)
         interval = 1.0 if self._deployment is None else self._deployment.interval_seconds
         self.records = ScriptRecords(inputs, extractors, queries, live, interval)
         self.sinks: dict[str, list[OutputRecord]] = {each.target: [] for each in found.queries}
@@ -267,7 +298,7 @@ class _Script:
             deployment.prepare()
         bound = []
         for query, output in compiled:
-            sink = None if deployment is None else deployment.sink(query)
+            sink = None if deployment is None else deployment.sink(query, is_packed=on_spark)
             if sink is not None:
                 self.sinks.pop(query.target, None)
             bound.append(output.to(self._collector(query.target) if sink is None else sink))
@@ -324,15 +355,15 @@ def _skipped(found: Definitions, compiler: Compiler, records: ScriptRecords) -> 
     return counts
 
 
-def _bound(found: Definitions, streams: Mapping[str, Any], topics: Any) -> dict[str, Any]:
+def _bound(found: Definitions, streams: Mapping[str, Any], topics: Any, *, is_on_spark: bool) -> dict[str, Any]:
     """Return the DataFrames, streams and outputs by the names of streams and tables.
 
     Raises:
         DefinitionError: Some of them run on Spark, and the script has records that Spark does not read.
     """
     bound = {found.named(name).name: each for name, each in streams.items() if is_frame(each) or is_stream(each)}
-    on_spark = [name for name, each in bound.items() if is_on_spark(each)]
-    if on_spark and (len(on_spark) < len(streams) or topics or found.inserts):
+    on_spark = [name for name, each in bound.items() if runs_on_spark(each)]
+    if (on_spark or is_on_spark) and (len(on_spark) < len(streams) or topics or found.inserts):
         raise DefinitionError(
             "a script runs on Spark if its streams are DataFrames: give all of them so, without topics= and without "
             "INSERT INTO ... VALUES"
@@ -414,59 +445,12 @@ def _raw(topic: str, record: Any) -> tuple[Any, ...]:
     return topic, key, value, time or 0, partition or 0, offset, headers, None if window is None else tuple(window)
 
 
-def _strict(extract: Extractor, topic: str) -> Extractor:
-    """Return an extractor that fails where a record has no usable timestamp."""
-
-    def extracted(key: Any, value: Any, time: int) -> int | None:
-        moment = extract(key, value, time)
-        if moment is None or moment < 0:
-            raise SourceError(
-                f"topic {topic}: the record with the key {shown(key)} and the value {shown(value)} has no usable "
-                "timestamp; without 'ksql.timestamp.throw.on.invalid' it would be skipped and counted"
-            )
-        return moment
-
-    return extracted
-
-
 def _extractors(found: Definitions, deployment: Deployment | None) -> dict[str, Extractor]:
     """Return for topics whose source has a column with the timestamp the function that reads it."""
     extractors: dict[str, Extractor] = {}
-    throws = found.properties.get("ksql.timestamp.throw.on.invalid", "false").lower() == "true"
     for source in found.sources.values():
         if source.timestamp is None or source.is_query or source.topic in extractors:
             continue
-        name, pattern = source.timestamp
-        names = [each for each, _ in (*source.keys, *source.stored)]
-        place = names.index(name)
-        if deployment is not None and source.topic in deployment.reads:
-            formats = deployment.formats
-            key_of, value_of = formats.key_decoder(source), formats.value_decoder(source)
-            split = formats.window_of(source)
-        else:
-            key_of, value_of, split = source.key_decoder(), source.value_decoder(), None
-
-        def extracted(
-            key: Any,
-            value: Any,
-            time: int,
-            *,
-            place: int = place,
-            key_of: Any = key_of,
-            value_of: Any = value_of,
-            split: Any = split,
-            pattern: str | None = pattern,
-        ) -> int | None:
-            try:
-                columns = value_of(value)
-                if columns is None:
-                    return time
-                cell = (*key_of(key if split is None else split(key)[0]), *columns)[place]
-                return parse_moment(cell, pattern) if pattern is not None and cell is not None else cell
-            except BadRecord:
-                return time  # the source skips it, and counts it
-            except ValueError:
-                return None
-
-        extractors[source.topic] = _strict(extracted, source.topic) if throws else extracted
+        formats = deployment.formats if deployment is not None and source.topic in deployment.reads else None
+        extractors[source.topic] = extractor_of(source, formats, strict=found.is_strict)
     return extractors

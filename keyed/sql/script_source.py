@@ -5,16 +5,22 @@ from __future__ import annotations
 import logging
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import attrs
 
-from keyed.errors import CheckpointError
+from keyed.errors import CheckpointError, SourceError
 from keyed.kafka_topics import TopicsReader
+from keyed.shown import shown
 from keyed.sources import PAUSE
+from keyed.sql.catalog import SqlSource
 from keyed.sql.given_rows import GivenRows
-from keyed.sql.row_changes import Sealed
+from keyed.sql.java_formats import parse_moment
+from keyed.sql.row_changes import NO_KEY, Change, Sealed, route_of
+from keyed.sql.value_formats import BadRecord
+from keyed.sql.wire_formats import WireFormats
 
 #: A record of a topic: topic, key, value, timestamp, partition, offset, headers, window, number, stream time.
 TOPIC, RAW_KEY, RAW_VALUE, RAW_TIME, PARTITION, OFFSET, HEADERS, RAW_WINDOW, ARRIVAL, STREAM_TIME = range(10)
@@ -29,6 +35,105 @@ _WAIT = 0.1
 _LATEST = 2**62
 
 _log = logging.getLogger(__name__)
+
+
+def extractor_of(source: SqlSource, formats: WireFormats | None, *, strict: bool) -> Extractor:
+    """Return the function that reads the timestamp of a record from the column that a source names.
+
+    Args:
+        source: The stream or table, with such a column.
+        formats: The formats of records of a Kafka topic; ``None`` for plain data.
+        strict: Records without a usable timestamp raise `SourceError`.
+    """
+    assert source.timestamp is not None
+    name, pattern = source.timestamp
+    place = [each for each, _ in (*source.keys, *source.stored)].index(name)
+    split = None
+    if formats is None:
+        key_of, value_of = source.key_decoder(), source.value_decoder()
+    else:
+        key_of, value_of, split = formats.key_decoder(source), formats.value_decoder(source), formats.window_of(source)
+
+    def extracted(key: Any, value: Any, time: int) -> int | None:
+        try:
+            columns = value_of(value)
+            if columns is None:
+                return time
+            cell = (*key_of(key if split is None else split(key)[0]), *columns)[place]
+            return parse_moment(cell, pattern) if pattern is not None and cell is not None else cell
+        except BadRecord:
+            return time  # the source skips it, and counts it
+        except ValueError:
+            return None
+
+    def checked(key: Any, value: Any, time: int) -> int | None:
+        moment = extracted(key, value, time)
+        if moment is None or moment < 0:
+            raise SourceError(
+                f"topic {source.topic}: the record with the key {shown(key)} and the value {shown(value)} has no "
+                "usable timestamp; without 'ksql.timestamp.throw.on.invalid' it would be skipped and counted"
+            )
+        return moment
+
+    return checked if strict else extracted
+
+
+def decoder_of(
+    source: SqlSource, unreadable: Counter[str] | None, formats: WireFormats | None = None
+) -> Callable[[Any], Iterable[Change]]:
+    """Return the function from a record of any topic to the change of a source, if it is one of its topic."""
+    topic, split = source.topic, None
+    if formats is None:
+        key_of, value_of = source.key_decoder(), source.value_decoder()
+    else:
+        key_of, value_of, split = formats.key_decoder(source), formats.value_decoder(source), formats.window_of(source)
+    headers = dict(source.headers)
+    names = [name for name, _ in source.values]
+    stored = [name for name, _ in source.stored]
+    is_table, is_windowed = source.is_table, source.window is not None
+    width = source.window_ms
+
+    def decode(record: Any) -> Iterable[Change]:
+        if record[TOPIC] != topic:
+            return ()
+        raw_key, window = record[RAW_KEY], record[RAW_WINDOW] if is_windowed else None
+        try:
+            if split is not None:
+                raw_key, window = split(raw_key)
+            key, value = key_of(raw_key), value_of(record[RAW_VALUE])
+        except BadRecord as error:
+            if unreadable is None:
+                return ()
+            unreadable[source.name] += 1
+            if unreadable[source.name] == 1:
+                _log.warning(
+                    "topic %s, offset %s: %s cannot read the record and skips it, as it will others: %s",
+                    topic,
+                    record[OFFSET],
+                    source.name,
+                    error,
+                )
+            return ()
+        if is_table and all(each is None for each in key):
+            return ()
+        if is_windowed and window is None:
+            start = record[RAW_TIME]
+            window = (start, start + (width or 0))
+        if headers and value is not None:
+            cells = dict(zip(stored, value, strict=True))
+            value = tuple(_header(record[HEADERS], headers[n]) if n in headers else cells[n] for n in names)
+        meta = (record[PARTITION], record[OFFSET], record[HEADERS], record[ARRIVAL])
+        place = NO_KEY if record[RAW_KEY] is None and len(key) > 1 else route_of(key)
+        return ((place, key, value, None, record[RAW_TIME], window, meta),)
+
+    return decode
+
+
+def _header(headers: Any, name: str | None) -> Any:
+    if name is None:
+        return [{"KEY": key, "VALUE": value} for key, value in headers or ()]
+    found = [value for key, value in headers or () if key == name]
+    return found[-1] if found else None
 
 
 @attrs.define(eq=False)

@@ -84,12 +84,13 @@ LAKEHOUSE = (
 </ivy-module>
 """
 )
-#: The Kafka connector of Flink SQL, with its dependencies in one file.
+#: The Kafka connector of Flink SQL and its Avro with a schema registry, each with its dependencies in one file.
 FLINK_KAFKA = """\
 <ivy-module version="2.0">
   <info organisation="keyed" module="flink-kafka"/>
   <dependencies>
     <dependency org="org.apache.flink" name="flink-sql-connector-kafka" rev="4.0.1-2.0" conf="default->master"/>
+    <dependency org="org.apache.flink" name="flink-sql-avro-confluent-registry" rev="2.0.0" conf="default->master"/>
   </dependencies>
 </ivy-module>
 """

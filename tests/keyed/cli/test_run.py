@@ -139,7 +139,6 @@ def test_skipped_records_are_counted_by_reason(files, capsys):
         (["--registry", "http://localhost:8081"], "--registry is for Kafka topics; give --bootstrap too"),
         (["--until-end"], "--until-end is for Kafka topics; give --bootstrap too"),
         (["--kafka-setting", "a=b"], "--kafka-setting is for Kafka topics; give --bootstrap too"),
-        (["--bootstrap", "localhost:1", "--runtime", "spark"], "--bootstrap: --runtime spark reads files"),
         (["--bootstrap", "localhost:1"], "READINGS has no rows: name its topic"),
     ],
 )

@@ -242,3 +242,18 @@ def test_explain_says_which_queries_are_chained():
     found = [next(row["detail"] for row in each.rows if row["step"] == "shuffle") for each in answers]
     shuffled = "on Spark; none in this process, which has one key group"
     assert [detail == shuffled for detail in found] == [True, True, False, False, True]
+
+
+@pytest.mark.slow
+def test_rows_that_cannot_be_read_are_counted(spark):
+    text = """
+    CREATE STREAM s (k STRING KEY, n INT) WITH (FORMAT = 'JSON');
+    CREATE TABLE t AS SELECT k, SUM(n) AS n FROM s GROUP BY k;
+    CREATE STREAM u AS SELECT k, n FROM s WHERE n > 1 PARTITION BY k;
+    """
+    rows = [("a", "1", 0), ("a", "x", 1), ("a", "5", None), ("a", "7", -3), ("a", "2", 9)]
+    found = sql.script(text, {"s": spark.createDataFrame(rows, "k string, n string, rowtime bigint").coalesce(1)})
+    assert found.table("t") == {"a": {"N": 3}}
+    assert [each.value for each in found["u"]] == [{"N": 2}]
+    assert found.run is not None
+    assert {name: each["rows_bad"] for name, each in found.run.metrics.items()} == {"t": 3, "u": 3}

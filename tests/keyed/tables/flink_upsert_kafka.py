@@ -1,8 +1,8 @@
 """Reads topics to their end with Flink SQL, in an environment with PyFlink: `test_flink.py` runs it.
 
-Its argument is one JSON object: ``jar`` is the Kafka connector, ``tables`` are statements that create tables, and
-``query`` has one column. It prints, as JSON, the rows that the changes of the query add up to, and how many changes of
-each kind there were.
+Its argument is one JSON object: ``jars`` are the connector and formats, ``tables`` are statements that create tables,
+and ``query`` has one column. It prints, as JSON, the rows that the changes of the query add up to, and how many changes
+of each kind there were.
 """
 
 import collections
@@ -18,7 +18,7 @@ def main(given: str) -> None:
     options = json.loads(given)
     tables = TableEnvironment.create(EnvironmentSettings.in_streaming_mode())
     settings = {
-        "pipeline.jars": f"file://{options['jar']}",
+        "pipeline.jars": ";".join(f"file://{jar}" for jar in options["jars"]),
         "parallelism.default": "1",
         "table.local-time-zone": "UTC",
     }

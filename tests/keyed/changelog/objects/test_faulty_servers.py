@@ -1,5 +1,4 @@
-"""Changelogs on real servers that throttle, lose answers, or are slow: a proxy before MinIO, Azurite and
-fake-gcs-server does that.
+"""Changelogs on real servers that throttle, lose answers, or are slow: a proxy before each server does that.
 
 ``KEYED_STORE_LATENCY`` sets the delay of the slow server in seconds.
 """

@@ -1,0 +1,120 @@
+"""Scripts on Spark over topics of a real Kafka broker write the records that they write in this process."""
+
+import json
+import struct
+import time
+
+import pytest
+
+from keyed import sql
+from keyed.errors import DefinitionError
+from tests.keyed.changelog.kafka import topics
+from tests.keyed.sql.test_scripts_on_kafka import received, send
+from tests.support.schema_registry import schema_registry
+from tests.support.waiting import until
+
+NOW = int(time.time()) // 3600 * 3_600_000
+SCRIPT = """
+CREATE STREAM sales (id BIGINT KEY, title STRING, tickets INT, at BIGINT, kind BYTES HEADER('kind'))
+    WITH (KAFKA_TOPIC = '{sales}', FORMAT = '{format}', TIMESTAMP = 'at');
+CREATE TABLE films (title STRING PRIMARY KEY, genre STRING) WITH (KAFKA_TOPIC = '{films}', VALUE_FORMAT = 'JSON');
+CREATE TABLE sold WITH (KAFKA_TOPIC = '{sold}', RETENTION_MS = -1) AS
+    SELECT title, COUNT(*) AS n, SUM(tickets) AS tickets FROM sales GROUP BY title HAVING SUM(tickets) < 10;
+CREATE TABLE hourly AS SELECT title, COUNT(*) AS n FROM sales
+    WINDOW TUMBLING (SIZE 1 HOUR, GRACE PERIOD 0 SECONDS) GROUP BY title EMIT FINAL;
+CREATE STREAM read AS SELECT s.title AS title, id, kind, s.ROWTIME AS at, s.ROWPARTITION AS part, s.ROWOFFSET AS place,
+    genre FROM sales s LEFT JOIN films f ON s.title = f.title;
+"""
+SALES = [(7, "Big", 4, NOW), (8, "Rio", 1, NOW + 1000), (9, "Big", 7, NOW + 2000), (9, "Big", 1, NOW + 3_700_000)]
+
+
+@pytest.fixture
+def given(kafka):
+    """The names of topics that exist: sales and films; and of one that does not."""
+    names = {name: topics.new_topic() for name in ("sales", "films", "sold")}
+    for name in ("sales", "films"):
+        topics.create(kafka, names[name], 1, retention_ms=-1)
+    return names
+
+
+def write_sales(kafka, topic, rows):
+    import confluent_kafka
+
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka})
+    for key, title, tickets, at in rows:
+        value = json.dumps({"title": title, "tickets": tickets, "at": at}).encode()
+        producer.produce(topic, value, json.dumps(key).encode(), headers=[("kind", b"web")], timestamp=NOW)
+    assert producer.flush(30) == 0
+
+
+@pytest.mark.slow
+def test_topics_are_read_and_written(spark_kafka, kafka, given, tmp_path):
+    text = SCRIPT.format(**given, format="JSON")
+    other = SCRIPT.format(**given | {"sold": topics.new_topic()}, format="JSON")
+    send(kafka, given["films"], (b"Big", b'{"genre": "comedy"}', NOW - 1000))
+    cluster = sql.Kafka(kafka, bounded=True)
+    there = dict.fromkeys(("READ", "HOURLY"), 0)
+    for lives, part in enumerate((SALES[:2], SALES[2:]), 1):
+        write_sales(kafka, given["sales"], part)
+        send(kafka, given["sales"], (b"1", b"{tickets", NOW), (b"x", b"{}", NOW))
+        on_spark = sql.script(text, kafka=cluster, spark=spark_kafka, checkpoint=tmp_path / "spark")
+        in_process = sql.script(other, kafka=cluster, checkpoint=tmp_path / "local")
+        for name in there:
+            assert sorted(map(str, on_spark[name])) == sorted(map(str, in_process[name]))
+            there[name] += len(on_spark[name])
+        # Each of the three operators that read the stream counts them.
+        assert on_spark.run is not None
+        assert [each["rows_bad"] for each in on_spark.run.metrics.values() if each["rows_bad"]] == [2 * lives] * 3
+        assert in_process.skipped == {"SALES": {"the format cannot read them": 2}}
+    assert there == {"READ": 4, "HOURLY": 2}
+    found = received(kafka, given["sold"])
+    assert [each[1:] for each in found if each[0] == b'"Big"'] == [(b'{"N":1,"TICKETS":4}', NOW), (None, NOW + 2000)]
+    assert [each[1:] for each in found if each[0] == b'"Rio"'] == [(b'{"N":1,"TICKETS":1}', NOW + 1000)]
+
+
+@pytest.mark.slow
+def test_a_dataframe_of_a_topic_with_a_schema_registry(spark_kafka, kafka, given, tmp_path):
+    with schema_registry() as registry:
+        text = f"""
+        CREATE STREAM s (id BIGINT KEY, a DECIMAL(4, 2)) WITH (KAFKA_TOPIC = '{given["sales"]}', VALUE_FORMAT = 'JSON');
+        CREATE STREAM t WITH (KAFKA_TOPIC = '{given["films"]}', VALUE_FORMAT = 'AVRO') AS SELECT * FROM s;
+        """
+        send(kafka, given["sales"], (struct.pack(">q", 7), b'{"A": 1.50}', NOW), (None, None, NOW + 1))
+        frame = spark_kafka.read.format("kafka").option("kafka.bootstrap.servers", kafka)
+        stream = spark_kafka.readStream.format("kafka").option("kafka.bootstrap.servers", kafka)
+        stream = stream.option("subscribe", given["sales"]).option("startingOffsets", "earliest").load()
+        cluster = sql.Kafka(kafka, bounded=True, registry=registry.url)
+        sql.script(text, {"s": stream}, kafka=cluster, checkpoint=tmp_path / "written")
+        assert len(received(kafka, given["films"])) == 2
+        text = f"""
+        CREATE STREAM t (id BIGINT KEY, a DECIMAL(4, 2)) WITH (KAFKA_TOPIC = '{given["films"]}', VALUE_FORMAT = 'AVRO');
+        CREATE STREAM u AS SELECT id, a * 2 AS a FROM t;
+        """
+        found = sql.script(text, {"t": frame.option("subscribe", given["films"]).load()}, kafka=cluster)["u"]
+        assert [(each.key, str(each.value["A"]), each.timestamp) for each in found if each.value] == [(7, "3.00", NOW)]
+        with pytest.raises(DefinitionError, match="need a schema registry"):
+            sql.script(text, {"t": frame.load()})
+
+
+@pytest.mark.slow
+def test_a_started_script_follows_its_topics(spark_kafka, kafka, given, tmp_path):
+    text = f"""
+    CREATE STREAM s (id STRING KEY, n INT) WITH (KAFKA_TOPIC = '{given["sales"]}', VALUE_FORMAT = 'JSON');
+    CREATE TABLE t WITH (KAFKA_TOPIC = '{given["sold"]}') AS SELECT id, SUM(n) AS n FROM s GROUP BY id;
+    """
+    cluster = sql.Kafka(kafka, batch_interval=100)
+    query = sql.start(text, kafka=cluster, spark=spark_kafka, checkpoint=tmp_path / "state")
+    try:
+        for number in (3, 5):
+            send(kafka, given["sales"], (b"a", json.dumps({"n": number}).encode(), NOW))
+            records = {3: 1, 5: 2}[number]
+            until(lambda records=records: len(topics.messages(kafka, given["sold"])) == records)  # type: ignore[misc]
+    finally:
+        query.stop()
+    assert [each[1] for each in received(kafka, given["sold"])] == [b'{"N":3}', b'{"N":8}']
+
+
+def test_what_does_not_fit_is_refused(tmp_path):
+    text = SCRIPT.format(sales="a", films="b", sold="c", format="JSON")
+    with pytest.raises(DefinitionError, match=r"spark=7 must be a SparkSession, for the topics of kafka="):
+        sql.script(text, kafka=sql.Kafka("localhost:1", bounded=True), spark=7)  # type: ignore[arg-type]
