@@ -1,7 +1,10 @@
 """Scripts on Spark over topics of a real Kafka broker write the records that they write in this process."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 import time
 
 import pytest
@@ -10,6 +13,7 @@ from keyed import sql
 from keyed.errors import DefinitionError
 from tests.keyed.changelog.kafka import topics
 from tests.keyed.sql.test_scripts_on_kafka import received, send
+from tests.support.jars import CONNECTOR, fetch
 from tests.support.schema_registry import schema_registry
 from tests.support.waiting import until
 
@@ -73,6 +77,7 @@ def test_topics_are_read_and_written(spark_kafka, kafka, given, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_dataframe_of_a_topic_with_a_schema_registry(spark_kafka, kafka, given, tmp_path):
     with schema_registry() as registry:
         text = f"""
@@ -97,6 +102,7 @@ def test_a_dataframe_of_a_topic_with_a_schema_registry(spark_kafka, kafka, given
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_started_script_follows_its_topics(spark_kafka, kafka, given, tmp_path):
     text = f"""
     CREATE STREAM s (id STRING KEY, n INT) WITH (KAFKA_TOPIC = '{given["sales"]}', VALUE_FORMAT = 'JSON');
@@ -112,6 +118,32 @@ def test_a_started_script_follows_its_topics(spark_kafka, kafka, given, tmp_path
     finally:
         query.stop()
     assert [each[1] for each in received(kafka, given["sold"])] == [b'{"N":3}', b'{"N":8}']
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("has_package", [True, False])
+def test_a_file_of_statements_is_deployed(kafka, given, tmp_path, has_package):
+    text = f"""
+    CREATE STREAM s (id STRING KEY, n INT) WITH (KAFKA_TOPIC = '{given["sales"]}', VALUE_FORMAT = 'JSON');
+    CREATE TABLE t AS SELECT id, SUM(n) AS n FROM s GROUP BY id;
+    """
+    (tmp_path / "a.sql").write_text(text)
+    command = [sys.executable, "-m", "keyed.cli", "run", "a.sql", "--bootstrap", kafka, "--runtime", "spark", "--json"]
+    command += ["--until-end", "--checkpoint", "state"]
+    jars = ",".join(map(str, fetch(CONNECTOR)))
+    variables = os.environ | ({"PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell"} if has_package else {})
+    printed = []
+    for number in (3, 5):
+        send(kafka, given["sales"], (b"a", json.dumps({"n": number}).encode(), NOW))
+        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+        if not has_package:
+            assert done.returncode == 1
+            assert "S: this Spark has no Kafka source; name its package" in done.stderr
+            return
+        assert done.returncode == 0, done.stderr
+        printed.append([json.loads(line)["value"] for line in done.stdout.splitlines()])
+    assert printed == [[{"N": 3}], [{"N": 8}]]
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
