@@ -319,7 +319,7 @@ class _Script:
         source, collected = self.found.sources[target], self.sinks[target]
         key_of, value_of = source.key_encoder(), source.value_encoder()
         call = self._on_records
-        if call is None and self._kafka is not None and not self._kafka.bounded:
+        if call is None and self._kafka is not None and not self._kafka.bounded and not self._on_spark:
             # There is no end at which a result could have them.
             call = _nowhere
 

@@ -219,11 +219,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.nexmark", description=__doc__)
     parser.add_argument("--only", type=names([*QUERIES]), default=[*QUERIES], help="queries, by default all")
     parser.add_argument("--engines", type=names([*_NAMES]), default=[*_NAMES], help="by default all four")
-    parser.add_argument("--events", type=positive, default=300_000, help="number of events (default: 300000)")
+    parser.add_argument("--events", type=positive, default=200_000, help="number of events (default: 200000)")
     parser.add_argument("--rate", type=positive, default=10_000, help="events a second of event time")
     parser.add_argument("--rounds", type=positive, default=2, help="measured runs")
     parser.add_argument("--flink-state", choices=("rocksdb", "hashmap"), default="rocksdb", help="state of Flink")
-    parser.add_argument("--limit", type=positive, default=900, help="seconds after which a process is ended")
+    limit = "seconds after which a process is ended (default: 400)"
+    parser.add_argument("--limit", type=positive, default=400, help=limit)
     minutes = "minutes after which the rest is not measured (default: 90)"
     parser.add_argument("--minutes", type=positive, default=90, help=minutes)
     parser.add_argument("--chart", type=Path, metavar="FILE", help="where a chart of the figures goes (SVG)")

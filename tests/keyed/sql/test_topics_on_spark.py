@@ -95,6 +95,8 @@ def test_a_dataframe_of_a_topic_with_a_schema_registry(spark_kafka, kafka, given
         CREATE STREAM t (id BIGINT KEY, a DECIMAL(4, 2)) WITH (KAFKA_TOPIC = '{given["films"]}', VALUE_FORMAT = 'AVRO');
         CREATE STREAM u AS SELECT id, a * 2 AS a FROM t;
         """
+        # Over DataFrames a script always ends.
+        cluster = sql.Kafka(kafka, registry=registry.url)
         found = sql.script(text, {"t": frame.option("subscribe", given["films"]).load()}, kafka=cluster)["u"]
         assert [(each.key, str(each.value["A"]), each.timestamp) for each in found if each.value] == [(7, "3.00", NOW)]
         with pytest.raises(DefinitionError, match="need a schema registry"):
