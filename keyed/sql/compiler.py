@@ -20,7 +20,14 @@ from keyed.sql.bound_streams import (
 from keyed.sql.catalog import SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.java_formats import parse_moment
-from keyed.sql.packed_changes import PACKED, packed_elements, packed_function, packed_transform, prepared_function
+from keyed.sql.packed_changes import (
+    PACKED,
+    packed_elements,
+    packed_function,
+    packed_rows,
+    packed_transform,
+    prepared_function,
+)
 from keyed.sql.planner import DAY_MS, QueryPlan, Relation, SourceJoin
 from keyed.sql.result_rows import ResultRows
 from keyed.sql.row_changes import KEY, META, NO_KEY, ROUTE, TIME, VALUE, WINDOW, Change, rank_of, route, route_of
@@ -284,7 +291,11 @@ class Compiler:
         if source.name in self._bound:
             if source.name not in self._streams:
                 self._streams[source.name] = self._bound_stream(source, counts)
-            parts.append(self._streams[source.name])
+            bound = self._streams[source.name]
+            if parts and not is_stream(self._bound[source.name]):
+                # The columns of the others, without the timestamp.
+                bound = bound.flat_map(packed_rows, output=PACKED)
+            parts.append(bound)
         elif self._on_spark:
             if not parts:
                 raise DefinitionError(f"streams= has no DataFrame for {source.name}, which a query reads")

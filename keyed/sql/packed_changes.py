@@ -25,6 +25,11 @@ def unpack(row: Any) -> Change:
     return found
 
 
+def packed_rows(row: Any) -> Iterator[Any]:
+    """Yield a row with the columns of a change only, for ``flat_map``."""
+    yield row.route, row.change
+
+
 def packed_transform(transform: Callable[[Change], Iterable[Change]]) -> Callable[[Any], Iterator[Any]]:
     """Return a function of changes as one of rows, for ``flat_map``."""
 

@@ -250,10 +250,16 @@ def test_rows_that_cannot_be_read_are_counted(spark):
     CREATE STREAM s (k STRING KEY, n INT) WITH (FORMAT = 'JSON');
     CREATE TABLE t AS SELECT k, SUM(n) AS n FROM s GROUP BY k;
     CREATE STREAM u AS SELECT k, n FROM s WHERE n > 1 PARTITION BY k;
+    CREATE STREAM r (k STRING KEY, n INT) WITH (FORMAT = 'JSON');
+    INSERT INTO s SELECT k, n + 1 AS n FROM r;
     """
     rows = [("a", "1", 0), ("a", "x", 1), ("a", "5", None), ("a", "7", -3), ("a", "2", 9)]
-    found = sql.script(text, {"s": spark.createDataFrame(rows, "k string, n string, rowtime bigint").coalesce(1)})
-    assert found.table("t") == {"a": {"N": 3}}
-    assert [each.value for each in found["u"]] == [{"N": 2}]
+    frames = {
+        name: spark.createDataFrame(given, "k string, n string, rowtime bigint").coalesce(1)
+        for name, given in {"s": rows, "r": [("a", "7", 5), ("a", "1", None)]}.items()
+    }
+    found = sql.script(text, frames)
     assert found.run is not None
-    assert {name: each["rows_bad"] for name, each in found.run.metrics.items()} == {"t": 3, "u": 3}
+    assert found.table("t") == {"a": {"N": 11}}
+    assert sorted(each.value["N"] for each in found["u"]) == [2, 8]
+    assert {name: each["rows_bad"] for name, each in found.run.metrics.items()} == {"t": 3, "u": 3, "insert_2_s": 1}
