@@ -2,10 +2,12 @@
 
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -146,6 +148,40 @@ def test_a_file_of_statements_is_deployed(kafka, given, tmp_path, has_package):
         assert done.returncode == 0, done.stderr
         printed.append([json.loads(line)["value"] for line in done.stdout.splitlines()])
     assert printed == [[{"N": 3}], [{"N": 8}]]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_command_that_is_killed_goes_on_and_writes_each_record_once(kafka, tmp_path):
+    source, copies, counts = (topics.new_topic() for _ in range(3))
+    topics.create(kafka, source, 2, retention_ms=-1)
+    (tmp_path / "a.sql").write_text(f"""
+    CREATE STREAM s (id BIGINT KEY, n INT) WITH (KAFKA_TOPIC = '{source}', FORMAT = 'JSON');
+    CREATE STREAM copies WITH (KAFKA_TOPIC = '{copies}') AS SELECT id, n FROM s;
+    CREATE TABLE counts WITH (KAFKA_TOPIC = '{counts}') AS SELECT n, COUNT(*) AS c FROM s GROUP BY n;
+    """)
+    jars = ",".join(map(str, fetch(CONNECTOR)))
+    command = [sys.executable, "-m", "keyed.cli", "run", "a.sql", "--bootstrap", kafka, "--runtime", "spark"]
+    command += ["--checkpoint", "state"]
+    given: dict[str, Any] = {
+        "cwd": tmp_path,
+        "env": os.environ | {"PYSPARK_SUBMIT_ARGS": f"--jars {jars} pyspark-shell"},
+        "stdout": subprocess.DEVNULL,
+    }
+    ids = lambda: [int(key) for key, _, _ in received(kafka, copies, 2)]  # noqa: E731
+    for first in (0, 100):
+        rows = [(str(n).encode(), b'{"N": %d}' % (n % 3), NOW + n, n % 2) for n in range(first, first + 100)]
+        send(kafka, source, *rows[:50])
+        with subprocess.Popen(command, start_new_session=True, **given) as process:
+            until(lambda: (topics.made(kafka, copies) and len(ids()) > first) or process.poll() is not None)  # noqa: B023
+            send(kafka, source, *rows[50:])
+            os.killpg(process.pid, signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL
+    subprocess.run([*command, "--until-end"], check=True, **given)
+    assert sorted(ids()) == list(range(200))
+    found = [(json.loads(key), json.loads(value)["C"]) for key, value, _ in received(kafka, counts, 2)]
+    sizes = [len(range(n, 200, 3)) for n in range(3)]
+    assert sorted(found) == [(n, count) for n, size in enumerate(sizes) for count in range(1, size + 1)]
 
 
 def test_what_does_not_fit_is_refused(tmp_path):
