@@ -196,11 +196,15 @@ def start(
     made = _Script(text, streams, None, kafka, on_records or _nowhere, properties, parameters, "start", schemas, spark)
     if not made.found.queries:
         raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
+    if made.on_spark and kafka.bounded:
+        raise DefinitionError(
+            "keyed.sql.start: on Spark it follows its topics until it is stopped; give Kafka(...) without bounded=, or "
+            "use keyed.sql.script"
+        )
     bound, options = made.bound(rows_per_batch, options)
-    if spark is not None:
-        options = {
-            "trigger": f"{milliseconds_of(kafka.batch_interval, 'Kafka(batch_interval)')} milliseconds"
-        } | options
+    if made.on_spark:
+        interval = milliseconds_of(kafka.batch_interval, "Kafka(batch_interval)")
+        options = {"trigger": f"{interval} milliseconds"} | options
     return keyed.start(*bound, **options)
 
 
@@ -249,7 +253,7 @@ class _Script:
                 "DataFrames in streams="
             )
         self._bound = _bound(found, streams, topics, is_on_spark=spark is not None)
-        self._on_spark = spark is not None or any(map(runs_on_spark, self._bound.values()))
+        self.on_spark = spark is not None or any(map(runs_on_spark, self._bound.values()))
         rows = {name: given for name, given in streams.items() if not is_frame(given) and not is_stream(given)}
         inputs, self._read = _inputs(found, rows, topics or {})
         self._deployment: Deployment | None = None
@@ -262,7 +266,7 @@ class _Script:
             self._read |= self._deployment.reads.keys()
             if spark is not None:
                 self._bound |= self._deployment.frames(spark)
-            elif self._on_spark and self._deployment.reads:
+            elif self.on_spark and self._deployment.reads:
                 raise DefinitionError(
                     f"{where}: no DataFrame is given for the topic {min(self._deployment.reads)!r}; give spark=, the "
                     "session that reads it"
@@ -275,7 +279,7 @@ class _Script:
         self._formats = formats
         extractors = self._extractors = _extractors(found, self._deployment)
         queries = {each.name: each.plan.shape for each in found.queries}
-        live = None if self._deployment is None or self._on_spark else self._deployment.reader(extractors)
+        live = None if self._deployment is None or self.on_spark else self._deployment.reader(extractors)
         interval = 1.0 if self._deployment is None else self._deployment.interval_seconds
         self.records = ScriptRecords(inputs, extractors, queries, live, interval)
         self.sinks: dict[str, list[OutputRecord]] = {each.target: [] for each in found.queries}
@@ -288,7 +292,7 @@ class _Script:
                 f"{self._where}: an output is written to a Kafka topic, each record once, and that needs a checkpoint; "
                 "give checkpoint= (--checkpoint), a folder"
             )
-        on_spark = self._on_spark
+        on_spark = self.on_spark
         source: Any = keyed.stream(self.records, timestamp=_time, max_ahead=None) if not on_spark else None
         topics = () if deployment is None else deployment.reads
         self.compiler = Compiler(found, source, self._read, self._bound, self._extractors, self._formats, topics)
@@ -319,7 +323,7 @@ class _Script:
         source, collected = self.found.sources[target], self.sinks[target]
         key_of, value_of = source.key_encoder(), source.value_encoder()
         call = self._on_records
-        if call is None and self._kafka is not None and not self._kafka.bounded and not self._on_spark:
+        if call is None and self._kafka is not None and not self._kafka.bounded and not self.on_spark:
             # There is no end at which a result could have them.
             call = _nowhere
 

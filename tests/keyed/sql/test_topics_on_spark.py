@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -188,3 +189,11 @@ def test_what_does_not_fit_is_refused(tmp_path):
     text = SCRIPT.format(sales="a", films="b", sold="c", format="JSON")
     with pytest.raises(DefinitionError, match=r"spark=7 must be a SparkSession, for the topics of kafka="):
         sql.script(text, kafka=sql.Kafka("localhost:1", bounded=True), spark=7)  # type: ignore[arg-type]
+
+
+def test_a_started_script_has_no_end_and_another_one_has(tmp_path):
+    text = SCRIPT.format(sales="a", films="b", sold="c", format="JSON")
+    with pytest.raises(DefinitionError, match="follows its topics until it is stopped"):
+        sql.start(text, kafka=sql.Kafka("localhost:1", bounded=True), spark=MagicMock(), checkpoint=tmp_path)
+    with pytest.raises(DefinitionError, match="ends with the records of its topics"):
+        sql.script(text, kafka=sql.Kafka("localhost:1"), spark=MagicMock(), checkpoint=tmp_path)
