@@ -8,7 +8,9 @@ mini-batches.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Unpack
 
 from keyed import Context, KeyedProcessFunction, KeyedStream, OpenContext, Output, TaskContext, ValueState
@@ -167,12 +169,19 @@ class ContinuousColumns(VectorizedFunction):
         self._totals: Any = None
         self._keys = keys = results.names[: len(results.names) - len(self._aggregates)]
         self._results = TableState(results.ddl, key=keys, name=name)
-        from keyed.windows.vectorized.fold import fold_of
+        from keyed.windows.vectorized.running_totals import DISTINCT_VALUE, accumulators_of, distinct_columns
 
-        parts = fold_of(self._aggregates, self._columns).columns
+        parts = accumulators_of(self._aggregates, self._columns).columns
         key_types = tuple(results.columns[: len(keys)])
         accumulators = TableState(Schema((*key_types, *parts)).ddl, key=keys, name=ACCUMULATORS)
         self._accumulators = inner_state(accumulators, is_shown=False)
+        #: The attribute of the state with the distinct values of an aggregate, by its name.
+        self._distinct: dict[str, str] = {}
+        for number, (aggregate, column) in enumerate(distinct_columns(self._aggregates).items()):
+            schema = Schema((*key_types, (DISTINCT_VALUE, plain_type(columns[column]))))
+            values = TableState(schema.ddl, key=schema.names, name=_distinct_name(aggregate))
+            self._distinct[aggregate] = f"_distinct_{number}"
+            setattr(self, self._distinct[aggregate], inner_state(values, is_shown=False))
 
     def _created_logic(self) -> Any:
         """Return the logic, which is created where it runs because it imports pyarrow."""
@@ -190,12 +199,20 @@ class ContinuousColumns(VectorizedFunction):
         return combined
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        self._created_logic().add(table, self._accumulators, self._results, ctx)
+        distinct = {name: getattr(self, attribute) for name, attribute in self._distinct.items()}
+        self._created_logic().add(table, self._accumulators, distinct, self._results, ctx)
 
     @property
     def explanation(self) -> str:
         """The path of the aggregates and its reason, for `keyed.Output.explain`."""
         return f"{shown_path(None)}, a row of state per key"
+
+
+def _distinct_name(aggregate: str) -> str:
+    """Return the name of the state with the distinct values of an aggregate, whose name may be any text."""
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,100}", aggregate):
+        return f"distinct_{aggregate}"
+    return f"distinct-{blake2b(aggregate.encode(), digest_size=16).hexdigest()}"
 
 
 def _derived(

@@ -1,14 +1,14 @@
 """The input of the queries: the people, auctions and bids of a folder as streams.
 
 A folder has Parquet files whose names sort in the order of events. Events may be out of order by up to 4 seconds. In
-the local runtime a stream is an Arrow table, on Spark a streaming DataFrame with a file a micro-batch; only the columns
-that a query names are read.
+the local runtime a stream is a reader of Arrow record batches, a row group at a time, on Spark a streaming DataFrame
+with a file a micro-batch. Only the columns that a query names are read.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 import keyed
-from examples.nexmark.columns import milliseconds, pc, with_columns
+from examples.nexmark.columns import pc
 from examples.nexmark.generator import AUCTION, BID, PERSON, SCHEMA, SIDE_INPUT
 from examples.nexmark.nexmark_errors import NexmarkError
 
@@ -113,7 +113,7 @@ class Events:
         derived: str = "",
     ) -> keyed.Stream:
         names = dict.fromkeys((*columns, "dateTime"))
-        read: Any = self._table if self.spark is None else self._frame
+        read: Any = self._reader if self.spark is None else self._frame
         source: Any = read(struct, tuple(names), only)
         if derive is not None:
             source = self._derived(source, derive, f"{derived}, time_ms bigint")
@@ -121,23 +121,28 @@ class Events:
 
     def _derived(self, source: Any, derive: Derive, ddl: str) -> Any:
         names = [column.split()[0] for column in ddl.split(", ")]
-        if self.spark is None:
-            return derive(source).select(names)
 
-        def in_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def in_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 yield from derive(pa.Table.from_batches([batch])).select(names).to_batches()
 
+        if self.spark is None:
+            schema = derive(source.schema.empty_table()).select(names).schema
+            return pa.RecordBatchReader.from_batches(schema, in_batches(source))
         return source.mapInArrow(in_batches, ddl)
 
-    def _table(self, struct: str, names: tuple[str, ...], only: _Only) -> pa.Table:
+    def _reader(self, struct: str, names: tuple[str, ...], only: _Only) -> pa.RecordBatchReader:
         chosen = ds.field("event_type") == _TYPES[struct]
         if only is not None:
             column, values = only
             chosen &= ds.field(struct, column).isin(values)
-        dataset = ds.dataset([str(file) for file in self.files()], format="parquet")
-        table = dataset.to_table(columns={name: ds.field(struct, name) for name in names}, filter=chosen)
-        return with_columns(table, time_ms=milliseconds(table["dateTime"]))
+        columns = {name: ds.field(struct, name) for name in names}
+        columns["time_ms"] = columns["dateTime"].cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+        # A scan of the whole dataset reads ahead without a limit: row groups are read one by one.
+        whole = ds.dataset([str(file) for file in self.files()], format="parquet")
+        parts = (part for file in whole.get_fragments() for part in file.split_by_row_group())
+        batches = (batch for part in parts for batch in part.to_batches(columns=columns, filter=chosen))
+        return pa.RecordBatchReader.from_batches(whole.scanner(columns=columns).projected_schema, batches)
 
     def _frame(self, struct: str, names: tuple[str, ...], only: _Only) -> Any:
         files = self.files()

@@ -1,21 +1,54 @@
-"""Continuous aggregates over whole columns: stored totals and new rows, merged by key."""
+"""Continuous aggregates over whole columns: stored totals and new rows, merged by key.
+
+The values that a `CountDistinct` counts are rows of a state table, and its accumulator is their number: a batch costs
+what it adds, not what it has. Windows keep them in lists, which end with the window.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState
-from keyed.windows.aggregates import AnyAggregate
+from keyed.windows.aggregates import AnyAggregate, Count
+from keyed.windows.collecting import CountDistinct
 from keyed.windows.vectorized.accumulators import BatchRows
-from keyed.windows.vectorized.fold import fold_of
-from keyed.windows.vectorized.row_groups import array_of, concatenated, grouped, integers, plain_column, reduced, taken
+from keyed.windows.vectorized.fold import Fold, fold_of
+from keyed.windows.vectorized.row_groups import (
+    array_of,
+    concatenated,
+    grouped,
+    integers,
+    pc,
+    plain_column,
+    reduced,
+    taken,
+)
 from keyed.windows.vectorized.window_tables import timestamps
 
 #: The column with the highest timestamp of combined rows. No key has such a name (`keyed.windows.paths`).
 _LATEST = "window.latest"
+#: The column of a distinct value in its state.
+DISTINCT_VALUE = "window.value"
+
+
+def distinct_columns(aggregates: Mapping[str, AnyAggregate]) -> dict[str, str]:
+    """Return the columns whose distinct values are counted, by the names of their aggregates."""
+    return {name: str(each.column) for name, each in aggregates.items() if isinstance(each, CountDistinct)}
+
+
+def accumulators_of(aggregates: Mapping[str, AnyAggregate], columns: Mapping[str, str]) -> Fold:
+    """Return the accumulators that are stored: of a `CountDistinct`, the number of values.
+
+    Args:
+        aggregates: The aggregates by name.
+        columns: Types of the input's columns.
+    """
+    counted = {name: Count() if isinstance(each, CountDistinct) else each for name, each in aggregates.items()}
+    return fold_of(counted, columns)
 
 
 class RunningTotals:
@@ -33,8 +66,10 @@ class RunningTotals:
         self._names = tuple(aggregates)
         self._timed = any(aggregate.timed for aggregate in aggregates.values())
         self._keys = keys
-        self._fold = fold_of(aggregates, columns)
+        self._fold = accumulators_of(aggregates, columns)
         self._parts = tuple(name for name, _ in self._fold.columns)
+        #: The accumulators of rows that are combined, before it is known which values are new.
+        self._combined = fold_of(aggregates, columns)
 
     def combine(self, table: Any) -> Any:
         """Aggregate rows of any keys by key, and find the highest timestamp of each.
@@ -48,20 +83,33 @@ class RunningTotals:
         times = timestamps(table, needed=self._timed)
         keys = [plain_column(table.column(name)) for name in self._keys]
         groups = grouped(keys)
-        parts = self._fold.of_rows(BatchRows(table, integers(times) if self._timed else None), groups)
-        combined = self._table(taken(keys, groups.first_rows()), parts, self._parts)
+        parts = self._combined.of_rows(BatchRows(table, integers(times) if self._timed else None), groups)
+        names = [name for name, _ in self._combined.columns]
+        combined = self._table(taken(keys, groups.first_rows()), parts, names)
         return combined if times is None else combined.append_column(_LATEST, reduced(times, groups, "max"))
 
-    def add(self, table: Any, accumulators: TableState, results: TableState, ctx: BatchContext) -> None:
+    def add(
+        self,
+        table: Any,
+        accumulators: TableState,
+        distinct: Mapping[str, TableState],
+        results: TableState,
+        ctx: BatchContext,
+    ) -> None:
         """Add the rows of a batch, and emit the new totals of their keys.
 
         Args:
             table: The rows, as `combine` returned them, in the order in which they arrived.
             accumulators: The accumulators of all keys.
+            distinct: The values that each `CountDistinct` has counted.
             results: The results of all keys.
             ctx: Receives the totals.
         """
         keys = [plain_column(table.column(name)) for name in self._keys]
+        for name, counted in distinct.items():
+            table = table.append_column(
+                f"{name}.count", self._new_values(array_of(table.column(f"{name}.values")), keys, counted)
+            )
         stored = accumulators.lookup(self._table(taken(keys, grouped(keys).first_rows())))
         before = [plain_column(stored.column(name)) for name in self._keys]
         keys = [concatenated(pair) for pair in zip(before, keys, strict=True)]
@@ -76,6 +124,25 @@ class RunningTotals:
             came = groups.of(slice(stored.num_rows, None))
             totals = totals.append_column(TIMESTAMP_COLUMN, reduced(array_of(table.column(_LATEST)), came, "max"))
         ctx.emit(totals)
+
+    def _new_values(self, values: Any, keys: list[Any], counted: TableState) -> Any:
+        """Add values to those that were counted, and return the number of new ones by row.
+
+        Args:
+            values: The values of each row, as lists.
+            keys: The key columns of the rows.
+            counted: The values that were counted.
+        """
+        of_row = integers(pc.list_parent_indices(values))
+        names = (*self._keys, DISTINCT_VALUE)
+        came = pa.table([*taken(keys, of_row), pc.list_flatten(values)], names=list(names))
+        known = counted.lookup(came)
+        groups = grouped([concatenated([*known.column(name).chunks, *came.column(name).chunks]) for name in names])
+        first = groups.first_rows()
+        new = np.sort(first[first >= known.num_rows]) - known.num_rows
+        if len(new):
+            counted.upsert(came.take(pa.array(new)))
+        return pa.array(np.bincount(of_row[new], minlength=len(values)))
 
     def _table(self, keys: Any, columns: Any = (), names: Any = ()) -> Any:
         return pa.table([*keys, *columns], names=[*self._keys, *names])

@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from typing import Any
 
 import attrs
@@ -39,6 +39,8 @@ from keyed.sources import PAUSE, SeekableSource
 from keyed.vectorized import VectorizedFunction
 
 _log = logging.getLogger(__name__)
+#: Rows of a table that are passed at a time.
+_PASSED = 100_000
 
 
 @attrs.define(eq=False)
@@ -181,15 +183,15 @@ def batches(
             f"the checkpoint has the position {position.source!r} of a source with seek(position), and "
             f"{type(data).__name__} has none; give that source, or start from a new checkpoint"
         )
-    table = _arrow(data)
-    if table is not None:
-        yield from _table_batches(readers, table, position, size, keeps=keeps, limit=limit, first=first)
+    tables = _tables(data)
+    if tables is not None:
+        yield from _table_batches(readers, tables, position, size, keeps=keeps, limit=limit, first=first)
         _note_end(source)
         return
     if isinstance(data, str | bytes) or not isinstance(data, Iterable):
         raise DefinitionError(
-            f"source of type {type(data).__name__} is not a stream; give a Spark, pandas or Arrow table, or an "
-            "iterable of elements"
+            f"source of type {type(data).__name__} is not a stream; give a Spark, pandas or Arrow table, a "
+            "pyarrow.RecordBatchReader, or an iterable of elements"
         )
     elements, begin, last = _passed(data, position.rows)
     elements = _no_tables(elements)
@@ -265,8 +267,8 @@ def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
     first = list(islice(elements, 1))
     if first and _arrow(first[0]) is not None:
         raise DefinitionError(
-            f"the elements of the source are of type {type(first[0]).__name__}; give a list of them, or an iterable of "
-            "their rows"
+            f"the elements of the source are of type {type(first[0]).__name__}; give a list of them, a "
+            "pyarrow.RecordBatchReader, whose columns are known before it is read, or an iterable of their rows"
         )
     return chain(first, elements)
 
@@ -366,14 +368,78 @@ def _arrow(data: Any) -> Any:
         return pa.Table.from_pandas(data, preserve_index=False)
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
-    if isinstance(data, pa.RecordBatchReader):
-        return data.read_all()
     return data if isinstance(data, pa.Table) else None
+
+
+def _tables(data: Any) -> tuple[Sequence[str], Iterator[Any]] | None:
+    """Return the columns of ``data`` and its parts as Arrow tables, or ``None`` if it is not a table.
+
+    A ``pyarrow.RecordBatchReader`` is read batch by batch, so that it may be larger than memory.
+    """
+    if type(data).__module__.partition(".")[0] == "pyarrow":
+        import pyarrow as pa
+
+        if isinstance(data, pa.RecordBatchReader):
+            return data.schema.names, (pa.Table.from_batches([batch]) for batch in data)
+    table = _arrow(data)
+    return None if table is None else (table.column_names, iter([table]))
+
+
+class _Pieces:
+    """The rows of tables that follow each other, in pieces of any size.
+
+    Args:
+        tables: The tables.
+    """
+
+    def __init__(self, tables: Iterator[Any]) -> None:
+        self._tables = tables
+        self._rest: Any = None
+
+    def take(self, count: int) -> Any:
+        """Return the next rows as a table, fewer at the end; ``None`` if there are no more."""
+        taken: list[Any] = []
+        missing = count
+        while missing:
+            if self._rest is None or not self._rest.num_rows:
+                self._rest = next(self._tables, None)
+                if self._rest is None:
+                    break
+            piece = self._rest.slice(0, missing)
+            self._rest = self._rest.slice(piece.num_rows)
+            missing -= piece.num_rows
+            if piece.num_rows:
+                taken.append(piece)
+        if len(taken) < 2:
+            return taken[0] if taken else None
+        import pyarrow as pa
+
+        return pa.concat_tables(taken)
+
+
+def _passed_rows(pieces: _Pieces, count: int) -> tuple[list[Any], list[Any]]:
+    """Pass rows that earlier runs have consumed, and return the first and the last of them.
+
+    Raises:
+        CheckpointError: There are fewer rows.
+    """
+    first: list[Any] = []
+    last: deque[Any] = deque(maxlen=ROWS)
+    there = 0
+    while there < count:
+        piece = pieces.take(min(count - there, _PASSED))
+        if piece is None:
+            break
+        there += piece.num_rows
+        first += raw_rows(piece.slice(0, max(0, ROWS - len(first))))
+        last.extend(raw_rows(piece.slice(max(0, piece.num_rows - ROWS))))
+    _check_length(there, count)
+    return first, list(last)
 
 
 def _table_batches(
     readers: Sequence[Stage],
-    table: Any,
+    tables: tuple[Sequence[str], Iterator[Any]],
     position: LocalPosition | SourcePosition,
     size: int,
     *,
@@ -381,24 +447,20 @@ def _table_batches(
     limit: Limit | None,
     first: int | None,
 ) -> Iterator[list[SourceRows]]:
+    columns, parts = tables
     for stage in readers:
         for name in _needed(stage):
-            check_column(name, table.column_names, stage.name)
-    count = position.rows
-    _check_length(min(table.num_rows, count), count)
-    tracker = None
-    if keeps or position.consumed:
-        last = table.slice(max(0, count - ROWS), min(ROWS, count))
-        tracker = _tracker(position, raw_rows(table.slice(0, min(ROWS, count))), raw_rows(last))
-    after = count + (first or size)
-    for start, end in pairwise([count, *range(after, table.num_rows, size), table.num_rows]):
-        batch = table.slice(start, end - start)
-        if not batch.num_rows:
-            return
+            check_column(name, list(columns), stage.name)
+    pieces = _Pieces(parts)
+    begin, last = _passed_rows(pieces, position.rows)
+    tracker = _tracker(position, begin, last) if keeps or position.consumed else None
+    wanted = first or size
+    while (batch := pieces.take(wanted)) is not None:
         if tracker is not None:
             tracker.add(batch.num_rows, lambda first, end, batch=batch: raw_rows(batch.slice(first, end - first)))  # type: ignore[misc]
             position.consumed = tracker.consumed()
         yield [_of_table(stage, batch, limit) for stage in readers]
+        wanted = size
 
 
 def _needed(stage: Stage) -> tuple[str, ...]:
