@@ -677,7 +677,8 @@ def stream(
 
     Args:
         source: A streaming or batch Spark DataFrame; for the local runtime any iterable or generator of elements, a
-            pandas DataFrame or an Arrow table.
+            pandas or polars DataFrame, an Arrow table, or a ``pyarrow.RecordBatchReader``, which is read as batches
+            need its rows and so may be larger than memory.
         timestamp: Column with the event time: a timestamp, or an integer in milliseconds since the epoch. In the local
             runtime also a function of the element. `INGESTION_TIME` gives each row the time of its batch. Without it
             the stream has no event time.
@@ -842,8 +843,8 @@ def _as_arrow(source: Any) -> Any:
         if (is_path or isinstance(source, str)) and (read := _READ.get(Path(source).suffix.lower())):
             called = f", as from {read}({os.fspath(source)!r})"
         raise DefinitionError(
-            f"source of type {type(source).__name__} is not a stream; give a Spark, pandas or Arrow table, or an "
-            f"iterable of elements{called}"
+            f"source of type {type(source).__name__} is not a stream; give a Spark, pandas or Arrow table, a "
+            f"pyarrow.RecordBatchReader, or an iterable of elements{called}"
         )
     module, name = type(source).__module__.partition(".")[0], type(source).__name__
     columns = getattr(getattr(source, "schema", None), "names", ()) if module == "pyarrow" else ()

@@ -136,7 +136,7 @@ class Events:
         if only is not None:
             column, values = only
             chosen &= ds.field(struct, column).isin(values)
-        columns = {name: ds.field(struct, name) for name in names}
+        columns: Any = {name: ds.field(struct, name) for name in names}
         columns["time_ms"] = columns["dateTime"].cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
         # A scan of the whole dataset reads ahead without a limit: row groups are read one by one.
         whole = ds.dataset([str(file) for file in self.files()], format="parquet")

@@ -40,6 +40,19 @@ def rows(*values):
     return [{"k": "a", "v": value} for value in values]
 
 
+def reader(*values, batch=2, read: Any = None):
+    """A reader of these rows, which notes the sizes of the record batches that were read."""
+    table = pa.Table.from_pylist(list(values))
+
+    def batches():
+        for each in table.to_batches(max_chunksize=batch):
+            if read is not None:
+                read.append(each.num_rows)
+            yield each
+
+    return pa.RecordBatchReader.from_batches(table.schema, batches())
+
+
 # What was consumed ----------------------------------------------------------------------------------------------------
 
 KINDS: dict[str, Any] = {
@@ -47,6 +60,7 @@ KINDS: dict[str, Any] = {
     "generator": lambda values: (value for value in values),
     "pandas": pd.DataFrame,
     "arrow": pa.Table.from_pylist,
+    "reader": lambda values: reader(*values),
 }
 
 
@@ -74,12 +88,13 @@ def test_the_last_rows_are_compared_too_and_not_those_between(tmp_path):
 
 def test_the_same_rows_may_come_by_another_way(tmp_path):
     values = [{"k": "a", "v": v, "x": x} for v, x in ((1, 1.5), (2, None), (3, 2.0))]
-    ways: list[Any] = [values, pd.DataFrame(values), pa.Table.from_pylist(values), map(dict, values)]
+    ways: list[Any] = [values, pd.DataFrame(values), pa.Table.from_pylist(values), map(dict, values), reader(*values)]
     for number, way in enumerate(ways):
         counts(way, None).run(checkpoint=tmp_path / str(number))
         more: list[Any] = [*values, {"k": "a", "v": 4, "x": 2}]
         # pandas makes floats of integers where one is missing.
-        for later in (more, pd.DataFrame([*more, {"k": "b"}])[:4], pa.Table.from_pylist(more)):
+        frames: list[Any] = [pd.DataFrame([*more, {"k": "b"}])[:4], pa.Table.from_pylist(more)]
+        for later in (more, *frames, reader(*more), reader(*more, batch=3)):
             shutil.copytree(tmp_path / str(number), tmp_path / "copy")
             assert counts(later, None).run(checkpoint=tmp_path / "copy").values == [("a", 4, 4)]
             shutil.rmtree(tmp_path / "copy")
@@ -100,6 +115,37 @@ def test_a_source_may_use_one_dictionary_for_all_rows(tmp_path):
         for element in reusing(3):
             harness.process(element)
     assert [record.value for record in harness.take_output()] == [("a", 0, 1), ("a", 1, 2), ("a", 2, 3)]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 50])
+def test_batches_of_a_reader_do_not_depend_on_its_record_batches(tmp_path, batch, size):
+    whole = rows(*range(10))
+    found = []
+    for source in (pa.Table.from_pylist(whole), reader(*whole, batch=batch)):
+        progress: list[Any] = []
+        result = counts(source).run(rows_per_batch=size, on_progress=progress.append)
+        found.append((result.values, [each.rows for each in progress]))
+    assert found[0] == found[1]
+
+
+def test_a_reader_is_not_read_before_its_rows_are_needed():
+    read: list[int] = []
+    progress: list[Any] = []
+    source = reader(*rows(*range(40)), batch=4, read=read)
+    counts(source).run(rows_per_batch=8, on_progress=lambda _: progress.append(sum(read)))
+    assert progress[:5] == [8, 16, 24, 32, 40]
+
+
+def test_a_reader_that_is_shorter_than_what_was_consumed_is_refused(tmp_path):
+    counts(reader(*rows(1, 2, 3))).run(checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="has consumed 3 rows of the source, which has only 2"):
+        counts(reader(*rows(1, 2))).run(checkpoint=tmp_path)
+
+
+def test_tables_without_a_schema_before_they_are_read_are_refused():
+    with pytest.raises(DefinitionError, match=r"of type Table; give a list of them, a pyarrow\.RecordBatchReader"):
+        counts(iter([pa.Table.from_pylist(rows(1))])).run()
 
 
 def test_digests_are_those_of_values():
@@ -264,8 +310,9 @@ def test_a_waiting_source_stops_at_once():
         lambda: ({"k": "a"} for _ in range(3)),
         lambda: iter([{"k": "a"}] * 3),
         lambda: map(dict, [[("k", "a")]] * 3),
+        lambda: reader(*[{"k": "a"}] * 3),
     ],
-    ids=["generator", "list", "map"],
+    ids=["generator", "list", "map", "reader"],
 )
 def test_a_second_run_over_an_iterator_that_was_read_is_refused_before_it_replaces_anything(tmp_path, make):
     sink = keyed.parquet_sink(tmp_path / "out", mode="overwrite")
