@@ -100,7 +100,9 @@ def _fields(source: SqlSource, element: Any) -> Mapping[str, Any]:
     return {name: getattr(element, name) for name in names}
 
 
-def packed_stream(frame: Any, source: SqlSource, decode: Callable[[Any], Iterable[Change]]) -> keyed.Stream:
+def packed_stream(
+    frame: Any, source: SqlSource, decode: Callable[[Any], Iterable[Change]], *, filters: bool
+) -> keyed.Stream:
     """Return the changes of a DataFrame with the columns of a source, as rows.
 
     Rows without a timestamp, and those that cannot be read, are bad rows, which are left out and counted.
@@ -109,6 +111,7 @@ def packed_stream(frame: Any, source: SqlSource, decode: Callable[[Any], Iterabl
         frame: The DataFrame, batch or streaming.
         source: The stream or table.
         decode: Returns the changes of a record.
+        filters: Spark leaves out the rows that no query needs, whose timestamps do not matter then.
 
     Raises:
         DefinitionError: A column is missing, or the timestamp cannot be read on Spark.
@@ -126,7 +129,14 @@ def packed_stream(frame: Any, source: SqlSource, decode: Callable[[Any], Iterabl
         is_nested = type_.base in ("ARRAY", "MAP", "STRUCT") and given[name.upper()][1] != "string"
         selected.append(f"{f'to_json({quoted})' if is_nested else quoted} AS column_{number}")
     time = _time(source, given)
+    computed = [] if source.computed is None else source.computed.expressions
+    names = [f"computed_{number}" for number in range(len(computed))]
+    selected += [f"{text} AS {name}" for text, name in zip(computed, names, strict=True)]
     frame = frame.selectExpr(*selected, f"CASE WHEN {time} >= 0 THEN {time} END AS {_TIME}")
+    needed = source.computed.condition(names) if source.computed is not None and filters else None
+    if needed is not None:
+        # Bad rows are counted.
+        frame = frame.where(f"{_TIME} IS NULL OR {needed}")
     return _packed(frame, FrameReader(source, decode))
 
 
@@ -196,15 +206,17 @@ class FrameReader(_Reader):
         insert = inserting(source)
         columns = [*source.keys, *source.stored]
         names, makes = [name for name, _ in columns], [converted(type_) for _, type_ in columns]
+        width = len(columns)
 
         def read(batch: pa.RecordBatch) -> Iterator[tuple[Iterable[Change], int | None]]:
             for *cells, moment in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 if moment is None:
                     yield (), None
                     continue
-                row = {name: make(cell) for name, make, cell in zip(names, makes, cells, strict=True)}
+                row = {name: make(cell) for name, make, cell in zip(names, makes, cells, strict=False)}
                 record = insert(row, moment)
-                yield decode((*record[:5], 0, *record[6:], 0)), moment
+                found = decode((*record[:5], 0, *record[6:], 0, 0, tuple(cells[width:])))
+                yield found, moment
 
         return read
 

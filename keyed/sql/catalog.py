@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 
+from keyed.sql.engine_expressions import EngineColumns
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql.sql_types import SqlType
 from keyed.sql.topic_options import TopicOptions
@@ -38,6 +39,8 @@ class SqlSource:
         is_read_only: Nothing may be inserted.
         is_query: A query of the script writes it.
         topic_options: How its topic is named and created.
+        computed: The expressions that the engine of its columns computes; ``None`` if it is not read from columns. In
+            a change their values are a tuple, the last of its value.
     """
 
     name: str
@@ -58,11 +61,19 @@ class SqlSource:
     is_read_only: bool = False
     is_query: bool = False
     topic_options: TopicOptions = attrs.field(factory=TopicOptions)
+    computed: EngineColumns | None = None
 
     @property
     def is_table(self) -> bool:
         """True if it is a table."""
         return self.kind == "TABLE"
+
+    @property
+    def has_plain_columns(self) -> bool:
+        """True if it is a stream whose records have the values of the columns that they are made of."""
+        formats = ("JSON", "JSON_SR", "AVRO")
+        is_plain = self.value_format in formats and self.is_wrapped and not self.headers and self.window is None
+        return is_plain and not self.is_table and (not self.keys or self.key_format in (*formats, "KAFKA"))
 
     @property
     def stored(self) -> Columns:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -11,6 +13,7 @@ from keyed.errors import DefinitionError, SqlError
 from keyed.sql import syntax as tree
 from keyed.sql.catalog import Catalog, Columns, SqlSource
 from keyed.sql.conversions import is_implicit, widening
+from keyed.sql.engine_expressions import EngineColumns
 from keyed.sql.expressions import RowScope, function_names, guarded
 from keyed.sql.grammar import UNITS
 from keyed.sql.planner import Planner, QueryPlan, has_map
@@ -149,22 +152,47 @@ def define(
     statements: list[tree.Statement],
     properties: dict[str, str] | None = None,
     schemas: RegistrySchemas | None = None,
+    engines: Mapping[str, EngineColumns] | None = None,
 ) -> Definitions:
     """Check statements and return what they define.
+
+    Args:
+        text: The script.
+        statements: Its statements.
+        properties: Settings.
+        schemas: The schemas of topics.
+        engines: The engines of streams that are read from columns, by name.
 
     Raises:
         SqlError: A statement is not valid.
         DefinitionError: A schema cannot be read, or is of no topic.
     """
     schemas = schemas or RegistrySchemas(None)
-    found = _Definer(text, dict(properties or {}), schemas).define(statements)
+    created = [each.name for each in statements if isinstance(each, tree.CreateSource | tree.CreateAs)]
+    named = {name if name in created else name.upper(): engine.empty() for name, engine in (engines or {}).items()}
+    named = {name: engine for name, engine in named.items() if created.count(name) == 1}
+    found = _Definer(text, dict(properties or {}), schemas, named).define(statements)
+    if any(not _is_plain(each, found) for each in found.sources.values() if each.computed is not None):
+        plain = {name: engine.empty() for name, engine in named.items() if _is_plain(found.sources[name], found)}
+        found = _Definer(text, dict(properties or {}), schemas, plain).define(statements)
     schemas.check_topics({each.topic for each in found.sources.values()})
     return found
 
 
+def _is_plain(source: SqlSource, found: Definitions) -> bool:
+    """Return whether only the given rows reach a stream, and no join reads it, so that an engine may compute."""
+    others = [each for each in found.sources.values() if each is not source and each.topic == source.topic]
+    written = {query.target for query in found.queries} | {each.target for each in found.inserts}
+    joined = [query for query in found.queries if not isinstance(query.plan.relation.input, SqlSource)]
+    return not others and source.name not in written and not any(source.name in query.read for query in joined)
+
+
 class _Definer:
-    def __init__(self, text: Text, properties: dict[str, str], schemas: RegistrySchemas) -> None:
+    def __init__(
+        self, text: Text, properties: dict[str, str], schemas: RegistrySchemas, engines: Mapping[str, EngineColumns]
+    ) -> None:
         self._text = text
+        self._engines = engines
         self._schemas = schemas
         self._catalog = Catalog()
         self._found = Definitions(text, self._catalog, {}, [], [], properties)
@@ -239,10 +267,11 @@ class _Definer:
     def _explained(self, statement: tree.Show) -> tuple[str, list[dict[str, Any]]]:
         if statement.query is not None:
             query = statement.query
-            try:
-                plan = self._planner().plan(query, "TABLE", "query")
-            except SqlError:
-                plan = self._planner().plan(query, "STREAM", "query")
+            with self._not_running():
+                try:
+                    plan = self._planner().plan(query, "TABLE", "query")
+                except SqlError:
+                    plan = self._planner().plan(query, "STREAM", "query")
             return "EXPLAIN SELECT", plan.steps()
         assert statement.name is not None
         found = [each for each in self._found.queries if statement.name in (each.name, each.target)]
@@ -268,6 +297,15 @@ class _Definer:
         before = queries[number - 1]
         is_alone = writers == [before] and before.target == source.name and query.target != source.name
         return source.name if is_alone and before.plan.forwards else None
+
+    @contextmanager
+    def _not_running(self) -> Iterator[None]:
+        """Plan queries that are not run: no engine computes for them."""
+        engines = [each.computed for each in self._catalog.sources.values() if each.computed is not None]
+        before = [(each.expressions[:], each.filters[:]) for each in engines]
+        yield
+        for each, (expressions, filters) in zip(engines, before, strict=True):
+            each.expressions, each.filters = expressions, filters
 
     def _planner(self) -> Planner:
         return Planner(self._text, self._catalog, self._found.properties)
@@ -476,6 +514,8 @@ class _Definer:
             statement.read_only,
             topic_options=topic_options(text, options),
         )
+        if source.has_plain_columns:
+            source = attrs.evolve(source, computed=self._engines.get(source.name))
         self._check_formats(source, at)
         self._add(source)
 

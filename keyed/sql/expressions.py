@@ -544,6 +544,10 @@ class _Compiler:
             lambda row: {name: of(row) for name, of in functions},
         )
 
+    def _computed(self, node: tree.Computed) -> Compiled:
+        at, place = self._scope.find(tree.Name(tree.ENGINE)), node.place
+        return Compiled(node.type, lambda row: row[at][place])
+
     def _lambda(self, node: tree.Lambda) -> Compiled:
         return self._text.fail("a lambda is an argument of TRANSFORM, FILTER or REDUCE", node.at)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import importlib.util
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,13 +14,17 @@ from typing import Any
 
 import attrs
 
+from keyed.column_types import of_arrow
 from keyed.errors import DefinitionError
 from keyed.shown import shown, type_of
 from keyed.sql.catalog import SqlSource
 from keyed.sql.conversions import casting
+from keyed.sql.engine_expressions import EngineColumns, columns_of
 from keyed.sql.script_errors import nearest
 from keyed.sql.sql_types import STRING, SqlType
 
+#: Rows over which DuckDB computes at a time.
+_COMPUTED_ROWS = 50_000
 _FILES = (".jsonl", ".json", ".csv", ".parquet")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
@@ -47,7 +52,9 @@ class GivenRows:
                 )
             if not path.is_file():
                 raise DefinitionError(f"the rows of {self.source.name}: there is no file {str(path)!r}")
-        elif isinstance(self.rows, Mapping | bytes) or not isinstance(self.rows, Iterable):
+        elif isinstance(self.rows, Mapping | bytes) or not (
+            isinstance(self.rows, Iterable) or hasattr(self.rows, "to_pylist")
+        ):
             raise DefinitionError(
                 f"the rows of {self.source.name} are {type_of(self.rows)}; give a list of dictionaries, a table, or "
                 "the path of a file"
@@ -67,10 +74,16 @@ class GivenRows:
         key_of, value_of, topic = source.key_encoder(), source.value_encoder(), source.topic
         keys = [(name, convert[name]) for name, _ in source.keys]
         values = [(name, convert[name]) for name, _ in source.stored]
+        computed: list[Any] = []
+        found: Iterable[Any]
+        if source.computed is not None:
+            found = _with_computed(_tables(self.rows), source.computed, computed)
+        else:
+            found = _file_rows(Path(self.rows)) if is_file else _plain_rows(self.rows)
         checked: tuple[str, ...] | None = None
         # The name in the rows of each column that they have.
         given: dict[str, str] = {}
-        for row in _file_rows(Path(self.rows)) if is_file else _plain_rows(self.rows):
+        for row in found:
             if row.__class__ is not dict and not isinstance(row, Mapping):
                 raise DefinitionError(f"the rows of {source.name}: a row is a dictionary, and this one is {shown(row)}")
             names = tuple(row)
@@ -89,7 +102,72 @@ class GivenRows:
             key = key_of(tuple([make(None if at is None else row[at]) for at, make in keys_at]))
             cells = tuple([make(None if at is None else row[at]) for at, make in values_at])
             value = value_of(cells) if values else None
-            yield topic, key, value, time_of(None if time is None else row[time]), 0, None, None, None
+            record = (topic, key, value, time_of(None if time is None else row[time]), 0, None, None, None)
+            yield (*record, computed.pop()) if computed else record
+
+
+def engine_of(rows: Any) -> EngineColumns | None:
+    """Return the engine that computes over rows: DuckDB for an Arrow or polars table and a Parquet file.
+
+    Returns:
+        ``None`` for rows that are not columns, or without the package.
+    """
+    if importlib.util.find_spec("duckdb") is None:
+        return None
+    module, kind = type(rows).__module__.partition(".")[0], type(rows).__name__
+    schema: Any = None
+    if isinstance(rows, str | os.PathLike) and Path(rows).suffix.lower() == ".parquet" and Path(rows).is_file():
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            schema = pq.read_schema(Path(rows))
+        except (pa.ArrowException, OSError):
+            return None  # reading it says what is wrong
+    elif (module, kind) in (("pyarrow", "Table"), ("polars", "DataFrame")):
+        schema = rows.schema if module == "pyarrow" else rows[:0].to_arrow().schema
+    if schema is None:
+        return None
+    return EngineColumns("duckdb", columns_of((field.name, of_arrow(field.type)) for field in schema))
+
+
+def _tables(rows: Any) -> Iterator[Any]:
+    """Yield rows as Arrow tables of a limited size."""
+    import pyarrow as pa
+
+    if isinstance(rows, str | os.PathLike):
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(Path(rows)) as file:
+            for batch in file.iter_batches(_COMPUTED_ROWS):
+                yield pa.Table.from_batches([batch])
+        return
+    table = rows if isinstance(rows, pa.Table) else rows.to_arrow()
+    for start in range(0, table.num_rows, _COMPUTED_ROWS):
+        yield table.slice(start, _COMPUTED_ROWS)
+
+
+def _with_computed(tables: Iterator[Any], engine: EngineColumns, computed: list[Any]) -> Iterator[Any]:
+    """Yield the rows of tables as dictionaries.
+
+    Args:
+        tables: Arrow tables.
+        engine: The expressions that DuckDB computes.
+        computed: Receives their values: the last ones are those of the row.
+    """
+    import duckdb
+
+    # The connection sees the tables alone: neither files nor extensions.
+    config: dict[str, Any] = {"enable_external_access": False, "threads": 1}
+    with duckdb.connect(config=config) as connection:
+        for table in tables:
+            values: list[Any] = [()] * table.num_rows
+            if engine.expressions:
+                connection.register("given", table)
+                found = connection.table("given").project(", ".join(engine.expressions)).to_arrow_table()
+                values = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+            computed[:] = values[::-1]
+            yield from table.to_pylist()
 
 
 def inserting(source: SqlSource) -> Callable[[Mapping[str, Any], Any], tuple[Any, ...]]:

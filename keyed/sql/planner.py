@@ -17,7 +17,7 @@ from keyed.sql.row_changes import KEY, META, OLD, TIME, VALUE, WINDOW, Change, m
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql.sql_aggregates import AGGREGATES, SqlAggregate, aggregate_of, distinct, filtered, limited
 from keyed.sql.sql_operators import Grouping, Sides
-from keyed.sql.sql_types import BIGINT, INTEGER, STRING, SqlType, shown_name
+from keyed.sql.sql_types import BIGINT, INTEGER, NULL, STRING, SqlType, shown_name
 from keyed.sql.table_functions import TABLE_FUNCTIONS, table_function
 
 DAY_MS = 86_400_000
@@ -91,6 +91,7 @@ class QueryPlan:
         output_window: Type and size of the output's windows.
         shuffles: The rows are routed by another key than the source's.
         shape: The parts of the query that its state depends on, by the name of each.
+        computed: What the engine of its columns computes, for ``EXPLAIN``; ``None`` for nothing.
     """
 
     relation: Relation
@@ -105,6 +106,7 @@ class QueryPlan:
     output_window: tuple[str, int | None] | None
     shuffles: bool
     shape: Mapping[str, str] = attrs.field(factory=dict)
+    computed: str | None = None
 
     @property
     def forwards(self) -> bool:
@@ -118,6 +120,8 @@ class QueryPlan:
             chained_to: The stream or table whose key it has and to whose operator it is chained, if there is one.
         """
         found = _read_steps(self.relation)
+        if self.computed is not None:
+            found.append(("compute", self.computed))
         if self.grouping is None:
             found.append(("project", "keyed by " + _names(self.keys)))
         else:
@@ -183,6 +187,14 @@ class Planner:
         if source.window is not None:
             columns += [Column(name, type_, each.alias, is_pseudo=True) for name, type_ in _BOUNDS]
         nothing = (None,) * len(source.values)
+        width = len(source.values)
+        if source.computed is not None:
+            # The values that the engine computes follow those of the record.
+            columns.append(Column(tree.ENGINE, NULL, each.alias, is_pseudo=True))
+
+            def computed_row(change: Change, value: Any) -> tuple[Any, ...]:
+                value = (*nothing, None) if value is None else value
+                return (*change[KEY], *value[:width], change[TIME], *change[META][:2], value[-1])
 
         def row(change: Change, value: Any) -> tuple[Any, ...]:
             found = (*change[KEY], *(nothing if value is None else value), change[TIME], *change[META][:2])
@@ -190,6 +202,8 @@ class Planner:
 
         keys = tuple((place,) for place in range(len(source.keys)))
         window = None if source.window is None else (source.window, source.window_ms)
+        if source.computed is not None:
+            row = computed_row
         return Relation(tuple(columns), row, source.is_table, keys, window, source)
 
     def _joined(self, left: Relation, join: tree.Join) -> Relation:
@@ -350,8 +364,10 @@ class Planner:
             self._text.fail("LIMIT is for queries that are read, not for a stream or table", query.at)
         query = self._normalized(query, scope)
         grouped = bool(query.group_by) or self._has_aggregates(query)
+        shape = _shape(query)
+        query, computed = self._computed(query, relation, scope, grouped=grouped)
         if grouped:
-            return attrs.evolve(self._grouped(query, relation, scope, kind, name), shape=_shape(query))
+            return attrs.evolve(self._grouped(query, relation, scope, kind, name), shape=shape, computed=computed)
         if query.having is not None:
             self._text.fail("HAVING needs GROUP BY; write WHERE", query.having.at)
         if query.window is not None:
@@ -368,7 +384,21 @@ class Planner:
             self._text.fail("a windowed table is not read by another query; write its query over the stream", query.at)
         if query.partition_by and relation.is_table:
             self._text.fail("PARTITION BY is for streams; a table is partitioned by its primary key", query.at)
-        return attrs.evolve(self._projected(query, relation, scope), shape=_shape(query))
+        return attrs.evolve(self._projected(query, relation, scope), shape=shape, computed=computed)
+
+    def _computed(
+        self, query: tree.SelectQuery, relation: Relation, scope: RowScope, *, grouped: bool
+    ) -> tuple[tree.SelectQuery, str | None]:
+        """Return a query with the expressions that the engine of its columns computes replaced, and what those are."""
+        source = relation.input
+        if isinstance(source, SourceJoin) or source.computed is None:
+            return query, None
+        if any(calls_of(item.value, TABLE_FUNCTIONS) for item in query.items):
+            source.computed.filters.append(None)
+            return query, None
+        columns = dict((*source.keys, *source.values))
+        found = source.computed.rewritten(query, columns, lambda node: scope.compile(node).type, grouped=grouped)
+        return found, source.computed.described(found)
 
     def _normalized(self, query: tree.SelectQuery, scope: RowScope) -> tree.SelectQuery:
         """Return the query with stars replaced by columns, and names by full ones."""
@@ -437,7 +467,7 @@ class Planner:
                     self._text.fail(f"{unit.name} is no unit of time; units are {', '.join(_UNITS)}", unit.at)
                 rest = tuple(self._named(each, scope, bound) for each in node.arguments[1:])
                 return attrs.evolve(node, arguments=(tree.Literal(unit.name, STRING, at=unit.at), *rest))
-        return _mapped(node, lambda each: self._named(each, scope, bound))
+        return tree.mapped(node, lambda each: self._named(each, scope, bound))
 
     def _has_aggregates(self, query: tree.SelectQuery) -> bool:
         return any(calls_of(item.value, AGGREGATES) for item in query.items)
@@ -658,7 +688,7 @@ class Planner:
             for call, name in replaced.items():
                 if node == call:
                     return name
-            return _mapped(node, swap)
+            return tree.mapped(node, swap)
 
         names = self._outputs(query, scope)
         items = tuple(
@@ -761,7 +791,7 @@ class Planner:
                     text.fail(
                         f"{node} is neither in GROUP BY nor in an aggregate; write LATEST_BY_OFFSET({node})", node.at
                     )
-            return _mapped(node, rewritten)
+            return tree.mapped(node, rewritten)
 
         outputs = self._outputs(query, scope)
         names, rest = self._split_keys(outputs, [[each] for each in query.group_by], query)
@@ -890,19 +920,6 @@ def calls_of(node: Any, names: Iterable[str]) -> list[Any]:
     """Return the calls of functions with these names in an expression."""
     found = [each for child in tree.children(node) for each in calls_of(child, names)]
     return [node, *found] if isinstance(node, tree.Call) and node.name in names else found
-
-
-def _mapped(node: Any, function: Callable[[Any], Any]) -> Any:
-    """Return an expression with a function of each of its direct parts in their place."""
-    known = set(map(id, tree.children(node)))
-
-    def replaced(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(replaced(each) for each in value)
-        return function(value) if id(value) in known else value
-
-    names = [field.name for field in attrs.fields(type(node))]
-    return type(node)(**{name: replaced(getattr(node, name)) for name in names})
 
 
 def _hidden(column: Column, *, lasts: bool) -> Column:

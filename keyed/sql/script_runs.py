@@ -17,7 +17,8 @@ from keyed.sql.bound_parameters import Parameters
 from keyed.sql.bound_streams import is_frame, is_stream, is_topic, runs_on_spark
 from keyed.sql.compiler import Compiler
 from keyed.sql.definitions import Answer, Definitions, define
-from keyed.sql.given_rows import GivenRows, inserting
+from keyed.sql.engine_expressions import EngineColumns, columns_of
+from keyed.sql.given_rows import GivenRows, engine_of, inserting
 from keyed.sql.grammar import parse
 from keyed.sql.kafka_deployment import Deployment, Kafka
 from keyed.sql.packed_changes import unpack
@@ -243,7 +244,11 @@ class _Script:
         if not statements:
             raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
         self.found = found = define(
-            parsed, statements, texts(properties, f"{where}: properties"), RegistrySchemas(schemas)
+            parsed,
+            statements,
+            texts(properties, f"{where}: properties"),
+            RegistrySchemas(schemas),
+            {} if topics else {str(name): made for name, given in (streams or {}).items() if (made := _engine(given))},
         )
         self._where = where
         streams = streams or {}
@@ -373,6 +378,13 @@ def _bound(found: Definitions, streams: Mapping[str, Any], topics: Any, *, is_on
             "INSERT INTO ... VALUES"
         )
     return bound
+
+
+def _engine(given: Any) -> EngineColumns | None:
+    """Return the engine of the columns of what is given for a stream; ``None`` if it has none."""
+    if is_frame(given):
+        return None if is_topic(given) else EngineColumns("spark", columns_of(given.dtypes))
+    return None if is_stream(given) else engine_of(given)
 
 
 def _time(record: Any) -> Any:

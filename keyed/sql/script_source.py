@@ -22,8 +22,9 @@ from keyed.sql.row_changes import NO_KEY, Change, Sealed, route_of
 from keyed.sql.value_formats import BadRecord
 from keyed.sql.wire_formats import WireFormats
 
-#: A record of a topic: topic, key, value, timestamp, partition, offset, headers, window, number, stream time.
-TOPIC, RAW_KEY, RAW_VALUE, RAW_TIME, PARTITION, OFFSET, HEADERS, RAW_WINDOW, ARRIVAL, STREAM_TIME = range(10)
+#: A record of a topic: topic, key, value, timestamp, partition, offset, headers, window, number, stream time; and of a
+#: stream that is read from columns what their engine has computed.
+TOPIC, RAW_KEY, RAW_VALUE, RAW_TIME, PARTITION, OFFSET, HEADERS, RAW_WINDOW, ARRIVAL, STREAM_TIME, COMPUTED = range(11)
 #: Returns the timestamp of a record by its key, value and own timestamp; ``None`` if it has none.
 Extractor = Callable[[Any, Any, int], int | None]
 
@@ -90,7 +91,7 @@ def decoder_of(
     headers = dict(source.headers)
     names = [name for name, _ in source.values]
     stored = [name for name, _ in source.stored]
-    is_table, is_windowed = source.is_table, source.window is not None
+    is_table, is_windowed, is_computed = source.is_table, source.window is not None, source.computed is not None
     width = source.window_ms
 
     def decode(record: Any) -> Iterable[Change]:
@@ -122,6 +123,8 @@ def decoder_of(
         if headers and value is not None:
             cells = dict(zip(stored, value, strict=True))
             value = tuple(_header(record[HEADERS], headers[n]) if n in headers else cells[n] for n in names)
+        if is_computed and value is not None:
+            value = (*value, record[COMPUTED])
         meta = (record[PARTITION], record[OFFSET], record[HEADERS], record[ARRIVAL])
         place = NO_KEY if record[RAW_KEY] is None and len(key) > 1 else route_of(key)
         return ((place, key, value, None, record[RAW_TIME], window, meta),)
@@ -152,7 +155,8 @@ class _Input:
 
     def took(self, record: Any) -> None:
         self.read += 1
-        self.checksum = zlib.crc32(repr(record).encode("utf-8", "surrogatepass"), self.checksum)
+        # Without what an engine has computed, because expressions may change.
+        self.checksum = zlib.crc32(repr(record[:ARRIVAL]).encode("utf-8", "surrogatepass"), self.checksum)
 
 
 #: Inputs that have records: the input, its iterator, and its next record with those before it that are skipped.
@@ -365,7 +369,8 @@ class ScriptRecords:
         self._arrived += 1
         if record[RAW_TIME] > self._stream_time:
             self._stream_time = record[RAW_TIME]
-        return kind((*record[:OFFSET], offset, *record[HEADERS:], self._arrived, self._stream_time))
+        rest = record[HEADERS:ARRIVAL]
+        return kind((*record[:OFFSET], offset, *rest, self._arrived, self._stream_time, *record[ARRIVAL:]))
 
     def _next(self, each: _Input, records: Iterator[Any]) -> tuple[list[Any], Any] | None:
         """Return the next record that has a timestamp, with the records up to it as they were given."""

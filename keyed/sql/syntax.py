@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import attrs
@@ -143,6 +144,19 @@ class MakeStruct:
     at: int = _at
 
 
+#: The column of a row with the values that the engine of the columns has computed. No text has this name.
+ENGINE = "columns of the engine"
+
+
+@attrs.frozen
+class Computed:
+    """An expression that the engine of the columns computes: its place among those."""
+
+    place: int
+    type: SqlType
+    at: int = _at
+
+
 @attrs.frozen
 class Lambda:
     """``(x, y) => expression``."""
@@ -167,6 +181,7 @@ Expression: TypeAlias = (
     | MakeArray
     | MakeMap
     | MakeStruct
+    | Computed
     | Lambda
 )
 
@@ -185,6 +200,19 @@ def children(node: Any) -> list[Any]:
     for field in attrs.fields(type(node)):
         collect(getattr(node, field.name))
     return found
+
+
+def mapped(node: Any, function: Callable[[Any], Any]) -> Any:
+    """Return an expression with a function of each of its direct parts in their place."""
+    known = set(map(id, children(node)))
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(replaced(each) for each in value)
+        return function(value) if id(value) in known else value
+
+    names = [field.name for field in attrs.fields(type(node))]
+    return type(node)(**{name: replaced(getattr(node, name)) for name in names})
 
 
 @attrs.frozen
