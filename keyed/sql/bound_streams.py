@@ -133,10 +133,10 @@ def packed_stream(
     names = [f"computed_{number}" for number in range(len(computed))]
     selected += [f"{text} AS {name}" for text, name in zip(computed, names, strict=True)]
     frame = frame.selectExpr(*selected, f"CASE WHEN {time} >= 0 THEN {time} END AS {_TIME}")
-    needed = source.computed.condition(names) if source.computed is not None and filters else None
-    if needed is not None:
+    conditions = source.computed.conditions if source.computed is not None and filters else ()
+    if conditions:
         # Bad rows are counted.
-        frame = frame.where(f"{_TIME} IS NULL OR {needed}")
+        frame = frame.where(" OR ".join([f"{_TIME} IS NULL", *(names[place] for place in conditions)]))
     return _packed(frame, FrameReader(source, decode))
 
 

@@ -319,9 +319,7 @@ class Compiler:
             return packed_topic(bound, source, formats, is_strict=self._definitions.is_strict)
         decode = decoder_of(source, None if self._on_spark else counts)
         if not is_stream(bound):
-            plans = [each.plan for each in self._definitions.queries]
-            is_timed = any(each.window or isinstance(each.relation.input, SourceJoin) for each in plans)
-            return packed_stream(bound, source, decode, filters=not is_timed)
+            return packed_stream(bound, source, decode, filters=not self._definitions.is_timed)
         changes = element_changes(source, decode, self._extractors.get(source.topic, _no_moment))
         if not self._on_spark:
             return self._flat(bound, changes)

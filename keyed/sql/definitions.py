@@ -128,6 +128,12 @@ class Definitions:
         return {name for query in self.queries for name in query.read}
 
     @property
+    def is_timed(self) -> bool:
+        """True if the timestamps of rows that a query leaves out matter, because they close windows and joins."""
+        plans = [query.plan for query in self.queries]
+        return any(each.window is not None or not isinstance(each.relation.input, SqlSource) for each in plans)
+
+    @property
     def is_strict(self) -> bool:
         """True if a record without a usable timestamp fails the query."""
         return self.properties.get("ksql.timestamp.throw.on.invalid", "false").lower() == "true"

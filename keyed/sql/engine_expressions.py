@@ -10,7 +10,7 @@ Python. The values of both are compared in tests.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import attrs
@@ -145,15 +145,11 @@ class EngineColumns:
             )
         return f"in {self.engine}: {' and '.join(what)}"
 
-    def condition(self, names: Sequence[str]) -> str | None:
-        """Return the condition of the rows that a query may need; ``None`` if that is not known.
-
-        Args:
-            names: The names of the columns with the expressions.
-        """
-        if not self.filters or any(place is None for place in self.filters):
-            return None
-        return " OR ".join(dict.fromkeys(names[place] for place in self.filters if place is not None))
+    @property
+    def conditions(self) -> tuple[int, ...]:
+        """The places of the conditions of which a row meets one if a query needs it; none if that is not known."""
+        found = [place for place in self.filters if place is not None]
+        return tuple(dict.fromkeys(found)) if len(found) == len(self.filters) else ()
 
 
 def _is_hashable(node: Any) -> bool:

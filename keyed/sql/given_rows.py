@@ -7,7 +7,7 @@ import datetime as dt
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ from keyed.sql.engine_expressions import EngineColumns, columns_of
 from keyed.sql.script_errors import nearest
 from keyed.sql.sql_types import STRING, SqlType
 
+#: What a record of a row that no query needs has in place of the values that are computed.
+LEFT_OUT = (None,)
 #: Rows over which DuckDB computes at a time.
 _COMPUTED_ROWS = 50_000
 _FILES = (".jsonl", ".json", ".csv", ".parquet")
@@ -38,10 +40,12 @@ class GivenRows:
         source: The stream or table.
         rows: Dictionaries, a pandas, polars or Arrow table, or the path of a file of JSON lines, CSV or Parquet. A file
             is read row by row, and may have more columns.
+        filters: Rows of columns that no query needs are marked by `LEFT_OUT`: their timestamps do not matter.
     """
 
     source: SqlSource
     rows: Any
+    filters: bool = False
 
     def __attrs_post_init__(self) -> None:
         if isinstance(self.rows, str | os.PathLike):
@@ -77,7 +81,8 @@ class GivenRows:
         computed: list[Any] = []
         found: Iterable[Any]
         if source.computed is not None:
-            found = _with_computed(_tables(self.rows), source.computed, computed)
+            conditions = source.computed.conditions if self.filters else ()
+            found = _with_computed(_tables(self.rows), source.computed, conditions, computed)
         else:
             found = _file_rows(Path(self.rows)) if is_file else _plain_rows(self.rows)
         checked: tuple[str, ...] | None = None
@@ -147,12 +152,15 @@ def _tables(rows: Any) -> Iterator[Any]:
         yield table.slice(start, _COMPUTED_ROWS)
 
 
-def _with_computed(tables: Iterator[Any], engine: EngineColumns, computed: list[Any]) -> Iterator[Any]:
+def _with_computed(
+    tables: Iterator[Any], engine: EngineColumns, conditions: Sequence[int], computed: list[Any]
+) -> Iterator[Any]:
     """Yield the rows of tables as dictionaries.
 
     Args:
         tables: Arrow tables.
         engine: The expressions that DuckDB computes.
+        conditions: The places of those of which a row that is needed meets one; none if all are needed.
         computed: Receives their values: the last ones are those of the row.
     """
     import duckdb
@@ -165,7 +173,11 @@ def _with_computed(tables: Iterator[Any], engine: EngineColumns, computed: list[
             if engine.expressions:
                 connection.register("given", table)
                 found = connection.table("given").project(", ".join(engine.expressions)).to_arrow_table()
-                values = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+                columns = [column.to_pylist() for column in found.columns]
+                values = list(zip(*columns, strict=True))
+                if conditions:
+                    needed = zip(*(columns[place] for place in conditions), strict=True)
+                    values = [each if any(met) else None for each, met in zip(values, needed, strict=True)]
             computed[:] = values[::-1]
             yield from table.to_pylist()
 

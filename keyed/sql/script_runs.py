@@ -403,7 +403,7 @@ def _inputs(found: Definitions, streams: Mapping[str, Any], topics: Any) -> tupl
         read |= {record[0] for record in inputs["INSERT"]}
     for name, rows in streams.items():
         source = found.named(name)
-        inputs[f"the rows of {source.name}"] = GivenRows(source, rows)
+        inputs[f"the rows of {source.name}"] = GivenRows(source, rows, not found.is_timed)
         read.add(source.topic)
     if isinstance(topics, Mapping):
         for name, given in topics.items():

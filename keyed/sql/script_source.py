@@ -16,7 +16,7 @@ from keyed.kafka_topics import TopicsReader
 from keyed.shown import shown
 from keyed.sources import PAUSE
 from keyed.sql.catalog import SqlSource
-from keyed.sql.given_rows import GivenRows
+from keyed.sql.given_rows import LEFT_OUT, GivenRows
 from keyed.sql.java_formats import parse_moment
 from keyed.sql.row_changes import NO_KEY, Change, Sealed, route_of
 from keyed.sql.value_formats import BadRecord
@@ -32,6 +32,8 @@ Extractor = Callable[[Any, Any, int], int | None]
 _ROUTES = 2
 #: Seconds for which a script waits for records of topics before it yields `PAUSE`.
 _WAIT = 0.1
+#: Records that no query needs are counted at the latest when so many follow each other.
+_PASSED = 1000
 #: Timestamps from here on are not usable: no window could end after them.
 _LATEST = 2**62
 
@@ -373,21 +375,31 @@ class ScriptRecords:
         return kind((*record[:OFFSET], offset, *rest, self._arrived, self._stream_time, *record[ARRIVAL:]))
 
     def _next(self, each: _Input, records: Iterator[Any]) -> tuple[list[Any], Any] | None:
-        """Return the next record that has a timestamp, with the records up to it as they were given."""
+        """Return the next record that has a timestamp and is needed, with the records up to it as they were given."""
         passed = []
         for record in records:
             passed.append(record)
             extract = self._extractors.get(record[TOPIC])
             moment = record[RAW_TIME] if extract is None else extract(*record[RAW_KEY : RAW_TIME + 1])
-            if moment is not None and 0 <= moment < _LATEST:
+            if moment is None or not 0 <= moment < _LATEST:
+                passed[-1] = record[:ARRIVAL]
+            elif record[ARRIVAL:] == LEFT_OUT:
+                if len(passed) >= _PASSED:
+                    self._took(each, passed)
+                    passed = []
+            else:
                 return passed, record if extract is None else (*record[:RAW_TIME], moment, *record[PARTITION:])
         self._took(each, passed)
         return None
 
     def _took(self, each: _Input, passed: Iterable[Any]) -> None:
-        """Count records that are skipped."""
+        """Count records that are skipped, or that no query needs."""
         for record in passed:
-            self._skip(record[TOPIC])
+            if record[ARRIVAL:] == LEFT_OUT:
+                self._arrived += 1
+                self._stream_time = max(self._stream_time, record[RAW_TIME])
+            else:
+                self._skip(record[TOPIC])
             self._numbered(record)
             each.took(record)
 
