@@ -17,7 +17,7 @@ import attrs
 
 from keyed.sql import syntax as tree
 from keyed.sql.sql_aggregates import AGGREGATES
-from keyed.sql.sql_types import BIGINT, BOOLEAN, DOUBLE, INTEGER, NULL, STRING, SqlType, common_type
+from keyed.sql.sql_types import BIGINT, BOOLEAN, DOUBLE, INTEGER, NULL, STRING, SqlType, as_decimal, common_type
 
 Dialect = Literal["spark", "duckdb"]
 #: The types of columns and results, and the names of their kinds in a schema.
@@ -40,11 +40,19 @@ class _Untranslated(Exception):
 
 @attrs.frozen
 class _Sql:
-    """A translated expression, its type, and whether it may be null."""
+    """A translated expression.
+
+    Attributes:
+        text: The SQL.
+        type: Its type.
+        nullable: Whether it may be null.
+        as_double: The SQL of a constant that is a decimal, as a double.
+    """
 
     text: str
     type: SqlType
     nullable: bool = True
+    as_double: str | None = None
 
 
 @attrs.define(eq=False)
@@ -195,6 +203,8 @@ class _Translator:
         """Return an expression with an implicit conversion, which loses nothing but digits of long integers."""
         if sql.type == type_:
             return sql
+        if type_ == DOUBLE and sql.as_double is not None:
+            return _Sql(sql.as_double, DOUBLE, nullable=False)
         if sql.type == NULL or (sql.type in _INTEGERS and type_ in (BIGINT, DOUBLE)):
             return _Sql(f"CAST({sql.text} AS {self._types[type_]})", type_, sql.nullable)
         raise _Untranslated
@@ -212,14 +222,12 @@ class _Translator:
         if type_ in _INTEGERS and -(2**63) < value < 2**63:
             is_short = type_ == INTEGER and value > -(2**31)
             return _Sql(str(value) if is_short else f"CAST({value} AS {self._types[type_]})", type_, nullable=False)
-        if type_ == DOUBLE or type_.base == "DECIMAL":
-            return self._double(float(value), type_)
+        if (type_ == DOUBLE or type_.base == "DECIMAL") and math.isfinite(value):
+            double = f"CAST('{float(value)!r}' AS DOUBLE)"
+            if type_ == DOUBLE:
+                return _Sql(double, DOUBLE, nullable=False)
+            return _Sql(f"CAST('{value:f}' AS {_decimal(type_)})", type_, nullable=False, as_double=double)
         raise _Untranslated
-
-    def _double(self, value: float, type_: SqlType) -> _Sql:
-        if not math.isfinite(value):
-            raise _Untranslated
-        return _Sql(f"CAST('{value!r}' AS DOUBLE)", type_, nullable=False)
 
     def _text(self, value: str) -> str:
         """Return a constant text, of which no character has a meaning in the SQL."""
@@ -239,7 +247,7 @@ class _Translator:
         name, kind = self._given.get(node.name.upper(), ("", None))
         quote = "`" if self._dialect == "spark" else '"'
         text = quote + name.replace(quote, 2 * quote) + quote
-        if type_ is not None and kind == _KINDS.get(type_):
+        if type_ is not None and kind == (_decimal(type_) if type_.base == "DECIMAL" else _KINDS.get(type_)):
             return _Sql(text, type_)
         if type_ in _INTEGERS and kind in _WIDENED:
             return _Sql(f"CAST({text} AS {self._types[type_]})", type_)
@@ -317,12 +325,20 @@ class _Translator:
             return left, right
         if all(each in _INTEGERS for each in types):
             return self._cast_to(left, BIGINT), self._cast_to(right, BIGINT)
-        if DOUBLE in types and any(each.base == "DECIMAL" for each in types):
-            # Only constants are decimals here.
-            return attrs.evolve(left, type=DOUBLE), attrs.evolve(right, type=DOUBLE)
-        if DOUBLE in types and INTEGER in types:
+        if DOUBLE in types and BIGINT not in types:
             return self._cast_to(left, DOUBLE), self._cast_to(right, DOUBLE)
+        if all(each in _INTEGERS or each.base == "DECIMAL" for each in types):
+            exact = [as_decimal(each) for each in types]
+            whole, scale = max(each.precision - each.scale for each in exact), max(each.scale for each in exact)
+            if whole + scale <= 38:
+                return self._exact(left), self._exact(right)
         raise _Untranslated
+
+    def _exact(self, sql: _Sql) -> _Sql:
+        """Return an integer as a decimal."""
+        if sql.type.base == "DECIMAL":
+            return sql
+        return _Sql(f"CAST({sql.text} AS {_decimal(as_decimal(sql.type))})", as_decimal(sql.type), sql.nullable)
 
     def _between(self, node: tree.Between) -> _Sql:
         lower = tree.Binary(">=", node.value, node.lower, at=node.at)
@@ -336,7 +352,7 @@ class _Translator:
             option = self._of(each)
             if option.type == NULL:
                 continue
-            if option.type != value.type and not (option.type in _INTEGERS and value.type in _INTEGERS):
+            if option.type != value.type and not all(each.type in _INTEGERS for each in (option, value)):
                 raise _Untranslated
             found.append(self._comparison("=", value, option).text)
         return _Sql(f"({' OR '.join(found)})" if found else "FALSE", BOOLEAN, nullable=False)
@@ -347,19 +363,16 @@ class _Translator:
         sign, nullable = node.operator, left.nullable or right.nullable
         if sign == "+" and left.type == right.type == STRING:
             return _Sql(f"({left.text} || {right.text})", STRING, nullable)
-        if left.type not in _NUMBERS and not (right.type == DOUBLE and left.type.base == "DECIMAL"):
-            raise _Untranslated
-        if right.type not in _NUMBERS and not (left.type == DOUBLE and right.type.base == "DECIMAL"):
+        if any(each.type not in _NUMBERS and each.as_double is None for each in (left, right)):
             raise _Untranslated
         if sign in "/%" and (not isinstance(node.right, tree.Literal) or abs(node.right.value or 0) in (0, 1)):
             # A division by zero makes the whole expression null, which SQL cannot say.
             raise _Untranslated
         if DOUBLE in (left.type, right.type):
-            # A decimal is a constant here, and was written as a double.
-            a, b = (
-                each.text if each.type.base == "DECIMAL" else self._cast_to(each, DOUBLE).text for each in (left, right)
-            )
+            a, b = (self._cast_to(each, DOUBLE).text for each in (left, right))
             return _Sql(f"({a} {sign} {b})", DOUBLE, nullable)
+        if any(each.type not in _INTEGERS for each in (left, right)):
+            raise _Untranslated
         if BIGINT in (left.type, right.type):
             return _Sql(self._long(sign, self._cast_to(left, BIGINT), self._cast_to(right, BIGINT)), BIGINT, nullable)
         a, b = (self._cast_to(each, BIGINT).text for each in (left, right))
@@ -432,6 +445,10 @@ class _Translator:
         if node.name == "ABS" and len(values) == 1 and values[0].type == DOUBLE:
             return _Sql(f"abs({values[0].text})", DOUBLE, values[0].nullable)
         raise _Untranslated
+
+
+def _decimal(type_: SqlType) -> str:
+    return f"decimal({type_.precision},{type_.scale})"
 
 
 def _names_column(node: Any) -> bool:

@@ -14,7 +14,6 @@ from typing import Any
 
 import attrs
 
-from keyed.column_types import of_arrow
 from keyed.errors import DefinitionError
 from keyed.shown import shown, type_of
 from keyed.sql.catalog import SqlSource
@@ -25,6 +24,16 @@ from keyed.sql.sql_types import STRING, SqlType
 
 #: What a record of a row that no query needs has in place of the values that are computed.
 LEFT_OUT = (None,)
+_ARROW_KINDS = {
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "double": "double",
+    "string": "string",
+    "large_string": "string",
+    "bool": "boolean",
+}
 #: Rows over which DuckDB computes at a time.
 _COMPUTED_ROWS = 50_000
 _FILES = (".jsonl", ".json", ".csv", ".parquet")
@@ -133,7 +142,18 @@ def engine_of(rows: Any) -> EngineColumns | None:
         schema = rows.schema if module == "pyarrow" else rows[:0].to_arrow().schema
     if schema is None:
         return None
-    return EngineColumns("duckdb", columns_of((field.name, of_arrow(field.type)) for field in schema))
+    return EngineColumns("duckdb", columns_of(arrow_kinds(schema)))
+
+
+def arrow_kinds(schema: Any) -> list[tuple[str, str | None]]:
+    """Return the columns of an Arrow schema with the kinds that Spark has for their types."""
+    found: list[tuple[str, str | None]] = []
+    for field in schema:
+        type_ = str(field.type)
+        is_decimal = type_.startswith("decimal128")
+        kind = f"decimal({field.type.precision},{field.type.scale})" if is_decimal else _ARROW_KINDS.get(type_)
+        found.append((field.name, kind))
+    return found
 
 
 def _tables(rows: Any) -> Iterator[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from typing import Any
 
 import duckdb
@@ -13,18 +14,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keyed import sql
-from keyed.column_types import of_arrow
 from keyed.errors import SqlError
 from keyed.sql.engine_expressions import EngineColumns, columns_of
 from keyed.sql.expressions import Column, RowScope, guarded
+from keyed.sql.given_rows import arrow_kinds
 from keyed.sql.grammar import parse
-from keyed.sql.sql_types import BIGINT, BOOLEAN, DOUBLE, INTEGER, STRING
+from keyed.sql.sql_types import BIGINT, BOOLEAN, DOUBLE, INTEGER, STRING, decimal
 
 COLUMNS = {"I": INTEGER, "J": INTEGER, "B": BIGINT, "C": BIGINT, "D": DOUBLE, "E": DOUBLE, "S": STRING, "T": STRING}
-COLUMNS |= {"P": BOOLEAN, "W": INTEGER}
+COLUMNS |= {"P": BOOLEAN, "M": decimal(6, 2), "N": decimal(20, 5), "W": INTEGER}
 ARROW = {INTEGER: pa.int32(), BIGINT: pa.int64(), DOUBLE: pa.float64(), STRING: pa.string(), BOOLEAN: pa.bool_()}
 #: W is declared as an INTEGER and has long integers, of which a record has the lowest 32 bits.
-FIELDS: Any = {name: pa.int64() if name == "W" else ARROW[type_] for name, type_ in COLUMNS.items()}
+DECIMALS = {decimal(6, 2): pa.decimal128(6, 2), decimal(20, 5): pa.decimal128(20, 5)}
+FIELDS: Any = {name: pa.int64() if name == "W" else {**ARROW, **DECIMALS}[type_] for name, type_ in COLUMNS.items()}
 SCHEMA = pa.schema(FIELDS)
 
 INTS = st.sampled_from([0, 1, -1, 2, 7, -7, 10, 2**31 - 1, -(2**31)]) | st.integers(-(2**31), 2**31 - 1)
@@ -36,6 +38,10 @@ TEXTS = st.sampled_from(["", "a", "A", "ab", "a%", "b_c", "it's", "\\", "Ã¤", "ð
     st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=4
 )
 CELLS = {INTEGER: INTS, BIGINT: LONGS, DOUBLE: DOUBLES, STRING: TEXTS, BOOLEAN: st.booleans()}
+CELLS |= {
+    decimal(6, 2): st.sampled_from([0, 1, 150, -250, 999999]).map(lambda n: Decimal(n).scaleb(-2)),
+    decimal(20, 5): st.sampled_from([0, 100_000, 150_000, 150_001, -(10**20) + 1]).map(lambda n: Decimal(n).scaleb(-5)),
+}
 ROWS = st.lists(
     st.tuples(*(st.none() | (LONGS if name == "W" else CELLS[type_]) for name, type_ in COLUMNS.items())),
     min_size=1,
@@ -98,8 +104,16 @@ def texts(type_: Any, depth: int) -> st.SearchStrategy[str]:
         found += [built("CAST({} AS STRING)", INTEGER), built("CAST({} AS STRING)", BIGINT)]
     if type_ == BOOLEAN:
         compare = st.sampled_from(["=", "<>", "<", "<=", ">", ">="])
-        pairs = [(INTEGER, INTEGER), (BIGINT, INTEGER), (BIGINT, BIGINT), (DOUBLE, DOUBLE), (DOUBLE, INTEGER)]
+        pairs: list[Any] = [
+            (INTEGER, INTEGER),
+            (BIGINT, INTEGER),
+            (BIGINT, BIGINT),
+            (DOUBLE, DOUBLE),
+            (DOUBLE, INTEGER),
+        ]
         pairs += [(STRING, STRING)]
+        money = names(*DECIMALS) | st.sampled_from(["1.50", "2.5", "0.00001", "-2.50", "7"])
+        pairs += [(names(*DECIMALS), money), (names(*DECIMALS), INTEGER), (names(BIGINT), money)]
         found += [built("({} {} {})", a, compare, b) for a, b in pairs]
         found += [built("({} {} {})", BOOLEAN, st.sampled_from(["=", "<>", "AND", "OR"]), BOOLEAN)] * 2
         found += [built("(NOT {})", BOOLEAN)]
@@ -129,7 +143,7 @@ def translated(expression: str, dialect: Any) -> tuple[str | None, Any]:
     query, text = node_of(expression)
     scope = RowScope(text, [Column(name, type_, "G") for name, type_ in COLUMNS.items()])
     node = query.items[0].value
-    engine = EngineColumns(dialect, columns_of((field.name, of_arrow(field.type)) for field in SCHEMA))
+    engine = EngineColumns(dialect, columns_of(arrow_kinds(SCHEMA)))
     rewritten = engine.rewritten(query, COLUMNS, lambda each: scope.compile(each).type, grouped=False)
     found = type(rewritten.items[0].value).__name__ == "Computed"
     return engine.expressions[0] if found else None, guarded(scope.compile(node).of)
@@ -158,9 +172,9 @@ def table_of(rows: Any) -> pa.Table:
 
 
 @settings(max_examples=4 * settings().max_examples)
-@example("(D * 2.5)", [(1, 1, 1, 1, 1e308, 0.0, "a", "a", True, 2**31)])
-@example("(W + 1)", [(1, 1, 1, 1, 1e308, 0.0, "a", "a", True, 2**31 - 1)])
-@example("(B * C)", [(1, 1, -(2**63), -1, 0.0, 0.0, "a", "a", True, None)])
+@example("(D * 2.5)", [(1, 1, 1, 1, 1e308, 0.0, "a", "a", True, None, None, 2**31)])
+@example("(W + 1)", [(1, 1, 1, 1, 1e308, 0.0, "a", "a", True, None, None, 2**31 - 1)])
+@example("(B * C)", [(1, 1, -(2**63), -1, 0.0, 0.0, "a", "a", True, None, None, None)])
 @given(EXPRESSIONS, ROWS)
 def test_duckdb_computes_what_python_does(expression, rows):
     text, of = translated(expression, "duckdb")
@@ -187,7 +201,10 @@ def test_most_random_expressions_are_computed_by_the_engine():
 
 @pytest.mark.slow
 @settings(max_examples=max(4, settings().max_examples // 5), deadline=None)
-@example(["(B * C)", "(B + C)", "(B - C)", "(W + 1)"], [(1, 1, -(2**63), -1, 0.0, 0.0, "a", "a", True, 2**31 - 1)])
+@example(
+    ["(B * C)", "(B + C)", "(B - C)", "(W + 1)", "(M = N)"],
+    [(1, 1, -(2**63), -1, 0.0, 0.0, "a", "a", True, Decimal("1.50"), Decimal("1.50000"), 2**31 - 1)],
+)
 @given(st.lists(EXPRESSIONS, min_size=20, max_size=30), ROWS)
 def test_spark_computes_what_python_does(spark, expressions, rows):
     pairs = [(each, *translated(each, "spark")) for each in expressions]
