@@ -795,6 +795,21 @@ def _parts(script: RandomScript, folder: Path, cuts: Sequence[int]) -> dict[str,
     return found
 
 
+def verify_columns(seed: int, folder: Path, size: int = 60) -> list[str]:
+    """Run the script of a seed over columns, whose expressions DuckDB computes: what differs from a run over rows."""
+    script = random_script(seed, size, for_spark=True)
+    files = {topic: folder / topic / "0.parquet" for topic in _parts(script, folder, ())}
+    tables = {topic: pq.read_table(path) for topic, path in files.items()}
+    rows = {topic: table.to_pylist() for topic, table in tables.items()}
+    expected, rows_per_batch = sql.script(script.text, rows), random.Random(seed).choice((1, 3, size))
+    found = []
+    for how, given in (("files", files), ("tables", tables)):
+        result = sql.script(script.text, given, rows_per_batch=rows_per_batch)
+        if any(by_key(result[each.name]) != by_key(expected[each.name]) for each in script.checks):
+            found.append(f"  over {how} with rows_per_batch={rows_per_batch}")
+    return found
+
+
 def verify_on_spark(seed: int, session: Any, folder: Path, size: int = 60) -> list[str]:
     """Run the script of a seed on Spark: what differs.
 
@@ -883,6 +898,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=60, help="records of a script")
     parser.add_argument("--failures", type=int, default=1, help="stop after so many")
     parser.add_argument("--spark", action="store_true", help="run them on Spark, in --folder")
+    parser.add_argument("--columns", action="store_true", help="run them over Parquet files, in --folder")
     parser.add_argument("--kill-at", type=int, help="run the first seed in --folder, and die after this batch")
     parser.add_argument("--folder", type=Path)
     given = parser.parse_args()
@@ -897,7 +913,9 @@ def main() -> int:
     for seed in range(given.seed, given.seed + given.scripts):
         done += 1
         try:
-            if session is None:
+            if given.columns:
+                found = verify_columns(seed, given.folder / str(seed), given.size)
+            elif session is None:
                 found = verify(seed, given.size)
             else:
                 found = verify_on_spark(seed, session, given.folder / str(seed), given.size)
@@ -905,7 +923,7 @@ def main() -> int:
             found = [f"  {type(error).__name__}: {error}"]
         if found:
             failed += 1
-            print(f"seed {seed}:\n{random_script(seed, given.size, for_spark=given.spark).text}")
+            print(f"seed {seed}:\n{random_script(seed, given.size, for_spark=given.spark or given.columns).text}")
             print("\n".join(found), flush=True)
             if failed >= given.failures:
                 break

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.keyed.sql.random_scripts import random_script, stored, verify, verify_restart
+from tests.keyed.sql.random_scripts import random_script, stored, verify, verify_columns, verify_restart
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -19,12 +19,19 @@ def test_a_script_that_is_stopped_continues_from_its_checkpoint(seed, tmp_path):
     assert verify_restart(seed, tmp_path) == [], random_script(seed).text
 
 
+@pytest.mark.parametrize("seed", range(300, 304))
+def test_a_script_over_columns_writes_what_it_does_over_rows(seed, tmp_path):
+    assert verify_columns(seed, tmp_path) == [], random_script(seed, for_spark=True).text
+
+
 @pytest.mark.slow
 def test_outputs_of_many_scripts(tmp_path):
     differing = {seed: found for seed in range(1000, 1060) if (found := verify(seed))}
     assert differing == {}
     restarted = {s: found for s in range(1150, 1165) if (found := verify_restart(s, tmp_path / str(s)))}
     assert restarted == {}
+    columns = {s: found for s in range(1200, 1240) if (found := verify_columns(s, tmp_path / f"columns-{s}"))}
+    assert columns == {}
 
 
 @pytest.mark.slow
