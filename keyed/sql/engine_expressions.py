@@ -1,10 +1,9 @@
 """Expressions as SQL of the engine that holds the columns of a stream: Spark SQL, or DuckDB over Arrow tables.
 
 The functions of `expressions` define what an expression means, and the SQL has exactly that meaning: integers wrap
-around, a comparison with null is false, NaN equals nothing. So only expressions are translated that both engines can
-say: columns and constants of plain types, arithmetic that raises nothing, comparisons, conditions, ``LIKE`` with ``%``,
-``IN``, ``BETWEEN``, ``CASE``, widening casts, ``COALESCE``, ``IFNULL``, ``CONCAT`` and ``ABS``. What is left runs in
-Python. The values of both are compared in tests.
+around, a comparison with null is false, NaN equals nothing, lengths count UTF-16 units, and a division by zero makes the
+whole expression null. So only expressions are translated that both engines can say so; what is left runs in Python.
+Tests compare the values of all three.
 """
 
 from __future__ import annotations
@@ -16,8 +15,21 @@ from typing import Any, Literal
 import attrs
 
 from keyed.sql import syntax as tree
+from keyed.sql.conversions import parse_date, parse_timestamp
 from keyed.sql.sql_aggregates import AGGREGATES
-from keyed.sql.sql_types import BIGINT, BOOLEAN, DOUBLE, INTEGER, NULL, STRING, SqlType, as_decimal, common_type
+from keyed.sql.sql_types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INTEGER,
+    NULL,
+    STRING,
+    TIMESTAMP,
+    SqlType,
+    as_decimal,
+    common_type,
+)
 
 Dialect = Literal["spark", "duckdb"]
 #: The types of columns and results, and the names of their kinds in a schema.
@@ -30,8 +42,19 @@ _SQL_TYPES: dict[Dialect, dict[SqlType, str]] = {
     "spark": {INTEGER: "INT", BIGINT: "BIGINT", DOUBLE: "DOUBLE", STRING: "STRING", BOOLEAN: "BOOLEAN"},
     "duckdb": {INTEGER: "INTEGER", BIGINT: "BIGINT", DOUBLE: "DOUBLE", STRING: "VARCHAR", BOOLEAN: "BOOLEAN"},
 }
+#: The SQL of a time as milliseconds since 1970, or of a date as days, by the kind of its column. Both round down.
+_MILLISECONDS = "((epoch_us({0}) - ((epoch_us({0}) % 1000) + 1000) % 1000) // 1000)"
+_MOMENTS: dict[Dialect, dict[SqlType, dict[str | None, str]]] = {
+    "spark": {TIMESTAMP: {"timestamp": "unix_millis({0})"}, DATE: {"date": "unix_date({0})"}},
+    "duckdb": {
+        TIMESTAMP: {"timestamp": _MILLISECONDS, "timestamp_ntz": _MILLISECONDS},
+        DATE: {"date": "datediff('day', DATE '1970-01-01', {0})"},
+    },
+}
 _TRY = {"+": "try_add", "-": "try_subtract", "*": "try_multiply"}
 _HALF, _WHOLE = 2**63, 2**64
+#: Characters of the SQL of an expression, which names its parts several times.
+_MOST_SQL = 4000
 
 
 class _Untranslated(Exception):
@@ -47,12 +70,14 @@ class _Sql:
         type: Its type.
         nullable: Whether it may be null.
         as_double: The SQL of a constant that is a decimal, as a double.
+        raises: Whether it is null where Python raises, which makes the whole expression null.
     """
 
     text: str
     type: SqlType
     nullable: bool = True
     as_double: str | None = None
+    raises: bool = False
 
 
 @attrs.define(eq=False)
@@ -101,13 +126,13 @@ class EngineColumns:
         # The key of the result: an item that equals a part of it is that part.
         kept = {*query.group_by, *query.partition_by} if all(map(_is_hashable, query.group_by)) else None
 
-        def taken(node: Any) -> Any:
+        def taken(node: Any, *, is_whole: bool = False) -> Any:
             if node is None or kept is None or node in kept:
                 return node
             if isinstance(node, tree.Name | tree.Literal | tree.Lambda | tree.Star):
                 return node
             sql = translate(node)
-            if sql is None or sql.type != type_of(node):
+            if sql is None or sql.type != type_of(node) or (sql.raises and not is_whole):
                 return tree.mapped(node, taken)
             if sql.text not in self.expressions:
                 self.expressions.append(sql.text)
@@ -117,11 +142,14 @@ class EngineColumns:
             if node is None:
                 return None
             if isinstance(node, tree.Call) and node.name in AGGREGATES:
-                return tree.mapped(node, taken)
+                return tree.mapped(node, whole)
             return tree.mapped(node, in_aggregates)
 
-        of_item = in_aggregates if grouped else taken
-        where = taken(query.where)
+        def whole(node: Any) -> Any:
+            return taken(node, is_whole=True)
+
+        of_item = in_aggregates if grouped else whole
+        where = whole(query.where)
         self.filters.append(where.place if isinstance(where, tree.Computed) else None)
         return attrs.evolve(
             query,
@@ -187,16 +215,25 @@ class _Translator:
     def __call__(self, node: Any) -> _Sql | None:
         """Return an expression in SQL, ``None`` if the engine does not compute it, or it names no column."""
         try:
-            found = self._of(node)
+            found = self._any(node)
         except _Untranslated:
             return None
         return found if found.type in _KINDS and _names_column(node) else None
 
     def _of(self, node: Any) -> _Sql:
+        """Return an expression that raises nothing in Python."""
+        found = self._any(node)
+        if found.raises:
+            raise _Untranslated
+        return found
+
+    def _any(self, node: Any) -> _Sql:
         method = getattr(self, f"_{type(node).__name__.lower()}", None)
         if method is None:
             raise _Untranslated
         found: _Sql = method(node)
+        if len(found.text) > _MOST_SQL:
+            raise _Untranslated
         return found
 
     def _cast_to(self, sql: _Sql, type_: SqlType) -> _Sql:
@@ -206,7 +243,7 @@ class _Translator:
         if type_ == DOUBLE and sql.as_double is not None:
             return _Sql(sql.as_double, DOUBLE, nullable=False)
         if sql.type == NULL or (sql.type in _INTEGERS and type_ in (BIGINT, DOUBLE)):
-            return _Sql(f"CAST({sql.text} AS {self._types[type_]})", type_, sql.nullable)
+            return _Sql(f"CAST({sql.text} AS {self._types[type_]})", type_, sql.nullable, raises=sql.raises)
         raise _Untranslated
 
     # Columns and constants.
@@ -254,7 +291,19 @@ class _Translator:
         if type_ == INTEGER and kind == "bigint":
             # As a record is read.
             return _Sql(self._lowest(f"({text} & {2**32 - 1})"), type_)
+        if type_ in (TIMESTAMP, DATE) and kind in _MOMENTS[self._dialect][type_]:
+            return _Sql(_MOMENTS[self._dialect][type_][kind].format(text), type_)
         raise _Untranslated
+
+    def _moment(self, node: Any, type_: SqlType) -> _Sql:
+        """Return a time, or a constant text as one."""
+        if isinstance(node, tree.Literal) and node.type == STRING and node.value is not None:
+            try:
+                moment = parse_timestamp(node.value) if type_ == TIMESTAMP else parse_date(node.value)
+            except (ValueError, OverflowError):
+                raise _Untranslated from None
+            return _Sql(f"CAST({moment} AS BIGINT)", type_, nullable=False)
+        return self._of(node)
 
     def _lowest(self, text: str) -> str:
         """Return the lowest 32 bits of a number of 64 bits, at least 2^31 from their ends."""
@@ -288,9 +337,12 @@ class _Translator:
             return _Sql(text, BOOLEAN, nullable=False)
         if node.operator == "LIKE":
             return self._like(node)
-        left, right = self._of(node.left), self._of(node.right)
         if node.operator in "+-*/%":
-            return self._arithmetic(node, left, right)
+            return self._arithmetic(node.operator, self._any(node.left), self._any(node.right))
+        left, right = self._of(node.left), self._of(node.right)
+        for type_ in (TIMESTAMP, DATE):
+            if type_ in (left.type, right.type):
+                left, right = self._moment(node.left, type_), self._moment(node.right, type_)
         return self._comparison(node.operator, left, right)
 
     def _like(self, node: tree.Binary) -> _Sql:
@@ -321,7 +373,7 @@ class _Translator:
     def _alike(self, left: _Sql, right: _Sql) -> tuple[_Sql, _Sql]:
         """Return two sides of a comparison with one type that compares exactly."""
         types = (left.type, right.type)
-        if left.type == right.type and left.type in _KINDS:
+        if left.type == right.type and left.type in (*_KINDS, TIMESTAMP, DATE):
             return left, right
         if all(each in _INTEGERS for each in types):
             return self._cast_to(left, BIGINT), self._cast_to(right, BIGINT)
@@ -359,33 +411,32 @@ class _Translator:
 
     # Values.
 
-    def _arithmetic(self, node: tree.Binary, left: _Sql, right: _Sql) -> _Sql:
-        sign, nullable = node.operator, left.nullable or right.nullable
+    def _arithmetic(self, sign: str, left: _Sql, right: _Sql) -> _Sql:
+        nullable, raises = left.nullable or right.nullable, left.raises or right.raises
         if sign == "+" and left.type == right.type == STRING:
-            return _Sql(f"({left.text} || {right.text})", STRING, nullable)
+            return _Sql(f"({left.text} || {right.text})", STRING, nullable, raises=raises)
         if any(each.type not in _NUMBERS and each.as_double is None for each in (left, right)):
-            raise _Untranslated
-        if sign in "/%" and (not isinstance(node.right, tree.Literal) or abs(node.right.value or 0) in (0, 1)):
-            # A division by zero makes the whole expression null, which SQL cannot say.
             raise _Untranslated
         if DOUBLE in (left.type, right.type):
             a, b = (self._cast_to(each, DOUBLE).text for each in (left, right))
-            return _Sql(f"({a} {sign} {b})", DOUBLE, nullable)
+            text = self._divided_doubles(sign, a, b) if sign in "/%" else f"({a} {sign} {b})"
+            return _Sql(text, DOUBLE, nullable, raises=raises)
         if any(each.type not in _INTEGERS for each in (left, right)):
             raise _Untranslated
-        if BIGINT in (left.type, right.type):
-            return _Sql(self._long(sign, self._cast_to(left, BIGINT), self._cast_to(right, BIGINT)), BIGINT, nullable)
         a, b = (self._cast_to(each, BIGINT).text for each in (left, right))
+        type_ = BIGINT if BIGINT in (left.type, right.type) else INTEGER
         if sign in "/%":
-            return _Sql(f"CAST({self._divided(sign, a, b)} AS {self._types[INTEGER]})", INTEGER, nullable)
+            text = self._divided(sign, a, b)
+            text = f"CAST({text} AS {self._types[INTEGER]})" if type_ == INTEGER and sign == "%" else text
+            text = self._lowest(text) if type_ == INTEGER and sign == "/" else text
+            return _Sql(text, type_, nullable=True, raises=True)
+        if type_ == BIGINT:
+            return _Sql(self._long(sign, a, b), BIGINT, nullable, raises=raises)
         # The product of two integers fits into 64 bits; the lowest 32 are the result.
-        return _Sql(self._lowest(f"({a} {sign} {b})"), INTEGER, nullable)
+        return _Sql(self._lowest(f"({a} {sign} {b})"), INTEGER, nullable, raises=raises)
 
-    def _long(self, sign: str, left: _Sql, right: _Sql) -> str:
+    def _long(self, sign: str, a: str, b: str) -> str:
         """Return arithmetic of 64 bits that wraps around."""
-        a, b = left.text, right.text
-        if sign in "/%":
-            return self._divided(sign, a, b)
         if self._dialect == "duckdb":
             whole = f"(CAST({a} AS HUGEINT) {sign} CAST({b} AS HUGEINT))"
             return f"CAST((({whole} + {_HALF}) & {_WHOLE - 1}) - {_HALF} AS BIGINT)"
@@ -394,9 +445,27 @@ class _Translator:
         return f"coalesce({_TRY[sign]}({a}, {b}), {exact})"
 
     def _divided(self, sign: str, a: str, b: str) -> str:
+        """Return a division without a fraction, null by zero; by −1 it may wrap around."""
         if sign == "%":
-            return f"({a} % {b})"
-        return f"({a} {'div' if self._dialect == 'spark' else '//'} {b})"
+            return f"(CASE WHEN {b} = -1 THEN CASE WHEN {a} IS NULL THEN NULL ELSE 0 END ELSE {a} % nullif({b}, 0) END)"
+        divide = "div" if self._dialect == "spark" else "//"
+        return (
+            f"(CASE WHEN {b} = -1 THEN {self._long('-', 'CAST(0 AS BIGINT)', a)} ELSE {a} {divide} nullif({b}, 0) END)"
+        )
+
+    @staticmethod
+    def _divided_doubles(sign: str, a: str, b: str) -> str:
+        """Return a division of doubles, which is infinite or NaN by zero."""
+        nan, infinity = "CAST('NaN' AS DOUBLE)", "CAST('Infinity' AS DOUBLE)"
+        if sign == "%":
+            return f"(CASE WHEN {b} = 0 THEN CASE WHEN {a} IS NULL THEN NULL ELSE {nan} END ELSE {a} % {b} END)"
+        # Only as a text does a zero show its sign.
+        is_negative = f"(({a} < 0) <> (CAST({b} AS STRING) = '-0.0'))"
+        by_zero = (
+            f"CASE WHEN {a} IS NULL THEN NULL WHEN {a} = 0 OR isnan({a}) THEN {nan} "
+            f"WHEN {is_negative} THEN - {infinity} ELSE {infinity} END"
+        )
+        return f"(CASE WHEN {b} = 0 THEN {by_zero} ELSE {a} / {b} END)"
 
     def _case(self, node: tree.Case) -> _Sql:
         whens = [
@@ -424,9 +493,9 @@ class _Translator:
         return [self._cast_to(each, found) for each in values]
 
     def _cast(self, node: tree.Cast) -> _Sql:
-        value = self._of(node.value)
+        value = self._any(node.value)
         if value.type in _INTEGERS and node.type == STRING:
-            return _Sql(f"CAST({value.text} AS {self._types[STRING]})", STRING, value.nullable)
+            return _Sql(f"CAST({value.text} AS {self._types[STRING]})", STRING, value.nullable, raises=value.raises)
         if value.type not in _KINDS or node.type not in _KINDS:
             raise _Untranslated
         return self._cast_to(value, node.type)
@@ -434,7 +503,8 @@ class _Translator:
     def _call(self, node: tree.Call) -> _Sql:
         if node.is_distinct or node.condition is not None or not node.arguments:
             raise _Untranslated
-        values = [self._of(each) for each in node.arguments]
+        # An argument that raises is null.
+        values = [attrs.evolve(self._any(each), raises=False) for each in node.arguments]
         if node.name == "COALESCE" or (node.name == "IFNULL" and len(values) == 2):
             values = self._common(values)
             text = ", ".join(each.text for each in values)
@@ -442,9 +512,51 @@ class _Translator:
         if node.name == "CONCAT" and all(each.type == STRING for each in values):
             text = " || ".join(f"coalesce({each.text}, '')" if each.nullable else each.text for each in values)
             return _Sql(f"({text})", STRING, nullable=False)
-        if node.name == "ABS" and len(values) == 1 and values[0].type == DOUBLE:
-            return _Sql(f"abs({values[0].text})", DOUBLE, values[0].nullable)
+        if node.name == "REPLACE" and len(values) == 3 and all(each.type == STRING for each in values):
+            searched = node.arguments[1]
+            if isinstance(searched, tree.Literal) and searched.value:
+                text = ", ".join(each.text for each in values)
+                return _Sql(f"replace({text})", STRING, any(each.nullable for each in values))
+        if len(values) == 1 and (node.name, values[0].type) in _OF_ONE:
+            type_, form = _OF_ONE[node.name, values[0].type]
+            return _Sql(form(self, values[0].text), type_, values[0].nullable)
         raise _Untranslated
+
+    # Functions of one argument.
+
+    def absolute(self, text: str) -> str:
+        """Return the distance from zero; the least integer stays negative."""
+        return self._lowest(f"abs(CAST({text} AS BIGINT))")
+
+    def absolute_long(self, text: str) -> str:
+        """Return the same of a long integer."""
+        least = "CAST(-9223372036854775808 AS BIGINT)" if self._dialect == "duckdb" else "(-9223372036854775807L - 1L)"
+        return f"(CASE WHEN {text} = {least} THEN {text} ELSE abs({text}) END)"
+
+    def length(self, text: str) -> str:
+        """Return the number of UTF-16 units: a character outside of the basic plane has two, and four bytes."""
+        pattern = self._text("[^\\x{10000}-\\x{10FFFF}]")
+        every = ", 'g'" if self._dialect == "duckdb" else ""
+        size = "strlen" if self._dialect == "duckdb" else "octet_length"
+        beyond = f"length(regexp_replace({text}, {pattern}, ''{every}))"
+        beyond = f"CASE WHEN {size}({text}) = length({text}) THEN 0 ELSE {beyond} END"
+        return f"CAST(length({text}) + {beyond} AS {self._types[INTEGER]})"
+
+    def trim(self, text: str) -> str:
+        """Return a text without spaces and control characters at its ends."""
+        every = ", 'g'" if self._dialect == "duckdb" else ""
+        pattern = self._text("^[\\x00-\\x20]+|[\\x00-\\x20]+\\z")
+        return f"regexp_replace({text}, {pattern}, ''{every})"
+
+
+#: Functions of one argument: type of the result, and the SQL.
+_OF_ONE: dict[tuple[str, SqlType], tuple[SqlType, Callable[[_Translator, str], str]]] = {
+    ("ABS", DOUBLE): (DOUBLE, lambda _, text: f"abs({text})"),
+    ("ABS", INTEGER): (INTEGER, _Translator.absolute),
+    ("ABS", BIGINT): (BIGINT, _Translator.absolute_long),
+    ("LEN", STRING): (INTEGER, _Translator.length),
+    ("TRIM", STRING): (STRING, _Translator.trim),
+}
 
 
 def _decimal(type_: SqlType) -> str:

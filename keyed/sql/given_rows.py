@@ -33,6 +33,7 @@ _ARROW_KINDS = {
     "string": "string",
     "large_string": "string",
     "bool": "boolean",
+    "date32[day]": "date",
 }
 #: Rows over which DuckDB computes at a time.
 _COMPUTED_ROWS = 50_000
@@ -152,6 +153,8 @@ def arrow_kinds(schema: Any) -> list[tuple[str, str | None]]:
         type_ = str(field.type)
         is_decimal = type_.startswith("decimal128")
         kind = f"decimal({field.type.precision},{field.type.scale})" if is_decimal else _ARROW_KINDS.get(type_)
+        if type_.startswith(("timestamp[s", "timestamp[ms", "timestamp[us")):
+            kind = "timestamp" if field.type.tz else "timestamp_ntz"
         found.append((field.name, kind))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from decimal import Decimal
 from typing import Any
@@ -17,16 +18,17 @@ from keyed import sql
 from keyed.errors import SqlError
 from keyed.sql.engine_expressions import EngineColumns, columns_of
 from keyed.sql.expressions import Column, RowScope, guarded
-from keyed.sql.given_rows import arrow_kinds
+from keyed.sql.given_rows import arrow_kinds, plain_time
 from keyed.sql.grammar import parse
-from keyed.sql.sql_types import BIGINT, BOOLEAN, DOUBLE, INTEGER, STRING, decimal
+from keyed.sql.sql_types import BIGINT, BOOLEAN, DATE, DOUBLE, INTEGER, STRING, TIMESTAMP, decimal
 
 COLUMNS = {"I": INTEGER, "J": INTEGER, "B": BIGINT, "C": BIGINT, "D": DOUBLE, "E": DOUBLE, "S": STRING, "T": STRING}
-COLUMNS |= {"P": BOOLEAN, "M": decimal(6, 2), "N": decimal(20, 5), "W": INTEGER}
+COLUMNS |= {"P": BOOLEAN, "M": decimal(6, 2), "N": decimal(20, 5), "A": TIMESTAMP, "F": DATE, "W": INTEGER}
 ARROW = {INTEGER: pa.int32(), BIGINT: pa.int64(), DOUBLE: pa.float64(), STRING: pa.string(), BOOLEAN: pa.bool_()}
 #: W is declared as an INTEGER and has long integers, of which a record has the lowest 32 bits.
 DECIMALS = {decimal(6, 2): pa.decimal128(6, 2), decimal(20, 5): pa.decimal128(20, 5)}
-FIELDS: Any = {name: pa.int64() if name == "W" else {**ARROW, **DECIMALS}[type_] for name, type_ in COLUMNS.items()}
+OTHERS = {**DECIMALS, TIMESTAMP: pa.timestamp("us", "UTC"), DATE: pa.date32()}
+FIELDS: Any = {name: pa.int64() if name == "W" else {**ARROW, **OTHERS}[type_] for name, type_ in COLUMNS.items()}
 SCHEMA = pa.schema(FIELDS)
 
 INTS = st.sampled_from([0, 1, -1, 2, 7, -7, 10, 2**31 - 1, -(2**31)]) | st.integers(-(2**31), 2**31 - 1)
@@ -34,11 +36,16 @@ LONGS = st.sampled_from([0, 1, -1, 3, -5, 2**53 + 1, 2**63 - 1, -(2**63)]) | st.
 DOUBLES = (
     st.sampled_from([0.0, -0.0, 1.0, -1.5, 0.1, 1e308, -1e308, 5e-324, math.inf, -math.inf, math.nan]) | st.floats()
 )
-TEXTS = st.sampled_from(["", "a", "A", "ab", "a%", "b_c", "it's", "\\", "ä", "😀", "a\nb", "%", " a "]) | st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=4
-)
+TEXTS = st.sampled_from(
+    ["", "a", "A", "ab", "a%", "b_c", "it's", "\\", "ä", "😀", "a\nb", "%", " a ", "\t a\n", "a\n", "😀😀b"]
+) | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=4)
 CELLS = {INTEGER: INTS, BIGINT: LONGS, DOUBLE: DOUBLES, STRING: TEXTS, BOOLEAN: st.booleans()}
+MOMENTS = st.sampled_from([0, 1, -1, -999, -1000, 1_700_000_000_000_000, 1_577_836_800_000_000]) | st.integers(
+    -(2**50), 2**50
+)
 CELLS |= {
+    TIMESTAMP: MOMENTS.map(lambda us: dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)),
+    DATE: st.integers(-30_000, 30_000).map(lambda days: dt.date(1970, 1, 1) + dt.timedelta(days)),
     decimal(6, 2): st.sampled_from([0, 1, 150, -250, 999999]).map(lambda n: Decimal(n).scaleb(-2)),
     decimal(20, 5): st.sampled_from([0, 100_000, 150_000, 150_001, -(10**20) + 1]).map(lambda n: Decimal(n).scaleb(-5)),
 }
@@ -90,18 +97,20 @@ def texts(type_: Any, depth: int) -> st.SearchStrategy[str]:
     ]
     if type_ == INTEGER:
         found += [built("({} {} {})", INTEGER, sign, INTEGER)] * 2
-        found += [built("({} {} {})", INTEGER, st.sampled_from("/%"), st.sampled_from(["2", "3", "-4", "7"]))]
+        found += [built("({} {} {})", INTEGER, st.sampled_from("/%"), INTEGER)]
+        found += [built("LEN({})", STRING), built("ABS({})", INTEGER)]
     if type_ == BIGINT:
         found += [built("({} {} {})", BIGINT, sign, BIGINT), built("({} {} {})", INTEGER, sign, BIGINT)]
-        found += [built("({} {} {})", BIGINT, st.sampled_from("/%"), st.sampled_from(["2", "3", "-5"]))]
-        found += [built("CAST({} AS BIGINT)", INTEGER)]
+        found += [built("({} {} {})", BIGINT, st.sampled_from("/%"), kind) for kind in (INTEGER, BIGINT)]
+        found += [built("CAST({} AS BIGINT)", INTEGER), built("ABS({})", BIGINT)]
     if type_ == DOUBLE:
         found += [built("({} {} {})", DOUBLE, sign, kind) for kind in (DOUBLE, INTEGER, BIGINT)]
-        found += [built("({} {} {})", DOUBLE, st.sampled_from("/%"), st.sampled_from(["2.5", "-3", "0.1"]))]
+        found += [built("({} {} {})", DOUBLE, st.sampled_from("/%"), kind) for kind in (DOUBLE, INTEGER)]
         found += [built("ABS({})", DOUBLE), built("CAST({} AS DOUBLE)", BIGINT), built("(-{})", names(DOUBLE))]
     if type_ == STRING:
         found += [built("({} + {})", STRING, STRING), built("CONCAT({}, {}, {})", STRING, STRING, STRING)]
         found += [built("CAST({} AS STRING)", INTEGER), built("CAST({} AS STRING)", BIGINT)]
+        found += [built("TRIM({})", STRING), built("REPLACE({}, {}, {})", STRING, LITERALS[STRING], STRING)]
     if type_ == BOOLEAN:
         compare = st.sampled_from(["=", "<>", "<", "<=", ">", ">="])
         pairs: list[Any] = [
@@ -114,6 +123,8 @@ def texts(type_: Any, depth: int) -> st.SearchStrategy[str]:
         pairs += [(STRING, STRING)]
         money = names(*DECIMALS) | st.sampled_from(["1.50", "2.5", "0.00001", "-2.50", "7"])
         pairs += [(names(*DECIMALS), money), (names(*DECIMALS), INTEGER), (names(BIGINT), money)]
+        pairs += [(names(TIMESTAMP), names(TIMESTAMP) | st.sampled_from(["'1970-01-01T00:00:00.001'", "'2020'"]))]
+        pairs += [(names(DATE), names(DATE) | st.sampled_from(["'1970-01-02'", "'2001'"]))]
         found += [built("({} {} {})", a, compare, b) for a, b in pairs]
         found += [built("({} {} {})", BOOLEAN, st.sampled_from(["=", "<>", "AND", "OR"]), BOOLEAN)] * 2
         found += [built("(NOT {})", BOOLEAN)]
@@ -151,7 +162,7 @@ def translated(expression: str, dialect: Any) -> tuple[str | None, Any]:
 
 def as_records(row: Any) -> tuple[Any, ...]:
     """A row as its record is read."""
-    cells = list(row)
+    cells = [plain_time(cell) if isinstance(cell, dt.date) else cell for cell in row]
     if cells[-1] is not None:
         cells[-1] = (cells[-1] + 2**31) % 2**32 - 2**31
     return tuple(cells)
@@ -172,9 +183,9 @@ def table_of(rows: Any) -> pa.Table:
 
 
 @settings(max_examples=4 * settings().max_examples)
-@example("(D * 2.5)", [(1, 1, 1, 1, 1e308, 0.0, "a", "a", True, None, None, 2**31)])
-@example("(W + 1)", [(1, 1, 1, 1, 1e308, 0.0, "a", "a", True, None, None, 2**31 - 1)])
-@example("(B * C)", [(1, 1, -(2**63), -1, 0.0, 0.0, "a", "a", True, None, None, None)])
+@example("(D * 2.5)", [(1, 1, 1, 1, 1e308, 0.0, "a", "a", True, None, None, None, None, 2**31)])
+@example("(W + 1)", [(1, 1, 1, 1, 1e308, 0.0, "a", "a", True, None, None, None, None, 2**31 - 1)])
+@example("(B * C)", [(1, 1, -(2**63), -1, 0.0, 0.0, "a", "a", True, None, None, None, None, None)])
 @given(EXPRESSIONS, ROWS)
 def test_duckdb_computes_what_python_does(expression, rows):
     text, of = translated(expression, "duckdb")
@@ -203,7 +214,7 @@ def test_most_random_expressions_are_computed_by_the_engine():
 @settings(max_examples=max(4, settings().max_examples // 5), deadline=None)
 @example(
     ["(B * C)", "(B + C)", "(B - C)", "(W + 1)", "(M = N)"],
-    [(1, 1, -(2**63), -1, 0.0, 0.0, "a", "a", True, Decimal("1.50"), Decimal("1.50000"), 2**31 - 1)],
+    [(1, 1, -(2**63), -1, 0.0, 0.0, "a", "a", True, Decimal("1.50"), Decimal("1.50000"), None, None, 2**31 - 1)],
 )
 @given(st.lists(EXPRESSIONS, min_size=20, max_size=30), ROWS)
 def test_spark_computes_what_python_does(spark, expressions, rows):
