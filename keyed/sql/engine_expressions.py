@@ -1,8 +1,8 @@
 """Expressions as SQL of the engine that holds the columns of a stream: Spark SQL, or DuckDB over Arrow tables.
 
 The functions of `expressions` define what an expression means, and the SQL has exactly that meaning: integers wrap
-around, a comparison with null is false, NaN equals nothing, lengths count UTF-16 units, and a division by zero makes the
-whole expression null. So only expressions are translated that both engines can say so; what is left runs in Python.
+around, a comparison with null is false, NaN equals nothing, lengths count UTF-16 units, and a division by zero makes
+the whole expression null. So only expressions are translated that both engines can say so; what is left runs in Python.
 Tests compare the values of all three.
 """
 

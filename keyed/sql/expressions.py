@@ -763,7 +763,7 @@ _DOUBLE: dict[str, Callable[[float, float], float]] = {
     "-": operator.sub,
     "*": operator.mul,
     "/": _divided,
-    "%": lambda a, b: math.fmod(a, b) if b else math.nan,
+    "%": lambda a, b: math.fmod(a, b) if b and not math.isinf(a) else math.nan,
 }
 _DECIMAL: dict[str, Callable[[Decimal, Decimal, int], Decimal]] = {
     "+": lambda a, b, _: WIDE.add(a, b),
