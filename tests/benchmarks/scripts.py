@@ -1,8 +1,8 @@
 """What a script costs beside the same job in Python: ``python -m tests.benchmarks.scripts``.
 
-Both run in this process over the same rows, each in a process of its own, with as many rows in a batch, and discard
-their results. Figures are CPU-seconds for a million rows without the start-up, the median of the rounds, which take
-turns.
+A script runs over the rows, and over an Arrow table of them. All run in this process over the same rows, each in a
+process of its own, with as many rows in a batch, and discard their results. Figures are CPU-seconds for a million rows
+without the start-up, the median of the rounds, which take turns.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
+
+import pyarrow as pa
 
 import keyed
 from keyed import sql
@@ -70,6 +72,9 @@ JOBS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 
 
+KINDS = ("SQL", "SQL over columns", "Python")
+
+
 def _rows(count: int) -> list[dict[str, Any]]:
     chance = random.Random(7)
     return [
@@ -86,9 +91,10 @@ def _run(job: str, kind: str, count: int) -> float:
     """Return the CPU-seconds of a run."""
     rows = _rows(count)
     statement, build = JOBS[job]
+    given: Any = pa.Table.from_pylist(rows) if kind == "SQL over columns" else rows
     began = time.process_time()
-    if kind == "SQL":
-        sql.script(_STREAM + statement, {"sales": rows}, rows_per_batch=10_000, on_records=_nowhere)
+    if kind != "Python":
+        sql.script(_STREAM + statement, {"sales": given}, rows_per_batch=10_000, on_records=_nowhere)
     else:
         stream = keyed.stream(rows, timestamp="rowtime")
         build(stream).run(_nowhere, rows_per_batch=10_000)
@@ -105,16 +111,17 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Print a table of the jobs."""
     given = _parser().parse_args()
-    print("| job | SQL | Python | SQL / Python |\n|---|--:|--:|--:|")
+    print("| job | SQL | SQL over columns | Python | SQL / Python | over columns |\n|---|--:|--:|--:|--:|--:|")
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         for job in JOBS:
-            costs: dict[str, list[float]] = {"SQL": [], "Python": []}
+            costs: dict[str, list[float]] = {kind: [] for kind in KINDS}
             for _ in range(given.rounds):
                 for kind, found in costs.items():
                     few, all_ = (pool.apply(_run, (job, kind, count)) for count in (given.rows // 10, given.rows))
                     found.append((all_ - few) / (given.rows * 0.9) * 1e6)
-            of_sql, of_python = (median(each) for each in costs.values())
-            print(f"| {job} | {of_sql:.1f} | {of_python:.1f} | {of_sql / of_python:.2f} |", flush=True)
+            of_sql, of_columns, of_python = (median(each) for each in costs.values())
+            cells = [of_sql, of_columns, of_python, of_sql / of_python, of_columns / of_python]
+            print(f"| {job} | {' | '.join(f'{cell:.1f}' for cell in cells)} |", flush=True)
 
 
 if __name__ == "__main__":
