@@ -124,10 +124,10 @@ class EngineColumns:
         """
         translate = _Translator(self.dialect, self.given, columns)
         # The key of the result: an item that equals a part of it is that part.
-        kept = {*query.group_by, *query.partition_by} if all(map(_is_hashable, query.group_by)) else None
+        kept = (*query.group_by, *query.partition_by)
 
         def taken(node: Any, *, is_whole: bool = False) -> Any:
-            if node is None or kept is None or node in kept:
+            if node is None or node in kept:
                 return node
             if isinstance(node, tree.Name | tree.Literal | tree.Lambda | tree.Star):
                 return node
@@ -186,14 +186,6 @@ class EngineColumns:
         """The places of the conditions of which a row meets one if a query needs it; none if that is not known."""
         found = [place for place in self.filters if place is not None]
         return tuple(dict.fromkeys(found)) if len(found) == len(self.filters) else ()
-
-
-def _is_hashable(node: Any) -> bool:
-    try:
-        hash(node)
-    except TypeError:
-        return False
-    return True
 
 
 def columns_of(schema: Iterable[tuple[str, str | None]]) -> dict[str, tuple[str, str]]:
@@ -284,6 +276,8 @@ class _Translator:
         name, kind = self._given.get(node.name.upper(), ("", None))
         quote = "`" if self._dialect == "spark" else '"'
         text = quote + name.replace(quote, 2 * quote) + quote
+        if self._dialect == "duckdb" and node.name not in (name, name.upper()):
+            raise _Untranslated  # rows have no such column
         if type_ is not None and kind == (_decimal(type_) if type_.base == "DECIMAL" else _KINDS.get(type_)):
             return _Sql(text, type_)
         if type_ in _INTEGERS and kind in _WIDENED:

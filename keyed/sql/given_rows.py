@@ -194,7 +194,7 @@ def _with_computed(
         for table in tables:
             values: list[Any] = [()] * table.num_rows
             if engine.expressions:
-                connection.register("given", table)
+                connection.register("given", table.select([name for name, _ in engine.given.values()]))
                 found = connection.table("given").project(", ".join(engine.expressions)).to_arrow_table()
                 columns = [column.to_pylist() for column in found.columns]
                 values = list(zip(*columns, strict=True))

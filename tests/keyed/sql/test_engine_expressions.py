@@ -334,6 +334,28 @@ def test_rows_that_no_query_needs_are_read_and_counted_as_over_rows(tmp_path, wh
     assert repr(both[0]["o"]) == repr(both[1]["o"])
 
 
+def test_columns_that_duckdb_does_not_read_are_left_to_python():
+    table = pa.table(
+        {
+            "Tickets": pa.array([1, 5], pa.int32()),
+            "tags": pa.array([["a"], []], pa.list_(pa.string())),
+            "far": pa.array([1, 2], pa.decimal256(70)),
+            "kind": pa.array(["x", "y"]).dictionary_encode(),
+        }
+    )
+    script = """
+    CREATE STREAM sales (`Tickets` INT, tickets INT, tags ARRAY<STRING>, kind STRING, far STRING)
+        WITH (FORMAT = 'JSON');
+    CREATE STREAM o AS SELECT `Tickets` + 1 AS a, tickets * 2 AS b, tags, kind + '!' AS c FROM sales
+        WHERE `Tickets` > 1;
+    EXPLAIN o;
+    """
+    expected = written(sql.script(script, {"sales": table.to_pylist()}))
+    result = sql.script(script, {"sales": table})
+    assert written(result) == expected
+    assert {"step": "compute", "detail": "in DuckDB: WHERE and 2 other expressions"} in result.answers[0].rows
+
+
 def test_an_expression_that_is_wrong_is_refused_at_its_place():
     with pytest.raises(SqlError, match=r"line 1, column \d+.*do not compare"):
         sql.script(SALES + "CREATE STREAM o AS SELECT title FROM sales WHERE tickets = note;", {"sales": TABLE})
