@@ -182,7 +182,7 @@ def table_of(rows: Any) -> pa.Table:
     )
 
 
-@settings(max_examples=4 * settings().max_examples)
+@settings(max_examples=2 * settings().max_examples)
 @example("(D * 2.5)", [(1, 1, 1, 1, 1e308, 0.0, "a", "a", True, None, None, None, None, 2**31)])
 @example("(W + 1)", [(1, 1, 1, 1, 1e308, 0.0, "a", "a", True, None, None, None, None, 2**31 - 1)])
 @example("(B * C)", [(1, 1, -(2**63), -1, 0.0, 0.0, "a", "a", True, None, None, None, None, None)])
@@ -286,7 +286,7 @@ def written(result: sql.ScriptResult) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("size", [1, 70])
 def test_a_script_over_columns_writes_what_it_does_over_rows(tmp_path, name, size):
     script = SALES + QUERIES[name]
     expected = written(sql.script(script, {"sales": ROWS_OF_SALES}))
