@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TIME = "sql_time"
+_UNREADABLE = object()
 #: Nothing reads it: bad rows are counted.
 _BAD = keyed.OutputTag("unreadable")
 #: The columns of Spark's Kafka source that a record needs.
@@ -209,8 +210,8 @@ class FrameReader(_Reader):
         width = len(columns)
 
         def read(batch: pa.RecordBatch) -> Iterator[tuple[Iterable[Change], int | None]]:
-            for *cells, moment in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                if moment is None:
+            for *cells, moment in zip(*map(_values, batch.columns), strict=True):
+                if moment is None or any(cell is _UNREADABLE for cell in cells):
                     yield (), None
                     continue
                 row = {name: make(cell) for name, make, cell in zip(names, makes, cells, strict=False)}
@@ -219,6 +220,20 @@ class FrameReader(_Reader):
                 yield found, moment
 
         return read
+
+
+def _values(column: Any) -> list[Any]:
+    """Return the values of a column; `_UNREADABLE` for a text that is not UTF-8."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        values = []
+        for scalar in column:
+            try:
+                values.append(scalar.as_py())
+            except UnicodeDecodeError:
+                values.append(_UNREADABLE)
+    return values
 
 
 class RecordReader(_Reader):

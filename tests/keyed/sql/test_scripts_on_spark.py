@@ -263,3 +263,13 @@ def test_rows_that_cannot_be_read_are_counted(spark):
     assert found.table("t") == {"a": {"N": 11}}
     assert sorted(each.value["N"] for each in found["u"]) == [2, 8]
     assert {name: each["rows_bad"] for name, each in found.run.metrics.items()} == {"t": 3, "u": 3, "insert_2_s": 1}
+    # Text that is not UTF-8, of a row that a query needs and of one that none does.
+    odd = spark.range(4).selectExpr("CAST(IF(id % 2 = 0, X'61', X'FF61') AS STRING) AS k", "CAST(id AS INT) AS n")
+    found = sql.script(
+        "CREATE STREAM s (k STRING KEY, n INT) WITH (FORMAT = 'JSON'); CREATE STREAM u AS SELECT k, n + 1 FROM s"
+        " WHERE n > 1;",
+        {"s": odd.selectExpr("*", "CAST(0 AS BIGINT) AS rowtime").coalesce(1)},
+    )
+    assert found.run is not None
+    assert [(each.key, each.value) for each in found["u"]] == [("a", {"KSQL_COL_0": 3})]
+    assert found.run.metrics["u"]["rows_bad"] == 1
