@@ -178,15 +178,18 @@ def define(
     named = {name if name in created else name.upper(): engine.empty() for name, engine in (engines or {}).items()}
     named = {name: engine for name, engine in named.items() if created.count(name) == 1}
     found = _Definer(text, dict(properties or {}), schemas, named).define(statements)
-    if any(not _is_plain(each, found) for each in found.sources.values() if each.computed is not None):
-        plain = {name: engine.empty() for name, engine in named.items() if _is_plain(found.sources[name], found)}
+    used = [name for name in named if name in found.sources and _is_computed(found.sources[name], found)]
+    if len(used) < len(named):
+        plain = {name: named[name].empty() for name in used}
         found = _Definer(text, dict(properties or {}), schemas, plain).define(statements)
     schemas.check_topics({each.topic for each in found.sources.values()})
     return found
 
 
-def _is_plain(source: SqlSource, found: Definitions) -> bool:
-    """Return whether only the given rows reach a stream, and no join reads it, so that an engine may compute."""
+def _is_computed(source: SqlSource, found: Definitions) -> bool:
+    """Return whether an engine computes of a stream: only the given rows reach it, and no join reads it."""
+    if source.computed is None or not source.computed.expressions:
+        return False
     others = [each for each in found.sources.values() if each is not source and each.topic == source.topic]
     written = {query.target for query in found.queries} | {each.target for each in found.inserts}
     joined = [query for query in found.queries if not isinstance(query.plan.relation.input, SqlSource)]
