@@ -16,6 +16,7 @@ import attrs
 
 from keyed.sql import syntax as tree
 from keyed.sql.conversions import parse_date, parse_timestamp
+from keyed.sql.expressions import Compiled, decimal_result
 from keyed.sql.sql_aggregates import AGGREGATES
 from keyed.sql.sql_types import (
     BIGINT,
@@ -53,6 +54,8 @@ _MOMENTS: dict[Dialect, dict[SqlType, dict[str | None, str]]] = {
 }
 _TRY = {"+": "try_add", "-": "try_subtract", "*": "try_multiply"}
 _HALF, _WHOLE = 2**63, 2**64
+#: Digits of the longest decimals.
+_DIGITS = 38
 #: Characters of the SQL of an expression, which names its parts several times.
 _MOST_SQL = 4000
 
@@ -71,6 +74,7 @@ class _Sql:
         nullable: Whether it may be null.
         as_double: The SQL of a constant that is a decimal, as a double.
         raises: Whether it is null where Python raises, which makes the whole expression null.
+        unless: The SQL of a condition under which it may have another value than in Python, which computes it then.
     """
 
     text: str
@@ -78,6 +82,7 @@ class _Sql:
     nullable: bool = True
     as_double: str | None = None
     raises: bool = False
+    unless: str | None = None
 
 
 @attrs.define(eq=False)
@@ -88,14 +93,14 @@ class EngineColumns:
         dialect: The engine.
         given: Name and kind of each column that the engine has, by its name in upper case.
         expressions: The SQL of each expression.
-        filters: For each query that reads the stream, the place of its ``WHERE``; ``None`` without, or if it runs in
-            Python.
+        filters: For each query that reads the stream, the places of conditions of which one is true for the rows that
+            meet its ``WHERE``; ``None`` without, or if it runs in Python.
     """
 
     dialect: Dialect
     given: Mapping[str, tuple[str, str]]
     expressions: list[str] = attrs.field(factory=list)
-    filters: list[int | None] = attrs.field(factory=list)
+    filters: list[tuple[int, ...] | None] = attrs.field(factory=list)
 
     def empty(self) -> EngineColumns:
         """Return the same columns without expressions."""
@@ -110,7 +115,7 @@ class EngineColumns:
         self,
         query: tree.SelectQuery,
         columns: Mapping[str, SqlType],
-        type_of: Callable[[Any], SqlType],
+        compiled: Callable[[Any], Compiled],
         *,
         grouped: bool,
     ) -> tree.SelectQuery:
@@ -119,7 +124,7 @@ class EngineColumns:
         Args:
             query: The query, with the full names of its columns.
             columns: The types of the columns of the stream.
-            type_of: Checks an expression, and returns its type.
+            compiled: Checks an expression, and returns its type and its function in Python.
             grouped: Whether it has aggregates: then only their arguments are of rows.
         """
         translate = _Translator(self.dialect, self.given, columns)
@@ -132,11 +137,10 @@ class EngineColumns:
             if isinstance(node, tree.Name | tree.Literal | tree.Lambda | tree.Star):
                 return node
             sql = translate(node)
-            if sql is None or sql.type != type_of(node) or (sql.raises and not is_whole):
+            if sql is None or sql.type != (found := compiled(node)).type or (sql.raises and not is_whole):
                 return tree.mapped(node, taken)
-            if sql.text not in self.expressions:
-                self.expressions.append(sql.text)
-            return tree.Computed(self.expressions.index(sql.text), sql.type, at=node.at)
+            unless = None if sql.unless is None else self._place(sql.unless)
+            return tree.Computed(self._place(sql.text), sql.type, unless, found.of, at=node.at)
 
         def in_aggregates(node: Any) -> Any:
             if node is None:
@@ -150,13 +154,20 @@ class EngineColumns:
 
         of_item = in_aggregates if grouped else whole
         where = whole(query.where)
-        self.filters.append(where.place if isinstance(where, tree.Computed) else None)
+        is_computed = isinstance(where, tree.Computed)
+        self.filters.append(tuple({where.place, where.unless} - {None}) if is_computed else None)
         return attrs.evolve(
             query,
             items=tuple(attrs.evolve(item, value=of_item(item.value)) for item in query.items),
             where=where,
             having=in_aggregates(query.having),
         )
+
+    def _place(self, text: str) -> int:
+        """Return the place of an expression, which is added."""
+        if text not in self.expressions:
+            self.expressions.append(text)
+        return self.expressions.index(text)
 
     def described(self, query: tree.SelectQuery) -> str | None:
         """Return what the engine computes of a rewritten query, ``None`` for nothing."""
@@ -184,8 +195,8 @@ class EngineColumns:
     @property
     def conditions(self) -> tuple[int, ...]:
         """The places of the conditions of which a row meets one if a query needs it; none if that is not known."""
-        found = [place for place in self.filters if place is not None]
-        return tuple(dict.fromkeys(found)) if len(found) == len(self.filters) else ()
+        found = [places for places in self.filters if places is not None]
+        return tuple(sorted({place for places in found for place in places})) if len(found) == len(self.filters) else ()
 
 
 def columns_of(schema: Iterable[tuple[str, str | None]]) -> dict[str, tuple[str, str]]:
@@ -203,14 +214,20 @@ class _Translator:
         self._given = given
         self._columns = columns
         self._types = _SQL_TYPES[dialect]
+        #: Conditions under which a part of the expression is left to Python.
+        self._unless: list[str] = []
 
     def __call__(self, node: Any) -> _Sql | None:
         """Return an expression in SQL, ``None`` if the engine does not compute it, or it names no column."""
+        self._unless = []
         try:
             found = self._any(node)
         except _Untranslated:
             return None
-        return found if found.type in _KINDS and _names_column(node) else None
+        if not _names_column(node) or (found.type not in _KINDS and found.type.base != "DECIMAL"):
+            return None
+        unless = " OR ".join(dict.fromkeys(self._unless))
+        return attrs.evolve(found, unless=unless or None)
 
     def _of(self, node: Any) -> _Sql:
         """Return an expression that raises nothing in Python."""
@@ -235,7 +252,12 @@ class _Translator:
         if type_ == DOUBLE and sql.as_double is not None:
             return _Sql(sql.as_double, DOUBLE, nullable=False)
         if sql.type == NULL or (sql.type in _INTEGERS and type_ in (BIGINT, DOUBLE)):
-            return _Sql(f"CAST({sql.text} AS {self._types[type_]})", type_, sql.nullable, raises=sql.raises)
+            target = _decimal(type_) if type_.base == "DECIMAL" else self._types[type_]
+            return _Sql(f"CAST({sql.text} AS {target})", type_, sql.nullable, raises=sql.raises)
+        if type_.base == "DECIMAL" and (sql.type in _INTEGERS or sql.type.base == "DECIMAL"):
+            of = as_decimal(sql.type)
+            if of.scale <= type_.scale and of.precision - of.scale <= type_.precision - type_.scale:
+                return _Sql(f"CAST({sql.text} AS {_decimal(type_)})", type_, sql.nullable, raises=sql.raises)
         raise _Untranslated
 
     # Columns and constants.
@@ -376,15 +398,9 @@ class _Translator:
         if all(each in _INTEGERS or each.base == "DECIMAL" for each in types):
             exact = [as_decimal(each) for each in types]
             whole, scale = max(each.precision - each.scale for each in exact), max(each.scale for each in exact)
-            if whole + scale <= 38:
-                return self._exact(left), self._exact(right)
+            if whole + scale <= _DIGITS:
+                return self._cast_to(left, exact[0]), self._cast_to(right, exact[1])
         raise _Untranslated
-
-    def _exact(self, sql: _Sql) -> _Sql:
-        """Return an integer as a decimal."""
-        if sql.type.base == "DECIMAL":
-            return sql
-        return _Sql(f"CAST({sql.text} AS {_decimal(as_decimal(sql.type))})", as_decimal(sql.type), sql.nullable)
 
     def _between(self, node: tree.Between) -> _Sql:
         lower = tree.Binary(">=", node.value, node.lower, at=node.at)
@@ -409,14 +425,15 @@ class _Translator:
         nullable, raises = left.nullable or right.nullable, left.raises or right.raises
         if sign == "+" and left.type == right.type == STRING:
             return _Sql(f"({left.text} || {right.text})", STRING, nullable, raises=raises)
-        if any(each.type not in _NUMBERS and each.as_double is None for each in (left, right)):
+        types = (left.type, right.type)
+        if not all(each in _NUMBERS or each.base == "DECIMAL" for each in types):
             raise _Untranslated
+        if any(each.base == "DECIMAL" for each in types) and DOUBLE not in types:
+            return self._exact(sign, left, right)
         if DOUBLE in (left.type, right.type):
             a, b = (self._cast_to(each, DOUBLE).text for each in (left, right))
             text = self._divided_doubles(sign, a, b) if sign in "/%" else f"({a} {sign} {b})"
             return _Sql(text, DOUBLE, nullable, raises=raises)
-        if any(each.type not in _INTEGERS for each in (left, right)):
-            raise _Untranslated
         a, b = (self._cast_to(each, BIGINT).text for each in (left, right))
         type_ = BIGINT if BIGINT in (left.type, right.type) else INTEGER
         if sign in "/%":
@@ -428,6 +445,20 @@ class _Translator:
             return _Sql(self._long(sign, a, b), BIGINT, nullable, raises=raises)
         # The product of two integers fits into 64 bits; the lowest 32 are the result.
         return _Sql(self._lowest(f"({a} {sign} {b})"), INTEGER, nullable, raises=raises)
+
+    def _exact(self, sign: str, left: _Sql, right: _Sql) -> _Sql:
+        """Return arithmetic of decimals, if the result has all digits."""
+        a, b = as_decimal(left.type), as_decimal(right.type)
+        if sign == "*":
+            digits = a.precision + b.precision + 1
+        else:
+            digits = max(a.precision - a.scale, b.precision - b.scale) + max(a.scale, b.scale) + 1
+        if sign in "/%" or digits > _DIGITS:
+            raise _Untranslated
+        type_ = decimal_result(sign, a, b)
+        x, y = self._cast_to(left, a).text, self._cast_to(right, b).text
+        text = f"CAST({x} {sign} {y} AS {_decimal(type_)})"
+        return _Sql(text, type_, left.nullable or right.nullable, raises=left.raises or right.raises)
 
     def _long(self, sign: str, a: str, b: str) -> str:
         """Return arithmetic of 64 bits that wraps around."""
@@ -482,7 +513,7 @@ class _Translator:
             if common is None:
                 raise _Untranslated
             found = common
-        if found not in _KINDS:
+        if found not in _KINDS and found.base != "DECIMAL":
             raise _Untranslated
         return [self._cast_to(each, found) for each in values]
 
@@ -511,10 +542,31 @@ class _Translator:
             if isinstance(searched, tree.Literal) and searched.value:
                 text = ", ".join(each.text for each in values)
                 return _Sql(f"replace({text})", STRING, any(each.nullable for each in values))
+        if node.name in ("UCASE", "LCASE") and len(values) == 1 and values[0].type == STRING:
+            name = "upper" if node.name == "UCASE" else "lower"
+            return _Sql(f"{name}({self._ascii(values[0])})", STRING, values[0].nullable)
+        if node.name == "SUBSTRING" and 2 <= len(values) <= 3 and values[0].type == STRING:
+            return self._substring(values[0], *node.arguments[1:])
         if len(values) == 1 and (node.name, values[0].type) in _OF_ONE:
             type_, form = _OF_ONE[node.name, values[0].type]
             return _Sql(form(self, values[0].text), type_, values[0].nullable)
         raise _Untranslated
+
+    def _ascii(self, sql: _Sql) -> str:
+        """Return the SQL of a text that has a character for each byte; Python computes with others."""
+        size = "strlen" if self._dialect == "duckdb" else "octet_length"
+        other = f"{size}({sql.text}) <> length({sql.text})"
+        self._unless.append(f"coalesce({other}, FALSE)" if sql.nullable else other)
+        return sql.text
+
+    def _substring(self, sql: _Sql, *numbers: Any) -> _Sql:
+        """Return a part of a text, from a constant place on, perhaps with a constant length."""
+        if not all(isinstance(each, tree.Literal) and each.type == INTEGER for each in numbers):
+            raise _Untranslated
+        text, (start, *lengths) = self._ascii(sql), [each.value for each in numbers]
+        place = str(max(start, 1)) if start >= 0 else f"CAST(greatest(length({text}) - {-start}, 0) + 1 AS INT)"
+        parts = [text, place, *(str(max(each, 0)) for each in lengths)]
+        return _Sql(f"substring({', '.join(parts)})", STRING, sql.nullable)
 
     # Functions of one argument.
 

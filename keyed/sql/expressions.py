@@ -545,8 +545,10 @@ class _Compiler:
         )
 
     def _computed(self, node: tree.Computed) -> Compiled:
-        at, place = self._scope.find(tree.Name(tree.ENGINE)), node.place
-        return Compiled(node.type, lambda row: row[at][place])
+        at, place, unless, of = self._scope.find(tree.Name(tree.ENGINE)), node.place, node.unless, node.of
+        if unless is None or of is None:
+            return Compiled(node.type, lambda row: row[at][place])
+        return Compiled(node.type, lambda row: of(row) if row[at][unless] else row[at][place])
 
     def _lambda(self, node: tree.Lambda) -> Compiled:
         return self._text.fail("a lambda is an argument of TRANSFORM, FILTER or REDUCE", node.at)

@@ -397,7 +397,7 @@ class Planner:
             source.computed.filters.append(None)
             return query, None
         columns = dict((*source.keys, *source.values))
-        found = source.computed.rewritten(query, columns, lambda node: scope.compile(node).type, grouped=grouped)
+        found = source.computed.rewritten(query, columns, scope.compile, grouped=grouped)
         return found, source.computed.described(found)
 
     def _normalized(self, query: tree.SelectQuery, scope: RowScope) -> tree.SelectQuery:

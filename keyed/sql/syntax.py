@@ -150,10 +150,15 @@ ENGINE = "columns of the engine"
 
 @attrs.frozen
 class Computed:
-    """An expression that the engine of the columns computes: its place among those."""
+    """An expression that the engine of the columns computes: its place among those.
+
+    Where the one at ``unless`` is true, the engine may have another value, and ``of`` computes it from the row.
+    """
 
     place: int
     type: SqlType
+    unless: int | None = None
+    of: Callable[[Any], Any] | None = attrs.field(default=None, eq=False, repr=False)
     at: int = _at
 
 
