@@ -33,7 +33,8 @@ def to_decimal(value: Any, precision: int, scale: int) -> Decimal:
     rounded = exact.quantize(Decimal(1).scaleb(-scale), context=WIDE)
     if rounded and rounded.adjusted() >= precision - scale:
         raise OverflowError(f"{value} has more digits than DECIMAL({precision}, {scale})")
-    return rounded
+    # Java's decimals have one zero.
+    return rounded or rounded.copy_abs()
 
 
 def wrapped(value: int, base: str) -> int:

@@ -205,6 +205,7 @@ def table_of(rows: Any) -> pa.Table:
 @example("(W + 1)", [(1, 1, 1, 1, 1e308, 0.0, "a", "a", True, None, None, None, None, 2**31 - 1)])
 @example("(B * C)", [(1, 1, -(2**63), -1, 0.0, 0.0, "a", "a", True, None, None, None, None, None)])
 @example("(D % E)", [(1, 1, 1, 1, math.inf, 2.0, "a", "a", True, None, None, None, None, None)])
+@example("(M * I)", [(-1, 1, 1, 1, 0.0, 2.0, "a", "a", True, Decimal("0.00"), None, None, None, None)])
 @given(EXPRESSIONS, ROWS)
 def test_duckdb_computes_what_python_does(expression, rows):
     text, unless, of = translated(expression, "duckdb")
