@@ -257,7 +257,7 @@ ROWS_OF_SALES: list[dict[str, Any]] = [
         "title": f"film {n % 7}" if n % 11 else None,
         "tickets": n % 9 if n % 5 else None,
         "price": [1.5, math.nan, None, 2.25, 8.0][n % 5],
-        "note": [None, "a", "it's", "ab", ""][n % 5],
+        "note": [None, "a", "it's", "ab", "Äß😀"][n % 5],
         "ROWTIME": 1000 * n,
     }
     for n in range(200)
@@ -274,6 +274,8 @@ QUERIES = {
     "projection": """CREATE STREAM o AS SELECT title, tickets * 2 + 1 AS twice, price / 2, note LIKE 'a%' AS is_a,
         UCASE(note + '!') AS loud, CASE WHEN price > 2 THEN 'dear' ELSE note END AS kind FROM sales
         WHERE tickets > 4 OR note = 'ab';""",
+    "cases": """CREATE STREAM o AS SELECT title, UCASE(note) AS u, SUBSTRING(note, -2) AS s, LEN(note) AS n,
+        tickets / (tickets - 2) AS q FROM sales WHERE LCASE(note) = 'äß😀' OR SUBSTRING(note, 1, 1) = 'a';""",
     "star": "CREATE STREAM o AS SELECT *, ROWTIME AS at, tickets + 1 FROM sales WHERE tickets BETWEEN 2 AND 5;",
     "partition": "CREATE STREAM o AS SELECT tickets + 1 AS k, title, tickets * 3 FROM sales PARTITION BY tickets + 1;",
     "aggregates": """CREATE TABLE o AS SELECT title, SUM(tickets * 2) AS sum, COUNT(*) FILTER (WHERE price > 1.5) AS n,
@@ -383,7 +385,7 @@ def test_an_expression_that_is_wrong_is_refused_at_its_place():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["projection", "aggregates", "windows", "two queries"])
+@pytest.mark.parametrize("name", ["projection", "cases", "aggregates", "windows", "two queries"])
 def test_spark_leaves_out_the_rows_that_no_query_needs(spark, name):
     script = SALES + QUERIES[name] + "EXPLAIN o;"
     frame = spark.createDataFrame(TABLE).coalesce(1)
