@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TIME = "sql_time"
+#: The value of a text that is not UTF-8.
 _UNREADABLE = object()
 #: Nothing reads it: bad rows are counted.
 _BAD = keyed.OutputTag("unreadable")
@@ -210,30 +211,27 @@ class FrameReader(_Reader):
         width = len(columns)
 
         def read(batch: pa.RecordBatch) -> Iterator[tuple[Iterable[Change], int | None]]:
-            for *cells, moment in zip(*map(_values, batch.columns), strict=True):
-                if moment is None or any(cell is _UNREADABLE for cell in cells):
+            try:
+                found, is_odd = [column.to_pylist() for column in batch.columns], False
+            except UnicodeDecodeError:
+                found, is_odd = [[_value(cell) for cell in column] for column in batch.columns], True
+            for *cells, moment in zip(*found, strict=True):
+                if moment is None or (is_odd and any(cell is _UNREADABLE for cell in cells)):
                     yield (), None
                     continue
                 row = {name: make(cell) for name, make, cell in zip(names, makes, cells, strict=False)}
                 record = insert(row, moment)
-                found = decode((*record[:5], 0, *record[6:], 0, 0, tuple(cells[width:])))
-                yield found, moment
+                yield decode((*record[:5], 0, *record[6:], 0, 0, tuple(cells[width:]))), moment
 
         return read
 
 
-def _values(column: Any) -> list[Any]:
-    """Return the values of a column; `_UNREADABLE` for a text that is not UTF-8."""
+def _value(cell: Any) -> Any:
+    """Return the value of a cell; `_UNREADABLE` for a text that is not UTF-8."""
     try:
-        values: list[Any] = column.to_pylist()
+        return cell.as_py()
     except UnicodeDecodeError:
-        values = []
-        for scalar in column:
-            try:
-                values.append(scalar.as_py())
-            except UnicodeDecodeError:
-                values.append(_UNREADABLE)
-    return values
+        return _UNREADABLE
 
 
 class RecordReader(_Reader):

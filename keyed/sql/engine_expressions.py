@@ -403,9 +403,7 @@ class _Translator:
         raise _Untranslated
 
     def _between(self, node: tree.Between) -> _Sql:
-        lower = tree.Binary(">=", node.value, node.lower, at=node.at)
-        upper = tree.Binary("<=", node.value, node.upper, at=node.at)
-        return self._of(tree.Binary("AND", lower, upper, at=node.at))
+        return self._of(node.as_comparisons())
 
     def _in(self, node: tree.In) -> _Sql:
         value = self._of(node.value)
@@ -493,12 +491,8 @@ class _Translator:
         return f"(CASE WHEN {b} = 0 THEN {by_zero} ELSE {a} / {b} END)"
 
     def _case(self, node: tree.Case) -> _Sql:
-        whens = [
-            (when if node.operand is None else tree.Binary("=", node.operand, when, at=when.at), then)
-            for when, then in node.whens
-        ]
-        conditions = [self._truth(when) for when, _ in whens]
-        results = [self._of(then) for _, then in whens]
+        conditions = [self._truth(when) for when, _ in node.conditions()]
+        results = [self._of(then) for _, then in node.whens]
         last = _Sql("NULL", NULL) if node.otherwise is None else self._of(node.otherwise)
         *results, last = self._common([*results, last])
         parts = [f"WHEN {when} THEN {then.text}" for when, then in zip(conditions, results, strict=True)]

@@ -380,9 +380,7 @@ class _Compiler:
         return left.of, right.of
 
     def _between(self, node: tree.Between) -> Compiled:
-        lower = tree.Binary(">=", node.value, node.lower, at=node.at)
-        upper = tree.Binary("<=", node.value, node.upper, at=node.at)
-        return self.compile(tree.Binary("AND", lower, upper, at=node.at))
+        return self.compile(node.as_comparisons())
 
     def _in(self, node: tree.In) -> Compiled:
         value = self.compile(node.value)
@@ -438,9 +436,7 @@ class _Compiler:
 
     def _case(self, node: tree.Case) -> Compiled:
         conditions, results = [], []
-        for when, then in node.whens:
-            if node.operand is not None:
-                when = tree.Binary("=", node.operand, when, at=when.at)
+        for when, then in node.conditions():
             condition = self.compile(when)
             self._expect_boolean(condition, when)
             conditions.append(condition.of)

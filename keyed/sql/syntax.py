@@ -91,6 +91,11 @@ class Between:
     upper: Expression
     at: int = _at
 
+    def as_comparisons(self) -> Binary:
+        """Return it as two comparisons."""
+        lower = Binary(">=", self.value, self.lower, at=self.at)
+        return Binary("AND", lower, Binary("<=", self.value, self.upper, at=self.at), at=self.at)
+
 
 @attrs.frozen
 class In:
@@ -109,6 +114,12 @@ class Case:
     whens: tuple[tuple[Expression, Expression], ...]
     otherwise: Expression | None
     at: int = _at
+
+    def conditions(self) -> list[tuple[Any, Any]]:
+        """Return the conditions with their results; with an operand a condition is an equality."""
+        if self.operand is None:
+            return list(self.whens)
+        return [(Binary("=", self.operand, when, at=when.at), then) for when, then in self.whens]
 
 
 @attrs.frozen
