@@ -328,12 +328,15 @@ class JobMetrics:
                 self._batches += 1
                 self._milliseconds += progress.duration_ms
 
-    def samples(self) -> list[Sample]:
-        """Return the values of all metrics that have one."""
-        source = self.source
+    def samples(self) -> tuple[list[Sample], Exception | None]:
+        """Return the values of all metrics that have one, and the error for which batches are missing."""
+        source, failure = self.source, None
         of_query: dict[str, float] = {}
         if source is not None:
-            source.look()
+            try:
+                source.look()
+            except Exception as error:  # noqa: BLE001 - the statuses are exported whatever has failed
+                failure = error
             of_query |= source.statuses()
         with self._lock:
             last, committed = self._last, self._committed
@@ -363,7 +366,7 @@ class JobMetrics:
                 value = metrics.get(operator, {}).get(each.counter or "")
                 if value is not None:
                     found.append(Sample(each, operator, value if each.scale == 1 else value / each.scale))
-        return found
+        return found, failure
 
 
 class ReplicationMetrics:
@@ -378,10 +381,10 @@ class ReplicationMetrics:
         self.query = query
         self._counters = counters
 
-    def samples(self) -> list[Sample]:
-        """Return the values of all metrics."""
+    def samples(self) -> tuple[list[Sample], Exception | None]:
+        """Return the values of all metrics that have one, and no error."""
         found = self._counters()
-        return [Sample(each, "", found[each.name]) for each in OF_REPLICATIONS if each.name in found]
+        return [Sample(each, "", found[each.name]) for each in OF_REPLICATIONS if each.name in found], None
 
 
 def prometheus_text(query: str, samples: Iterable[Sample]) -> str:

@@ -29,12 +29,15 @@ class KeptTables:
 
     def __init__(self, last: Stage, options: Options) -> None:
         self._tables: StateTables | None = None
+        #: The tables that were followed, also after `leave`.
+        self._followed: StateTables | None = None
         #: Opens the tables for reading, after `leave` has released them; ``None`` if there are none.
         self.read: Callable[[], StateTables] | None = None
         if options.tables is not None:
             types = {stage.name: stage.function for stage in last.chain}
             changelogs = {stage.name: stage.changelog for stage in last.chain if stage.changelog is not None}
             self._tables = keep_tables(options.tables, changelogs, types).start(every=_EVERY, wait=False)
+            self._followed = self._tables
             self.read = partial(read_kept_tables, options.tables, types)
 
     @property
@@ -52,7 +55,7 @@ class KeptTables:
 
     def statuses(self) -> dict[str, int]:
         """Return the status of the tables and their failures, for metrics; nothing if there are none."""
-        tables = self._tables
+        tables = self._followed
         return {} if tables is None else {"tables_status": tables.status.number, "tables_failures": tables.failures}
 
     def finish(self) -> None:

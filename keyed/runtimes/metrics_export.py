@@ -58,8 +58,8 @@ class _Metrics(Protocol):
 
     query: str
 
-    def samples(self) -> list[Sample]:
-        """Return the values of all metrics that have one."""
+    def samples(self) -> tuple[list[Sample], Exception | None]:
+        """Return the values of all metrics that have one, and the error for which others are missing."""
 
 
 class MetricsExport:
@@ -317,10 +317,13 @@ class _File:
         self.work = Background(f"the export of metrics to {self._path}", self._step, is_transient=lambda _: True)
         self.work.start()
 
-    def _write(self) -> None:
-        text = prometheus_text(self._metrics.query, self._metrics.samples()).encode()
+    def _write(self) -> Exception | None:
+        """Write the file. Returns the error for which metrics are missing in it."""
+        samples, failure = self._metrics.samples()
+        text = prometheus_text(self._metrics.query, samples).encode()
         replace_file(self._path, lambda file: file.write(text))
         self._written = self._identity()
+        return failure
 
     def _identity(self) -> tuple[int, int]:
         try:
@@ -331,7 +334,8 @@ class _File:
 
     def _step(self) -> float:
         is_others = self._identity() != self._written
-        self._write()
+        if failure := self._write():
+            raise failure
         if is_others:
             raise DefinitionError(
                 f"another program writes {self._path} too, and each replaces the metrics of the other; give "
@@ -434,14 +438,18 @@ def _unit(metric: Metric) -> str:
     return known.get(metric.unit) or f"{{{metric.unit.removesuffix('s').replace('entrie', 'entry')}}}"
 
 
-def _tried(work: Background, make: Callable[[], list[Sample]]) -> list[Sample]:
-    """Return what a function returns; record its success or its failure, which is raised."""
+def _tried(work: Background, make: Callable[[], tuple[list[Sample], Exception | None]]) -> list[Sample]:
+    """Return the samples that a function returns; record its success or its failure."""
     began = time.monotonic()
     try:
-        made = make()
+        samples, failure = make()
     except Exception as error:
         with suppress(Exception):
             work.failed(error, began)
         raise
-    work.succeeded(began)
-    return made
+    if failure is None:
+        work.succeeded(began)
+    else:
+        with suppress(Exception):
+            work.failed(failure, began)
+    return samples

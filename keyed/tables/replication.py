@@ -127,12 +127,18 @@ class Replication:
         return max(0, shown - (feed.operator.extent.oldest - 1 if there is None else there))
 
     def metrics(self) -> dict[str, int]:
-        """Return its counters by name, and its status as a number (`keyed.background.Status.number`)."""
+        """Return its counters by name, and its status as a number (`keyed.background.Status.number`).
+
+        The lag is missing once following of the tables has ended with an error.
+        """
+        lag: dict[str, int] = {}
+        with suppress(Exception):
+            lag = {"replication_lag": self.lag}
         return {
             "replication_status": self.status.number,
             "replication_failures": self.failures,
             "replication_batch": self.batch,
-            "replication_lag": self.lag,
+            **lag,
             "replication_transactions": self.transactions,
             "replication_rows": self.rows,
             "replication_tombstones": self.tombstones,

@@ -229,7 +229,11 @@ class _Server:
     async def metrics(self, request: Request) -> Response:
         self._check_all(request, "metrics")
         status, age = self.tables.status, self.tables.age
-        batch = -1 if status in _ENDED else self.tables.batch
+        batch, positions = -1, dict[str, Position]()
+        # Following may have ended meanwhile, or a store may be damaged: the status is exported all the same.
+        with suppress(Exception):
+            batch = self.tables.batch
+            positions = self.tables.positions if batch >= 0 else {}
         lines = [
             "# TYPE keyed_tables_status gauge",
             *(f'keyed_tables_status{{status="{each.value}"}} {int(each is status)}' for each in Status),
@@ -255,13 +259,12 @@ class _Server:
             f'keyed_requests_total{{route="{route}",status="{status}"}} {count}'
             for (route, status), count in sorted(self.requests.items())
         ]
-        if batch >= 0:
-            for operator, position in self.tables.positions.items():
-                name = prometheus_label(operator)
-                lines += [
-                    f'keyed_tables_watermark_milliseconds{{operator="{name}"}} {position.watermark}',
-                    f'keyed_tables_processing_time_milliseconds{{operator="{name}"}} {position.processing_time}',
-                ]
+        for operator, position in positions.items():
+            name = prometheus_label(operator)
+            lines += [
+                f'keyed_tables_watermark_milliseconds{{operator="{name}"}} {position.watermark}',
+                f'keyed_tables_processing_time_milliseconds{{operator="{name}"}} {position.processing_time}',
+            ]
         return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
     async def openapi(self, request: Request) -> Response:

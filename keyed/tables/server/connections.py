@@ -8,7 +8,8 @@ process has no descriptors left. This module adds limits:
   wait for the client without a limit;
 - if unread answers take too much memory, the client that has been reading the longest is dropped;
 - a new connection replaces the oldest one without a complete request, so that unfinished requests do not block other
-  clients; if all are being answered, a further request gets a 503.
+  clients; if all are being answered, a further request gets a 503;
+- a request with both Content-Length and Transfer-Encoding is refused, and its connection is closed.
 """
 
 from __future__ import annotations
@@ -205,7 +206,10 @@ class _Connection(H11Protocol):
         shared.waiting.pop(self, None)
         shared.answering += 1
         try:
-            await (self._answered_by if shared.answering <= shared.most else _busy)(scope, receive, send_in_parts)
+            answer = self._answered_by if shared.answering <= shared.most else _busy
+            if {name for name, _ in scope["headers"]} >= _LENGTHS:
+                answer = _two_lengths
+            await answer(scope, receive, send_in_parts)
         except BaseException:
             if is_started:
                 self.drop()
@@ -225,6 +229,13 @@ _busy = JSONResponse(
     {"error": {"type": "Busy", "message": "there are too many connections; try again later"}},
     status_code=503,
     headers={"connection": "close", "retry-after": "1"},
+)
+#: A proxy may take another one of them for the end of the body than h11 does (RFC 9112, section 6.1).
+_LENGTHS = {b"content-length", b"transfer-encoding"}
+_two_lengths = JSONResponse(
+    {"error": {"type": "BadRequest", "message": "give Content-Length or Transfer-Encoding, not both"}},
+    status_code=400,
+    headers={"connection": "close"},
 )
 
 

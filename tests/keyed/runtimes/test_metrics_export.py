@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
 import keyed
+from keyed.background import Status
 from keyed.background import _running as running_threads
 from keyed.engine.counters import COUNTERS, GAUGES, STATUSES
 from keyed.errors import DefinitionError, ExtraNotInstalled
@@ -35,7 +37,7 @@ from keyed.runtimes.job_metrics import (
     MetricsSource,
     prometheus_text,
 )
-from keyed.tables import Replication
+from keyed.tables import Replication, open_tables
 from tests.support.limits import free_port
 from tests.support.waiting import no_more, until
 
@@ -440,7 +442,7 @@ def test_lags_are_those_of_the_moment():
     metrics.source = MetricsSource(lambda: None, dict, lambda: exported, lambda: now)
 
     def values():
-        return {each.metric.name: each.value for each in metrics.samples() if not each.operator}
+        return {each.metric.name: each.value for each in metrics.samples()[0] if not each.operator}
 
     assert "watermark_lag_seconds" not in values()
     metrics.add(Progress(0, 0, keyed.MIN_TIMESTAMP, 0, {}, 1), committed=0.0)
@@ -462,7 +464,7 @@ def test_lags_are_those_of_the_moment():
 def test_names_of_queries_and_operators_are_escaped():
     metrics = JobMetrics('a "b" \\ c', ["line\nend"])
     metrics.add(Progress(0, 0, 0, 0, {"line\nend": {"rows_in": 5}}))
-    text = prometheus_text(metrics.query, metrics.samples())
+    text = prometheus_text(metrics.query, metrics.samples()[0])
     labels = [s.labels for family in text_string_to_metric_families(text) for s in family.samples]
     assert {"query": 'a "b" \\ c', "operator": "line\nend"} in labels
 
@@ -490,9 +492,85 @@ def test_a_replication_is_exported_until_the_context_ends(tmp_path, monkeypatch)
         keyed.metrics.export("sales", Prometheus(file=file)).__enter__()  # type: ignore[arg-type]
 
 
+@contextmanager
+def failed_replication(tmp_path, log, export):
+    """A replication whose tables have failed."""
+    counts(rows(1, 2), changelog=log).run(checkpoint=tmp_path / "c")
+    with open_tables(log, tmp_path / "tables").start(every=0.01) as tables:
+        copy = tables["count"].replicate(keyed.delta_sink(tmp_path / "delta", mode="upsert", key=["k"]))
+        with keyed.metrics.export(copy, export):
+            copy.wait_for(0, 300)
+            shutil.rmtree(tmp_path / "tables")
+            until(lambda: copy.status is Status.FAILED)
+            yield "replication_status", "replication_failures"
+
+
+@contextmanager
+def failed_tables(tmp_path, log, export):
+    """A running query whose tables have failed."""
+    source = Steps(rows(1), rows(2))
+    query = counts(source, changelog=log).start(
+        keyed.collect_sink(), checkpoint=tmp_path / "c", tables=tmp_path / "tables", metrics=export
+    )
+    try:
+        source.allowed.release()
+        wait_for(query, 0)
+        query.tables.wait_for(0, 300)
+        shutil.rmtree(tmp_path / "tables")
+        until(lambda: query.tables.status is Status.FAILED)
+        yield "tables_status", "rows_in"
+    finally:
+        with suppress(keyed.errors.KeyedError):
+            query.stop()
+
+
+@contextmanager
+def failed_batches(tmp_path, log, export):
+    """A query whose batches cannot be read, as those of a Spark query whose export has failed."""
+    metrics = JobMetrics("counts", ["counts"])
+    running = metrics_export._begun(export, metrics)
+    metrics.source = MetricsSource(
+        lambda: 1 / 0, lambda: {"export_status": Status.FAILED.number, "query_status": 1}, lambda: None
+    )
+    yield "export_status", "query_status"
+    assert isinstance(running.work.trouble, ZeroDivisionError)
+    assert running.work.failures == 1
+    running.close()
+
+
+@pytest.mark.parametrize("failed", [failed_replication, failed_tables, failed_batches])
+def test_the_status_of_a_part_that_has_failed_is_on_the_page_and_in_opentelemetry(failed, port, tmp_path):
+    logs = [keyed.DirectoryChangelog(tmp_path / name / "log") for name in "ab"]
+    with failed(tmp_path / "a", logs[0], Prometheus(port)) as (status, other):
+        text = read(port)
+    found = {each.name: each.samples[0].value for each in text_string_to_metric_families(text)}
+    assert found[f"keyed_{status}"] == Status.FAILED.number
+    assert f"keyed_{other}" in found
+    reader = InMemoryMetricReader()
+    with failed(tmp_path / "b", logs[1], OpenTelemetry(MeterProvider(metric_readers=[reader]))) as (status, other):
+        found = {name: value for (name, *_), value in observed(reader)[0].items()}
+    assert found[f"keyed.{status}"] == Status.FAILED.number
+    assert f"keyed.{other}" in found
+
+
+def test_the_file_of_a_query_that_failed_has_the_status_of_its_tables(tmp_path):
+    file, log = tmp_path / "counts.prom", keyed.DirectoryChangelog(tmp_path / "log")
+    query = counts(rows(1, -1), changelog=log).start(
+        keyed.collect_sink(),
+        checkpoint=tmp_path / "c",
+        tables=tmp_path / "tables",
+        metrics=Prometheus(file=file),
+        rows_per_batch=1,
+    )
+    with pytest.raises(keyed.errors.UserFunctionError):
+        query.await_termination(300)
+    found = parsed(file.read_text())
+    assert (found["keyed_query_status", ""], found["keyed_tables_status", ""]) == (2, Status.CLOSED.number)
+
+
 def test_the_counters_of_a_replication_are_all_exported():
     source = inspect.getsource(Replication.metrics)
-    assert re.findall(r'"(replication_\w+)"', source) == [each.name for each in OF_REPLICATIONS]
+    assert {*re.findall(r'"(replication_\w+)"', source)} == {each.name for each in OF_REPLICATIONS}
 
 
 def test_the_dashboard_shows_metrics_that_exist():

@@ -199,6 +199,27 @@ def test_where_all_connections_are_answered_a_further_one_is_a_503(job):
         until(lambda: httpx.get(f"{address}/tables", timeout=300).status_code == 200)
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+        "transfer-encoding: Chunked\r\ncontent-length: 4\r\ncontent-length: 4\r\n",
+        "Transfer-Encoding: chunked\r\nConnection: keep-alive\r\nContent-Length: 0\r\n",
+    ],
+)
+def test_a_request_with_two_lengths_is_refused_and_its_connection_closed(job, method, headers):
+    smuggled = request("/tables")
+    with serving(job[1], port=0) as address:
+        with connected(address, request("/sql", method, headers) + f"0\r\n\r\n{smuggled}") as client:
+            client.settimeout(300)
+            answer = b"".join(iter(lambda: client.recv(65_536), b""))
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1") == 1
+        assert b"connection: close" in answer
+        assert b"not both" in answer
+
+
 def test_an_answer_in_parts_is_whole(job):
     with serving(job[1], port=0) as address:
         answer = httpx.get(f"{address}/tables/text", params={"limit": 400}, timeout=300)
