@@ -1,11 +1,16 @@
-"""The packages that an extra of the project installs: imports of them, and the command that installs them."""
+"""Optional packages: imports of them, the command that installs them, and objects of their classes."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from keyed.errors import ExtraNotInstalled
+from keyed.errors import DefinitionError, ExtraNotInstalled
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def install(name: str) -> str:
@@ -32,3 +37,39 @@ def extra(name: str, use: str) -> Iterator[None]:
             raise
         message = f"{use} needs the package {package}, which is not installed: {install(name)}"
         raise ExtraNotInstalled(message, name=error.name) from error
+
+
+def is_instance(thing: Any, module: str, *classes: str) -> bool:
+    """Return whether an object is of classes of a package, without importing it. Attributes of the object do not count.
+
+    Args:
+        thing: The object.
+        module: Name of the module with the classes.
+        classes: Names of the classes.
+    """
+    loaded = sys.modules.get(module)
+    return any(issubclass(type(thing), getattr(loaded, name, ())) for name in classes)
+
+
+def arrow_table(data: Any) -> pa.Table | None:
+    """Return a table of pandas, polars or Arrow as an Arrow table, and ``None`` for any other object.
+
+    Raises:
+        DefinitionError: Arrow does not support its columns.
+    """
+    if is_instance(data, "polars", "LazyFrame"):
+        data = data.collect()
+    library = "pandas" if is_instance(data, "pandas", "DataFrame") else "polars"
+    if library == "polars" and not is_instance(data, "polars", "DataFrame"):
+        if is_instance(data, "pyarrow", "RecordBatch"):
+            return sys.modules["pyarrow"].Table.from_batches([data])  # type: ignore[no-any-return]
+        return data if is_instance(data, "pyarrow", "Table") else None
+    import pyarrow as pa
+
+    try:
+        return data.to_arrow() if library == "polars" else pa.Table.from_pandas(data, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise DefinitionError(
+            f"the {library} DataFrame has columns that Arrow does not support ({error}); give each column one type and "
+            "a unique name"
+        ) from error

@@ -18,6 +18,7 @@ import attrs
 from keyed.broadcast import check_descriptors
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError, KeyedError, SourceError
+from keyed.extras import arrow_table, is_instance
 from keyed.shown import Shown, named
 from keyed.sources import PAUSE
 from keyed.state import MapState
@@ -185,19 +186,14 @@ def _read(source: Any) -> pa.Table:
     Raises:
         DefinitionError: The source is of another kind.
     """
-    import pyarrow as pa
-
     if isinstance(source, str | Path):
         import pyarrow.parquet as pq
 
         return pq.read_table(source)
-    if isinstance(source, pa.Table):
-        return source
-    module = type(source).__module__.partition(".")[0]
-    if module == "pandas":
-        return pa.Table.from_pandas(source, preserve_index=False)
-    if module == "pyspark":
-        table: pa.Table = source.toArrow()
+    table: pa.Table | None = (
+        source.toArrow() if is_instance(source, "pyspark.sql", "DataFrame") else arrow_table(source)
+    )
+    if table is not None:
         return table
     if callable(source):
         return _read(source())

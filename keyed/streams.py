@@ -24,6 +24,7 @@ from keyed.changelog.objects import changelog_at
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.explanation import explained
+from keyed.extras import arrow_table, is_instance
 from keyed.functions import (
     Function,
     KeyedBroadcastProcessFunction,
@@ -846,25 +847,17 @@ def _as_arrow(source: Any) -> Any:
             f"source of type {type(source).__name__} is not a stream; give a Spark, pandas or Arrow table, a "
             f"pyarrow.RecordBatchReader, or an iterable of elements{called}"
         )
-    module, name = type(source).__module__.partition(".")[0], type(source).__name__
-    columns = getattr(getattr(source, "schema", None), "names", ()) if module == "pyarrow" else ()
+    is_arrow = is_instance(source, "pyarrow", "Table", "RecordBatch", "RecordBatchReader")
+    columns = source.schema.names if is_arrow else ()
     twice = sorted({column for column in columns if columns.count(column) > 1})
     if twice:
         raise DefinitionError(
             f"the source has the column {twice[0]!r} {columns.count(twice[0])} times, and columns are found by name; "
             "rename one, as with table.rename_columns([...])"
         )
-    if module not in ("pandas", "polars") or name != "DataFrame":
-        return source
-    import pyarrow as pa
-
-    try:
-        return source.to_arrow() if module == "polars" else pa.Table.from_pandas(source, preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise DefinitionError(
-            f"the {module} DataFrame has columns that Arrow does not support ({error}); give each column one type and "
-            "a unique name"
-        ) from error
+    # A lazy frame is computed when the query runs.
+    table = None if is_instance(source, "polars", "LazyFrame") else arrow_table(source)
+    return source if table is None else table
 
 
 def _shown_columns(columns: dict[str, str | None]) -> str:

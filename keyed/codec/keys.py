@@ -111,7 +111,8 @@ def normalised(key: Any) -> Any:
 
 def is_null(key: Any) -> bool:
     """Return true if a key is ``None`` or has a part that is: a row with such a key is bad."""
-    return key is None or (isinstance(key, tuple) and None in key)
+    # A part may be an object for which == returns anything, or raises.
+    return key is None or (isinstance(key, tuple) and any(part is None for part in key))
 
 
 def null_key(operator: str, key: Any, row: Any, *, of_source: bool) -> NullKeyError:

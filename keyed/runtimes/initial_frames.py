@@ -7,8 +7,10 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from keyed import extras
 from keyed.engine.initial_rows import InitialEntry, entries_of, flattened, key_columns
 from keyed.errors import DefinitionError
+from keyed.extras import is_instance
 from keyed.functions import Function, declared_states
 from keyed.graph import is_dataframe
 from keyed.shown import type_of
@@ -16,6 +18,14 @@ from keyed.vectorized import VectorizedFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: Classes of frames beside Spark's.
+_FRAMES = (
+    ("pandas", "DataFrame"),
+    ("polars", "DataFrame", "LazyFrame"),
+    ("pyarrow", "RecordBatch", "Table"),
+    ("pyarrow.dataset", "Dataset"),
+)
 
 
 def frames_of(given: Any, function: Function, operator: str) -> list[tuple[str | None, Any]]:
@@ -26,8 +36,7 @@ def frames_of(given: Any, function: Function, operator: str) -> list[tuple[str |
     """
     frames: list[tuple[str | None, Any]] = list(given.items()) if isinstance(given, Mapping) else [(None, given)]
     for state, frame in frames:
-        module = type(frame).__module__.partition(".")[0]
-        if not (is_dataframe(frame) or module in ("pyarrow", "pandas", "polars") or hasattr(frame, "to_table")):
+        if not (is_dataframe(frame) or any(is_instance(frame, *each) for each in _FRAMES)):
             of_state = f" for state {state!r}" if state is not None else ""
             raise DefinitionError(
                 f"operator {operator!r}: initial_state has {type_of(frame)}{of_state}; give a Spark, pandas "
@@ -41,20 +50,14 @@ def frames_of(given: Any, function: Function, operator: str) -> list[tuple[str |
 
 def arrow_table(frame: Any) -> pa.Table:
     """Return a frame as an Arrow table."""
-    import pyarrow as pa
+    from pyarrow.dataset import Dataset
 
     if is_dataframe(frame):
         collected: pa.Table = frame.toArrow()
         return collected
-    if isinstance(frame, pa.Table):
-        return frame
-    if isinstance(frame, pa.RecordBatch):
-        return pa.Table.from_batches([frame])
-    if hasattr(frame, "to_table"):
-        return frame.to_table()  # type: ignore[no-any-return]
-    if hasattr(frame, "to_arrow"):
-        return frame.to_arrow()  # type: ignore[no-any-return]
-    return pa.Table.from_pandas(frame, preserve_index=False)
+    table = frame.to_table() if isinstance(frame, Dataset) else extras.arrow_table(frame)
+    assert table is not None, "frames_of has checked it"
+    return table
 
 
 def by_group(
@@ -106,4 +109,4 @@ def cut(table: pa.Table, keys: tuple[str, ...], operator: str, parallelism: int)
 
 
 def _columns(frame: Any) -> list[str]:
-    return list(frame.schema.names) if hasattr(frame, "schema") else list(frame.columns)
+    return list(frame.columns if is_instance(frame, "pandas", "DataFrame") else frame.schema.names)

@@ -39,9 +39,9 @@ Limit = Callable[[], int]
 _CONTAINERS = frozenset({list, dict, set, bytearray})
 _all_unchanging = UNCHANGING.issuperset
 _all_text = frozenset({str}).issuperset
-_ANY_VALUE = frozenset({int, bool, bytes, float, Decimal, date, UUID})
+_ANY_VALUE = frozenset({int, bool, bytes, float, date, UUID})
 #: Types of keys; `_bad_keys` finds keys of these types that cannot be stored.
-_OF_KEYS = _ANY_VALUE | {str, datetime}
+_OF_KEYS = _ANY_VALUE | {str, datetime, Decimal}
 
 
 @attrs.define(eq=False)
@@ -176,7 +176,7 @@ def _transformed(
         if source.on_bad_row is None or not all(step.kind == "filter" for step in read.steps):
             _refuse(source, stage.name, list(elements)[first], keys[first], 0)
         rows = rows.without(
-            {index: f"key: {'is null' if _is_null(keys[index]) else _reason(keys[index])}" for index in bad}
+            {index: f"key: {'is null' if is_null(keys[index]) else _reason(keys[index])}" for index in bad}
         )
     rows.read, rows.highest, rows.by_partition = len(values), before.highest, before.by_partition
     rows.bad, rows.reasons = [*before.bad, *rows.bad], {**before.reasons, **rows.reasons}
@@ -240,7 +240,7 @@ def _sorted_out(
     # Methods are attributes too, so an attribute with the name of a key may be anything.
     of_bad_keys = _bad_keys(keys) if set(map(type, keys)) <= _OF_KEYS else range(len(keys))
     for index in of_bad_keys:
-        if (reason := "is null" if _is_null(keys[index]) else _reason(keys[index])) is not None:
+        if (reason := "is null" if is_null(keys[index]) else _reason(keys[index])) is not None:
             reasons.setdefault(index, f"key: {reason}")
     for index in () if timestamps is None else _bad_times(timestamps, limit):
         reasons.setdefault(index, "timestamp: it is missing, of another type, or too far ahead")
@@ -486,13 +486,6 @@ def _conversion(source: Source, element: Any) -> str:
     return ""
 
 
-def _is_null(key: Any) -> bool:
-    try:
-        return is_null(key)
-    except RecursionError:
-        return False
-
-
 def _shown(value: Any) -> str:
     try:
         return shown(value)
@@ -530,6 +523,8 @@ def _are_good(keys: Sequence[Any]) -> bool:
         except UnicodeEncodeError:
             return False
         return True
+    if types == {Decimal}:
+        return not any(map(Decimal.is_nan, keys))
     if types == {datetime}:
         return all(key.tzinfo is UTC for key in keys)
     return types == {tuple} and all(
@@ -538,7 +533,7 @@ def _are_good(keys: Sequence[Any]) -> bool:
 
 
 def _is_bad(key: Any) -> bool:
-    return is_null(key) or (isinstance(key, str | datetime | tuple) and _reason(key) is not None)
+    return is_null(key) or (isinstance(key, str | datetime | Decimal | tuple) and _reason(key) is not None)
 
 
 def _reason(key: Any) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -20,6 +21,7 @@ from keyed.arrow.read import table_chunks, table_rows
 from keyed.arrow.unreadable import raw_rows
 from keyed.codec.keys import key_type
 from keyed.errors import CheckpointError, DefinitionError, SourceError
+from keyed.extras import arrow_table, is_instance
 from keyed.global_tables import GlobalTable, TableReader
 from keyed.graph import Source, Stage
 from keyed.runtimes.local.alignment import Alignment
@@ -265,7 +267,7 @@ def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
         DefinitionError: The first element is a table, so the elements are parts of one.
     """
     first = list(islice(elements, 1))
-    if first and _arrow(first[0]) is not None:
+    if first and arrow_table(first[0]) is not None:
         raise DefinitionError(
             f"the elements of the source are of type {type(first[0]).__name__}; give a list of them, a "
             "pyarrow.RecordBatchReader, whose columns are known before it is read, or an iterable of their rows"
@@ -349,26 +351,15 @@ def _tracker(position: LocalPosition | SourcePosition, first: Iterable[Any], las
 
 
 def _arrow(data: Any) -> Any:
-    """Return ``data`` as an Arrow table, or ``None`` if it is not a table."""
-    module = type(data).__module__.partition(".")[0]
-    if isinstance(data, list | tuple) and data:
-        tables: list[Any] = [_arrow(part) for part in data] if _arrow(data[0]) is not None else [None]
-        if any(table is None for table in tables):
+    """Return ``data``, a table or a list of tables, as an Arrow table, or ``None`` if it is neither."""
+    if not isinstance(data, list | tuple):
+        return arrow_table(data)
+    tables: list[Any] = []
+    for part in data:
+        tables.append(arrow_table(part))
+        if tables[-1] is None:
             return None
-        import pyarrow as pa
-
-        return pa.concat_tables(tables, promote_options="permissive")
-    if module == "polars" and hasattr(data, "lazy"):
-        return data.lazy().collect().to_arrow()
-    if module not in ("pandas", "pyarrow"):
-        return None
-    import pyarrow as pa
-
-    if module == "pandas":
-        return pa.Table.from_pandas(data, preserve_index=False)
-    if isinstance(data, pa.RecordBatch):
-        return pa.Table.from_batches([data])
-    return data if isinstance(data, pa.Table) else None
+    return sys.modules["pyarrow"].concat_tables(tables, promote_options="permissive") if tables else None
 
 
 def _tables(data: Any) -> tuple[Sequence[str], Iterator[Any]] | None:
@@ -376,11 +367,8 @@ def _tables(data: Any) -> tuple[Sequence[str], Iterator[Any]] | None:
 
     A ``pyarrow.RecordBatchReader`` is read batch by batch, so that it may be larger than memory.
     """
-    if type(data).__module__.partition(".")[0] == "pyarrow":
-        import pyarrow as pa
-
-        if isinstance(data, pa.RecordBatchReader):
-            return data.schema.names, (pa.Table.from_batches([batch]) for batch in data)
+    if is_instance(data, "pyarrow", "RecordBatchReader"):
+        return data.schema.names, map(arrow_table, data)
     table = _arrow(data)
     return None if table is None else (table.column_names, iter([table]))
 

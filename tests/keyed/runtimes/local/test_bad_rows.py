@@ -3,6 +3,7 @@
 import datetime as dt
 import operator
 import tempfile
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -67,12 +68,21 @@ def test_keys_that_cannot_be_stored_are_bad(parallelism):
     assert (good, [row.n for row in bad]) == ([], [4, 6])
 
 
+@pytest.mark.parametrize("nan", ["NaN", "-NaN", "sNaN", "NaN123"])
+def test_a_decimal_that_is_no_number_is_a_bad_key(nan):
+    good, bad = run([{"k": Decimal(text)} for text in ("1", nan, "Infinity")], timestamp=None)
+    assert (good, [str(row.k) for row in bad]) == ([Decimal(1), Decimal("Infinity")], [nan])
+    good, bad = run([{"k": ("a", Decimal(text))} for text in ("1", nan)], timestamp=None)
+    assert (good, len(bad)) == ([("a", Decimal(1))], 1)
+
+
 @pytest.mark.parametrize(
     ("key", "error", "said"),
     [
         ("\ud800", RowError, "cannot be stored.*lone surrogates.*on_bad_row"),
         (NOW.replace(tzinfo=None), RowError, "cannot be stored.*time zone.*on_bad_row"),
         (("a", "\ud800"), RowError, "cannot be stored"),
+        (Decimal("NaN"), RowError, "cannot be stored.*equals nothing.*on_bad_row"),
         (("a", None), NullKeyError, "is null"),
     ],
 )

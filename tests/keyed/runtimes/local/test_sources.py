@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -146,6 +147,40 @@ def test_a_reader_that_is_shorter_than_what_was_consumed_is_refused(tmp_path):
 def test_tables_without_a_schema_before_they_are_read_are_refused():
     with pytest.raises(DefinitionError, match=r"of type Table; give a list of them, a pyarrow\.RecordBatchReader"):
         counts(iter([pa.Table.from_pylist(rows(1))])).run()
+
+
+TIMES = pd.DataFrame({"t": pd.date_range("2024-01-01", periods=3), "k": ["a", "b", "a"]})
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        list(TIMES.t),
+        tuple(TIMES.t),
+        list(TIMES.itertuples(index=False)),
+        TIMES.itertuples(index=False),
+        [pd.NA, pd.NaT],
+        [TIMES.k, TIMES.t],
+        list(pa.array([1, 2])),
+        [pl.Series([1]), pl.lit(1)],
+    ],
+    ids=["timestamps", "tuple", "rows", "generator", "nulls", "series", "scalars", "polars"],
+)
+def test_objects_of_the_libraries_of_tables_are_elements_like_others(elements):
+    class Kinds(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield type(value)
+
+    elements = list(elements)
+    found = keyed.stream(iter(elements)).key_by(lambda value: 1).process(Kinds()).run().values
+    assert found == list(map(type, elements))
+
+
+def test_a_subclass_of_a_table_is_a_table():
+    class Places(pd.DataFrame):
+        pass
+
+    assert counts(Places(rows(1, 2))).run().values == [("a", 1, 1), ("a", 2, 2)]
 
 
 def test_digests_are_those_of_values():
