@@ -22,7 +22,7 @@ import attrs
 import pyarrow.parquet as pq
 
 from tests.benchmarks.events import EVENTS, event_files
-from tests.benchmarks.meter import Watcher
+from tests.benchmarks.meter import Watcher, adopting
 from tests.benchmarks.report import Figures, markdown, merge
 from tests.benchmarks.variants import VARIANTS, Variant
 from tests.benchmarks.work import commits, local_job
@@ -114,7 +114,7 @@ def _measure(variant: Variant, scale: int) -> Figures | None:
     }
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.work", variant.name, str(folder)],
+            adopting([sys.executable, "-m", "tests.benchmarks.work", variant.name, str(folder)]),
             cwd=_ROOT,
             env=environment,
             stdout=log,

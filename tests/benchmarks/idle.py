@@ -8,23 +8,24 @@ and how long stopping takes, also of a query that is busy with batch after batch
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 import keyed
 from keyed.changelog import DirectoryChangelog
 from keyed.runtimes.spark.query.spark_query import SparkQuery
 from tests.benchmarks.functions import J1, OUTPUT
+from tests.benchmarks.meter import Meter, adopt_orphans
 
 SECONDS = 30
 
 
 def main() -> None:
     """Measure and print."""
+    adopt_orphans()
     spark = keyed.spark_session("idle", master="local[2]", parallelism=2)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -63,9 +64,11 @@ def _measure(what: str, query: Any, checkpoint: Path) -> None:
     while query.lastProgress is None:
         query.awaitTermination(1)
     query.awaitTermination(10)
-    batches, files, cpu = _batches(checkpoint), _files(checkpoint), _cpu()
-    query.awaitTermination(SECONDS)
-    cost = (_cpu() - cpu) / SECONDS
+    batches, files = _batches(checkpoint), _files(checkpoint)
+    with Meter(os.getpid()) as meter:
+        before = meter.read()
+        query.awaitTermination(SECONDS)
+        cost = (meter.read() - before).total / SECONDS
     made = len(_files(checkpoint) - files)
     print(f"{what}: {cost:.3f} core, {made} new files, {_batches(checkpoint) - batches} batches", flush=True)
 
@@ -82,11 +85,6 @@ def _stopped(what: str, query: Any) -> None:
 
 def _files(checkpoint: Path) -> set[Path]:
     return {path for path in checkpoint.rglob("*") if path.is_file()}
-
-
-def _cpu() -> float:
-    own = psutil.Process()
-    return sum(sum(process.cpu_times()[:2]) for process in [own, *own.children(recursive=True)])
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ import keyed
 from keyed.joins import AsOfJoin, IntervalJoin
 from tests.benchmarks.events import EVENTS, Events, event_files
 from tests.benchmarks.functions import pass_through
-from tests.benchmarks.meter import cpu_of
+from tests.benchmarks.meter import Meter, adopting
 
 __all__ = ["main"]
 
@@ -180,8 +180,9 @@ def _measured(variant: str, folder: Path, seconds: float) -> tuple[float, int]:
     with (
         (folder / f"{variant}.log").open("w+") as log,
         subprocess.Popen(
-            command, cwd=_ROOT, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True
+            adopting(command), cwd=_ROOT, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True
         ) as child,
+        Meter(child.pid) as meter,
     ):
         limit = threading.Timer(seconds, lambda: os.killpg(child.pid, signal.SIGKILL))
         limit.start()
@@ -191,12 +192,12 @@ def _measured(variant: str, folder: Path, seconds: float) -> tuple[float, int]:
             found, spent = None, 0.0
             for line in child.stdout:
                 if line.startswith("begun"):
-                    spent = -cpu_of(child.pid).total
+                    spent = -meter.read().total
                     child.stdin.write("\n")
                     child.stdin.flush()
                 elif line.startswith("found"):
                     # It waits for its input to end, so that its Java process can still be asked.
-                    found, spent = line, spent + cpu_of(child.pid).total
+                    found, spent = line, spent + meter.read().total
                     break
         finally:
             in_time = limit.is_alive()

@@ -1,18 +1,31 @@
-"""Measures a process and all below it from outside: CPU time split by kind of process, and memory.
+"""Measures a process and all below it from outside: CPU time split by kind of process, and memory (Linux).
 
-CPU time is read from the kernel's own sums, which for each process also hold the time of the children that it has
-waited for: a Python worker that ends between two readings is counted in the daemon that forked it.
+The kernel adds the CPU time of a process to its parent when the parent waits for it, and drops it when the parent
+ignores SIGCHLD, as the daemon of Spark's Python workers does. So a `Meter` remembers the last reading of each process.
+A process that outlives its parent leaves the tree, unless its root adopts orphans: start that with `adopting`.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import attrs
 import psutil
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_SET_CHILD_SUBREAPER = 36
+_SIGCHLD_BIT = 1 << (signal.SIGCHLD - 1)
+_SECONDS = 0.02
+_SCAN = 5
 
 
 @attrs.frozen
@@ -21,7 +34,7 @@ class Cpu:
 
     Attributes:
         jvm: Spark's Java process.
-        workers: Python workers, with the daemons that fork them.
+        workers: Python workers, with the daemons that fork them, and all other processes.
         driver: The Python process that runs the query.
     """
 
@@ -56,24 +69,189 @@ class Mark:
     peak_bytes: int
 
 
-def cpu_of(pid: int) -> Cpu:
-    """CPU time so far of a process and all below it."""
-    root = psutil.Process(pid)
-    jvm = workers = driver = 0.0
-    for process in [root, *root.children(recursive=True)]:
+@attrs.frozen
+class _Reading:
+    """The state of a process, in clock ticks.
+
+    Attributes:
+        parent: The id of its parent.
+        began: When it started; with its id, this identifies it.
+        name: Its name.
+        own: Its own CPU time.
+        waited: That of the children for which it has waited, and of those for which they have.
+    """
+
+    parent: int
+    began: int
+    name: str
+    own: int
+    waited: int
+
+
+@attrs.define
+class _Process:
+    """A process that runs, and the CPU time of those below it that have ended.
+
+    Attributes:
+        last: The last reading.
+        ignores: It ignores SIGCHLD: the kernel does not add its children to it.
+        seen: What it has waited for, as far as the last readings of its children tell.
+        hidden: The last readings of those below it that the kernel adds to no process.
+    """
+
+    last: _Reading
+    ignores: bool = False
+    seen: int = 0
+    hidden: int = 0
+
+    @property
+    def known(self) -> int:
+        """Return its CPU time with all that the kernel adds to it."""
+        return self.last.own + max(self.last.waited, self.seen)
+
+
+class Meter(threading.Thread):
+    """The CPU time of a process and all that was ever below it, also of processes that have ended.
+
+    A process whose parent waits for it is counted exactly. Any other process that ends is counted up to the last
+    reading, which is about 20 ms old; if it lives for less than 100 ms, it may be missed.
+
+    Args:
+        pid: The process. Processes that ended below it before are counted if their parents have waited for them.
+    """
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._pid, self._lock, self._stopping = pid, threading.Lock(), threading.Event()
+        self._running: dict[int, _Process] = {}
+        self._others: set[int] = set()
+        self._ended_jvm = 0
+        self.read()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self.join()
+
+    def run(self) -> None:
+        """Read often, so that the last reading of a process is close to its end, and look for new ones."""
+        rounds = 0
+        with suppress(ProcessLookupError):
+            while not self._stopping.wait(_SECONDS):
+                rounds += 1
+                with self._lock:
+                    if rounds % _SCAN == 0:
+                        self._discover()
+                    self._update()
+
+    def read(self) -> Cpu:
+        """Return the CPU time up to now.
+
+        Raises:
+            ProcessLookupError: The process itself has ended, and its parent has waited for it.
+        """
+        with self._lock:
+            self._discover()
+            self._update()
+            return self._sum()
+
+    def _discover(self) -> None:
+        """Find new processes below those that are known; parents come before their children."""
+        pids = {int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()}
+        readings = _read(sorted(pids - self._running.keys() - self._others))
+        below: dict[int, list[int]] = {}
+        for pid, reading in readings.items():
+            below.setdefault(reading.parent, []).append(pid)
+        if not self._running and self._pid in readings:
+            self._running[self._pid] = _Process(readings[self._pid])
+        waiting = list(self._running)
+        while waiting:
+            for pid in below.get(waiting.pop(), ()):
+                if pid not in self._running:
+                    self._running[pid] = _Process(readings[pid])
+                    waiting.append(pid)
+        self._others = pids - self._running.keys()
+        for pid, process in self._running.items():
+            process.ignores = _ignores_children(pid, process.ignores)
+
+    def _update(self) -> None:
+        """Read all that are known, and move the CPU time of those that are gone to their parents, from below.
+
+        A parent is read before its children: what it has waited for does not hold those that are found to run.
+        """
+        readings = _read(self._running)
+        gone = {
+            pid: process
+            for pid, process in self._running.items()
+            if pid not in readings or readings[pid].began != process.last.began
+        }
+        if self._pid in gone or not self._running:
+            raise ProcessLookupError(self._pid)
+        while gone:
+            parents = {process.last.parent for process in gone.values()}
+            for pid in gone.keys() - parents or set(gone):
+                process = self._running.pop(pid)
+                del gone[pid]
+                parent = self._running.get(process.last.parent)
+                if parent is None or parent.ignores:
+                    (parent or self._running[self._pid]).hidden += process.known + process.hidden
+                else:
+                    parent.seen = max(parent.seen, parent.last.waited) + process.known
+                    parent.hidden += process.hidden
+                if process.last.name == "java":
+                    self._ended_jvm += process.last.own
+        for pid, process in self._running.items():
+            process.last = readings[pid]
+
+    def _sum(self) -> Cpu:
+        driver, jvm, total = self._running[self._pid].last.own, self._ended_jvm, 0
+        for pid, process in self._running.items():
+            total += process.known + process.hidden
+            if process.last.name == "java" and pid != self._pid:
+                jvm += process.last.own
+        return Cpu(jvm, total - jvm - driver, driver) / _TICKS
+
+
+def _read(pids: Iterable[int]) -> dict[int, _Reading]:
+    """Read processes, without those that do not exist any more."""
+    readings = {}
+    for pid in pids:
         try:
-            times, name = process.cpu_times(), process.name()
-        except psutil.NoSuchProcess:
+            text = Path(f"/proc/{pid}/stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
             continue
-        own, waited = times.user + times.system, times.children_user + times.children_system
-        if process.pid == pid:
-            driver += own + waited
-        elif name == "java":
-            # What the JVM has waited for are Python daemons that ended.
-            jvm, workers = jvm + own, workers + waited
-        else:
-            workers += own + waited
-    return Cpu(jvm, workers, driver)
+        # The name is between parentheses and may hold any character.
+        before, _, after = text.rpartition(")")
+        fields = after.split()
+        readings[pid] = _Reading(
+            parent=int(fields[1]),
+            began=int(fields[19]),
+            name=before.partition("(")[2],
+            own=int(fields[11]) + int(fields[12]),
+            waited=int(fields[13]) + int(fields[14]),
+        )
+    return readings
+
+
+def _ignores_children(pid: int, before: bool) -> bool:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return before
+    return any(int(line.split()[1], 16) & _SIGCHLD_BIT for line in lines if line.startswith("SigIgn:"))
+
+
+def adopting(command: Sequence[str]) -> list[str]:
+    """Return the command that runs this one in a process that adopts orphans, from the root of the repository."""
+    return [sys.executable, "-m", "tests.benchmarks.meter", *command]
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of those below it whose parent ends; a program that it executes keeps that."""
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Watcher(threading.Thread):
@@ -93,18 +271,16 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         """Watch until `stop`, or until the process is gone."""
         peak, sampled = 0, 0.0
-        try:
+        with suppress(psutil.NoSuchProcess, ProcessLookupError), Meter(self._pid) as meter:
             while not self._stopping.is_set():
                 now = time.monotonic()
                 if now - sampled >= 0.25:
                     peak, sampled = max(peak, memory_of(self._pid)), now
                 while self._committed(len(self.marks)):
                     peak = max(peak, memory_of(self._pid))
-                    self.marks.append(Mark(time.monotonic(), cpu_of(self._pid), peak))
+                    self.marks.append(Mark(time.monotonic(), meter.read(), peak))
                     peak = 0
                 time.sleep(0.01)
-        except psutil.NoSuchProcess:
-            return
 
     def stop(self) -> None:
         """End the watch."""
@@ -131,3 +307,8 @@ def _share(process: psutil.Process) -> int:
     except PermissionError:
         return int(process.memory_info().rss)
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+if __name__ == "__main__":
+    adopt_orphans()
+    os.execvp(sys.argv[1], sys.argv[1:])

@@ -43,7 +43,7 @@ from examples.nexmark.catalog import QUERIES
 from examples.nexmark.catalog import run as run_locally
 from examples.nexmark.events import Events
 from examples.nexmark.generator import Generator
-from tests.benchmarks.meter import cpu_of
+from tests.benchmarks.meter import Meter, adopting
 from tests.benchmarks.nexmark_latency import FILE_MS, LATENCY_QUERIES, latency_table
 from tests.benchmarks.nexmark_sql import FLINK, FLINK_CANNOT, FLINK_TABLES, SPARK, SPARK_CANNOT, SPARK_MODES
 from tests.examples.nexmark_oracles import Oracle
@@ -339,7 +339,7 @@ def _watched(command: list[str], scratch: Path, seconds: float) -> tuple[list[fl
     with (
         (scratch / "log").open("w+") as log,
         subprocess.Popen(
-            command,
+            adopting(command),
             cwd=_ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -348,6 +348,7 @@ def _watched(command: list[str], scratch: Path, seconds: float) -> tuple[list[fl
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": str(_ROOT), "TZ": "UTC"},
         ) as child,
+        Meter(child.pid) as meter,
     ):
         peaks, done = [0], threading.Event()
         watcher = threading.Thread(target=_watch, args=(child.pid, scratch / "checkpoints", peaks, states, done))
@@ -361,7 +362,7 @@ def _watched(command: list[str], scratch: Path, seconds: float) -> tuple[list[fl
                 if line.startswith("state"):
                     states.append(int(line.split()[1]))
                 elif line.startswith(("begin", "end")):
-                    marks.append(cpu_of(child.pid).total)
+                    marks.append(meter.read().total)
                     child.stdin.write("\n")
                     child.stdin.flush()
         finally:

@@ -8,7 +8,7 @@ children, such as the other process of `assert_deterministic`, less those of the
 from __future__ import annotations
 
 import argparse
-import resource
+import os
 import statistics
 import subprocess
 import sys
@@ -27,6 +27,7 @@ from keyed.testing import (
     assert_state_bounded,
     strategies,
 )
+from tests.benchmarks.meter import Meter, adopt_orphans
 
 MINUTE = 60_000
 
@@ -99,15 +100,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _measure(name: str, examples: int) -> None:
     """Run one property in this process, and print the CPU-seconds, those of the children, and the seconds."""
-    before, started = (_cpu(resource.RUSAGE_SELF), _cpu(resource.RUSAGE_CHILDREN)), time.monotonic()
-    PROPERTIES[name](key="user", watermark=bounded_out_of_orderness(5_000), examples=examples, seed=1)
-    own, children = _cpu(resource.RUSAGE_SELF) - before[0], _cpu(resource.RUSAGE_CHILDREN) - before[1]
-    print(own + children, children, time.monotonic() - started)
-
-
-def _cpu(who: int) -> float:
-    used = resource.getrusage(who)
-    return used.ru_utime + used.ru_stime
+    adopt_orphans()
+    started = time.monotonic()
+    with Meter(os.getpid()) as meter:
+        before = meter.read()
+        PROPERTIES[name](key="user", watermark=bounded_out_of_orderness(5_000), examples=examples, seed=1)
+        spent = meter.read() - before
+    print(spent.total, spent.workers, time.monotonic() - started)
 
 
 if __name__ == "__main__":

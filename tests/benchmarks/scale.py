@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 
 from tests.benchmarks.cost_model import Batch, fitted, predicted
 from tests.benchmarks.events import Events, event_files
-from tests.benchmarks.meter import Cpu, Mark, Watcher, cpu_of
+from tests.benchmarks.meter import Cpu, Mark, Meter, Watcher, adopt_orphans, adopting
 from tests.benchmarks.work import SETTINGS, commits
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +107,7 @@ def _marks(folder: Path, arguments: Sequence[str], batches: int, shown: Callable
     """Run J1 in a process of its own, and return the commits of its batches, which show as files."""
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.benchmarks.scale", f"--folder={folder}", *arguments],
+            adopting([sys.executable, "-m", "tests.benchmarks.scale", f"--folder={folder}", *arguments]),
             cwd=_ROOT,
             env={
                 **os.environ,
@@ -343,7 +343,8 @@ def _compare(groups: int, warm_up: int, batches: int) -> float:
     by_group = {group_of(key_hash(key), groups): key for key in reversed(range(100 * groups))}
     keys = {"Spark": group_ids(groups), "keyed": by_group.values()}
     columns, output = "user_id int, amount long", "user_id int, cnt long, sum long"
-    with TemporaryDirectory() as work:
+    adopt_orphans()
+    with TemporaryDirectory() as work, Meter(os.getpid()) as meter:
         folder = Path(work)
 
         def rows(name: str) -> Any:
@@ -358,11 +359,11 @@ def _compare(groups: int, warm_up: int, batches: int) -> float:
                 new = folder / f"{name}-{batch}.csv"
                 new.write_text("".join(f"{key},1\n" for key in keys[name]))
                 new.rename(folder / name / new.name)
-                before = cpu_of(os.getpid())
+                before = meter.read()
                 writer = frame.writeStream.format("noop").outputMode(mode).trigger(availableNow=True)
                 writer.option("checkpointLocation", str(folder / f"{name}-checkpoint")).start().awaitTermination()
                 if batch >= warm_up:
-                    costs[name].append(cpu_of(os.getpid()) - before)
+                    costs[name].append(meter.read() - before)
         session.stop()
     print("| CPU-ms a key group and batch, median | JVM | Python workers | both |\n|---|--:|--:|--:|")
     totals = {}

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import keyed
-from tests.benchmarks.meter import cpu_of
+from tests.benchmarks.meter import Meter
 from tests.support.spark_cluster import SETTINGS, SparkCluster, Worker
 from tests.support.waiting import until
 
@@ -112,6 +112,7 @@ def _taken_over(folder: Path, cluster: SparkCluster, entries: int, store: str) -
     first.lose()
     began = time.monotonic()
     second = cluster.add_worker()
+    meter = Meter(second.process.pid)
     _write(folder, range(rows, rows + 1))
     java = python = 0
 
@@ -120,8 +121,9 @@ def _taken_over(folder: Path, cluster: SparkCluster, entries: int, store: str) -
         java, python = map(max, (java, python), _memory(second))
         return f"ROWS {rows + 1} " in driver.said() or driver.process.poll() is not None
 
-    until(is_over, seconds=3_600)
-    seconds, cpu = time.monotonic() - began, cpu_of(second.process.pid)
+    with meter:
+        until(is_over, seconds=3_600)
+        seconds, cpu = time.monotonic() - began, meter.read()
     assert driver.process.poll() is None, driver.said()
     after = _state(driver.said())
     checkpoint = sum(file.stat().st_size for file in (folder / "checkpoint").rglob("*") if file.is_file())

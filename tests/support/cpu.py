@@ -10,8 +10,9 @@ import os
 from collections import defaultdict
 from collections.abc import Generator
 
-import psutil
 import pytest
+
+from tests.benchmarks.meter import Meter
 
 _COST = "cpu_seconds"
 
@@ -54,13 +55,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _spent() -> float:
     """Return the CPU-seconds of this process and its descendants, running and ended."""
-    total = sum(os.times()[:4])
-    for child in psutil.Process().children(recursive=True):
-        try:
-            total += sum(child.cpu_times()[:4])
-        except psutil.Error:
-            continue
-    return total
+    return _METER.read().total
 
 
 _BEFORE = pytest.StashKey[float]()
+_METER = Meter(os.getpid())
+_METER.start()
