@@ -206,7 +206,7 @@ class LocalQuery(Shown):
         Raises:
             KeyedError: The query failed.
         """
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             waiting = threading.get_ident()
             self._waiting.add(waiting)
             try:
@@ -258,7 +258,8 @@ class LocalQuery(Shown):
         finally:
             self._runs = False
         self._kept.finish()
-        if self._signal is not None:
+        # The thread of `start` leaves it to the waiting program.
+        if self._signal is not None and self._thread is None:
             leave(self._signal)
         return result
 

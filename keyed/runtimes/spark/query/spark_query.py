@@ -153,6 +153,8 @@ class SparkQuery(Shown):
         self.batches: range = after.batches if after is not None else range(0)
         self._flushing = threading.Lock()
         self._flushed = False
+        #: True after Ctrl-C or SIGTERM: what the query and its JVM raise then is the stop, not a failure.
+        self._left = False
         #: The threads that wait for the end, which get the error of a query that fails.
         self._waiting: set[int] = set()
         self._writer: Writer
@@ -176,6 +178,8 @@ class SparkQuery(Shown):
     @property
     def status(self) -> Status:
         """Status of the query, including its timers and the export to its changelogs. See `keyed.Query.status`."""
+        if self._has_left:
+            return Status.CLOSED
         try:
             if self._ticker is not None and self._ticker.work.status is Status.FAILED:
                 return Status.FAILED
@@ -187,6 +191,10 @@ class SparkQuery(Shown):
             if not is_gone(error):
                 raise
             return Status.FAILED if has_no_jvm(error) else Status.CLOSED
+
+    @property
+    def _has_left(self) -> bool:
+        return self._left and not self.is_active
 
     @property
     def _retried_error(self) -> BaseException | None:
@@ -284,6 +292,8 @@ class SparkQuery(Shown):
         Raises:
             KeyedError: The query failed.
         """
+        if self._has_left:
+            return True
         ended = self.wait(timeout)
         if ended:
             try:
@@ -327,6 +337,7 @@ class SparkQuery(Shown):
 
     def leave(self) -> None:
         """Stop for a signal, within ten seconds, and log the outcome in one line."""
+        self._left = True
         stopping = threading.Thread(target=self._stop_and_log, name="keyed-stopping", daemon=True)
         stopping.start()
         stopping.join(_PATIENCE)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import keyed
 from keyed import DirectoryChangelog, KeyedError, KeyedProcessFunction, ValueState
 from keyed.recovery import verify
 from keyed.stores.scratch import ScratchFolder
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[4]
 PROGRAM = """
@@ -99,6 +102,31 @@ def test_a_signal_ends_a_run_after_the_batch_with_its_changelog_flushed(tmp_path
     batches = sorted((tmp_path / "out").glob("part-*.parquet"))
     assert last is not None
     assert last.sequence == len(batches)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_query_that_a_signal_has_ended_is_closed_and_not_failed(number):
+    # In the background of a shell SIGINT is ignored.
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.getsignal(number)
+
+    def interrupt():
+        until(lambda: signal.getsignal(number) != before)
+        os.kill(os.getpid(), number)
+
+    endless = itertools.cycle([{"k": "a"}, keyed.PAUSE])
+    query = keyed.stream(endless).key_by("k").process(Count(), "k string, n bigint").start(lambda rows, batch: None)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            query.await_termination()
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, ignored)
+    assert query.status.value == "closed"
+    assert query.await_termination(), "the program waits for a query that has ended"
+    assert query.metrics()["Count"]["query_status"] == query.status.number
 
 
 def test_what_a_killed_run_has_left_is_removed_by_the_next_one(tmp_path, monkeypatch):

@@ -111,17 +111,8 @@ def test_a_query_that_does_not_stop_is_left_in_time(monkeypatch, caplog):
     assert [message.partition(";")[0] for message in said] == ["the query 'count' did not stop in 0 s"]
 
 
-@pytest.mark.slow
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    ("number", "to_all"),
-    [
-        pytest.param(signal.SIGTERM, False, marks=pytest.mark.long),
-        pytest.param(signal.SIGINT, False, marks=pytest.mark.long),
-        (signal.SIGINT, True),
-    ],
-)
-def test_a_waiting_program_stops_with_its_changelog_complete(tmp_path, number, to_all):
+def signalled(tmp_path, number, *, to_all):
+    """Send a signal to a waiting program, and return its exit status and its output lines since then."""
     for file in range(40):
         write_file(tmp_path / "in", file, [(key, file, 1) for key in "abcdefg"])
     output = tmp_path / "output"
@@ -137,10 +128,34 @@ def test_a_waiting_program_stops_with_its_changelog_complete(tmp_path, number, t
     assert process.poll() is None, output.read_text()
     before = len(output.read_text().splitlines())
     (os.killpg if to_all else os.kill)(process.pid, number)
-    assert process.wait(300) == 128 + number
-    said = [line for line in output.read_text().splitlines()[before:] if not line.startswith("BATCH")]
+    status = process.wait(300)
+    return status, [line for line in output.read_text().splitlines()[before:] if not line.startswith("BATCH")]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("number", "to_all"),
+    [
+        pytest.param(signal.SIGTERM, False, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, False, marks=pytest.mark.long),
+        (signal.SIGINT, True),
+    ],
+)
+def test_a_waiting_program_stops_with_its_changelog_complete(tmp_path, number, to_all):
+    status, said = signalled(tmp_path, number, to_all=to_all)
+    assert status == 128 + number
     committed = max(int(path.name) for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
     exported = {len(list(group.glob("*.segment"))) for group in (tmp_path / "log" / "groups").iterdir()}
     assert any("the query 'count' has stopped" in line for line in said), said
+    assert said[-1] == "ENDED True, closed"
     assert exported == {committed + 1}
-    assert len(said) <= 3, said
+    assert len(said) <= 4, said
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_query_whose_jvm_ends_by_the_same_signal_is_closed_and_not_failed(tmp_path):
+    status, said = signalled(tmp_path, signal.SIGTERM, to_all=True)
+    assert status == 128 + signal.SIGTERM
+    assert "ENDED True, closed" in said, said

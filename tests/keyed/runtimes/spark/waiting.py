@@ -1,6 +1,6 @@
 """A started query with a changelog that waits for its end: ``python -m tests.keyed.runtimes.spark.waiting FOLDER``.
 
-Reads ``FOLDER/in``, one file a batch. Prints the id of each batch.
+Reads ``FOLDER/in``, one file a batch. Prints the id of each batch, and the status at the end.
 """
 
 import sys
@@ -28,7 +28,10 @@ def main(folder: Path) -> None:
         .process(Count(), COUNTED, name="count", parallelism=2, changelog=DirectoryChangelog(folder / "log"))
     )
     query = counted.start(folder / "out", checkpoint=folder / "checkpoint", trigger="200 milliseconds", on_progress=say)
-    query.await_termination()
+    try:
+        query.await_termination()
+    finally:
+        sys.stdout.write(f"ENDED {query.await_termination()}, {query.status.value}\n")
 
 
 if __name__ == "__main__":
