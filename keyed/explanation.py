@@ -74,11 +74,28 @@ def _read(each: Input, numbers: dict[Source, int]) -> str:
     return f"{origin} by {keys}"
 
 
+def waited_inputs(last: Stage, stage: Stage) -> dict[int, str]:
+    """Return the inputs and operators that hold the watermark of an operator while silent, with their idleness.
+
+    The watermark is the lowest of theirs. The numbers are those of `keyed.engine.channels.Advance.held_by`.
+    """
+    found = {}
+    for number, each in stage.source_inputs.items():
+        if each.counts:
+            idle = each.source.watermark.idleness_ms
+            name = f"source {last.sources.index(each.source) + 1}"
+            found[number] = f"{name}, {'no idleness' if idle is None else f'idle after {idle} ms'}"
+    return found | {number: f"operator {name!r}" for number, name in enumerate(stage.waits_for, len(stage.inputs))}
+
+
 def _details(last: Stage, stage: Stage, *, on_spark: bool) -> Iterator[tuple[str, str]]:
     function = stage.function
     computed = "whole columns" if isinstance(function, VectorizedFunction) else "row by row"
     yield "function", repr(function)
     yield "computed", function.explanation if isinstance(function, Explained) else computed
+    waited = waited_inputs(last, stage)
+    if len(waited) > 1:
+        yield "waits for", "; ".join(waited.values())
     yield "key groups", _key_groups(last, stage, on_spark=on_spark)
     yield "store", store_name(stage.store)
     if stage.changelog is None:

@@ -182,6 +182,7 @@ class BatchResult:
         idle: True if all inputs of the operator are idle.
         export_at: Processing time from which a batch exports the changes.
         waiting: Number of batches before the last one that wait for their export.
+        held_by: Number of the input that held the watermark in this batch, as `keyed.engine.channels.Advance` has it.
     """
 
     main: Emitted | EmittedTables
@@ -195,3 +196,4 @@ class BatchResult:
     idle: bool = False
     export_at: int = 0
     waiting: int = 0
+    held_by: int | None = None

@@ -43,12 +43,15 @@ class Advance:
         watermark: The operator's watermark after it.
         idle_in_ms: Processing time until the next channel becomes idle, ``None`` if none does.
         idle: True if all are idle.
+        held_by: Number of the input that holds the watermark below that of another one, ``None`` if none does; upstream
+            operators are numbered after the inputs.
     """
 
     channels: list[Channel]
     watermark: int
     idle_in_ms: int | None
     idle: bool
+    held_by: int | None = None
 
 
 def counts_channels(strategies: Sequence[WatermarkStrategy | None]) -> bool:
@@ -102,20 +105,24 @@ def advance(
         else:
             silent = 0 if channel.input in held else elapsed_ms
             after.append(attrs.evolve(channel, silent_ms=channel.silent_ms + silent))
-    active, idle_in = [each.watermark for each in upstream if not each.idle], []
+    active = [(each.watermark, number) for number, each in enumerate(upstream, len(strategies)) if not each.idle]
+    idle_in = []
     for channel in after:
         timeout = sources[channel.input].idleness_ms
         if timeout is None or channel.silent_ms < timeout:
-            active.append(channel.watermark)
+            active.append((channel.watermark, channel.input))
             if timeout is not None:
                 idle_in.append(timeout - channel.silent_ms)
+    held_by = None
     if not active:
         reached = max(each.watermark for group in (after, upstream) for each in group)
     else:
-        reached = min((each for each in active if each >= watermark), default=watermark)
+        reached, lowest = min((each for each in active if each[0] >= watermark), default=(watermark, None))
+        held_by = lowest if max(active)[0] > reached else None
     return Advance(
         sorted(after, key=lambda each: (each.input, each.partition)),
         max(watermark, reached),
         min(idle_in, default=None),
         not active,
+        held_by,
     )

@@ -260,7 +260,7 @@ class KeyGroup:
         if old is not None:
             batch.initial = None
         changes = Changes(self._replica.store, spells_out=self._writer is not None)
-        reached, idle_at, idle = self._batch_watermark(meta, before, batch)
+        reached, idle_at, idle, held_by = self._batch_watermark(meta, before, batch)
         done = work.run(batch, reached, changes)
         registry.check_attributes(self._function)
         counters = meta.counters
@@ -303,6 +303,7 @@ class KeyGroup:
             idle,
             meta.export_at(self._export_interval),
             meta.commit - meta.waiting[0].sequence if meta.waiting else 0,
+            held_by,
         )
 
     def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> str:
@@ -379,6 +380,7 @@ class KeyGroup:
             meta = GroupMeta(self._log_id, spec.name, self.index, spec.parallelism)
         else:
             meta = attrs.evolve(old, counters=dict(old.counters))
+        meta.counters.setdefault("batches_held", 0)
         # A batch that reached no key group also has an id.
         number = meta.commit + 1 if batch.id is None else max(meta.commit + 1, sequence_of(batch.id))
         meta.skipped, meta.commit = number - meta.commit - 1, number
@@ -386,28 +388,35 @@ class KeyGroup:
         meta.ended = meta.ended or batch.end_of_input
         return meta
 
-    def _batch_watermark(self, meta: GroupMeta, before: int, batch: Batch) -> tuple[int, int | None, bool]:
-        """Return the watermark after a batch, when idleness advances it, and whether all inputs are idle.
+    def _batch_watermark(self, meta: GroupMeta, before: int, batch: Batch) -> tuple[int, int | None, bool, int | None]:
+        """Return the watermark after a batch, when idleness advances it, whether all inputs are idle, and the holder.
 
         Args:
-            meta: The next meta record, which gets the channels.
+            meta: The next meta record, which gets the channels and the number of held batches.
             before: Processing time of the previous batch.
             batch: The batch.
         """
         watermark, strategies = meta.watermark, self._spec.strategies
         if batch.end_of_input:
-            return MAX_TIMESTAMP, None, False
+            meta.counters["batches_held"] = 0
+            return MAX_TIMESTAMP, None, False, None
         if batch.watermark is not None:
-            return max(watermark, batch.watermark), None, False
+            return max(watermark, batch.watermark), None, False, None
         if batch.upstream or counts_channels(strategies):
             now = self._scope.processing_time
             elapsed = 0 if batch.starts_run or not meta.previous else now - before
             after = advance(strategies, meta.channels, batch.highest, watermark, elapsed, batch.upstream)
             meta.channels = after.channels
-            return after.watermark, None if after.idle_in_ms is None else now + after.idle_in_ms, after.idle
+            held_by = after.held_by if after.watermark == watermark else None
+            if held_by is None:
+                meta.counters["batches_held"] = 0
+            elif self.index == 0 and (batch.highest or batch.upstream):
+                meta.counters["batches_held"] += 1
+            idle_at = None if after.idle_in_ms is None else now + after.idle_in_ms
+            return after.watermark, idle_at, after.idle, held_by
         if batch.highest and self._spec.delay_ms is not None:
             watermark = max(watermark, max(batch.highest.values()) - self._spec.delay_ms - 1)
-        return watermark, None, False
+        return watermark, None, False, None
 
     def _open(self, meta: GroupMeta) -> tuple[Work, Registry]:
         """Return the opened function and its states; opens a copy of it at the first batch of this task."""

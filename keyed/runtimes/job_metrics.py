@@ -108,6 +108,12 @@ OF_OPERATORS = (
         "Copies of the state on the machines: for each key group, the processes of its machine that hold one.",
         'It is higher than the number of key groups, and memory grows with it: use `store="lmdb"`.',
     ),
+    _gauge(
+        "batches_held",
+        "batches",
+        "Consecutive batches with rows in which one input held the watermark below that of the others.",
+        "It grows without end: an input is silent, and rows, windows and timers wait for it. The log names it.",
+    ),
     _counter("entries_expired", "entries", "Entries that were removed because their time to live was over."),
     _counter(
         "versions_dropped",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
+from keyed.explanation import waited_inputs
 from keyed.graph import BoundOutput, Port, Stage
 from keyed.results import Progress
 
@@ -15,6 +16,9 @@ _log = logging.getLogger(__name__)
 _SECONDS = range(631_152_000, 4_102_444_800)
 #: Units per second, and the conversion to milliseconds.
 _UNITS = {"seconds": (1, "* 1000"), "microseconds": (10**6, "// 1000"), "nanoseconds": (10**9, "// 1_000_000")}
+#: An input that holds the watermark is named after so many batches with rows and so many milliseconds, or at the end of
+#: the input.
+_HELD_BATCHES, _HELD_MS = 5, 10_000
 
 
 class UsageWarnings:
@@ -36,28 +40,46 @@ class UsageWarnings:
             if isinstance(each.origin, Port) and each.origin.tag is not None:
                 self._read[each.origin.stage.name].add(each.origin.tag.name)
         self._emitted: dict[str, set[str]] = defaultdict(set)
+        self._last = last
+        #: The holding input of each operator whose watermark is held, since which processing time, and the batches.
+        self._held: dict[str, tuple[int, int, int]] = {}
+        self._holders_warned: set[tuple[str, int]] = set()
         self._units_warned = source.time is None
         self._dropped_warned = source.time is None or all(each.watermark_given for each in sources)
 
-    def look(self, progress: Progress, highest: int | None) -> None:
+    def look(self, progress: Progress, highest: int | None, holders: Mapping[str, int | None]) -> None:
         """Check a committed batch.
 
         Args:
             progress: The batch.
             highest: The highest timestamp of its rows, ``None`` if it has none.
+            holders: The input that held the watermark of each operator, as `keyed.engine.channels.Advance` has it.
         """
         if not self._units_warned and highest is not None and (note := unit_warning(highest)):
             self._units_warned = True
             _log.warning("timestamp %r is read as milliseconds%s", self._source.timestamp, note)
         if not self._dropped_warned:
             self._look_at_dropped(progress)
+        for operator, holder in holders.items():
+            before = self._held.pop(operator, None)
+            if holder is not None:
+                since = progress.processing_time if before is None or before[0] != holder else before[1]
+                self._held[operator] = holder, since, progress.metrics[operator]["batches_held"]
+                if progress.processing_time - since >= _HELD_MS:
+                    self._name_holder(operator)
 
     def emitted(self, operator: str, side_outputs: Iterable[str]) -> None:
         """Record the side outputs to which an operator has emitted."""
         self._emitted[operator].update(side_outputs)
 
-    def end(self) -> None:
-        """Warn about a side output with a sink that got no rows while another one did: its name is likely misspelt."""
+    def end(self, *, of_input: bool) -> None:
+        """Warn about a side output with a sink that got no rows while another one did: its name is likely misspelt.
+
+        Args:
+            of_input: True if the sources have ended: rows that wait for an input are then reported at once.
+        """
+        for operator in self._held if of_input else ():
+            self._name_holder(operator)
         for operator, read in self._read.items():
             emitted = self._emitted[operator]
             if (empty := read - emitted) and (unread := emitted - read):
@@ -67,6 +89,24 @@ class UsageWarnings:
                     _listed(empty),
                     _listed(unread),
                 )
+
+    def _name_holder(self, operator: str) -> None:
+        """Warn about the input that holds the watermark of an operator, once each."""
+        holder, _, batches = self._held[operator]
+        stage = next(each for each in self._last.chain if each.name == operator)
+        read = stage.source_inputs.get(holder)
+        has_limit = read is not None and read.source.watermark.idleness_ms is not None
+        if has_limit or batches < _HELD_BATCHES or (operator, holder) in self._holders_warned:
+            return
+        self._holders_warned.add((operator, holder))
+        _log.warning(
+            "operator %r waits for %s: it has held the watermark for %d batches, and rows, windows and timers of the "
+            "other inputs wait; if it may be silent, give its stream watermark=....with_idleness(...); batches_held "
+            "counts further batches",
+            operator,
+            waited_inputs(self._last, stage).get(holder, "one of its inputs"),
+            batches,
+        )
 
     def _look_at_dropped(self, progress: Progress) -> None:
         for name, counters in progress.metrics.items():

@@ -469,7 +469,8 @@ def merge(results: list[BatchResult]) -> BatchResult:
             side.setdefault(tag, type(emitted)()).extend(emitted)
     watermark = min(result.watermark for result in results)
     idle = all(result.idle for result in results)
-    return BatchResult(main, side, watermark, _summed(result.metrics for result in results), idle=idle)
+    metrics = _summed(result.metrics for result in results)
+    return BatchResult(main, side, watermark, metrics, idle=idle, held_by=results[0].held_by)
 
 
 def _summed(counters: Iterable[dict[str, int]]) -> dict[str, int]:

@@ -405,7 +405,7 @@ class LocalQuery(Shown):
         ran = range(before, position.batches)
         values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
         metrics = {operator.stage.name: operator.counters() for operator in operators}
-        self._warnings.end()
+        self._warnings.end(of_input=not self._stopping.is_set())
         return RunResult(
             values, position.batches - before, metrics, self.restored, self._kept.read, tabled(self._outputs)
         )
@@ -483,6 +483,7 @@ class LocalQuery(Shown):
             emitted: Outputs = {}
             outbox: dict[BoundOutput, list[Record]] = {}
             reached: dict[str, Upstream] = {}
+            holders: dict[str, int | None] = {}
             for operator in operators:
                 stage = operator.stage
                 if stage.name in self._chained:
@@ -497,6 +498,7 @@ class LocalQuery(Shown):
                     end_of_input=end,
                 )
                 reached[stage.name] = Upstream(result.watermark, result.idle)
+                holders[stage.name] = result.held_by
                 emitted[stage.name, None] = result.main
                 emitted |= {(stage.name, tag): side for tag, side in result.side.items()}
                 _divert(stage, rows, emitted)
@@ -543,7 +545,7 @@ class LocalQuery(Shown):
         duration = (_microseconds() - began) // 1000
         self.progress = Progress(position.batches - 1, sum(arrived.read), watermark, now, metrics, duration)
         self._export_of_metrics.metrics.add(self.progress)
-        self._warnings.look(self.progress, arrived.highest)
+        self._warnings.look(self.progress, arrived.highest, holders)
         if self._on_progress is not None:
             self._on_progress(self.progress)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from keyed.changelog.model import Channel
 from keyed.durations import MIN_TIMESTAMP
-from keyed.engine.channels import advance, counts_channels
+from keyed.engine.channels import Upstream, advance, counts_channels
 from keyed.watermarks import WatermarkStrategy
 
 PLAIN, SLOW = WatermarkStrategy(0), WatermarkStrategy(10)
@@ -117,3 +117,13 @@ def test_partitions_that_a_strategy_does_not_tell_apart_any_more_hold_nothing_ba
     assert [(each.input, each.partition) for each in after.channels] == [(0, ""), (1, "")]
     # An input that there is no more is none either.
     assert advance([PLAIN], channels, {(0, ""): 51}, 10, 0).watermark == 50
+
+
+def test_the_input_that_holds_the_watermark_below_that_of_another_is_named():
+    later = advance([PLAIN, PLAIN], [], {(0, ""): 51, (1, ""): 21}, MIN_TIMESTAMP, 0)
+    assert later.held_by == 1
+    assert advance([PLAIN, PLAIN], later.channels, {(1, ""): 51}, later.watermark, 0).held_by is None
+    assert advance([PLAIN, None], [], {(0, ""): 51}, MIN_TIMESTAMP, 0, [Upstream(7)]).held_by == 2
+    assert advance([PLAIN, None], [], {(0, ""): 51}, MIN_TIMESTAMP, 0, [Upstream(7, idle=True)]).held_by is None
+    silent = advance([PLAIN, IDLE], later.channels, {(0, ""): 99}, later.watermark, 1_000_000)
+    assert silent.held_by is None, "an idle input holds nothing"

@@ -81,6 +81,6 @@ class BatchJob(Job):
         self.export.metrics.add(progress)
         status = Status.CLOSED
         self._warn(progress, marks)
-        self._warnings.end()
+        self._warnings.end(of_input=True)
         self.report(progress)
         return RunResult(self.values({0}), 1, progress.metrics, self.restored, table=tabled(self._outputs))

@@ -137,7 +137,8 @@ class Job:
                 self._warnings.emitted(stage.name, stage.bad_row_outputs)
         first = self._last.chain[0].name
         found = [mark["highest"] for mark in marks.get(first, ()) if mark["highest"] is not None]
-        self._warnings.look(progress, max(found, default=None))
+        holders = {operator: each[0]["held_by"] for operator, each in marks.items()}
+        self._warnings.look(progress, max(found, default=None), holders)
 
     def _built(self, lines: Sequence[Sequence[Stage]], parallelism: int, **options: Any) -> Plan:
         """Return the plan of the operators with a number of key groups; see `build` for the options."""

@@ -68,7 +68,7 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
                     "machine's clock was set back by more than a day; set the clock, and run it again"
                 )
         job.flush()
-        job.end_warnings(())
+        job.end_warnings((), of_input=True)
         kept.finish()
     values, made = job.values(query.batches), tabled(outputs)
     metrics = {} if query.progress is None else query.progress.metrics
@@ -362,7 +362,7 @@ class SparkQuery(Shown):
             if not self._flushed:
                 self._job.flush()
                 self._flushed = True
-                self._job.end_warnings(self.query.recentProgress)
+                self._job.end_warnings(self.query.recentProgress, of_input=False)
                 if self._kept is not None:
                     self._kept.finish()
 

@@ -289,16 +289,17 @@ class StreamJob(Job):
         """Return true if the changelogs have the batch of a report, Spark's last one; ``None`` if there are none."""
         return self._exports.has(report) if self._changelogs else None
 
-    def end_warnings(self, reports: Iterable[Mapping[str, Any]]) -> None:
+    def end_warnings(self, reports: Iterable[Mapping[str, Any]], *, of_input: bool) -> None:
         """Log the warnings about the query's last batches and about the whole run, once the query has ended.
 
         Args:
             reports: Spark's progress of its last batches, which may not have been read while it ran.
+            of_input: True if the query has read all that there was.
         """
         for report in reports:
             if report["observedMetrics"]:
                 self.progress(report)
-        self._warnings.end()
+        self._warnings.end(of_input=of_input)
 
     @property
     def _recorder(self) -> Recorder | None:

@@ -228,6 +228,7 @@ def _mark(
         dict(reached),
         export_at=result.export_at,
         waiting=result.waiting,
+        held_by=result.held_by,
     )
 
 

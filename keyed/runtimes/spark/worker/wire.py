@@ -116,6 +116,7 @@ class GroupMark:
         bad: The reason of the first bad row of the batch, from one of the groups; empty if there is none.
         export_at: Processing time from which a batch exports the changes.
         waiting: Number of batches before this one that wait for their export.
+        held_by: Number of the input that held the watermark, as `keyed.engine.channels.Advance` has it.
     """
 
     operator: str
@@ -136,6 +137,7 @@ class GroupMark:
     bad: str = ""
     export_at: int = 0
     waiting: int = 0
+    held_by: int | None = None
 
     def note(self, before: Iterable[GroupMark] = ()) -> bytes:
         """Return the note of this mark and of the marks of the operators before it in its chained line."""

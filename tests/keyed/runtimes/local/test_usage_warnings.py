@@ -9,6 +9,7 @@ import pytest
 import keyed
 from keyed import KeyedProcessFunction, OutputTag, windows
 from keyed.errors import DefinitionError
+from keyed.joins import AsOfJoin, Select, TableJoin
 from keyed.rows import row
 from keyed.runtimes.usage_warnings import unit_warning
 from keyed.testing import KeyedTestHarness
@@ -122,3 +123,66 @@ def test_times_that_cannot_be_meant_are_refused_with_their_unit() -> None:
         keyed.errors.TimestampError, match=r"looks like microseconds .* with the value // 1000; .*on_bad_row"
     ):
         keyed.stream(rows, timestamp="t").key_by("k").process(Diverts()).run()
+
+
+def orders_with_customers(customers: Any, idle_ms: int | None = None) -> Any:
+    """Return 20 orders a minute apart, connected with a dimension."""
+    orders = [{"o": number, "c": "x", "t": 1_000_000 + number * 60_000} for number in range(20)]
+    delay = keyed.bounded_out_of_orderness(seconds=10)
+    dimension = delay if idle_ms is None else delay.with_idleness(idle_ms)
+    right = keyed.stream(customers, timestamp="t", watermark=dimension)
+    return keyed.stream(orders, timestamp="t", watermark=delay).connect(right).key_by("c")
+
+
+SILENT = [{"c": "x", "t": 0, "tier": "A"}]
+JOINED = "o bigint, tier string"
+CHOSEN = Select(left=["o"], right=["tier"])
+
+
+def held(output: Any) -> int:
+    result = output.run(drain=False, rows_per_batch=2)
+    return sum(counters["batches_held"] for counters in result.metrics.values())
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_silent_input_whose_others_wait_is_named_by_the_log_a_counter_and_explain(
+    caplog: Any, capsys: Any, parallelism: int
+) -> None:
+    output = orders_with_customers(SILENT).process(AsOfJoin(CHOSEN), JOINED, name="j", parallelism=parallelism)
+    output.explain()
+    assert "    waits for: source 1, no idleness; source 2, no idleness\n" in capsys.readouterr().out
+    (told,) = warnings(caplog, output, drain=False, rows_per_batch=2)
+    assert told.startswith("operator 'j' waits for source 2, no idleness: it has held the watermark for 9 batches,")
+    assert held(output) == 9
+
+
+def test_windows_behind_a_join_wait_for_the_silent_input_of_the_join(caplog: Any) -> None:
+    joined = orders_with_customers(SILENT).process(TableJoin(CHOSEN), JOINED, name="j")
+    hourly = joined.key_by("tier").window(windows.TumblingEventTimeWindows.of(60_000)).aggregate(n=windows.Count())
+    (told,) = warnings(caplog, hourly, drain=False, rows_per_batch=2)
+    assert "operator 'j' waits for source 2, no idleness" in told
+
+
+def test_an_input_that_holds_nothing_for_long_is_not_named(caplog: Any) -> None:
+    def told(customers: Any, idle_ms: int | None = None, **options: Any) -> list[str]:
+        output = orders_with_customers(customers, idle_ms).process(AsOfJoin(CHOSEN), JOINED)
+        return warnings(caplog, output, **{"drain": False, "rows_per_batch": 2, **options})
+
+    level = [{"c": "x", "t": 1_000_000 + number * 60_000, "tier": "A"} for number in range(20)]
+    assert told(level) == []
+    assert told(SILENT, drain=True) == [], "at the end of the input nothing waits"
+    assert told(SILENT, rows_per_batch=8) == [], "three batches are few"
+    assert told(SILENT, idle_ms=3_600_000) == [], "this wait has a declared end"
+
+
+def test_a_live_query_names_the_input_after_ten_seconds(caplog: Any) -> None:
+    clock = iter(range(0, 10**9, 1_000))
+    output = orders_with_customers(SILENT).process(AsOfJoin(CHOSEN), JOINED, name="j")
+    seen: list[tuple[int, int]] = []
+
+    def look(progress: Any) -> None:
+        seen.append((progress.metrics["j"]["batches_held"], len(caplog.records)))
+
+    warnings(caplog, output, rows_per_batch=1, processing_time=lambda: next(clock), on_progress=look)
+    assert [batches for batches, records in seen if records] == [*range(11, 20), 0]
+    assert {records for _, records in seen} == {0, 1}

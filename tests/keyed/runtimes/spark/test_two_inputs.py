@@ -200,3 +200,17 @@ def test_idleness_survives_restarts_and_time_between_them_is_no_silence(spark, t
     watermarks.clear()
     run(2, 300)
     assert watermarks[0] == 299
+
+
+def test_a_silent_input_whose_others_wait_is_named(spark, tmp_path, caplog):
+    for number in range(7):
+        write_file(tmp_path / "in", number, [("a", 1000 * number, number)])
+    write_file(tmp_path / "in2", 0, [("a", 0, 0)])
+    right = files(spark, tmp_path / "in2").withColumnsRenamed({"k": "other", "t": "u"})
+    job = connected(files(spark, tmp_path / "in"), right)
+    result = job.run(checkpoint=tmp_path / "ck")
+    assert result.metrics["both"]["batches_held"] == 6
+    named = "operator 'both' waits for source 2, no idleness: it has held the watermark for 6 batches"
+    assert [message.partition(",")[0] for message in caplog.messages if "waits for" in message] == [
+        named.partition(",")[0]
+    ]
