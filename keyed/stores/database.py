@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from keyed.errors import KeyedError, LocalStoreError
-from keyed.private_files import make_private
+from keyed.private_files import make_files_private, make_private
 
 if TYPE_CHECKING:
     from rocksdict import Cache, Options, WriteBatch, WriteBufferManager
@@ -55,7 +55,7 @@ _RECORD = Struct("<4xHB")
 _RECORD_TYPES = range(5)
 
 
-#: Free space required before a database is opened again after a refused write.
+#: Free space that a file system has after a refused write if the write may succeed now.
 _ROOM = 4 << 20
 _AGAIN = "Writer has previous error"
 _FULL = "No space left on device"
@@ -164,6 +164,18 @@ def explained(said: str) -> str:
     return next((f"{cause} ({said})" for text, cause in _CAUSES.items() if text in said), said)
 
 
+def check_room(folder: Path) -> None:
+    """Write a few MiB to a temporary file.
+
+    Raises:
+        OSError: The file system refuses it.
+    """
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(b"\0" * _ROOM)
+        # A write that the disk takes in part only is no error, but the next one is.
+        file.write(b"\0")
+
+
 def is_locked(error: BaseException) -> bool:
     """Return true if `Database` raised ``error`` because the database is open elsewhere, in this process or another."""
     return "/LOCK: " in str(error.__cause__)
@@ -224,6 +236,7 @@ class Database:
         try:
             if reader is None:
                 make_private(path, group=group)
+            make_files_private(reader or path)
         except OSError as error:
             raise failure(f"{path} cannot be created: {error}") from error
         self._open()
@@ -264,8 +277,7 @@ class Database:
                 failed.
         """
         try:
-            with tempfile.TemporaryFile(dir=self.path.parent) as file:
-                file.write(b"\0" * _ROOM)
+            check_room(self.path.parent)
         except OSError as error:
             raise self.failed("cannot be written", error) from error
         with self._lock:
@@ -413,6 +425,8 @@ class Database:
         finally:
             _open.discard(self)
             del self._rocks
+            with suppress(OSError):
+                make_files_private(self._reader or self.path)
             if self.get != self._get_later:
                 self.get = self._refuse
 

@@ -25,6 +25,7 @@ length of the key (u32 BE) | key | value.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -40,7 +41,7 @@ from keyed.content.blocks import Change, TableDelta
 from keyed.errors import CorruptionError, KeyedError, LocalStoreError
 from keyed.ids import random_id
 from keyed.private_files import make_private
-from keyed.stores.database import delete_folder, explained, is_refused, keep_for_ever
+from keyed.stores.database import check_room, delete_folder, explained, is_refused, keep_for_ever
 from keyed.stores.rocks_store import RocksStore
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ _READERS = 510
 _LOCK_BYTES = 64 * (_READERS + 2)
 #: LMDB's locks do not hold within a process, nor does a forked child have those of its parent.
 _OPEN_HERE = "already open in this process"
+_SHORT = os.strerror(errno.EIO)
 #: LMDB takes keys of 511 bytes.
 _LONG = 479
 _HASH = 32
@@ -162,7 +164,14 @@ class LmdbDatabase:
 
     def failed(self, what: str, error: BaseException) -> KeyedError:
         """Return the exception for a vendor error; raise it from ``error``."""
-        return LocalStoreError(f"{self.path} {what}: {explained(str(error))}")
+        said = str(error)
+        if _SHORT in said:
+            # LMDB reports a write of which the disk takes only a part, because it is full, as this error.
+            try:
+                check_room(self.path.parent)
+            except OSError as refused:
+                said = str(refused)
+        return LocalStoreError(f"{self.path} {what}: {explained(said)}")
 
     def snapshot(self) -> Any:
         """Return the transaction that reads: that of the writer, or a snapshot, which is taken if there is none."""

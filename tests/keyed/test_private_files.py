@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
+from random import Random
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,6 +15,8 @@ import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState
 from keyed.errors import DefinitionError, LocalStoreError
 from keyed.runtimes.spark.worker.replica_cache import default_local_dir
+from keyed.stores import open_rocks_store
+from keyed.testing.store_conformance import random_changes
 
 
 class Count(KeyedProcessFunction):
@@ -46,15 +51,19 @@ def test_what_is_kept_is_for_the_user_alone(tmp_path, umask):
     run(tmp_path)
     for name in ("a", "a/ck", "a/ck/keyed-commits-1", "log", "stores"):
         assert oct((tmp_path / name).stat().st_mode & 0o7777) == "0o700", name
-    assert modes(tmp_path / "log", files=True) == {"0o600"}
     assert modes(tmp_path / "log", files=False) == {"0o700"}
+    # Also those that RocksDB has written, and those of the changelog.
+    for name in ("a", "log", "stores"):
+        assert modes(tmp_path / name, files=True) == {"0o600"}
 
 
 def test_a_group_may_read_if_asked(tmp_path, umask):
     run(tmp_path, group_access=True)
     for name in ("a", "a/ck", "log", "log/groups/00000"):
         assert oct((tmp_path / name).stat().st_mode & 0o7777) == "0o2750", name
-    assert modes(tmp_path / "log", files=True) == {"0o640"}
+    for name in ("a", "log"):
+        assert modes(tmp_path / name, files=True) == {"0o640"}
+    assert modes(tmp_path / "stores", files=True) == {"0o600"}
     assert oct((tmp_path / "stores").stat().st_mode & 0o777) == "0o700"
 
 
@@ -66,6 +75,23 @@ def test_folders_that_are_there_keep_their_mode(tmp_path):
     assert oct((tmp_path / "log").stat().st_mode & 0o7777) == "0o755"
     assert oct((tmp_path / "a" / "ck").stat().st_mode & 0o7777) == "0o700"
     assert modes(tmp_path / "log", files=True) == {"0o600"}
+
+
+@pytest.mark.parametrize("acls", [True, False])
+def test_files_of_rocksdb_are_for_the_user_alone(tmp_path, monkeypatch, acls):
+    if not acls:
+        monkeypatch.setattr(os, "setxattr", Mock(side_effect=OSError(errno.EOPNOTSUPP, "")))
+    for number in range(3):
+        store = open_rocks_store(tmp_path)
+        store.apply("log", number, random_changes(Random(number), 500))
+        if acls:
+            assert modes(tmp_path, files=True) == {"0o600"}
+        # A flush writes files in another thread.
+        store.close()
+        assert modes(tmp_path, files=True) == {"0o600"}
+        # As copies may have it.
+        for path in tmp_path.rglob("*.sst"):
+            path.chmod(0o644)
 
 
 @pytest.mark.spark

@@ -228,6 +228,26 @@ def test_a_disk_that_takes_no_writes_is_an_error_with_the_remedy(tmp_path, monke
         open_lmdb_store(tmp_path)
 
 
+def test_a_full_disk_is_named_whatever_part_of_a_write_it_takes(small_disk):
+    store, problems = open_lmdb_store(small_disk / "store"), set()
+    store.apply("log", 1, [(PREFIX, b"", b"1")])
+    filler = small_disk / "filler"
+    for kept in range(0, 40_000, 3_000):
+        # LMDB writes up to 64 pages at once.
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(1 << 20)) == 1 << 20:
+                pass
+        os.truncate(filler, filler.stat().st_size - kept)
+        with pytest.raises(LocalStoreError, match=r"cannot be \w+: the disk is full: free space") as raised:
+            store.apply("log", 2, [(PREFIX, encode_key(number), b"v" * 1000) for number in range(500)])
+        problems.add(str(raised.value.__cause__))
+        assert (store.position(), list(store.scan(PREFIX))) == (("log", 1), [(b"", b"1")])
+    assert len(problems) == 2, "LMDB met no write of which a part was taken"
+    filler.unlink()
+    store.apply("log", 2, [(PREFIX, b"", b"2")])
+    store.close()
+
+
 def test_a_restart_of_the_machine_means_an_empty_store(tmp_path, monkeypatch):
     applied(tmp_path, 1, b"1")
     (old,) = tmp_path.iterdir()
