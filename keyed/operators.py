@@ -15,7 +15,8 @@ from keyed.outputs import Schema
 from keyed.state import MapState
 from keyed.watermarks import WatermarkStrategy
 
-Order = Literal["event_time", "arrival"]
+Order = Literal["event_time", "watermark", "arrival"]
+ORDERS: tuple[Order, ...] = get_args(Order)
 StoreKind = Literal["memory", "rocksdb", "lmdb"]
 #: A kind of local store, or a function of a folder that opens one of another kind there, a `LocalStore`.
 Store = StoreKind | Callable[[Path], Any]
@@ -38,8 +39,8 @@ def check_order(order: str) -> None:
     Raises:
         DefinitionError: The order is unknown.
     """
-    if order not in ("event_time", "arrival"):
-        raise DefinitionError(f"order={order!r} must be 'event_time' or 'arrival'")
+    if order not in ORDERS:
+        raise DefinitionError(f"order={order!r} must be {', '.join(map(repr, ORDERS[:-1]))} or {ORDERS[-1]!r}")
 
 
 def check_store(store: Any, parameter: str = "store") -> None:
@@ -80,7 +81,7 @@ class OperatorSpec:
             watermarks come only from upstream operators or are set by hand.
         ingestion_delay_ms: The same delay, in every operator of the chain, if rows have the time of their batch;
             otherwise ``None``.
-        order: Order of rows within a batch.
+        order: Order of rows.
         parallelism: Number of key groups.
         keys: Key columns, of the first side if there are two; empty if the key is a function of the element.
         keys2: Those of the second side.
@@ -113,6 +114,11 @@ class OperatorSpec:
     def ingests(self) -> bool:
         """True if the operator assigns timestamps to rows: the time of the batch."""
         return self.ingestion_delay_ms is not None and self.delay_ms is not None
+
+    @property
+    def by_time(self) -> bool:
+        """True if the rows of a batch run by timestamp."""
+        return self.order != "arrival"
 
     def time_reached(self, processing_time: int) -> int | None:
         """Return the event time at a processing time; ``None`` if rows determine it."""

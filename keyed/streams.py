@@ -467,6 +467,9 @@ class KeyedStream(_SuggestsOperations):
             parallelism: Number of key groups; by default ``spark.sql.shuffle.partitions`` on Spark and 1 locally.
                 Fixed by the checkpoint.
             order: ``"event_time"`` runs the rows of a batch by timestamp, ``"arrival"`` in order of arrival.
+                ``"watermark"`` holds each row in state until the watermark has passed it, and runs rows by timestamp
+                across batches, as Flink's CEP does: results then do not depend on batches or on arrival within the
+                delay, for every deterministic function. Late rows run at once, and broadcast elements are not held.
             store: The kind of each worker's copy of the state: ``"memory"``, the default of the local runtime;
                 ``"rocksdb"``; or ``"lmdb"``, of which the workers of a machine share one copy, the default on Spark.
                 Or a function or class of a module that opens a `LocalStore` in a folder.
@@ -528,6 +531,8 @@ class KeyedStream(_SuggestsOperations):
                         f"{'the output' if tag is None else f'side output {tag.name!r}'} of "
                         f"{each.origin.stage.name!r}: {', '.join(each.columns)}"
                     )
+        if order == "watermark":
+            _check_held(function, self)
         schema = inferred_output(function) if output is None else schema_of(output)
         stage = Stage(
             self.inputs,
@@ -873,6 +878,29 @@ def _check_connectable(*streams: KeyedStream) -> None:
     if any(each.side for stream in streams for each in stream.inputs):
         raise DefinitionError(
             "connect takes two streams, and one of these is connected already; unite the streams of a side"
+        )
+
+
+def _check_held(function: Function, stream: KeyedStream) -> None:
+    """Check that the rows of a stream can wait for its watermark.
+
+    Raises:
+        DefinitionError: The stream has no event time, or the function is vectorized.
+    """
+    if isinstance(function, VectorizedFunction):
+        raise DefinitionError(
+            f"order='watermark' is for functions over rows, and {type(function).__name__} gets the rows of a batch as "
+            "one table, by timestamp: leave order out"
+        )
+    if not all(each.event_time for each in stream.inputs if not each.is_broadcast):
+        raise DefinitionError(
+            "order='watermark' runs rows by timestamp, and the stream has no event time: give keyed.stream(..., "
+            "timestamp=...)"
+        )
+    if any(source_of(each.origin).ingests for each in stream.inputs):
+        raise DefinitionError(
+            "order='watermark': in ingestion time a row has the time of its batch, so rows are never out of order: "
+            "leave order out"
         )
 
 

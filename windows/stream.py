@@ -30,7 +30,7 @@ from keyed.windows.vectorized.batch_operator import WindowBatchOperator
 from keyed.windows.window import Duration
 from keyed.windows.window_operator import WindowOperator
 
-Order = Literal["event_time", "arrival"]
+Order = Literal["event_time", "watermark", "arrival"]
 
 
 class _NoOperation(DefinitionError, AttributeError):

@@ -118,7 +118,9 @@ class StateSchema:
     @property
     def subject(self) -> str:
         """The state as messages name it: without a name if it is part of a library's operator."""
-        return f"the state {self.name!r}" if self.shown_as is None else "the state of the operator"
+        if self.shown_as is None:
+            return f"the state {self.name!r}"
+        return str(self.shown_as.get("subject", "the state of the operator"))
 
     def __str__(self) -> str:
         types = format_type(self.value)

@@ -27,8 +27,18 @@ COUNTERS = (
     "busy_microseconds",
 )
 #: Current values; the operator's figure is the sum over its key groups. ``batches_held`` counts the consecutive batches
-#: with rows in which one input held the watermark; only the first key group has it.
-GAUGES = ("timers_pending", "live_entries", "live_bytes", "log_bytes", "log_rows", "store_copies", "batches_held")
+#: with rows in which one input held the watermark; only the first key group has it. ``rows_held`` counts the rows that
+#: wait for the watermark, with ``order="watermark"``.
+GAUGES = (
+    "rows_held",
+    "batches_held",
+    "timers_pending",
+    "live_entries",
+    "live_bytes",
+    "log_bytes",
+    "log_rows",
+    "store_copies",
+)
 #: A started query adds these to the figures of each operator: the numbers of `keyed.background.Status` of the query, of
 #: its background export to changelogs on Spark, of its tables and of the export of metrics; and the failures of the
 #: latter three.

@@ -81,6 +81,9 @@ class Driver:
         self._element: Any = None
         self._call = ""
         self._tracks = spec.output_timestamps
+        #: In the order of the watermark it passes each row and timer by itself, so that `current_watermark` does not
+        #: depend on batches.
+        self._steps = spec.order == "watermark"
         self.rows = 0
         self.late = 0
         self.handed_over = 0
@@ -133,9 +136,9 @@ class Driver:
         # With several inputs the watermark advances no further than the input with the lowest watermark in this batch.
         limit = reached
         moves = self._spec.delay_ms is not None or bool(batch.upstream) or batch.watermark is not None
-        if self._spec.delay_ms is not None:
+        if self._spec.delay_ms is not None and not self._steps:
             lag += self._spec.delay_ms
-        by_time = self._spec.order == "event_time"
+        by_time = self._spec.by_time
         late_until = scope.batch_watermark
         tracks = self._tracks
         emitted = len(values)
@@ -229,9 +232,11 @@ class Driver:
         """Fire the event-time timers up to ``watermark``. Time to live runs on the times of the timers during this."""
         scope = self._scope
         scope.timer_clock = before
+        if self._steps:
+            scope.watermark = before
         self._context.domain = TimeDomain.EVENT_TIME
         self._event.advance(watermark, self._fire_event_timer)
-        scope.timer_clock = None
+        scope.timer_clock, scope.watermark = None, watermark
 
     def _fire_processing(self) -> None:
         """Fire the processing-time timers that are due."""
@@ -249,6 +254,8 @@ class Driver:
         scope.timestamp = timestamp
         if timestamp > scope.timer_clock:  # type: ignore[operator]
             scope.timer_clock = timestamp
+            if self._steps:
+                scope.watermark = timestamp
         context.name = name
         result = self._on_timer(timestamp, context)
         if result is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from keyed.content.addresses import broadcast_prefixes
+from keyed.content.addresses import broadcast_prefixes, state_id_of
 from keyed.content.contents import contents
 from keyed.content.delta import Applying, Delta
 from keyed.content.entry_hash import LiveHash, hash_text
 from keyed.content.local_store import LocalStore
 from keyed.engine.group_log import GroupLog
+from keyed.engine.held_rows import HELD_ROWS
 from keyed.engine.meta import GroupMeta, encode_meta
 from keyed.engine.replica import position_of
 from keyed.engine.segment import encode_rows
@@ -51,12 +52,15 @@ class Loader:
         """
         self._applying.flush()
         meta, live = self.meta, LiveHash()
-        timers = size = 0
+        timers = size = held = 0
         broadcast = broadcast_prefixes(meta.states)
+        held_rows = meta.states.get(HELD_ROWS, {}).get("id")
         for delta in contents(self._store, meta.states):
             live.add(delta)
             if broadcast:
                 self.broadcast.add(Delta([entry for entry in delta.entries if entry[0] in broadcast]))
+            if held_rows is not None:
+                held += sum(state_id_of(prefix) == held_rows for prefix, _, _ in delta.entries)
             timers += delta.timers
             size += delta.size
             records = encode_rows(meta.commit, (), delta.log_blocks(), meta.attempt, meta.head)
@@ -71,6 +75,7 @@ class Loader:
             "live_entries": live.live - timers,
             "live_bytes": size,
             "timers_pending": timers,
+            **({"rows_held": held} if held_rows is not None else {}),
             "log_bytes": meta.log_bytes,
             "log_rows": meta.last_row,
         }

@@ -38,7 +38,7 @@ def merged_chunks(parts: Sequence[Part], *, by_time: bool, rank: Callable[[Any],
         for head in heads:
             taken.append(head.take(until, inclusive=not is_after))
             is_after = is_after or head is first
-        yield _merged(taken)
+        yield merged_by_time(taken)
         heads = [head for head in heads if head.fill()]
     for head in heads:
         yield head.take(None)
@@ -84,7 +84,7 @@ class _Head:
             keys, times, values, _ = chunk
             assert times is not None
             self._keys, self._times, self._values, self._start = keys, times, list(values), 0
-            self._order = _order_of(times)
+            self._order = order_of(times)
         return True
 
     @property
@@ -102,13 +102,13 @@ class _Head:
         return keys, times, values, None if self.side is None else [self.side] * (end - start)
 
 
-def _order_of(times: Sequence[Any]) -> Sequence[int]:
+def order_of(times: Sequence[Any]) -> Sequence[int]:
     """Return the sort keys of times: rows of processing-time timers, which have none, come first."""
     return [MIN_TIMESTAMP if time is None else time for time in times] if None in times else times
 
 
-def _merged(taken: Sequence[Chunk]) -> Chunk:
-    """Return chunks as one, sorted by time."""
+def merged_by_time(taken: Sequence[Chunk]) -> Chunk:
+    """Return chunks as one, sorted by time; rows of equal times in the order of the chunks."""
     import numpy as np
 
     keys = [key for chunk in taken for key in chunk[0]]
@@ -117,6 +117,6 @@ def _merged(taken: Sequence[Chunk]) -> Chunk:
     sides = None if taken[0][3] is None else [side for chunk in taken for side in chunk[3] or ()]
     if len(keys) < 2:
         return keys, times, values, sides
-    order = np.argsort(np.array(_order_of(times)), kind="stable").tolist()
+    order = np.argsort(np.array(order_of(times)), kind="stable").tolist()
     pick: Callable[[Any], tuple[Any, ...]] = itemgetter(*order)
     return pick(keys), pick(times), pick(values), None if sides is None else pick(sides)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from keyed.codec.state_schema import StateSchema, check_compatible
@@ -12,9 +13,10 @@ from keyed.engine.bound_tables import BoundTableState, check_key
 from keyed.engine.bound_values import BoundAggregatingState, BoundReducingState, BoundValueState
 from keyed.engine.bound_versions import BoundVersionedState
 from keyed.engine.changes import Changes
+from keyed.engine.held_rows import HeldRows, held_rows_state
 from keyed.engine.scope import Scope
 from keyed.errors import EncodingError, StateAccessError, StateDefinitionError
-from keyed.functions import Function, declared_states
+from keyed.functions import Function, declared_states, takes_two
 from keyed.operators import OperatorSpec
 from keyed.shown import shown
 from keyed.state import AggregatingState, ListState, MapState, ReducingState, State, ValueState, VersionedState
@@ -51,6 +53,8 @@ class Registry:
         #: The states that belong to keys, and those that do not.
         self.keyed: dict[str, Any] = {}
         self.broadcast: dict[str, BoundBroadcastState] = {}
+        #: The rows that wait for the watermark, if the operator orders them by it.
+        self.held: HeldRows | None = None
         self._schemas: dict[str, StateSchema] = {}
         self._checked = False
         self._attributes: dict[str, State] = {}
@@ -65,6 +69,8 @@ class Registry:
         """
         for descriptor in self._spec.broadcast:
             self.broadcast[descriptor.name] = self._bind(descriptor, BoundBroadcastState)
+        if self._spec.order == "watermark":
+            self.held = self._bind(held_rows_state(), partial(HeldRows, sided=takes_two(function)))
         for attribute, state in declared_states(self._spec.function).values():
             if not any(state is descriptor for descriptor in self._spec.broadcast):
                 function.__dict__[attribute] = self._bind(state)
@@ -144,7 +150,7 @@ class Registry:
         if isinstance(declaration, TableState):
             check_key(declaration, self._spec.keys, self._spec.name)
         bound = self.bound[name] = (kind or _BOUND[declaration.kind])(declaration, self._scope, self._ids[name])
-        if not isinstance(bound, BoundBroadcastState):
+        if not isinstance(bound, BoundBroadcastState | HeldRows):
             self.keyed[name] = bound
         self._schemas[name] = describe(bound, len(self._spec.keys))
         return bound

@@ -111,6 +111,9 @@ class RowWork:
         try:
             if batch.initial is not None:
                 write_initial(batch.initial(), registry, scope, timers, batch.key_type)
+            held = registry.held
+            if held is not None:
+                arrived, batch.chunks = batch.chunks, lambda: held.in_order(arrived(), watermark)
             driver.run(batch, watermark)
             registry.flush(changes)
             changes.expire(TTL_PROCESSING, scope.clock(TTL_PROCESSING))
@@ -124,12 +127,15 @@ class RowWork:
         deleted = event.deleted + processing.deleted
         # Every key group has the broadcast elements, and one group counts them.
         counted = broadcast if registry.get_index_of_this_subtask() == 0 else None
+        # Rows count as input when they arrive.
+        began, ended = (held.arrived, held.released) if held is not None else (0, 0)
         counters = {
-            "rows_in": driver.rows + (counted.rows if counted else 0),
+            "rows_in": driver.rows + began - ended + (counted.rows if counted else 0),
             "rows_out": driver.handed_over + len(main.values),
             "rows_late": driver.late + (counted.late if counted else 0),
             "rows_side_output": sum(len(emitted.values) for emitted in side.values()),
             "rows_dropped": context.dropped + (counted.dropped if counted else 0),
+            **({"rows_held": began - ended} if held is not None else {}),
             "timers_registered": changes.timers + fired + deleted,
             "timers_fired": fired,
         }

@@ -83,6 +83,12 @@ OF_OPERATORS = (
     _counter("timers_registered", "timers", "Timers that were created."),
     _counter("timers_fired", "timers", "Calls of `on_timer`."),
     _gauge(
+        "rows_held",
+        "rows",
+        'Rows that wait for the watermark, with `order="watermark"`.',
+        "It grows without end: the watermark stalls, because a source or partition is silent.",
+    ),
+    _gauge(
         "timers_pending",
         "timers",
         "Pending timers.",

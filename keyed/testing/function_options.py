@@ -52,6 +52,7 @@ def operator_of(
     broadcast: Sequence[MapState[Any, Any]] = (),
     ingestion_time: bool = False,
     global_tables: Sequence[GlobalTable] = (),
+    order: Order = "event_time",
 ) -> OperatorSpec:
     """Return a function with its options as an operator. The options are those of `keyed.testing.KeyedTestHarness`.
 
@@ -71,7 +72,8 @@ def operator_of(
         function,
         True,
         delay,
-        "arrival",
+        # The harness sorts the rows of a batch itself.
+        "watermark" if order == "watermark" else "arrival",
         parallelism,
         key_columns(function, key),
         changelog=changelog,

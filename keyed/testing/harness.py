@@ -50,7 +50,8 @@ class KeyedTestHarness(DrivenFunction, Shown):
         initial_state: Tables of initial state, as in `keyed.KeyedStream.process`.
         watermark: The strategy by which the watermark follows the timestamps, as in a job (`keyed.stream`); with two
             sides each has its own watermark, and the function's is the least of both.
-        order: Order of the rows of a `batch`: ``"event_time"`` (stable by arrival) or ``"arrival"``.
+        order: Order of the rows of a `batch`: ``"event_time"`` (stable by arrival) or ``"arrival"``. With
+            ``"watermark"`` elements wait until the watermark has passed them.
         broadcast: Descriptors of the broadcast states of a `keyed.KeyedBroadcastProcessFunction`.
         ingestion_time: Each element has the processing time of its batch as its timestamp, and the watermark follows
             the processing time, as with `keyed.INGESTION_TIME`.
@@ -92,8 +93,9 @@ class KeyedTestHarness(DrivenFunction, Shown):
             broadcast=broadcast,
             ingestion_time=ingestion_time,
             global_tables=global_tables,
+            order=order,
         )
-        by_time = order == "event_time"
+        by_time = order != "arrival"
         super().__init__(GroupSet(spec, store), key, key2, by_time=by_time, global_tables=global_tables)
         if origin is not None:
             self._resume(self._groups.load(origin if isinstance(origin, RestorePoint) else RestorePoint(origin)))

@@ -350,7 +350,7 @@ class LocalOperator:
             foreign = key_of_other_group(dict.fromkeys(keys), spec.parallelism, group)
             if foreign is not None:
                 raise refused(foreign, values[list(keys).index(foreign)], spec, before, group)
-        if timestamps is None or spec.order != "event_time":
+        if timestamps is None or not spec.by_time:
             return lambda: ((keys, timestamps, values, None),)
         return self._ordered(list(zip(keys, timestamps, values, strict=True)), has_time=True)
 
@@ -378,12 +378,12 @@ class LocalOperator:
                     has_time=self._times_broadcast,
                 )
             parts.append(chunks)
-        by_time = self._times_broadcast and self.spec.order == "event_time"
+        by_time = self._times_broadcast and self.spec.by_time
         return lambda: merged_chunks([(chunks(), None) for chunks in parts], by_time=by_time)
 
     def _merged(self, rows: list[SourceRows]) -> list[Callable[[], Iterable[Chunk]]]:
         """Return the chunks of each group, merged from those of the inputs."""
-        by_time = self.spec.event_time and self.spec.order == "event_time"
+        by_time = self.spec.event_time and self.spec.by_time
         inputs = [each for each in self.stage.inputs if not each.is_broadcast]
         sides = [each.side for each in inputs] if any(each.side for each in inputs) else [None] * len(inputs)
         routed = [self._route(each) for each in rows]
@@ -437,7 +437,7 @@ class LocalOperator:
     def _ordered(self, rows: list[tuple[Any, Any, Any]], *, has_time: bool) -> Callable[[], Iterable[Chunk]]:
         if not rows:
             return tuple
-        if has_time and self.spec.order == "event_time":
+        if has_time and self.spec.by_time:
             # Rows without a timestamp come from processing-time timers upstream; they run first.
             if self._rank is not None and not self._is_ranked:
                 rank = self._rank

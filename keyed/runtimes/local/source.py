@@ -505,7 +505,7 @@ def _table_rows(stage: Stage, batch: Any, keys: Sequence[str], timestamp: str | 
     if timestamp is not None:
         times = event_times(batch.column(timestamp), timestamp).to_numpy()
         highest = int(times.max())
-        order = time_order(times) if stage.order == "event_time" else None
+        order = time_order(times) if stage.order != "arrival" else None
         if order is not None:
             batch, times = batch.take(order), times[order]
     return SourceRows(

@@ -118,7 +118,7 @@ def routed(
 
     def part(index: int) -> pa.Table:
         chosen = table.filter(groups == index) if spec.parallelism > 1 else table
-        return in_time_order(chosen) if spec.order == "event_time" else chosen
+        return in_time_order(chosen) if spec.by_time else chosen
 
     parts: list[Any] = [lambda index=index: part(index) for index in range(spec.parallelism)]
     return parts, key_type(first_key(table, keys)), came - table.num_rows

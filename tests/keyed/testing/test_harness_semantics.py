@@ -70,7 +70,7 @@ def test_a_batch_is_in_the_order_of_arrival_where_the_job_is():
         harness.process("a", 30)
         harness.process("b", 10)
     assert harness.take_output() == [Record(("a", 1), 30), Record(("b", 1), 10)]
-    with pytest.raises(DefinitionError, match="order='time' must be 'event_time' or 'arrival'"):
+    with pytest.raises(DefinitionError, match="order='time' must be 'event_time', 'watermark' or 'arrival'"):
         KeyedTestHarness(Count(), order="time")  # type: ignore[arg-type]
 
 

@@ -120,7 +120,7 @@ class Processor(StatefulProcessor):
         batch = batch_of(
             incoming,
             first.inputs,
-            by_time=spec.order == "event_time",
+            by_time=spec.by_time,
             reached=reached,
             vectorized=isinstance(spec.function, VectorizedFunction),
         )
@@ -201,7 +201,7 @@ def chained_batch(
 
             whole = combined(spec.function, table, spec.keys, spec.name)
             rows_combined, table = table.num_rows - whole.num_rows, whole
-    by_time = spec.order == "event_time"
+    by_time = spec.by_time
     batch = forwarded_batch(table, read, before, reached, by_time=by_time, vectorized=vectorized)
     batch.rows_combined = rows_combined
     return batch
