@@ -1,7 +1,8 @@
 """One key group's work: state overlay, timers, driver, commit. Pure Python; clock, store and log are parameters.
 
 - `key_group`: a batch from catching up to its commit. `batch`: its input and its result.
-- `channels`: the watermark over several sources and partitions. `merged_chunks`: their rows in one order.
+- `channels`: the watermark over several sources and partitions. `merged_chunks`: their rows in one order. `held_rows`:
+  rows that wait for the watermark.
 - `group_log`: the truth. `segment`: the log rows of a commit. `meta`: the meta record, with the `counters`. `cleaning`:
   keeps the log bounded. `replica`: the local store, which follows the log. `loader`: loads both from a changelog or
   other groups. `export`: the last commit to the changelog. `initial`: initial entries, from `initial_rows`, as

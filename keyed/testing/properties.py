@@ -550,7 +550,8 @@ def _compare_arrivals(
     if difference(left, right) is not None:
         _differ(
             f"{type(function).__name__} depends on the order in which rows of equal times, or within the delay of the "
-            "watermark, arrive (order='watermark' of process runs them by time; if they always arrive in one order: same_order=True)",
+            "watermark, arrive (order='watermark' runs them by time; if they always arrive in one order: "
+            "same_order=True)",
             one,
             left,
             other,

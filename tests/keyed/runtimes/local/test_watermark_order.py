@@ -111,8 +111,10 @@ def test_results_depend_neither_on_batches_nor_on_arrival(tmp_path_factory, rows
 
 def some_rows(seed, number=60):
     chance = random.Random(seed)
-    rows = [{"k": chance.choice("abc"), "t": 3 * n, "v": chance.randrange(30)} for n in range(number)]
-    return rows, sorted(rows, key=lambda row: row["t"] + chance.randrange(DELAY))
+    times = [3 * n for n in range(number)]
+    rows = {time: {"k": chance.choice("abc"), "t": time, "v": chance.randrange(30)} for time in times}
+    arrived = sorted(times, key=lambda time: time + chance.randrange(DELAY))
+    return list(rows.values()), [rows[time] for time in arrived]
 
 
 def test_a_run_goes_on_with_the_rows_that_wait(tmp_path):
