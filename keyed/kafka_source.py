@@ -19,6 +19,8 @@ from keyed.topics import Format
 
 #: Seconds for which a source waits for records before it yields `PAUSE`; also the time that a query takes to stop.
 _WAIT = 0.1
+#: Seconds after which a batch ends if there are always further records.
+_LONGEST = 1.0
 _RECORD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers"))
 _BAD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "headers", "reason"))
 
@@ -45,7 +47,8 @@ class KafkaSource:
             before a later run is read from its start.
         bounded: End the source at the offsets at which the topic ended when the query started.
         batch_interval: A batch ends when its first record has waited this long, or with ``rows_per_batch`` records:
-            `int` milliseconds or `timedelta`.
+            `int` milliseconds or `timedelta`. By default it ends when the topic has no more records for now, after a
+            second at the latest; it lasts a second if each batch makes a file or a version of a table.
         settings: Settings of the client, which is librdkafka, such as ``{"security.protocol": "SASL_SSL"}``.
         timeout: Time for which the start waits for a broker: `int` milliseconds or `timedelta`.
 
@@ -63,7 +66,7 @@ class KafkaSource:
         decode: Callable[[Row], Any] | None = None,
         start: Literal["earliest", "latest"] = "earliest",
         bounded: bool = False,
-        batch_interval: Duration = 1000,
+        batch_interval: Duration | None = None,
         settings: Mapping[str, Any] | None = None,
         timeout: Duration = 60_000,
     ) -> None:
@@ -84,7 +87,11 @@ class KafkaSource:
         self._decode = decode
         self._start = start
         self._bounded = bounded
-        self._interval = milliseconds_of(batch_interval, "KafkaSource(batch_interval)", least=1) / 1000
+        self._interval: float | None = None
+        if batch_interval is not None:
+            self._interval = milliseconds_of(batch_interval, "KafkaSource(batch_interval)", least=1) / 1000
+        #: Seconds for which it waits for the first record of a batch, and from then on for others.
+        self._waits = _WAIT, _LONGEST if self._interval is None else self._interval
         self._seconds = milliseconds_of(timeout, "KafkaSource(timeout)", least=1) / 1000
         self._cluster = Cluster(bootstrap, dict(settings), self._seconds)
         self._offsets: dict[int, int] = {}
@@ -126,6 +133,10 @@ class KafkaSource:
         ends = {int(partition): at for partition, at in after["offsets"].items()}
         return (element for element in self._records(ends) if element is not PAUSE)
 
+    def set_waits(self, first: float, more: float) -> None:
+        """Set how long a batch waits for records. See `keyed.SeekableSource`."""
+        self._waits = min(first, _WAIT), more if self._interval is None else self._interval
+
     def close(self) -> None:
         """End the iteration within a moment. It may be called from another thread."""
         self._closed = True
@@ -159,7 +170,9 @@ class KafkaSource:
             make = self._maker()
             began: float | None = None
             while not self._closed and not (bounded and all(self._offsets[each] >= end for each, end in ends.items())):
-                wait = _WAIT if began is None else min(_WAIT, max(0.0, began + self._interval - time.monotonic()))
+                wait, more = self._waits
+                if began is not None:
+                    wait = min(_WAIT, max(0.0, began + more - time.monotonic()))
                 messages = fetched(consumer, wait)
                 for message in messages:
                     if message.error() is not None:
@@ -175,7 +188,8 @@ class KafkaSource:
                     self._offsets[partition] = offset + 1
                     began = began or time.monotonic()
                     yield element
-                if began is None or time.monotonic() >= began + self._interval:
+                # Without a wait the batch ends when nothing more comes.
+                if began is None or time.monotonic() >= began + (more or (_LONGEST if messages else 0.0)):
                     began = None
                     yield PAUSE
         finally:

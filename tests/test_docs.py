@@ -318,6 +318,7 @@ def test_commands_in_the_docs_exist():
         "tests.benchmarks.delay": set(),
         "tests.benchmarks.idle": set(),
         "tests.benchmarks.kafka": set(),
+        "tests.benchmarks.latency": {"--rates", "--seconds", "--kinds"},
         "tests.benchmarks.recovery": set(),
         "tests.benchmarks.rocks_memory": {"--minutes", "--keys", "--parallelism", "--rows-per-batch"},
         "tests.benchmarks.soak": {"--minutes", "--runtime"},

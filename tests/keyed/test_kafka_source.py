@@ -11,9 +11,11 @@ import pytest
 from confluent_kafka import TopicPartition
 
 import keyed
-from keyed import DirectoryChangelog, KafkaSource, KeyedProcessFunction, ValueState, kafka_fetching
+from keyed import DirectoryChangelog, KafkaSource, KeyedProcessFunction, ValueState, kafka_fetching, kafka_source
+from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.kafka.client import Cluster
 from keyed.errors import CheckpointError, DefinitionError, SourceError
+from keyed.runtimes.local import local_query
 from tests.keyed.changelog.kafka import topics
 from tests.support.waiting import until
 
@@ -110,6 +112,21 @@ def test_timers_fire_while_it_waits_and_stop_is_prompt(kafka, topic, tmp_path):
     slow = source(kafka, topic, bounded=False, batch_interval=600_000)
     query = counts(slow, Remind()).start(sink, checkpoint=tmp_path / "ck")
     write(kafka, topic, 2)
+    query.stop()
+    assert query.await_termination(300)
+
+
+def test_a_batch_ends_when_the_topic_has_no_more_records(kafka, topic, monkeypatch):
+    monkeypatch.setattr(kafka_source, "_LONGEST", 3600.0)
+    monkeypatch.setattr(local_query, "_FILE_SECONDS", 3600.0)
+    sizes: list[int] = []
+    changelog = KafkaChangelog(topics.new_topic(), bootstrap=kafka)
+    query = counts(source(kafka, topic, bounded=False, batch_interval=None), changelog=changelog).start(
+        lambda rows, batch: None, on_progress=lambda progress: sizes.append(progress.rows)
+    )
+    for rows in (1, 2, 3):
+        write(kafka, topic, rows)
+        until(lambda: sum(sizes) == rows)  # noqa: B023 - it is called before the next round
     query.stop()
     assert query.await_termination(300)
 

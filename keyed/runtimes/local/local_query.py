@@ -19,6 +19,7 @@ import attrs
 
 from keyed.background import Status
 from keyed.chaining import lines
+from keyed.changelog.kafka.kafka_changelog import KafkaChangelog
 from keyed.changelog.model import batch_id, export_interval
 from keyed.changelog.position_bundles import encode_bundle
 from keyed.engine.batch import Emitted, EmittedTables
@@ -60,7 +61,7 @@ from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_m
 from keyed.runtimes.table_sinks import TableWriter, declared_columns
 from keyed.runtimes.usage_warnings import UsageWarnings
 from keyed.shown import Shown
-from keyed.sinks import CollectSink, DeltaSink, IcebergSink, ParquetSink, TableSink
+from keyed.sinks import CollectSink, DeltaSink, FunctionSink, IcebergSink, ParquetSink, TableSink
 from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
@@ -72,7 +73,8 @@ _log = logging.getLogger(__name__)
 
 Outputs = dict[tuple[str, str | None], Emitted | EmittedTables]
 
-
+#: Seconds for which a batch waits for further rows if it makes a file.
+_FILE_SECONDS = 1.0
 #: Options of the Spark runtime, with the remedy in this runtime.
 _NOT_HERE = {
     "trigger": "is for Spark; the local runtime runs a batch as soon as its source has rows for it: leave it out",
@@ -377,6 +379,7 @@ class LocalQuery(Shown):
             keeps=keeps,
             limit_of=self._limit,
             now=self._now,
+            more=_FILE_SECONDS if self._makes_files else 0.0,
             first=None if again is None else again.rows,
         )
         before = position.batches
@@ -414,6 +417,16 @@ class LocalQuery(Shown):
     def _logs_time(self) -> bool:
         """True if a rerun of a batch has the rows and the time of its first attempt."""
         return self._checkpoint is not None and self._last.source.ingests
+
+    @property
+    def _makes_files(self) -> bool:
+        """True if each batch makes a file or a version of a table, so that batches should not be small."""
+        changelogs = [stage.changelog for stage in self._last.chain if stage.changelog is not None]
+        return (
+            self._recorder is not None
+            or any(not isinstance(each.sink, FunctionSink | CollectSink | KafkaSink) for each in self._outputs)
+            or any(not isinstance(each, KafkaChangelog) and not export_interval(each) for each in changelogs)
+        )
 
     def _begun(self, commits: BufferedCommits, position: LocalPosition) -> BegunBatch | None:
         """Return the batch that an earlier run began with rows and did not commit."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
@@ -43,6 +45,9 @@ from keyed.vectorized import VectorizedFunction
 _log = logging.getLogger(__name__)
 #: Rows of a table that are passed at a time.
 _PASSED = 100_000
+#: Seconds for which one of several sources waits for its first element: at least, and as a share of the time for which
+#: all of them have been silent.
+_LEAST_WAIT, _SHARE_OF_SILENCE = 0.001, 0.1
 
 
 @attrs.define(eq=False)
@@ -73,6 +78,7 @@ def arrivals(
     keeps: bool,
     limit_of: Callable[[Source], Limit | None],
     now: Callable[[], int],
+    more: float,
     first: int | None = None,
 ) -> Iterator[Arrivals]:
     """Yield the rows of all sources of a query, batch by batch, from each as many as from a single source (`batches`).
@@ -86,6 +92,7 @@ def arrivals(
         keeps: True if a checkpoint or changelog keeps the position.
         limit_of: Returns the limit of a source's timestamps.
         now: Returns the processing time, for sources with watermark alignment.
+        more: Seconds for which a batch waits for further rows after its first one.
         first: Number of rows of the first batch, if an earlier run has begun it from a single source.
 
     Raises:
@@ -109,7 +116,13 @@ def arrivals(
         alone = [stage.reading(number) for stage, number in by]
         reading.append(batches(alone, place, size, keeps=keeps, limit=limit_of(source), first=first))
     alignment = Alignment(sources, now)
+    waiting: list[Any] = [each.data for each in sources if callable(getattr(each.data, "set_waits", None))]
+    silent_since = time.monotonic()
     while True:
+        # A silent source delays the rows of the others by no more than a fraction of the time between them.
+        silent = (time.monotonic() - silent_since) * _SHARE_OF_SILENCE if len(sources) > 1 else math.inf
+        for each in waiting:
+            each.set_waits(max(_LEAST_WAIT, silent), more)
         found: list[list[SourceRows] | None] = []
         for number, reader in enumerate(reading):
             if alignment.holds(number) and not endless[number]:
@@ -123,6 +136,8 @@ def arrivals(
         found = [next(each) if is_table else rows for each, is_table, rows in zip(reading, endless, found, strict=True)]
         arrived = Arrivals(read=[0 if each is None else each[0].read for each in found])
         arrived.waits = all(each is None or each[0].waits for each in found)
+        if not arrived.waits:
+            silent_since = time.monotonic()
         for names, each in zip(readers, found, strict=True):
             for (stage, number), rows in zip(names, each or (), strict=each is not None):
                 arrived.rows[stage.name, number] = rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import shutil
 import threading
 from decimal import Decimal
@@ -264,6 +265,45 @@ def test_positions_that_cannot_be_kept_or_used_are_refused(tmp_path):
         source.position = lambda position=position: position  # type: ignore[method-assign,misc]
         with pytest.raises(DefinitionError, match="which a checkpoint cannot store"):
             counts(source).run()
+
+
+class Waits(Numbers):
+    """Records for how long it may wait."""
+
+    def __init__(self, end):
+        super().__init__(end)
+        self.first: set[float] = set()
+        self.more: set[float] = set()
+
+    def set_waits(self, first, more):
+        self.first.add(first)
+        self.more.add(more)
+
+
+def test_a_batch_waits_for_further_rows_only_where_it_makes_a_file(tmp_path):
+    def waited(*sinks, changelog=None, **options):
+        source = Waits(3)
+        output = counts(source, changelog=changelog)
+        keyed.run(*(output.to(sink) for sink in sinks), **options)
+        (more,) = source.more
+        return more
+
+    log = DirectoryChangelog(tmp_path / "rare", export_interval=1000)
+    assert waited(keyed.collect_sink()) == waited(lambda rows, batch: None, checkpoint=tmp_path / "ck") == 0
+    assert waited(keyed.collect_sink(), changelog=log) == 0
+    assert waited(keyed.collect_sink(), tmp_path / "out") == 1
+    assert waited(keyed.collect_sink(), changelog=DirectoryChangelog(tmp_path / "log")) == 1
+    again = DirectoryChangelog(tmp_path / "rare-2", export_interval=1000)
+    assert waited(keyed.collect_sink(), changelog=again, record=tmp_path / "recorded", checkpoint=tmp_path / "ck2") == 1
+
+
+def test_one_of_several_sources_waits_for_a_share_of_their_silence():
+    alone, left, right = Waits(3), Waits(3), Waits(3)
+    counts(alone).run()
+    assert alone.first == {math.inf}
+    keyed.stream(left).union(keyed.stream(right)).key_by("k").process(Count(), "k string, v bigint, n bigint").run()
+    assert left.first == right.first
+    assert max(left.first) < math.inf
 
 
 # Sources that wait ----------------------------------------------------------------------------------------------------
