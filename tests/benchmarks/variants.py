@@ -11,6 +11,7 @@ Job = Literal[
     "J1",
     "J2",
     "J1-connected",
+    "J1-ordered",
     "J4-1k",
     "J4-100k",
     "twice-shuffled",
@@ -38,7 +39,8 @@ class Variant:
         name: Its name on the command line and in the report.
         engine: What runs.
         events: Its input (`events.EVENTS`).
-        job: ``J1``, ``J2``, ``J1-connected`` or ``J4-…`` (`tests.benchmarks.functions`) or ``minute-…``
+        job: ``J1``, ``J2``, ``J1-connected``, ``J1-ordered`` (``order="watermark"``) or ``J4-…``
+            (`tests.benchmarks.functions`) or ``minute-…``
             (`tests.benchmarks.minutes`), where a keyed function runs; ``twice-…`` for two of J1, one after the other;
             ``J3-…`` for windows, and ``continuous`` for the same aggregates without windows
             (`tests.benchmarks.windows`).
@@ -76,6 +78,9 @@ def _all() -> list[Variant]:
         variants += [
             Variant(f"J1-connected-memory-{keys}", "keyed", keys, "J1-connected"),
             Variant(f"J1-connected-local-{keys}", "local", keys, "J1-connected"),
+            # Of a million rows a batch, the 10,000 of the delay wait for the watermark.
+            Variant(f"J1-ordered-memory-{keys}", "keyed", keys, "J1-ordered"),
+            Variant(f"J1-ordered-local-{keys}", "local", keys, "J1-ordered"),
         ]
         for job in TWICE_JOBS:
             variants += [
@@ -112,6 +117,7 @@ def _all() -> list[Variant]:
         Variant("pass-small", "pass", "100k-small", warm_up=5, measured=10),
         Variant("J1-memory-small", "keyed", "100k-small", warm_up=5, measured=10),
         Variant("J1-rocksdb-small", "keyed", "100k-small", store="rocksdb", warm_up=5, measured=10),
+        Variant("J1-ordered-memory-small", "keyed", "100k-small", "J1-ordered", warm_up=5, measured=10),
         Variant("raw-pandas-small", "raw-pandas", "100k-small", warm_up=2, measured=2),
         Variant("raw-rows-small", "raw-rows", "100k-small", warm_up=3, measured=3),
         Variant("pass-thousand", "pass", "thousand", warm_up=5, measured=15),

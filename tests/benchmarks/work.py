@@ -37,6 +37,7 @@ _FUNCTIONS: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(TWICE_JOBS, (J1, OUTPUT)),
     "J2": (J2, OUTPUT),
     "J1-connected": (ConnectedJ1, OUTPUT),
+    "J1-ordered": (J1, OUTPUT),
     # The events of a key are 1 s and 100 s apart: of four rows, three are followed by such a gap.
     "J4-1k": (partial(J4, 288), OUTPUT),
     "J4-100k": (partial(J4, 28_800), OUTPUT),
@@ -125,7 +126,13 @@ def keyed_job(variant: Variant, source: Any, changelog: Any = None) -> keyed.Out
     keyed_by = [keyed.stream(part, timestamp="ts", watermark=delay).key_by("user_id") for part in parts]
     stream = keyed_by[0].connect(keyed_by[1]) if len(keyed_by) > 1 else keyed_by[0]
     once = stream.process(
-        function(), output, name=variant.job, store=variant.store, parallelism=parallelism, changelog=changelog
+        function(),
+        output,
+        name=variant.job,
+        order="watermark" if variant.job == "J1-ordered" else "event_time",
+        store=variant.store,
+        parallelism=parallelism,
+        changelog=changelog,
     )
     if variant.job not in TWICE_JOBS:
         return once
