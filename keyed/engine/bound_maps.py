@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from keyed.codec.map_keys import map_key_codec
@@ -22,18 +23,44 @@ if TYPE_CHECKING:
 _MOST_KNOWN = 4096
 
 
+class _Entries(dict[bytes, Any]):
+    """Entries from before the batch, by encoded map key.
+
+    Attributes:
+        live: Their keys in order; ``None`` until the first iteration, and while a cell has them.
+    """
+
+    __slots__ = ("live",)
+
+    def __init__(self) -> None:
+        self.live: list[bytes] | None = None
+
+
 class _MapCell(Cell):
     """The map of one key: entries read, and entries written or removed by the batch, by encoded map key.
 
     With retained entries, ``read`` has all entries from before the batch.
+
+    Attributes:
+        live: The keys of live entries in order: the written ones, and those from before the batch as far as they were
+            found. From the first iteration on, so that an iteration costs what it yields, not what was written.
+        found: The number of stored entries found so far, in order; ``None`` if there are no others.
+        found_to: The key of the last one.
+        walks: For each running iteration, the keys that were written or removed since it began: true if they existed.
+        edits: Number of changes of ``live``.
     """
 
-    __slots__ = ("read", "written")
+    __slots__ = ("edits", "found", "found_to", "live", "read", "walks", "written")
 
-    def __init__(self, prefix: bytes, retained: dict[bytes, Any] | None) -> None:
+    def __init__(self, prefix: bytes, retained: _Entries | None) -> None:
         super().__init__(prefix, retained)
-        self.read = {} if retained is None else retained
+        self.read = _Entries() if retained is None else retained
+        self.live, self.read.live = self.read.live, None
         self.written: dict[bytes, Any] = {}
+        self.found: int | None = 0
+        self.found_to = b""
+        self.walks: list[dict[bytes, bool]] = []
+        self.edits = 0
 
 
 class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
@@ -110,7 +137,28 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         held = value if value is None or value.__class__ in self.plain else self.take(value)
         cell = self._cells.get(self._scope.key) or self._cell()
         sub = (self._known.get(key) if key.__class__ is self._known_class else None) or self._sub(key)
-        cell.written[sub] = held if self.ttl is None else (held, self.due_time())
+        item = held if self.ttl is None else (held, self.due_time())
+        if cell.live is None:
+            cell.written[sub] = item
+        else:
+            self._write(cell, sub, item)
+
+    def _write(self, cell: _MapCell, sub: bytes, item: Any) -> None:
+        """Write an item, or `REMOVED`, where iterations find it."""
+        live = cell.live
+        if live is not None:
+            at = bisect_left(live, sub)
+            is_live = at < len(live) and live[at] == sub
+            for walk in cell.walks:
+                if sub not in walk:
+                    walk[sub] = is_live or self._load(cell, sub) is not MISSING
+            if is_live != (item is not REMOVED):
+                cell.edits += 1
+                if is_live:
+                    del live[at]
+                else:
+                    live.insert(at, sub)
+        cell.written[sub] = item
 
     def put_all(self, entries: Mapping[Any, Any]) -> None:
         for key, value in dict(entries).items():
@@ -133,7 +181,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return default
 
     def remove(self, key: Any) -> None:
-        self._cell().written[self._sub(key)] = REMOVED
+        self._write(self._cell(), self._sub(key), REMOVED)
 
     def contains(self, key: Any) -> bool:
         return self._find(key) is not MISSING
@@ -158,29 +206,63 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
 
     def _live(self, cell: _MapCell) -> Iterator[tuple[bytes, Any]]:
         """Yield the live pairs of a cell, of keys that exist at the start: it may change during the iteration."""
-        removed = {sub for sub, item in cell.written.items() if item is REMOVED}
-        subs = cell.written.keys() | cell.read.keys() if self._retains and not cell.cleared else cell.written.keys()
-        new = iter(sorted(subs - removed))
-        stored: Iterator[tuple[bytes, bytes]] = iter(())
-        if not (self._retains or cell.cleared):
-            scan = self._scope.store.scan(cell.prefix)
-            stored = (entry for entry in scan if entry[0] not in removed) if removed else scan
-        next_new, next_stored = next(new, None), next(stored, None)
-        while next_new is not None or next_stored is not None:
-            if next_stored is None or (next_new is not None and next_new <= next_stored[0]):
-                assert next_new is not None
-                sub = next_new
-                if next_stored is not None and next_stored[0] == sub:
-                    next_stored = next(stored, None)
-                next_new = next(new, None)
-            else:
-                sub, raw = next_stored
-                next_stored = next(stored, None)
-                if not cell.cleared and sub not in cell.written and sub not in cell.read:
-                    cell.read[sub] = self.unwrap(raw, self.decode)
-            held = self._unexpired(cell, sub, self._load(cell, sub))
-            if held is not MISSING:
-                yield sub, held
+        if cell.live is None:
+            subs = cell.written.keys() | cell.read.keys() if self._retains and not cell.cleared else cell.written.keys()
+            cell.live = sorted(sub for sub in subs if cell.written.get(sub) is not REMOVED)
+        live, at, edits = cell.live, 0, cell.edits
+        stored: Iterator[tuple[bytes, bytes]] | None = None
+        position = 0
+        walk: dict[bytes, bool] = {}
+        cell.walks.append(walk)
+        try:
+            while cell.live is live:
+                sub = live[at] if at < len(live) else None
+                if cell.found is not None and not (self._retains or cell.cleared):
+                    if sub is None or sub > cell.found_to:
+                        if stored is None or position != cell.found:
+                            stored = islice(self._scope.store.scan(cell.prefix), cell.found, None)
+                        self._find_stored(cell, stored)
+                        position = cell.found
+                        continue
+                elif sub is None:
+                    return
+                assert sub is not None
+                held = self._load(cell, sub)
+                if self.ttl is not None and (held := self._unexpired(cell, sub, held)) is MISSING:
+                    # It has expired, and no later iteration of the batch finds it alive.
+                    del live[at]
+                    edits = cell.edits = cell.edits + 1
+                    continue
+                at += 1
+                if not walk or walk.get(sub, True):
+                    yield sub, held
+                    if cell.edits != edits:
+                        at, edits = bisect_right(live, sub), cell.edits
+        finally:
+            cell.walks = [each for each in cell.walks if each is not walk]
+
+    def _find_stored(self, cell: _MapCell, stored: Iterator[tuple[bytes, bytes]]) -> None:
+        """Find the next stored entries: as many as were found, so that finding all costs in proportion to them."""
+        live, read, written = cell.live, cell.read, cell.written
+        assert live is not None
+        before = cell.found or 0
+        entries = list(islice(stored, before or 1))
+        for sub, raw in entries:
+            if sub not in written:
+                if written:
+                    insort(live, sub)
+                else:
+                    live.append(sub)
+                if sub not in read:
+                    read[sub] = self.unwrap(raw, self.decode)
+            elif written[sub] is not REMOVED:
+                # A read has refreshed it, or it is there.
+                at = bisect_left(live, sub)
+                if live[at : at + 1] != [sub]:
+                    live.insert(at, sub)
+        cell.found = before + len(entries) if entries else None
+        if entries:
+            cell.found_to = entries[-1][0]
 
     def keys(self) -> Iterator[Any]:
         return (self._decode_key(sub) for sub, _ in self._entries())
@@ -197,15 +279,18 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
     def clear(self) -> None:
         cell = self._cell()
         cell.cleared = True
-        cell.written = {}
+        cell.written, cell.live = {}, None
 
     def _retain(self, changes: Changes) -> None:
         cells = [(key, cell) for key, cell in self._cells.items() if cell.written or cell.cleared]
+        for cell in self._cells.values():
+            cell.read.live = cell.live
         values = chain.from_iterable(cell.written.values() for _, cell in cells)
         unchanged = self.isolation.unchanged([item for item in values if item is not None and item is not REMOVED])
         for key, cell in cells:
             before = len(cell.read)
-            entries = {} if cell.cleared else cell.read
+            entries = _Entries() if cell.cleared else cell.read
+            entries.live = cell.live
             for sub, item in cell.written.items():
                 if item is REMOVED:
                     entries.pop(sub, None)
