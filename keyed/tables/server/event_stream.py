@@ -113,8 +113,8 @@ class Events(Protocol[_Taken]):
         """Number of times that the reader got the whole state again."""
 
     @property
-    def is_over(self) -> bool:
-        """True if no event follows."""
+    def end(self) -> bytes | None:
+        """The last event, once no other one comes before it."""
 
     def take(self) -> _Taken:
         """Read what comes next, in a thread; nothing if there is nothing until the next batch."""
@@ -126,7 +126,7 @@ class Events(Protocol[_Taken]):
 class _ReadyEvents:
     """Events that are encoded when they are read, and never end."""
 
-    is_over = False
+    end = None
 
     async def encoded(self, taken: bytes) -> bytes:
         """Return the events."""
@@ -197,7 +197,7 @@ class BatchEvents(_ReadyEvents):
 
 
 class PushEvents:
-    """The rows of a push query, each an event ``snapshot`` or ``change``; after the last one of ``LIMIT`` an ``end``.
+    """The rows of a push query, each an event ``snapshot`` or ``change``; at its ``LIMIT`` an ``end``.
 
     Args:
         subscription: The source of the changes.
@@ -221,13 +221,13 @@ class PushEvents:
         return self._subscription.resets
 
     @property
-    def is_over(self) -> bool:
-        """True if ``LIMIT`` is reached."""
-        return self._left == 0
+    def end(self) -> bytes | None:
+        """The event ``end``, once ``LIMIT`` is reached."""
+        return b"event: end\ndata: {}\n\n" if self._left == 0 else None
 
     def take(self) -> list[Change]:
         """Return the next changes."""
-        return [] if self.is_over else self._subscription.take(0.0)
+        return self._subscription.take(0.0)
 
     async def encoded(self, taken: list[Change]) -> bytes:
         """Return the events of changes."""
@@ -235,13 +235,13 @@ class PushEvents:
         for change, (row, old) in zip(taken, await self._rows(taken), strict=True):
             if bytes(row) == bytes(old) == b"null":
                 continue
-            if self.is_over:
+            if self._left == 0:
                 break
             fields = {"kind": change.kind, "batch": change.batch, "row": row, "old": old}
             events.append(_event(change.token, change.kind, fields))
             self._left = None if self._left is None else self._left - 1
-        if self.is_over:
-            return b"".join((*events, b"event: end\ndata: {}\n\n"))
+        if self._left == 0:
+            return b"".join(events)
         # Sets the id without an event, so that changes without rows are not read again after a reconnection.
         return b"".join((*events, b"id: %b\n\n" % taken[-1].token.encode()))
 
@@ -290,7 +290,7 @@ class EventStream:
         await self._send(send, {"type": "http.response.start", "status": 200, "headers": _HEADERS})
         await self._send(send, _part(b"retry: 1000\n\n"))
         batch = -1
-        while not (self._watch.is_over or self._events.is_over):
+        while not self._watch.is_over and self._events.end is None:
             try:
                 before = self._watch.batch
                 async with self._watch.reading:
@@ -310,7 +310,7 @@ class EventStream:
                 await self._send(send, _part(b": \n\n"))
             batch = before
             await self._watch.next_batch(before)
-        await self._send(send, _part(b"", more=False))
+        await self._send(send, _part(self._events.end or b"", more=False))
 
     async def _send(self, send: Send, message: dict[str, object]) -> None:
         async with asyncio.timeout(self._seconds):

@@ -128,6 +128,17 @@ def test_a_limit_ends_the_stream(job, ask):
     assert checked == {"table": "sold", "columns": ["N"], "limit": 1}
 
 
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_a_limit_of_any_size_ends_the_stream_with_an_event(job, limit):
+    harness, tables = job
+    harness.process(("Second", 3))
+    until(lambda: "Second" in tables["sold"])
+    with client_of(tables, sql_seconds=60) as client:
+        with pushed(client, f"SELECT n FROM sold EMIT CHANGES LIMIT {limit}") as stream:
+            found = [kind for _, kind, _ in events(stream) if kind]
+        assert found == ["snapshot"] * limit + ["end"]
+
+
 @pytest.mark.parametrize(
     ("query", "parameters", "column", "message"),
     [
