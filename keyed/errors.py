@@ -39,8 +39,8 @@
 Vendor errors are translated at the adapter with ``raise ... from``. Spark's own exception is the ``__context__`` of an
 error and is not printed with it, because it repeats the error in hundreds of lines.
 
-A traceback of any of them ends with the address of its section in the documentation, which is a note (PEP 678) and
-`KeyedError.help_url`. ``str(error)`` is the message alone, so that messages can be quoted and compared.
+A traceback of any of them ends with a note (PEP 678) that names the command for its causes and remedies,
+``keyed explain CODE``. ``str(error)`` is the message alone, so that messages can be quoted and compared.
 """
 
 from __future__ import annotations
@@ -48,9 +48,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from typing import Any, Self
-
-#: Where the documentation is published. `[project.urls]` has the same, which a test compares.
-DOCUMENTATION = "https://keyed.example/"
 
 __all__ = [
     "ChangelogDiverged",
@@ -95,28 +92,32 @@ class KeyedError(Exception):
     """Base of all errors that `keyed` raises on purpose.
 
     Attributes:
-        help_url: Address of the section on this error, with causes and remedies. The site redirects it to the newest
-            version of its pages, so it stays valid.
+        code: The name of the section on this error, which ``keyed explain CODE`` prints.
     """
 
-    help_url = f"{DOCUMENTATION}errors/KeyedError"
+    code = "KeyedError"
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         # A class of another package has no section of its own.
         if cls.__module__ == __name__:
-            cls.help_url = f"{DOCUMENTATION}errors/{cls.__name__}"
+            cls.code = cls.__name__
 
     def __new__(cls, *arguments: Any, **options: Any) -> Self:
-        """Return an error whose last note is its address, whatever the constructors of subclasses do."""
+        """Return an error whose last note is the command that explains it, whatever subclasses' constructors do."""
         error = super().__new__(cls, *arguments, **options)
-        error.__notes__ = [f"See {cls.help_url}"]
+        error.__notes__ = [remedy(cls)]
         return error
 
     def add_note(self, note: str, /) -> None:
-        """Add a note to the traceback; the address stays its last line."""
+        """Add a note to the traceback; the command stays its last line."""
         super().add_note(note)
-        self.__notes__.sort(key=lambda each: each == f"See {self.help_url}")
+        self.__notes__.sort(key=lambda each: each == remedy(type(self)))
+
+
+def remedy(cls: type[KeyedError]) -> str:
+    """Return the last line of a traceback: the command that prints the causes and remedies of an error."""
+    return f"For causes and remedies run: keyed explain {cls.code}"
 
 
 class DefinitionError(KeyedError, ValueError):

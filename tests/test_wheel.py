@@ -62,6 +62,25 @@ def test_an_installed_wheel_works_beside_a_module_named_windows(wheel, tmp_path)
     assert (done.stdout, done.stderr) == ("[('a', 0, 10, 2), ('a', 10, 20, 1)]\n", "")
 
 
+@pytest.mark.slow
+def test_an_installed_wheel_explains_errors_without_the_clone(wheel, tmp_path):
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    program = f"import sys; sys.path[:0] = {[str(site), sysconfig.get_path('purelib')]!r}; "
+    program += "from keyed.cli.main import main; sys.exit(main(['explain', sys.argv[1]]))"
+
+    def explained(code: str) -> tuple[int, str]:
+        command = [sys.executable, "-S", "-c", program, code]
+        done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    status, text = explained("StateSchemaChanged")
+    assert (status, "Cause" in text, "Remed" in text, "keyed.example" in text) == (0, True, True, False)
+    status, text = explained("StateSchema")
+    assert status == 1
+    assert "did you mean StateSchemaChanged" in text
+
+
 #: The README's first idea, and what needs an extra: each line of output names it.
 CORE = """
 import keyed

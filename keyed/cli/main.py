@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from itertools import takewhile
 
 import keyed
-from keyed.cli import changelog_commands, inspect_command, replay_command, run_command, table_commands
+from keyed.cli import changelog_commands, explain_command, inspect_command, replay_command, run_command, table_commands
 from keyed.cli.stdout import BROKEN_PIPE_STATUS, INTERRUPTED_STATUS, discard_stdout
 from keyed.errors import KeyedError
 
@@ -29,7 +29,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     )
     result.add_argument("--version", action="version", version=f"keyed {keyed.__version__}")
     commands = result.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    commands_of = (changelog_commands, inspect_command, replay_command, run_command, table_commands)
+    commands_of = (changelog_commands, explain_command, inspect_command, replay_command, run_command, table_commands)
     found = {}
     for command in (command for module in commands_of for command in module.COMMANDS):
         examples = "".join(f"\n  {line}" for line in command.examples)
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         status: int = found.run(found)
     except KeyedError as error:
-        sys.stderr.write(f"error: {error} (see {error.help_url})\n")
+        sys.stderr.write(f"error: {error} (see: keyed explain {error.code})\n")
         return 1
     return status
 

@@ -232,7 +232,7 @@ def test_the_traceback_of_a_misspelt_method_names_the_public_class():
     last = traceback.format_exception_only(caught.value)[0]
     assert last.startswith("keyed.errors.DefinitionError: 'Stream'"), last
     assert isinstance(caught.value, AttributeError)
-    assert caught.value.help_url == DefinitionError.help_url
+    assert caught.value.code == DefinitionError.code
 
 
 def test_values_of_labels_are_escaped_for_prometheus():

@@ -88,8 +88,8 @@ def translated(error: BaseException, query: str) -> KeyedError:
     for match in reversed(found):
         cls = getattr(errors, match["name"], None)
         if isinstance(cls, type) and issubclass(cls, KeyedError):
-            # The address below the message is a note, which the new error has too.
-            failure: KeyedError = cls(match["message"].strip().removesuffix(f"See {cls.help_url}").rstrip())
+            # The command below the message is a note, which the new error has too.
+            failure: KeyedError = cls(match["message"].strip().removesuffix(errors.remedy(cls)).rstrip())
             lines = _users_lines(text[: match.start()])
             if lines:
                 failure.add_note(f"In the worker:\n{lines}")

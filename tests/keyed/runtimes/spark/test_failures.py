@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from keyed import errors
-from keyed.errors import CorruptionError, KeyedError, NullKeyError, QueryFailed, UserFunctionError
+from keyed.errors import CorruptionError, KeyedError, NullKeyError, QueryFailed, UserFunctionError, remedy
 from keyed.runtimes.spark.query.failures import is_gone, translated
 from keyed.runtimes.spark.query.spark_query import SparkQuery
 
@@ -152,5 +152,5 @@ def test_the_lines_of_the_users_function_are_a_note_without_those_of_the_engine(
     text = JOB.format(name="UserFunctionError")
     assert translated(SparkError(text), "q").__notes__ == [
         'In the worker:\n  File "job.py", line 3, in process_element\n    raise ValueError("boom")',
-        f"See {UserFunctionError.help_url}",
+        remedy(UserFunctionError),
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keyed.errors import UserFunctionError
+from keyed.errors import UserFunctionError, remedy
 
 PROGRAM = Path(__file__).with_name("noisy.py")
 ROOT = Path(__file__).parents[4]
@@ -63,7 +63,7 @@ def test_a_failure_is_named_first_with_the_users_lines_and_the_rest_is_in_the_lo
     assert re.findall(r", in (\w+)$", below, re.MULTILINE) == ["process_element", "quotient"]
     assert "return 10 // n" in below
     (log,) = tmp_path.glob("keyed-spark-*")
-    assert below.endswith(f"\nSpark's log: {log}\nSee {UserFunctionError.help_url}\n")
+    assert below.endswith(f"\nSpark's log: {log}\n{remedy(UserFunctionError)}\n")
     assert "keyed/engine/driver.py" in log.read_text()
     assert "in the worker" in log.read_text()
 
