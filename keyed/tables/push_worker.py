@@ -3,7 +3,7 @@
 Expressions of a client can take any time and memory, so the server does not evaluate them itself. This program reads no
 tables: it gets the columns of those that the client may read, and their changes.
 
-It writes a line when it is ready. Then it answers each line of JSON, ``{"query", "parameters", "tables", "changes",
+It writes a line whenever it is ready. It answers each line of JSON, ``{"query", "parameters", "tables", "changes",
 "bytes"}``, with one line. ``tables`` has the columns of each table: ``{"schema", "key_columns"}``, or null for a table
 whose name the query does not have. Without ``changes`` the query is checked, and the answer is ``{"table", "columns",
 "limit"}``. With them it is ``{"rows"}``: for each change the row after it and before it. An error is ``{"error":

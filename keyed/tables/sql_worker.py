@@ -1,13 +1,15 @@
 """A program that runs SQL over the tables in a folder: ``python -m keyed.tables.sql_worker FOLDER MEGABYTES SECONDS``.
 
-It writes a line when it is ready. Then it answers each line of JSON, ``{"query", "parameters", "names", "as_of",
-"rows", "bytes", "share", "files"}``, with one line: ``{"columns", "rows", "more", "positions"}`` or
+It writes a line whenever it is ready. It answers each line of JSON, ``{"query", "parameters", "names", "as_of", "rows",
+"bytes", "share", "files"}``, with one line: ``{"columns", "rows", "more", "positions"}`` or
 ``{"error": {"type", "message"}}``. ``files`` has the rows that other servers have, by table.
-Its parent kills it when a query takes too long. It limits its own memory, and ends if its parent has ended.
+Its parent kills it when a query takes too long. It limits its own memory, and ends if its parent has ended, or if it
+cannot return the memory of an answer to the system.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import resource
 import signal
@@ -17,20 +19,25 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import datetime
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
 import attrs
 import msgspec
+import pyarrow as pa
 
 from keyed.errors import KeyedError, SqlError
-from keyed.stores.growth import GrowthBound
+from keyed.stores.database import CACHE_BYTES
+from keyed.stores.growth import GrowthBound, resident_bytes
 from keyed.tables.json_values import as_json, shown_position
 from keyed.tables.sql import run_sql
 from keyed.tables.state_tables import StateTables, read_tables
 
 #: Seconds between two checks of the memory.
 _LOOK_AGAIN = 0.02
+#: Bytes by which a process may have grown when it is idle: the block cache of its stores, and a little.
+_GROWTH = CACHE_BYTES + (32 << 20)
 #: Seconds after its time limit at which a query ends by itself.
 _GRACE = 5.0
 
@@ -73,7 +80,7 @@ def answer_lines(answer: Callable[[Any], bytes], seconds: float) -> None:
         answer: Returns the answer to a request.
         seconds: Seconds that a request may take. Its parent kills this process then; it ends a little later by itself.
     """
-    growth = GrowthBound()
+    growth, most = GrowthBound(), resident_bytes() + _GROWTH
     print("ready", flush=True)  # noqa: T201 - its side of the conversation
     for line in sys.stdin.buffer:
         # Ends the process in any state if its parent cannot do it.
@@ -88,7 +95,22 @@ def answer_lines(answer: Callable[[Any], bytes], seconds: float) -> None:
         sys.stdout.buffer.write(written + b"\n")
         sys.stdout.buffer.flush()
         signal.setitimer(signal.ITIMER_REAL, 0)
-        growth.trim()
+        if growth.is_exceeded:
+            pa.default_memory_pool().release_unused()
+            growth.trim()
+        if resident_bytes() > most:
+            # DuckDB keeps the memory of large intermediate results. Its modules would report leaks at a normal exit.
+            os._exit(0)
+        print("ready", flush=True)  # noqa: T201 - its side of the conversation
+
+
+class _WithoutPandas(MetaPathFinder):
+    """Refuses pandas, which pyarrow loads with the first table if it is there: 40 MB that no query uses."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        """Raise an error for pandas; leave other modules to other finders."""
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
 
 
 def _main() -> None:
@@ -97,6 +119,8 @@ def _main() -> None:
     # DuckDB can list the folder in which it was started.
     os.chdir(os.sep)
     bound_memory(megabytes)
+    sys.meta_path.insert(0, _WithoutPandas())
+    importlib.import_module("pyarrow.dataset")
     with ExitStack() as stack:
         tables: list[StateTables] = []
 

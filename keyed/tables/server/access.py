@@ -61,36 +61,41 @@ class Access:
     tokens: dict[str, frozenset[str]] = attrs.field(factory=dict, converter=_tokens, repr=False)
     hosts: tuple[str, ...] = _LOOPBACK
 
-    def tables_of(self, token: str | None) -> frozenset[str] | None:
-        """Return the tables of a token; ``None`` if it is unknown."""
+    def number_of(self, token: str | None) -> int | None:
+        """Return the number of a token, which names it within the server; ``None`` if it is unknown."""
         if not self.tokens:
-            return frozenset((ALL_TABLES,))
+            return 0
         found = None
         # All tokens are compared, each in constant time, so the duration reveals nothing about them.
-        for known, tables in self.tokens.items():
+        for number, known in enumerate(self.tokens):
             if token is not None and hmac.compare_digest(known.encode(), token.encode()):
-                found = tables
+                found = number
         return found
+
+    def tables_of(self, number: int) -> frozenset[str]:
+        """Return the tables of a token by its number."""
+        return list(self.tokens.values())[number] if self.tokens else frozenset((ALL_TABLES,))
 
     def session_of(self, token: str) -> str | None:
         """Return a browser's session for a token, valid for `SESSION_SECONDS`; ``None`` if the token is unknown.
 
         It is signed with the token and does not contain it; it stays valid when the server is restarted.
         """
-        if not self.tables_of(token):
+        number = self.number_of(token)
+        if number is None or not self.tables_of(number):
             return None
         end = str(int(time.time()) + SESSION_SECONDS)
         return f"{end}.{_signature(token, end)}"
 
-    def tables_of_session(self, session: str) -> frozenset[str] | None:
-        """Return the tables of a browser's session; ``None`` if it is invalid."""
+    def number_of_session(self, session: str) -> int | None:
+        """Return the number of the token of a browser's session; ``None`` if the session is invalid."""
         end, _, signature = session.partition(".")
         if not end.isascii() or not end.isdigit() or int(end[:12]) < time.time():
             return None
         found = None
-        for token, tables in self.tokens.items():
+        for number, token in enumerate(self.tokens):
             if hmac.compare_digest(_signature(token, end).encode(), signature.encode()):
-                found = tables
+                found = number
         return found
 
     def is_host(self, header: str | None) -> bool:

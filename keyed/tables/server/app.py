@@ -93,7 +93,7 @@ from keyed.tables.server.event_stream import BatchEvents, ChangeEvents, Events, 
 from keyed.tables.server.openapi import OPENAPI
 from keyed.tables.server.page import page_routes
 from keyed.tables.server.peers import Peers, PeerShares, PeerUnavailable
-from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
+from keyed.tables.server.refused_requests import ASKING, ConcurrencyLimit, Refused
 from keyed.tables.server.sql_process import PushProcesses, SqlProcesses
 from keyed.tables.sql import has_key, may_name
 from keyed.tables.state_table import NOT_GIVEN, StateTable, scan_token
@@ -183,7 +183,8 @@ class _Server:
     concurrency: ConcurrencyLimit = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.concurrency = ConcurrencyLimit(_ANSWERS, self.limits.wait_seconds, 503, "requests")
+        tokens = len(self.access.tokens)
+        self.concurrency = ConcurrencyLimit(_ANSWERS, self.limits.wait_seconds, 503, "requests", tokens)
 
     # Answers ----------------------------------------------------------------------------------------------------
 
@@ -233,7 +234,7 @@ class _Server:
         # Following may have ended meanwhile, or a store may be damaged: the status is exported all the same.
         with suppress(Exception):
             batch = self.tables.batch
-            positions = self.tables.positions if batch >= 0 else {}
+            positions = await self._in_thread(lambda: self.tables.positions) if batch >= 0 else {}
         lines = [
             "# TYPE keyed_tables_status gauge",
             *(f'keyed_tables_status{{status="{each.value}"}} {int(each is status)}' for each in Status),
@@ -545,8 +546,7 @@ class _Server:
 
             return opened()
 
-        async with self.concurrency.acquired():
-            return StreamingResponse(await run_in_threadpool(work), media_type="application/vnd.apache.arrow.stream")
+        return StreamingResponse(await self._in_thread(work), media_type="application/vnd.apache.arrow.stream")
 
     async def _rows_of_peers(
         self, asked: _SqlRequest, names: list[str] | None, folder: Path
@@ -565,17 +565,14 @@ class _Server:
                     found[name] = table.operator, table.position.log_id, missing
             return found
 
-        tables = await run_in_threadpool(lacking)
+        tables = await self._in_thread(lacking)
         if not tables:
             return {}, asked.as_of
         await self.peers.refresh()
         while True:
             plan = {name: self.peers.cover(*of) for name, of in tables.items()}
-            as_of = asked.as_of
-            if isinstance(as_of, datetime):
-                with self.tables.snapshot(as_of) as snapshot:
-                    as_of = snapshot.batch
-            elif as_of is None:
+            as_of = await self._batch_at(asked.as_of)
+            if as_of is None:
                 as_of = min(self.tables.batch, *map(self.peers.batch_of, plan.values()))
             copies: dict[str, list[str]] = {}
             number = count()
@@ -609,13 +606,12 @@ class _Server:
             return self._table(request, is_share=_is_share(request)).subscribe(key, prefix=prefix, after=after)
 
         try:
-            async with self.concurrency.acquired():
-                return self._stream(request, ChangeEvents(await run_in_threadpool(work)))
+            return self._stream(request, ChangeEvents(await self._in_thread(work)))
         except GroupUnavailable as error:
             if "key" not in query or not self._may_forward(request):
                 raise
             await self.peers.refresh()
-            log_id = self.tables.positions[error.operator].log_id
+            log_id = await self._log_id(error.operator)
             address = next(iter(self.peers.cover(error.operator, log_id, error.groups)))
             return RedirectResponse(address + _target(request), 307)
 
@@ -640,9 +636,8 @@ class _Server:
                 if ALL_TABLES in open_to or name in open_to
             }
 
-        async with self.concurrency.acquired():
-            tables = await run_in_threadpool(columns)
-        checked = await self.push.check(query, parameters, tables)
+        tables = await self._in_thread(columns)
+        checked = await _unless_gone(request, self.push.check(query, parameters, tables))
         if is_check:
             return Response(checked, media_type="application/json", headers={"cache-control": "no-store"})
         found = msgspec.json.decode(checked, type=_PushQuery)
@@ -653,15 +648,19 @@ class _Server:
             answer = await self.push.rows(query, parameters, tables, await asyncio.to_thread(packed, changes))
             return msgspec.json.decode(answer, type=_PushedRows).rows
 
-        async with self.concurrency.acquired():
-            subscription = await run_in_threadpool(lambda: self.tables[found.table].subscribe(after=after))
+        subscription = await self._in_thread(lambda: self.tables[found.table].subscribe(after=after))
         return self._stream(request, PushEvents(subscription, rows, found.limit))
 
     def _check_streams(self) -> None:
-        if self.watch.streams >= self.limits.streams:
-            raise Refused(503, "Busy", f"{self.watch.streams} streams are open already; try again later")
+        slots = self.watch.slots
+        slots.ask(ASKING.get())
+        if not slots.is_free(ASKING.get()):
+            message = f"{self.watch.streams} streams are open, and a token may have {slots.share()}; try again later"
+            raise Refused(503, "Busy", message)
 
     def _stream(self, request: Request, events: Events[Any]) -> EventStream:
+        # Others may have been opened while this one was prepared.
+        self._check_streams()
         return EventStream(events, self.watch, self.limits.send_seconds, lambda error: self._message(request, error))
 
     # Key groups that only peers have ------------------------------------------------------------------------------
@@ -680,8 +679,7 @@ class _Server:
             first = table.first()
             return None if first is None else (first.key, first.entry)
 
-        async with self.concurrency.acquired():
-            found, groups = await run_in_threadpool(lambda: (work(), table.groups))
+        found, groups = await self._in_thread(lambda: (work(), table.groups))
         if found is None and groups is not None:
             if _EXAMPLE in request.headers:
                 found = _example_of(request.headers[_EXAMPLE])
@@ -697,7 +695,7 @@ class _Server:
 
     async def _example_of_peers(self, name: str, table: StateTable) -> tuple[Any, Any]:
         await self.peers.refresh()
-        missing, log_id = await run_in_threadpool(lambda: (table.missing, table.position.log_id))
+        missing, log_id = await self._in_thread(lambda: (table.missing, table.position.log_id))
         while True:
             try:
                 for address in self.peers.cover(table.operator, log_id, missing):
@@ -718,7 +716,7 @@ class _Server:
                 raise
             lacking = error
         await self.peers.refresh()
-        log_id = self.tables.positions[lacking.operator].log_id
+        log_id = await self._log_id(lacking.operator)
         headers = {_EXAMPLE: _example_text(*request.state.example)}
         while True:
             address = next(iter(self.peers.cover(lacking.operator, log_id, lacking.groups)))
@@ -752,15 +750,12 @@ class _Server:
                 raise
             operator, missing = error.operator, error.groups
         await self.peers.refresh()
-        log_id = self.tables.positions[operator].log_id
+        log_id = await self._log_id(operator)
         headers = {_EXAMPLE: _example_text(*getattr(request.state, "example", (None, None)))}
         while True:
             servers = self.peers.cover(operator, log_id, missing)
-            as_of = batch_or_time(query.get("as_of"), "as_of")
-            if isinstance(as_of, datetime):
-                with self.tables.snapshot(as_of) as snapshot:
-                    as_of = snapshot.batch
-            elif as_of is None:
+            as_of = await self._batch_at(batch_or_time(query.get("as_of"), "as_of"))
+            if as_of is None:
                 as_of = min(self.tables.batch, self.peers.batch_of(servers))
             own = await self._answer(partial(work, is_share=True, as_of=as_of))
             target = _target(request, as_of=as_of)
@@ -853,14 +848,15 @@ class _Server:
 
     def _tables_open_to(self, request: Request) -> frozenset[str]:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
-        open_to = self.access.tables_of(token.strip() if kind.casefold() == "bearer" else None)
-        if open_to is None and _COOKIE in request.cookies:
-            open_to = self.access.tables_of_session(request.cookies[_COOKIE])
-        if open_to is None:
+        number = self.access.number_of(token.strip() if kind.casefold() == "bearer" else None)
+        if number is None and _COOKIE in request.cookies:
+            number = self.access.number_of_session(request.cookies[_COOKIE])
+        if number is None:
             if token and kind.casefold() == "bearer":
                 raise Refused(401, "Unauthorized", "the token is unknown")
             raise Refused(401, "Unauthorized", "give the header Authorization: Bearer TOKEN, or log in on the page")
-        request.state.open_to = open_to
+        ASKING.set(number)
+        request.state.open_to = open_to = self.access.tables_of(number)
         return open_to
 
     def _check_all(self, request: Request, what: str) -> None:
@@ -874,7 +870,7 @@ class _Server:
         """Return the text of an error; for tokens of some tables without the names of other tables."""
         open_to = getattr(request.state, "open_to", frozenset((ALL_TABLES,)))
         is_over = self.tables.status in _ENDED
-        if ALL_TABLES in open_to:
+        if ALL_TABLES in open_to or isinstance(error, Refused):
             return f"following ended: {error}" if is_over else str(error)
         if is_over:
             # The names of the tables cannot be read any more.
@@ -896,9 +892,25 @@ class _Server:
             self._check_size(len(body))
             return body
 
-        async with self.concurrency.acquired():
-            body = await run_in_threadpool(encoded)
+        body = await self._in_thread(encoded)
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        """Return the result of a function that reads state, which would block the other requests."""
+        async with self.concurrency.acquired():
+            return await run_in_threadpool(work)
+
+    async def _batch_at(self, as_of: int | datetime | None) -> int | None:
+        """Return the batch at a time; a batch or ``None`` as it is."""
+
+        def work() -> int:
+            with self.tables.snapshot(as_of) as snapshot:
+                return snapshot.batch
+
+        return await self._in_thread(work) if isinstance(as_of, datetime) else as_of
+
+    async def _log_id(self, operator: str) -> str:
+        return (await self._in_thread(lambda: self.tables.positions[operator])).log_id
 
     def _listed(self, items: Iterable[Any]) -> list[msgspec.Raw]:
         """Return items as JSON; reading stops when the answer is too large."""
@@ -1010,7 +1022,6 @@ def make_app(
     *,
     access: Access | None = None,
     limits: Limits | None = None,
-    sql: SqlProcesses | None = None,
     page: bool | Path = False,
     status: Callable[[], Mapping[str, Any]] = dict,
     peers: Peers | None = None,
@@ -1021,7 +1032,6 @@ def make_app(
         tables: The tables. The server does not poll them: call `StateTables.start` before.
         access: Access rights; by default every client has all.
         limits: Limits of requests.
-        sql: The processes for queries; by default new ones over the tables' folder.
         page: Serve the page over all tables at ``/``; or the folder of another page, with ``index.html``, which finds
             parts of the standard page under ``/page/``.
         status: Returns the job's own status, such as rows so far, for ``/status`` and the page: names and plain values.
@@ -1029,20 +1039,21 @@ def make_app(
         peers: The servers of the other key groups, if the tables have a share of them.
     """
     access, limits = access or Access(), limits or Limits()
-    sql = sql or SqlProcesses(
-        tables.path,
-        limits.sql_seconds,
-        limits.sql_megabytes,
-        answer=limits.answer,
-        wait_seconds=limits.wait_seconds,
-    )
-    push = PushProcesses(
-        limits.sql_seconds, limits.sql_megabytes, answer=limits.answer, wait_seconds=limits.wait_seconds
-    )
+    tokens = len(access.tokens)
+    bounds: dict[str, Any] = {
+        "seconds": limits.sql_seconds,
+        "megabytes": limits.sql_megabytes,
+        "answer": limits.answer,
+        "wait_seconds": limits.wait_seconds,
+        "tokens": tokens,
+    }
+    sql = SqlProcesses("keyed.tables.sql_worker", str(tables.path), **bounds)
+    push = PushProcesses("keyed.tables.push_worker", **bounds)
     # An answer of a peer also has the addresses of its entries.
     most = 2 * limits.answer + (1 << 20)
-    shares = PeerShares(peers or Peers(()), most, limits.wait_seconds, limits.sql_megabytes << 20)
-    server = _Server(tables, access, limits, sql, push, status, Watch(tables), shares)
+    shares = PeerShares(peers or Peers(()), most, limits.wait_seconds, limits.sql_megabytes << 20, tokens)
+    watch = Watch(tables, limits.streams, tokens)
+    server = _Server(tables, access, limits, sql, push, status, watch, shares)
     routes = [
         server.route("/health", server.health),
         server.route("/ready", server.ready),

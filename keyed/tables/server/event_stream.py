@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from keyed.background import Status
 from keyed.errors import KeyedError
 from keyed.tables.json_values import as_json
+from keyed.tables.server.refused_requests import ASKING, ConcurrencyLimit, Refused, Slots
 from keyed.tables.state_tables import StateTables
 from keyed.tables.subscription import Change, Subscription
 
@@ -29,6 +30,8 @@ _LOOK_AGAIN = 1.0
 #: Number of streams that read at a time, each in a thread. More threads would not read faster, but the event loop, and
 #: with it every other request, would wait for all of them at each system call, until they release the interpreter lock.
 _READING = 2
+#: Seconds that a stream waits for its turn to read.
+_PATIENCE = 30.0
 _ENDED = (Status.FAILED, Status.CLOSED)
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -41,7 +44,7 @@ class Watch:
     """Wakes all streams of a server at a new batch and when following ends; one thread waits for all streams.
 
     Attributes:
-        streams: Number of open streams.
+        slots: The slots of streams; those that are used are open.
         dropped: Number of streams that were ended because the reader took too long.
         dropped_for_memory: Number of connections that were dropped because unread answers took too much memory.
         resets: Number of times that a reader got the whole state again because it was too far behind.
@@ -49,13 +52,19 @@ class Watch:
         reading: Held by a stream while it reads.
     """
 
-    def __init__(self, tables: StateTables) -> None:
+    def __init__(self, tables: StateTables, streams: int, tokens: int) -> None:
         self._tables = tables
         self._changed = asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
-        self.streams = self.dropped = self.dropped_for_memory = self.resets = 0
+        self.slots = Slots(streams, tokens)
+        self.dropped = self.dropped_for_memory = self.resets = 0
         self.is_over = False
-        self.reading = asyncio.Semaphore(_READING)
+        self.reading = ConcurrencyLimit(_READING, _PATIENCE, 503, "reads of changes", tokens)
+
+    @property
+    def streams(self) -> int:
+        """Number of open streams."""
+        return self.slots.used.total()
 
     def count_dropped_for_memory(self) -> None:
         """Count a connection that was dropped because unread answers took too much memory."""
@@ -268,7 +277,8 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the reader disconnects or the server ends."""
-        self._watch.streams += 1
+        token = ASKING.get()
+        self._watch.slots.used[token] += 1
         writing = asyncio.create_task(self._write(send))
         reading = asyncio.create_task(_gone(receive))
         try:
@@ -279,7 +289,7 @@ class EventStream:
             # A server that ends does not wait for slow readers.
             self._watch.dropped += 1
         finally:
-            self._watch.streams -= 1
+            self._watch.slots.release(token)
             self._watch.resets += self._events.resets
             for task in (writing, reading):
                 # The relevant error was raised above.
@@ -293,14 +303,15 @@ class EventStream:
         while not self._watch.is_over and self._events.end is None:
             try:
                 before = self._watch.batch
-                async with self._watch.reading:
+                async with self._watch.reading.acquired():
                     taken = await asyncio.to_thread(self._events.take)
                 events = await self._events.encoded(taken) if taken else b""
             except Exception as error:  # noqa: BLE001 - the reader gets it
                 # The error that ended following was logged at that time.
                 if not isinstance(error, KeyedError) and error.__cause__ is None:
                     _log.exception("a stream ends")
-                message = as_json({"type": type(error).__name__, "message": self._message_of(error)})
+                kind = error.kind if isinstance(error, Refused) else type(error).__name__
+                message = as_json({"type": kind, "message": self._message_of(error)})
                 await self._send(send, _part(b"event: error\ndata: " + message + b"\n\n", more=False))
                 return
             if events:

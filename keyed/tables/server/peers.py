@@ -113,13 +113,13 @@ class PeerShares:
         id: Identifies this server, also under an address in its own list.
     """
 
-    def __init__(self, peers: Peers, limit: int, wait_seconds: float, file_limit: int) -> None:
+    def __init__(self, peers: Peers, limit: int, wait_seconds: float, file_limit: int, tokens: int = 1) -> None:
         self.id = uuid4().hex
         self._config = peers
         self._limit, self._file_limit = limit, file_limit
         self._peers = {address: _Peer() for address in peers.addresses}
         self._refreshing = asyncio.Lock()
-        self._concurrency = ConcurrencyLimit(_FORWARDED, wait_seconds, 503, "requests to peers")
+        self._concurrency = ConcurrencyLimit(_FORWARDED, wait_seconds, 503, "requests to peers", tokens)
 
     @property
     def are_configured(self) -> bool:

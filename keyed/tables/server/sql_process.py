@@ -12,7 +12,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from keyed import errors
@@ -20,56 +19,54 @@ from keyed.errors import KeyedError, QueryFailed
 from keyed.tables.json_values import as_json
 from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
 
-#: Seconds in which a process has to start.
-_START_SECONDS = 60.0
+#: Number of processes that a token may use at a time.
+_PROCESSES = 2
+#: Seconds in which a process has to start, or to release the memory of its last answer.
+_READY_SECONDS = 60.0
+#: Seconds that a part of the changes of an open stream waits for a process.
+_PART_SECONDS = 30.0
 #: Bytes of an answer in addition to its rows.
 _MARGIN = 64 << 10
 TOO_LARGE = "TooLarge"
 
 
 class WorkerProcesses:
-    """Processes that answer a line with a line, one for each request at a time.
+    """Processes that answer a line with a line, one for each request at a time. Tokens share them.
 
     Args:
-        program: The module of the program, and its arguments.
+        *program: The module of the program, and its arguments.
         seconds: Seconds that a request may take.
         megabytes: Memory that a process may have.
         answer: Bytes of an answer.
         wait_seconds: Seconds that a request waits for a process; then it is refused.
-        most: Maximal number of processes.
+        tokens: Number of tokens; see `keyed.tables.server.refused_requests.Slots`.
     """
 
     def __init__(
-        self,
-        program: Sequence[str],
-        seconds: float,
-        megabytes: int,
-        *,
-        answer: int,
-        wait_seconds: float,
-        most: int,
+        self, *program: str, seconds: float, megabytes: int, answer: int, wait_seconds: float, tokens: int = 1
     ) -> None:
         self._program = program
         self._seconds = seconds
         self._megabytes = megabytes
         self._answer = answer
-        self._free: list[asyncio.subprocess.Process] = []
-        self._concurrency = ConcurrencyLimit(most, wait_seconds, 429, "queries")
+        self._idle: list[asyncio.subprocess.Process] = []
+        most = _PROCESSES if tokens <= 1 else _PROCESSES + 1
+        self._concurrency = ConcurrencyLimit(most, wait_seconds, 429, "queries", tokens)
 
-    async def answer(self, asked: bytes, *, is_refused: bool = True) -> bytes:
+    async def answer(self, asked: bytes, wait_seconds: float | None = None) -> bytes:
         """Return the answer to a request. Its process is killed when this is cancelled.
 
         Args:
             asked: The line.
-            is_refused: As in `ConcurrencyLimit.acquired`.
+            wait_seconds: Seconds that it waits for a process, by default those of all requests.
 
         Raises:
             DefinitionError: It is invalid, or names an unknown table or column.
             QueryFailed: It failed, or exceeded its time or memory limit.
             Refused: All processes are busy, or the answer is too large.
         """
-        async with self._concurrency.acquired(is_refused=is_refused):
-            process = self._take() or await self._start()
+        async with self._concurrency.acquired(wait_seconds):
+            process = await self._ready()
             is_good = False
             try:
                 line = await self._ask(process, asked + b"\n")
@@ -83,7 +80,7 @@ class WorkerProcesses:
                 is_good = failed["type"] not in (QueryFailed.__name__, TOO_LARGE)
             finally:
                 if is_good:
-                    self._free.append(process)
+                    self._idle.append(process)
                 else:
                     await _kill(process)
         kind, message = failed.pop("type"), failed.pop("message")
@@ -94,17 +91,35 @@ class WorkerProcesses:
 
     async def close(self) -> None:
         """End the processes."""
-        while self._free:
-            await _kill(self._free.pop())
+        while self._idle:
+            await _kill(self._idle.pop())
 
-    def _take(self) -> asyncio.subprocess.Process | None:
-        """Return an idle process, if there is one; processes that were killed from outside are skipped."""
-        while self._free:
-            process = self._free.pop()
-            assert process.stdout is not None
-            if process.returncode is None and not process.stdout.at_eof():
+    async def _ready(self) -> asyncio.subprocess.Process:
+        """Return a process that waits for a request: an idle one, unless it has ended, or a new one."""
+        while self._idle:
+            process = self._idle.pop()
+            if await self._is_ready(process):
                 return process
-        return None
+        process = await self._start()
+        if not await self._is_ready(process):
+            raise QueryFailed("sql: the process for queries did not start; the server's log has the reason")
+        return process
+
+    @staticmethod
+    async def _is_ready(process: asyncio.subprocess.Process) -> bool:
+        """Wait until a process is ready, and kill it if it is not; the time does not count for a request."""
+        assert process.stdout is not None
+        is_ready = False
+        try:
+            async with asyncio.timeout(_READY_SECONDS):
+                is_ready = bool(await process.stdout.readline())
+            is_ready = is_ready and process.returncode is None and not process.stdout.at_eof()
+        except TimeoutError:
+            pass
+        finally:
+            if not is_ready:
+                await _kill(process)
+        return is_ready
 
     async def _ask(self, process: asyncio.subprocess.Process, asked: bytes) -> bytes:
         """Return the answer line of a process; nothing if it has ended."""
@@ -121,7 +136,7 @@ class WorkerProcesses:
             raise QueryFailed(f"sql: the query took longer than {self._seconds:g} s") from error
 
     async def _start(self) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             *self._program,
@@ -133,49 +148,10 @@ class WorkerProcesses:
             # Ctrl-C stops the server, which ends its processes.
             start_new_session=True,
         )
-        assert process.stdout is not None
-        is_ready = False
-        try:
-            # It writes a line once it is loaded; the loading time does not count for a query.
-            async with asyncio.timeout(_START_SECONDS):
-                is_ready = bool(await process.stdout.readline())
-        except TimeoutError:
-            pass
-        finally:
-            if not is_ready:
-                await _kill(process)
-        if not is_ready:
-            raise QueryFailed("sql: the process for queries did not start; the server's log has the reason")
-        return process
 
 
-class SqlProcesses:
-    """The processes that queries run in: each reads the tables' folder.
-
-    Args:
-        path: The tables' folder.
-        seconds: Seconds that a query may run.
-        megabytes: Memory that a process may have.
-        answer: Bytes of an answer.
-        wait_seconds: Seconds that a query waits for a process; then it is refused.
-        most: Maximal number of processes.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        seconds: float,
-        megabytes: int,
-        *,
-        answer: int = 16 << 20,
-        wait_seconds: float = 1.0,
-        most: int = 2,
-    ) -> None:
-        program = ("keyed.tables.sql_worker", str(path))
-        self._answer = answer
-        self._processes = WorkerProcesses(
-            program, seconds, megabytes, answer=answer, wait_seconds=wait_seconds, most=most
-        )
+class SqlProcesses(WorkerProcesses):
+    """The processes that queries run in: each reads the tables' folder."""
 
     async def run(
         self,
@@ -217,30 +193,11 @@ class SqlProcesses:
             "share": share,
             "files": files or {},
         }
-        return await self._processes.answer(as_json(asked))
-
-    async def close(self) -> None:
-        """End the processes."""
-        await self._processes.close()
+        return await self.answer(as_json(asked))
 
 
-class PushProcesses:
-    """The processes that check push queries and compute their rows. They read no tables.
-
-    Args:
-        seconds: Seconds that a query may take for a part of the changes.
-        megabytes: Memory that a process may have.
-        answer: Bytes of the rows of a part.
-        wait_seconds: Seconds that a check waits for a process; then it is refused.
-        most: Maximal number of processes.
-    """
-
-    def __init__(self, seconds: float, megabytes: int, *, answer: int, wait_seconds: float, most: int = 2) -> None:
-        self._answer = answer
-        program = ("keyed.tables.push_worker",)
-        self._processes = WorkerProcesses(
-            program, seconds, megabytes, answer=answer, wait_seconds=wait_seconds, most=most
-        )
+class PushProcesses(WorkerProcesses):
+    """The processes that check push queries and compute their rows. They read no tables."""
 
     async def check(self, query: str, parameters: Any, tables: Mapping[str, Any]) -> bytes:
         """Check a query.
@@ -259,7 +216,7 @@ class PushProcesses:
             QueryFailed: It exceeded its time or memory limit.
             Refused: All processes are busy.
         """
-        return await self._ask(query, parameters, tables, None)
+        return await self._evaluated(query, parameters, tables, None)
 
     async def rows(self, query: str, parameters: Any, tables: Mapping[str, Any], changes: str) -> bytes:
         """Return the rows of changes, ``{"rows"}``: for each change the row after it and before it.
@@ -273,16 +230,13 @@ class PushProcesses:
         Raises:
             QueryFailed: It exceeded its time or memory limit, or the rows are too large.
         """
-        return await self._ask(query, parameters, tables, changes)
+        return await self._evaluated(query, parameters, tables, changes)
 
-    async def _ask(self, query: str, parameters: Any, tables: Mapping[str, Any], changes: str | None) -> bytes:
+    async def _evaluated(self, query: str, parameters: Any, tables: Mapping[str, Any], changes: str | None) -> bytes:
         asked = {"query": query, "parameters": parameters, "tables": tables, "changes": changes}
-        # The changes of open streams wait for each other: each part of them has a time limit.
-        return await self._processes.answer(as_json({**asked, "bytes": self._answer}), is_refused=changes is None)
-
-    async def close(self) -> None:
-        """End the processes."""
-        await self._processes.close()
+        # The changes of open streams wait longer, for each other.
+        wait_seconds = None if changes is None else _PART_SECONDS
+        return await self.answer(as_json({**asked, "bytes": self._answer}), wait_seconds)
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

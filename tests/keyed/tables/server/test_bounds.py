@@ -211,6 +211,34 @@ def test_a_query_ends_with_its_client(tables):
     until(lambda: not workers())
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system reports no current memory")
+def test_the_memory_of_large_answers_is_returned(tables):
+    large = [
+        "select repeat('x', 1500) as a from range(10000)",
+        "select a, count(*) from (select range % 4000000 as a from range(8000000)) group by 1 limit 10",
+        "select list(range) from range(1500000)",
+    ]
+
+    def memory() -> int:
+        total = 0
+        for worker in workers():
+            with suppress(psutil.Error):
+                total += worker.memory_info().rss
+        return total
+
+    with client_of(tables) as ask:
+        assert ask.post("/sql", json={"query": "select count(*) from items"}).json()["rows"] == [[300]]
+        (worker,) = workers()
+        before = memory()
+        for query in [*large, *large]:
+            assert ask.post("/sql", json={"query": query}).status_code == 200
+        until(lambda: memory() < before + (96 << 20))
+        assert ask.post("/sql", json={"query": "select 1 as one"}).json()["rows"] == [[1]]
+        # One that could not return its memory has ended.
+        until(partial(is_gone, worker.pid))
+
+
 def test_a_process_that_was_killed_is_replaced(tables):
     with client_of(tables) as ask:
         for _ in range(3):

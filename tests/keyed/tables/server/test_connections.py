@@ -157,7 +157,7 @@ def test_readers_that_leave_as_a_batch_comes_leave_no_writers(job, monkeypatch):
         return {"type": "http.disconnect"}
 
     async def rounds() -> tuple[int, list[str]]:
-        watch, left = Watch(job[1]), [asyncio.Event() for _ in range(200)]
+        watch, left = Watch(job[1], 200, 1), [asyncio.Event() for _ in range(200)]
         sent: list[dict[str, Any]] = []
 
         async def send(message: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -10,9 +11,11 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -23,6 +26,7 @@ from keyed import DirectoryChangelog
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.errors import DefinitionError
 from keyed.tables import StateTables, open_tables
+from keyed.tables.operator_view import Operator
 from keyed.tables.server import Access, Peers, make_app
 from keyed.tables.server import peers as peers_module
 from keyed.tables.server.peers import PeerShares, PeerUnavailable
@@ -116,6 +120,32 @@ PATHS = (
     "/tables/items?key={}",
     "/timers?key={}",
 )
+
+
+def test_no_state_is_read_in_the_event_loop(servers, followed, monkeypatch):
+    """Reading waits for disks, and a search in the history for many records; other requests would wait, too."""
+    places = []
+    for name in ("view", "commit_at"):
+        original = getattr(Operator, name)
+
+        def read(operator, *arguments, original=original):
+            with suppress(RuntimeError):
+                places.append(asyncio.get_running_loop())
+            return original(operator, *arguments)
+
+        monkeypatch.setattr(Operator, name, read)
+    now = quote(datetime.now(UTC).isoformat())
+    paths = [path.format(13) for path in PATHS]
+    paths += ["/metrics", "/status", "/tables", "/ready", "/tables/count/changes?key=13"]
+    paths += [f"/tables/count?as_of={now}", f"/tables/items?limit=2&as_of={now}", f"/timers?as_of={now}"]
+    whole, shares = servers
+    for client in (whole, *shares):
+        for path in paths:
+            with client.stream("GET", path) as answer:
+                assert answer.status_code in (200, 307)
+        query = {"query": "select count(*) from count", "as_of": datetime.now(UTC).isoformat()}
+        assert client.post("/sql", json=query).json()["rows"] == [[20]]
+    assert places == []
 
 
 def without_totals(answer: dict[str, Any]) -> dict[str, Any]:
