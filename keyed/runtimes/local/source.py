@@ -479,7 +479,9 @@ def _of_table(stage: Stage, batch: Any, limit: Limit | None) -> SourceRows:
     if not batch.num_rows:
         rows = SourceRows()
     elif stage.inputs[0].steps:
-        rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
+        rows = _table_after_steps(stage, batch, limit) or checked(
+            stage, table_rows(batch), column_times(source, batch), limit
+        )
     elif isinstance(stage.function, VectorizedFunction):
         from keyed.runtimes.local.table_rows import source_rows
 
@@ -496,6 +498,40 @@ def _of_table(stage: Stage, batch: Any, limit: Limit | None) -> SourceRows:
         if limit is not None and rows.highest is not None and rows.highest > limit():
             rows = checked(stage, table_rows(batch), column_times(source, batch), limit)
     return attrs.evolve(rows, read=read, bad=[*unreadable, *rows.bad])
+
+
+def _table_after_steps(stage: Stage, batch: Any, limit: Limit | None) -> SourceRows | None:
+    """Return a part of a table after functions of tables, as a table; ``None`` if something has to look at rows."""
+    from keyed.arrow.event_times import event_times
+    from keyed.runtimes.transforming import TransformedRows, transformed
+    from keyed.vectorized import TIMESTAMP_COLUMN
+
+    source, read, timestamp = stage.source, stage.inputs[0], stage.source.time
+    if (
+        any(step.kind != "map_batches" for step in read.steps)
+        or not isinstance(stage.function, VectorizedFunction)
+        or callable(timestamp)
+        or source.watermark.partition_by is not None
+    ):
+        return None
+    rows, times = SourceRows(), None
+    if timestamp is not None:
+        times = event_times(batch.column(timestamp), timestamp)
+        if times.null_count:
+            return None
+        rows.highest = int(times.to_numpy().max())
+        if limit is not None and rows.highest > limit():
+            return None
+    after = transformed(TransformedRows(times, read.before_steps, None, batch), read.steps, stage.name)
+    if not after.count:
+        return rows
+    table = after.table(f"operator {stage.name!r}")
+    if any(name in table.column_names and table.column(name).null_count for name in stage.key_columns):
+        return None
+    if after.times is not None:
+        table = table.append_column(TIMESTAMP_COLUMN, after.times)
+    rows.table = lambda: table
+    return rows
 
 
 def _check_length(there: int, consumed: int) -> None:

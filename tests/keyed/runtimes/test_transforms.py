@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
-from keyed.errors import DefinitionError, NullKeyError, OutputDefinitionError, UserFunctionError
+from keyed.errors import DefinitionError, NullKeyError, OutputDefinitionError, RowError, UserFunctionError
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
+from tests.support.steps import steps
 
 LINES = [
     {"text": "to be or", "time": 1_000},
@@ -258,6 +259,44 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "reads: source 1 → flat_map(words) → filter(is_long) by 'word'" in text
     assert "again: shuffled, because filter(is_long) is before its key" in text
+
+
+class Rows(VectorizedFunction):
+    """Emits what it gets, with the watermark that it sees."""
+
+    def process_batch(self, table: pa.Table, ctx: Any) -> None:
+        ctx.emit(table.append_column("watermark", pa.repeat(ctx.current_watermark(), table.num_rows)))
+
+
+@pytest.mark.parametrize("timestamp", [None, "at"])
+def test_functions_of_tables_before_a_vectorized_function_make_no_rows(timestamp: str | None) -> None:
+    def output(rows: int, *, by_row: bool = False) -> keyed.Output:
+        table = pa.table({"k": [i % 3 for i in range(rows)], "at": [rows - i for i in range(rows)]})
+        stream = keyed.stream(table, timestamp=timestamp)
+        if by_row:
+            stream = stream.filter(lambda row: row.at % 2 == 0)
+        else:
+            stream = stream.map_batches(lambda t: t.filter(pc.equal(pc.bit_wise_and(t["at"], 1), 0)))
+        # Nothing is left of a batch, and of later ones only a part.
+        stream = stream.map_batches(lambda t: t.slice(0, 0 if pc.max(t["at"]).as_py() == rows else None))
+        columns = "k bigint, at bigint, watermark bigint"
+        return stream.key_by("k").process(Rows(), columns)
+
+    def run(rows: int, *, by_row: bool = False, batch: int = 10) -> list[Any]:
+        return sorted(tuple(row) for row in output(rows, by_row=by_row).run(rows_per_batch=batch).values)
+
+    assert run(40) == run(40, by_row=True) != []
+    few, many = (steps(lambda rows=rows: run(rows, batch=rows)) for rows in (100, 3_000))  # type: ignore[misc]
+    assert many < 2 * few
+
+
+@pytest.mark.parametrize("column", ["k", "at"])
+def test_nulls_behind_functions_of_tables_are_bad_rows(column: str) -> None:
+    rows: dict[str, list[int | None]] = {"k": [1, 2], "at": [1, 2]}
+    rows[column][1] = None
+    stream = keyed.stream(pa.table(rows), timestamp="at").map_batches(lambda table: table)
+    with pytest.raises((NullKeyError, RowError), match=column):
+        stream.key_by("k").process(Rows(), "k bigint, at bigint, watermark bigint").run()
 
 
 def test_spark_gives_the_same(spark: Any, tmp_path: Any) -> None:
