@@ -38,6 +38,8 @@ _SYNONYMS = {
     "numeric": "decimal",
 }
 _HEAD = re.compile(r"[a-z_]+")
+#: Others are quoted. Which other characters are letters depends on the Python.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+")
 #: Arrow's names of types without parameters.
 ARROW_NAMES: dict[str, Any] = {
     "boolean": "bool",
@@ -95,4 +97,4 @@ def quoted(name: str) -> str:
 
 def quoted_in_type(name: str) -> str:
     """Return a struct field's name for a simple type: quoted only if necessary."""
-    return name if name.replace("_", "a").isalnum() else quoted(name)
+    return name if _PLAIN_NAME.fullmatch(name) else quoted(name)

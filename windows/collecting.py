@@ -69,7 +69,7 @@ class CollectSet(ColumnAggregate):
         try:
             return sorted(accumulator, key=lambda value: (value != value, value))
         except TypeError:  # values of several types
-            return sorted(accumulator, key=lambda value: (type(value).__name__, repr(value)))
+            return sorted(accumulator, key=lambda value: (type(value).__name__, ascii(value)))
 
 
 class CountDistinct(CollectSet):

@@ -74,7 +74,7 @@ class MostFrequent(ColumnAggregate):
         try:
             counts.sort(key=lambda pair: (-pair[1], pair[0] != pair[0], pair[0]))
         except TypeError:  # values of several types
-            counts.sort(key=lambda pair: (-pair[1], type(pair[0]).__name__, repr(pair[0])))
+            counts.sort(key=lambda pair: (-pair[1], type(pair[0]).__name__, ascii(pair[0])))
         return [_Counted((value, count)) for value, count in counts[: self.k]]
 
     def __repr__(self) -> str:

@@ -126,7 +126,7 @@ def _describe_bare(node: inspect.Type, outer: tuple[int, ...]) -> Any:
     if isinstance(node, inspect.UnionType):
         return _describe_union(node, outer)
     if isinstance(node, inspect.EnumType):
-        return {"kind": "enum", "name": node.cls.__qualname__, "values": [_plain(member.value) for member in node.cls]}
+        return {"kind": "enum", "name": node.cls.__qualname__, "values": [member.value for member in node.cls]}
     if isinstance(node, inspect.LiteralType):
         return {"kind": "literal", "values": sorted(node.values, key=lambda value: (type(value).__name__, str(value)))}
     if isinstance(node, (inspect.DataclassType, inspect.NamedTupleType, inspect.StructType, inspect.TypedDictType)):
@@ -164,10 +164,6 @@ def _describe_class(
     else:
         described["fields"] = {name: {"type": type_, "required": required} for name, type_, required in fields}
     return described
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (str, int)) else repr(value)
 
 
 def format_type(fingerprint: Any) -> str:

@@ -18,7 +18,7 @@ class _Queries:
 
 #: Formats by the kind of a position: `LocalPosition` and `SparkPosition`.
 _FORMATS: dict[bytes, RecordFormat[_Queries]] = {
-    kind: RecordFormat(kind, version, _Queries) for kind, version in ((b"KRUN", 2), (b"KSPK", 2))
+    kind: RecordFormat(kind, version, _Queries) for kind, version in ((b"KRUN", 3), (b"KSPK", 2))
 }
 
 

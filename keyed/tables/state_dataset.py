@@ -552,7 +552,7 @@ def _plain(value: Any, type_: pa.DataType) -> Any:
     if types.is_map(type_):
         return [(_plain(key, type_.key_type), _plain(item, type_.item_type)) for key, item in value.items()]
     if types.is_list(type_):
-        items = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
+        items = sorted(value, key=ascii) if isinstance(value, set | frozenset) else value
         return [_plain(item, type_.value_type) for item in items]
     if types.is_string(type_) and not isinstance(value, str):
         return _as_json(value)

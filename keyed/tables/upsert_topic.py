@@ -240,7 +240,7 @@ class UpsertTopicWriter:
         if isinstance(format_, Json):
             columns = {name: str(type_) for name, type_ in rows.columns.items() if not is_key or name in rows.key}
             results = "" if is_key else rows.results
-            return as_json, xxh3_64_hexdigest(f"json {sorted(columns.items())}{results}".encode())
+            return as_json, xxh3_64_hexdigest(f"json {json.dumps(sorted(columns.items()))}{results}".encode())
         schema = json.loads(format_.schema) if format_.schema is not None else None
         if schema is None:
             schema = avro_schema(rows.schema(), rows.key, of_keys=is_key, name=self._table.replace(".", "_"))

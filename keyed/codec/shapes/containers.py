@@ -19,6 +19,7 @@ from keyed.codec.shapes.shape import (
     exact_items,
     fields_tree,
 )
+from keyed.codec.tagged import encode_tagged
 
 COLLECTIONS: dict[type[inspect.Type], type[Iterable[Any]]] = {
     inspect.FrozenSetType: frozenset,
@@ -27,6 +28,8 @@ COLLECTIONS: dict[type[inspect.Type], type[Iterable[Any]]] = {
     inspect.VarTupleType: tuple,
 }
 
+#: Classes whose values have an order of their own.
+_COMPARABLE = [frozenset({cls}) for cls in (bytes, int, str)]
 _Collection = inspect.ListType | inspect.SetType | inspect.FrozenSetType | inspect.VarTupleType
 
 
@@ -35,26 +38,32 @@ def collection_shape(node: _Collection, build: Build) -> Shape:
     cls = COLLECTIONS[type(node)]
     item = build(node.item_type)
     items_match, item_tree = all_items(item), item.tree
+    immutable = cls in {tuple, frozenset}
+    # The order of a set differs between processes. Without a type its tagged form has an order.
+    is_ordered = issubclass(cls, list | tuple) or not item.typed
+    key = None if item.classes in _COMPARABLE else encode_tagged
 
     def check(value: Any) -> bool:
         return value.__class__ is cls and items_match(value)
 
     def tree(value: Any) -> Any:
         # Trees of a set's items may not be hashable; msgspec converts between all kinds of collections.
-        return (tuple if cls is tuple else list)(map(item_tree, value) if item_tree else value)
+        items = map(item_tree, value) if item_tree else value
+        # Those of tuples and frozen sets may be keys.
+        return (tuple if immutable else list)(items if is_ordered else sorted(items, key=key))
 
     def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
         if value.__class__ is cls:
             yield from ((f"[{index}]", item, part) for index, part in enumerate(value))
 
     inside = f"{item.name}, ..." if cls is tuple else item.name
-    immutable = cls in {tuple, frozenset}
     return compound(
         f"{cls.__name__}[{inside}]",
         check,
         [item],
         parts,
-        tree if item_tree else None,
+        tree if item_tree or not is_ordered else None,
+        direct=is_ordered,
         immutable=immutable,
         exact=exact_items(item),
     )
@@ -86,7 +95,10 @@ def dict_shape(node: inspect.DictType, build: Build) -> Shape:
         return value.__class__ is dict and keys_match(value) and items_match(value.values())
 
     def tree(value: Any) -> Any:
-        return {key_tree(name): item_tree(part) for name, part in value.items()}
+        try:
+            return {key_tree(name): item_tree(part) for name, part in value.items()}
+        except TypeError:  # a key is a frozen set of objects, whose trees are dictionaries
+            return {name: item_tree(part) for name, part in value.items()}
 
     def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
         if value.__class__ is dict:

@@ -1,8 +1,9 @@
 """Position of a query of the local runtime in its sources.
 
 The position is committed with each batch, and logged to the changelogs of the query before the batch is exported, so
-that a restored query resumes where the batch ended. It is a frame (`keyed.codec.frames`) of kind ``KRUN``, version 2,
-whose payload is msgpack of the fields of `LocalPosition` as a map. Version 1 has the first four.
+that a restored query resumes where the batch ended. It is a frame (`keyed.codec.frames`) of kind ``KRUN``, version 3,
+whose payload is msgpack of the fields of `LocalPosition` as a map. Version 1 has the first four. Version 2 has
+digests of another kind, under another name: a query that resumes from it stores those of its source.
 
 With ingestion time the rows and the time of a batch are committed before it runs, as a frame of kind ``KBEG``, version
 1, with the fields of `BegunBatch`, so that a rerun of the batch has the same.
@@ -29,7 +30,7 @@ class SourcePosition:
     """Position of a query in one of its sources. The attributes are those of `LocalPosition`."""
 
     rows: int = 0
-    consumed: Consumed | None = None
+    digests: Consumed | None = None
     source: Any = None
 
 
@@ -43,7 +44,7 @@ class LocalPosition:
         rows: Rows of the source consumed so far.
         ended: True if the input has ended.
         queries: Id of the query, after those of the queries that it was restored from.
-        consumed: Digests of the first and last consumed rows; ``None`` if the source has positions.
+        digests: Digests of the first and last consumed rows; ``None`` if the source has positions.
         source: The position of a `keyed.SeekableSource`.
         beside: The positions in its other sources, in their order.
         restored: Number of batches of the earlier query from whose changelogs this one was restored.
@@ -56,7 +57,7 @@ class LocalPosition:
     ended: bool = False
     queries: list[str] = attrs.field(factory=list)
     restored: int = 0
-    consumed: Consumed | None = None
+    digests: Consumed | None = None
     source: Any = None
     beside: list[SourcePosition] = attrs.field(factory=list)
     sizes: list[int] = attrs.field(factory=list)
@@ -80,7 +81,7 @@ class BegunBatch:
 _BEGUN: RecordFormat[BegunBatch] = RecordFormat(b"KBEG", 1, BegunBatch)
 encode_begun = _BEGUN.encode
 decode_begun = _BEGUN.decode
-_RECORD: RecordFormat[LocalPosition] = RecordFormat(_KIND, 2, LocalPosition)
+_RECORD: RecordFormat[LocalPosition] = RecordFormat(_KIND, 3, LocalPosition)
 encode_position = _RECORD.encode
 decode_position = _RECORD.decode
 

@@ -297,7 +297,10 @@ def partitioned(source: Source, rows: SourceRows) -> SourceRows:
         rows.by_partition = {}
         for _, timestamps, values, _ in rows.chunks():
             for timestamp, value in zip(timestamps or (), values, strict=False):
-                partition = str(partition_of(value))
+                partition = partition_of(value)
+                if partition.__class__ is not str:
+                    # Which characters a container shows as they are depends on the Python.
+                    partition = str(partition).encode("ascii", "backslashreplace").decode()
                 if timestamp is not None:
                     rows.by_partition[partition] = max(timestamp, rows.by_partition.get(partition, timestamp))
     return rows

@@ -173,7 +173,7 @@ def batches(
 ) -> Iterator[list[SourceRows]]:
     """Yield a source's rows after a position, in batches; an empty batch if a waiting source has no rows.
 
-    The position of the source (`LocalPosition.consumed`, `LocalPosition.source`) is advanced when a batch is yielded;
+    The position of the source (`LocalPosition.digests`, `LocalPosition.source`) is advanced when a batch is yielded;
     the caller advances `LocalPosition.rows`.
 
     Args:
@@ -212,11 +212,11 @@ def batches(
         )
     elements, begin, last = _passed(data, position.rows)
     elements = _no_tables(elements)
-    tracker = _tracker(position, begin, last) if keeps or position.consumed else None
+    tracker = _tracker(position, begin, last) if keeps or position.digests else None
     for taken in _cut(elements, size, first):
         if tracker is not None and taken:
             tracker.add(len(taken), lambda start, end, taken=taken: taken[start:end])  # type: ignore[misc]
-            position.consumed = tracker.consumed()
+            position.digests = tracker.consumed()
         yield _for_each(readers, taken, limit)
     _note_end(source)
 
@@ -350,13 +350,13 @@ def _tracker(position: LocalPosition | SourcePosition, first: Iterable[Any], las
     """
     tracker = Tracker(position.rows, first, last)
     found = tracker.consumed()
-    if position.consumed is None and position.rows:
+    if position.digests is None and position.rows:
         _log.info(
             "the checkpoint has no fingerprint of the %d rows it has consumed: that of this source is stored",
             position.rows,
         )
-    elif position.consumed is not None and position.consumed != found:
-        where = "first" if position.consumed.first != found.first else "last"
+    elif position.digests is not None and position.digests != found:
+        where = "first" if position.digests.first != found.first else "last"
         raise CheckpointError(
             f"the checkpoint has consumed {position.rows} rows, and the {where} {min(position.rows, ROWS)} of them "
             "differ from this source; give the same source from its start, with new rows at its end, or one that "
@@ -456,12 +456,12 @@ def _table_batches(
             check_column(name, list(columns), stage.name)
     pieces = _Pieces(parts)
     begin, last = _passed_rows(pieces, position.rows)
-    tracker = _tracker(position, begin, last) if keeps or position.consumed else None
+    tracker = _tracker(position, begin, last) if keeps or position.digests else None
     wanted = first or size
     while (batch := pieces.take(wanted)) is not None:
         if tracker is not None:
             tracker.add(batch.num_rows, lambda first, end, batch=batch: raw_rows(batch.slice(first, end - first)))  # type: ignore[misc]
-            position.consumed = tracker.consumed()
+            position.digests = tracker.consumed()
         yield [_of_table(stage, batch, limit) for stage in readers]
         wanted = size
 

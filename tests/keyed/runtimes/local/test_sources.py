@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import inspect
 import logging
 import math
@@ -11,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 import msgspec
+import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -197,6 +199,18 @@ def test_digests_are_those_of_values():
     assert of(1, 2) != of(2, 1)
     assert of(float("inf"), Decimal("-Infinity"), Decimal("NaN")) == of(float("inf"), Decimal("-Infinity"), None)
     assert of(Plain()) == of(Plain())
+    assert of({"a": Decimal("1.50")}) == of({"a": 1.5}) != of({"a": Decimal("1.51")})
+    assert of({"a": 2**70}) == of({"a": float(2**70)}) != of({"a": 2**70 + 1})
+    assert of({"a": np.int64(1), "b": np.float32(0.5)}) == of({"a": 1, "b": 0.5})
+    assert of({"a": Decimal("1E+999999999")}) != of({"a": Decimal("1E+999999998")})
+    assert of(["\ud800"]) != of(["\udfff"])
+    holds_itself: list[Any] = []
+    holds_itself.append(holds_itself)
+    assert of(holds_itself) == of([holds_itself])
+    zones = [dt.timezone(dt.timedelta(hours=hours)) for hours in (-5, 5)]
+    assert of(*(dt.datetime(1, 1, 1, 5, tzinfo=zone) for zone in zones)) != of(
+        dt.datetime(1, 1, 1), dt.datetime(1, 1, 1)
+    )
 
 
 def test_a_changelog_remembers_what_was_consumed(tmp_path):
