@@ -162,11 +162,11 @@ def inspect_local(path: str, operator: str | None = None, key: str | None = None
     """Inspect the operators in a checkpoint of the local runtime, by name.
 
     Raises:
-        CheckpointError: There is no checkpoint, or a run is using it.
+        CheckpointError: There is no checkpoint.
         OperatorChanged: There is no such operator.
         CorruptionError: It is damaged.
     """
-    with Checkpoint.open(path) as opened:
+    with Checkpoint.open(path, copies=True) as opened:
         return _merged(
             inspect_group(meta, log, key)
             for name in _selected(path, operators_of(opened), operator)
@@ -239,7 +239,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 COMMANDS = (
     Command(
         "inspect",
-        "Print a checkpoint: states, sizes, timers, counters, and one key. No job may be using a local one.",
+        "Print a checkpoint: states, sizes, timers, counters, and one key. A job may be using it.",
         _add_arguments,
         _run,
         ("keyed inspect job-checkpoint", "keyed inspect job-checkpoint --operator Sold --key 'Die Hard'"),

@@ -1,14 +1,15 @@
 """Operations on a checkpoint of the local runtime without a running query: flush, restore into a new one, inspect.
 
-The folder is locked while it is open, so a running query is never disturbed.
+The folder is locked while it is open, so a running query is never disturbed. A copy of a checkpoint in use can be read.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -19,12 +20,15 @@ from keyed.engine.export import check_branch, export
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
-from keyed.errors import CheckpointError, OperatorChanged
+from keyed.errors import CheckpointError, KeyedError, OperatorChanged
 from keyed.recovery.outbox import waiting, without
 from keyed.stores import CommitStore, MemoryStore
-from keyed.stores.commit_store import COMMITS_FOLDER, BufferedCommits
+from keyed.stores.commit_store import COMMITS_FOLDER, BufferedCommits, is_in_use
+from keyed.stores.scratch import ScratchFolder
 
 _log = logging.getLogger(__name__)
+#: Copies of a checkpoint in use that are tried.
+_ATTEMPTS = 10
 WAITING_POSITIONS = "positions"
 """The record of the positions that are exported with later ones, a bundle (`keyed.changelog.position_bundles`)."""
 
@@ -42,8 +46,12 @@ class Checkpoint:
 
     @classmethod
     @contextmanager
-    def open(cls, path: str | os.PathLike[str]) -> Iterator[Checkpoint]:
+    def open(cls, path: str | os.PathLike[str], *, copies: bool = False) -> Iterator[Checkpoint]:
         """Open an existing checkpoint.
+
+        Args:
+            path: Its folder.
+            copies: Open a copy if a run is using it, with one of its last batches.
 
         Raises:
             CheckpointError: There is no checkpoint, or a run is using it.
@@ -52,11 +60,13 @@ class Checkpoint:
         # `CommitStore` refuses a checkpoint of Spark.
         if not any(Path(folder, name).is_dir() for name in (COMMITS_FOLDER, "offsets")):
             raise CheckpointError(f"there is no checkpoint in {folder}")
-        commits = CommitStore(folder)
-        try:
+        with ExitStack() as stack:
+            if copies and is_in_use(folder):
+                commits = _copied(folder, stack.enter_context(ScratchFolder("inspect")).path)
+            else:
+                commits = CommitStore(folder)
+            stack.callback(commits.close)
             yield cls(folder, commits)
-        finally:
-            commits.close()
 
     def groups(self, operator: str) -> list[tuple[GroupMeta, GroupLog]]:
         """Return the meta record and the log of each key group of an operator.
@@ -75,6 +85,45 @@ class Checkpoint:
             parallelism = meta.parallelism
             found.append((meta, log))
         return found
+
+
+def _copied(folder: str, scratch: Path) -> CommitStore:
+    """Copy a checkpoint that a run is writing, and open the copy.
+
+    A flush of the database writes a file, records it in the manifest and then removes the log. So the logs are copied
+    first: the copy lacks at most the last batches, as after a crash. A compaction removes files; the copy is repeated.
+
+    Raises:
+        KeyedError: The copy cannot be opened.
+    """
+    source = Path(folder, COMMITS_FOLDER)
+    for attempt in range(_ATTEMPTS):
+        target = scratch / str(attempt) / COMMITS_FOLDER
+        target.mkdir(parents=True)
+        try:
+            for log in source.glob("*.log"):
+                shutil.copyfile(log, target / log.name)
+            current = (source / "CURRENT").read_text()
+            shutil.copyfile(source / current.strip(), target / current.strip())
+            (target / "CURRENT").write_text(current)
+            for pattern in ("*.sst", "*.blob", "OPTIONS-*", "IDENTITY"):
+                for file in source.glob(pattern):
+                    _link(file, target / file.name)
+            return CommitStore(target.parent)
+        except (FileNotFoundError, KeyedError):
+            if attempt + 1 == _ATTEMPTS:
+                raise
+    raise AssertionError
+
+
+def _link(file: Path, target: Path) -> None:
+    """Link a file that never changes, or copy it to another file system."""
+    try:
+        os.link(file, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(file, target)
 
 
 def committed(log: GroupLog, meta: GroupMeta, where: str) -> ReadStore:

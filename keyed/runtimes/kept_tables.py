@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
-from keyed.errors import DefinitionError, KeyedError
+from keyed.changelog.directory import DirectoryChangelog
+from keyed.errors import ChangelogDiverged, DefinitionError, KeyedError
 from keyed.graph import Stage
 from keyed.options import Options
+from keyed.private_files import folder_path
 from keyed.tables.state_tables import StateTables, discard_unwritten, keep_tables, read_kept_tables
 
 #: Seconds between two polls of the changelogs.
@@ -34,6 +37,8 @@ class KeptTables:
         #: Opens the tables for reading, after `leave` has released them; ``None`` if there are none.
         self.read: Callable[[], StateTables] | None = None
         if options.tables is not None:
+            if options.checkpoint is None:
+                _check_unwritten(last, folder_path(options.tables, "tables"))
             types = {stage.name: stage.function for stage in last.chain}
             changelogs = {stage.name: stage.changelog for stage in last.chain if stage.changelog is not None}
             self._tables = keep_tables(options.tables, changelogs, types).start(every=_EVERY, wait=False)
@@ -85,6 +90,26 @@ class KeptTables:
         """
         if self._tables is not None:
             discard_unwritten(self._tables)
+
+
+def _check_unwritten(last: Stage, folder: str) -> None:
+    """Check that a folder for the tables of a query without a checkpoint has no state of an earlier run.
+
+    Raises:
+        ChangelogDiverged: It has: the query would start from the beginning, and contradict it.
+    """
+    root = Path(folder).absolute()
+    for stage in last.chain:
+        changelog = stage.changelog
+        if isinstance(changelog, DirectoryChangelog) and root in Path(changelog.path).absolute().parents:
+            commit = None if changelog.header() is None else changelog.reader(0).last()
+            if commit is not None:
+                raise ChangelogDiverged(
+                    f"tables={folder!r} holds the state of an earlier run, up to batch {commit.batch}, and a run "
+                    "without checkpoint= starts from the beginning: so does a notebook's cell that runs again. Delete "
+                    f"the folder first, with shutil.rmtree({folder!r}, ignore_errors=True) in the same cell; or, to "
+                    "continue, begin once with a new folder and a checkpoint=, and give both to every run"
+                )
 
 
 @contextmanager

@@ -261,6 +261,18 @@ class CommitStore(BufferedCommits):
         self._closing.close()
 
 
+def is_in_use(path: str | os.PathLike[str]) -> bool:
+    """Return true if a run is using the store in a folder."""
+    try:
+        Lease(Path(path, COMMITS_FOLDER)).close()
+    except BlockingIOError:
+        return True
+    except OSError:
+        # Opening it reports the reason.
+        return False
+    return False
+
+
 class MemoryCommitStore(BufferedCommits):
     """Commits in dictionaries: for tests, and for runs without a checkpoint folder."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -20,6 +21,7 @@ from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, 
 from keyed.context import Timer
 from keyed.durations import instant_ms
 from keyed.errors import DefinitionError, GroupUnavailable, HistoryCompacted, KeyedError, KeyTypeError
+from keyed.shown import SHOWN_ROWS, html_table
 from keyed.stores.database import successor
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.operator_view import AsOf, Position, View, Viewing
@@ -572,6 +574,18 @@ class StateTable:
 
     def __bool__(self) -> bool:
         return True
+
+    def _repr_html_(self) -> str:
+        names = ("key", "namespace", "entry", "value")
+        try:
+            rows = [tuple(getattr(each, name) for name in names) for each in self.scan(limit=SHOWN_ROWS + 1)]
+        except KeyedError as error:
+            return f"<code>{html.escape(repr(self))}: {html.escape(str(error))}</code>"
+        used = [
+            n for n, name in enumerate(names) if name in ("key", "value") or any(row[n] is not None for row in rows)
+        ]
+        found = [[row[n] for n in used] for row in rows]
+        return html_table(repr(self), [names[n] for n in used], found, more=False)
 
     def __repr__(self) -> str:
         try:

@@ -25,6 +25,7 @@ from keyed.errors import DefinitionError, KeyedError, LocalStoreError, StateAcce
 from keyed.functions import Function, declared_states
 from keyed.recovery.cut import header_of
 from keyed.restoring import RestorePoint
+from keyed.shown import html_table
 from keyed.stores.database import delete_folder, is_locked
 from keyed.stores.growth import GrowthBound
 from keyed.stores.version_store import Extent
@@ -503,6 +504,13 @@ class StateTables(_Tables):
         if not self._following.is_inherited:
             self._following.close()
             self._context.close()
+
+    def _repr_html_(self) -> str:
+        try:
+            rows = [(name, self[name].operator, self[name].types) for name in self]
+        except KeyedError:
+            rows = []
+        return html_table(repr(self), ["table", "operator", "types"], rows, more=False)
 
     def __repr__(self) -> str:
         of = f"StateTables of {', '.join(self._operators)}"

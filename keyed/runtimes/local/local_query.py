@@ -54,6 +54,7 @@ from keyed.runtimes.local.local_position import (
 from keyed.runtimes.local.local_rows import Limit, SourceRows, after_steps, as_rows
 from keyed.runtimes.local.local_sinks import check_declared, write
 from keyed.runtimes.local.process import Interrupted, leave, watched
+from keyed.runtimes.local.progress_lines import ProgressLines, terminal_of
 from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
 from keyed.runtimes.metrics_export import MetricsExport, exported_metrics
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
@@ -133,6 +134,8 @@ class LocalQuery(Shown):
         self._result: RunResult | None = None
         self.progress: Progress | None = None
         self._warnings = UsageWarnings(last, outputs)
+        #: The progress of a run that its program waits for in `run`.
+        self._lines: ProgressLines | None = None
         #: The outputs whose columns were not compared yet with those of existing files.
         self._unchecked: set[BoundOutput] = set()
         #: The writers of the sinks that get the rows of a batch after its commit.
@@ -252,7 +255,11 @@ class LocalQuery(Shown):
         self._runs = True
         self._export_of_metrics.follow(MetricsSource(lambda: None, self._of_query, self._is_exported, self._now))
         try:
-            with watched(self._on_signal), suppress(Interrupted):
+            with watched(self._on_signal), suppress(Interrupted), ExitStack() as stack:
+                if self._thread is None and self._on_progress is None:
+                    prints = any(isinstance(each.sink, FunctionSink) for each in self._outputs)
+                    self._lines = ProgressLines(self._last.name, terminal_of(prints=prints))
+                    stack.callback(self._lines.close)
                 result = self._run()
         except BaseException as error:
             self._error = error
@@ -390,6 +397,8 @@ class LocalQuery(Shown):
                     # The last batch can no longer be undone.
                     self._export(commits, operators, position, now)
                     collector.collect()
+                    if self._lines is not None:
+                        self._lines.look()
                     continue
             if position.ended:
                 drained = "state that was restored" if position.restored else f"checkpoint {self._checkpoint}"
@@ -559,6 +568,8 @@ class LocalQuery(Shown):
         self.progress = Progress(position.batches - 1, sum(arrived.read), watermark, now, metrics, duration)
         self._export_of_metrics.metrics.add(self.progress)
         self._warnings.look(self.progress, arrived.highest, holders)
+        if self._lines is not None:
+            self._lines.add(self.progress)
         if self._on_progress is not None:
             self._on_progress(self.progress)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from keyed import windows as w
 from keyed.cli.main import main
 from tests.keyed.cli.conftest import Count
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
+from tests.support.waiting import until
 
 
 class Sold(keyed.KeyedProcessFunction):
@@ -141,3 +144,46 @@ def test_a_checkpoint_of_spark(spark, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["group", "0", "1", "group", "group"]
     assert lines[3].startswith("group 0: no hash is kept")
+
+
+def test_a_checkpoint_in_use_is_read_as_of_one_of_its_batches(tmp_path, capsys):
+    seen = []
+
+    def look(progress):
+        if progress.batch_id % 10 == 5:
+            found = inspected(capsys, tmp_path / "ck", "--key", "a")
+            (entry,) = found["Count"]["entries"]
+            seen.append((progress.batch_id, found["Count"]["batch"], entry["value"]))
+
+    rows = [{"word": "a"} for _ in range(60)]
+    counted = keyed.stream(rows).key_by("word").process(Count(), "word string, n bigint")
+    counted.run(lambda rows, batch: None, checkpoint=tmp_path / "ck", rows_per_batch=1, on_progress=look)
+    assert [(batch, value) for batch, batch_there, value in seen] == [(n, n + 1) for n in range(5, 60, 10)]
+    assert all(batch == there for batch, there, _ in seen)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_read_while_another_thread_writes_it(tmp_path, capsys):
+    class Grows(keyed.KeyedProcessFunction):
+        n = keyed.ValueState(int, default=0)
+        data = keyed.ValueState(bytes)
+
+        def process_element(self, value, ctx):
+            self.n.update(self.n.value() + 1)
+            self.data.update(os.urandom(200_000))
+            yield value["k"]
+
+    rows = itertools.cycle([{"k": "a"}, keyed.PAUSE])
+    query = (
+        keyed.stream(rows)
+        .key_by("k")
+        .process(Grows(), "k string")
+        .start(lambda rows, batch: None, checkpoint=tmp_path / "ck")
+    )
+    until(lambda: query.progress)
+    for _ in range(30):
+        found = inspected(capsys, tmp_path / "ck", "--key", "a")["Grows"]
+        values = {entry["state"]: entry["value"] for entry in found["entries"]}
+        assert values["n"] == found["batch"] + 1
+    query.stop()
+    assert query.await_termination(300)

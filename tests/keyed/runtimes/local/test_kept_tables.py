@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 import keyed
 from keyed.background import Status
+from keyed.errors import ChangelogDiverged
 from tests.support.waiting import until
 
 
@@ -117,8 +120,8 @@ def test_what_cannot_be_kept_is_refused(tmp_path):
         keyed.errors.DefinitionError, match=r"holds tables of operator 'Sold', which this query does not have"
     ):
         keyed.stream(SALES).key_by(lambda sale: sale.title).process(Sold(), name="Other").run(tables=tables)
-    with pytest.raises(keyed.errors.ChangelogDiverged, match="its checkpoint is new, and its changelog"):
-        sold(SALES).run(tables=tables)
+    with pytest.raises(ChangelogDiverged, match="its checkpoint is new, and its changelog"):
+        sold(SALES).run(tables=tables, checkpoint=tmp_path / "new")
     with pytest.raises(keyed.errors.DefinitionError, match="holds the changelog that operator 'Sold' is restored from"):
         sold(SALES, restore_from=keyed.DirectoryChangelog(tables / "Sold" / "changelog")).run(tables=tables)
     for folder in ("", "s3://bucket/tables", "a\0b"):
@@ -183,3 +186,45 @@ def test_an_error_that_someone_waits_for_is_raised_and_not_logged(caplog):
     with pytest.raises(keyed.errors.QueryFailed, match="no more sales"):
         queries[0].await_termination(300)
     assert not caplog.text
+
+
+def test_a_second_run_without_a_checkpoint_is_refused_before_it_reads_with_a_way_on(tmp_path):
+    folder = tmp_path / "tables"
+    sold(SALES).run(tables=folder)
+
+    def never() -> Iterator[Any]:
+        raise AssertionError("the source is read")
+        yield
+
+    with pytest.raises(ChangelogDiverged, match="earlier run, up to batch 1, and a run without checkpoint=") as caught:
+        sold(never()).run(tables=folder)
+    (command,) = re.findall(r"shutil\.rmtree\(.*?\)", str(caught.value))
+    exec(command, {"shutil": shutil})
+    with sold(SALES).run(tables=folder).tables as tables:
+        assert tables["sold"].get("Die Hard") == 5
+    shutil.rmtree(folder)
+    options = {"tables": folder, "checkpoint": tmp_path / "ck"}
+    sold(SALES).run(**options)
+    assert sold(SALES).run(**options).batches == 0
+
+
+def test_notebooks_show_results_and_tables_as_escaped_and_bounded_tables(tmp_path):
+    sales = [Sale(f"<b>{number:03d}" + "x" * 500, number) for number in range(100)]
+    result = sold(sales, output="title string, sold bigint").run(tables=tmp_path / "tables")
+    with result.tables as tables:
+        pages = [each._repr_html_() for each in (result, tables, tables["sold"], tables["last"])]
+    assert all("<table>" in page and len(page) < 10_000 for page in pages)
+    assert all("<b>" not in page for page in pages)
+    assert "<th>title</th><th>sold</th>" in pages[0]
+    assert pages[0].count("<td>&lt;b&gt;") == pages[2].count("<td>&lt;b&gt;") == 20
+    assert "<td>sold</td>" in pages[1]
+    nowhere = sold(sales).run(lambda rows, batch: None)
+    assert "<th>operator</th><th>rows in</th><th>rows out</th>" in nowhere._repr_html_()
+    plain = keyed.stream([{"k": "a"}]).key_by("k").process(Plain()).run()
+    assert "<th>value</th>" in plain._repr_html_()
+
+
+class Plain(keyed.KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield 1
+        yield "two"
