@@ -220,16 +220,28 @@ def _read(node: ast.expr, this: str) -> tuple[str, str] | None:
 def _copies(tree: ast.FunctionDef, this: str, changed: set[int]) -> dict[str, tuple[str, str]]:
     """Return the local names that only hold a copy read from a state, and are only used to change it."""
     reads: dict[str, list[tuple[str, str] | None]] = {}
-    assigned = set()
+    assigned: set[int] = set()
+    aliases: list[tuple[str, str]] = []
     for node in ast.walk(tree):
         match node:
-            case ast.Assign(targets=[ast.Name(id=name) as target], value=value):
-                reads.setdefault(name, []).append(_read(value, this))
-                assigned.add(id(target))
+            case ast.Assign(targets=targets, value=value):
+                names = [target for target in targets if isinstance(target, ast.Name)]
+                if len(names) < len(targets):
+                    continue
+                assigned |= {*map(id, names)}
+                if isinstance(value, ast.Name):
+                    assigned.add(id(value))
+                    names.append(value)
+                else:
+                    reads.setdefault(names[0].id, []).append(_read(value, this))
+                aliases += [(names[0].id, other.id) for other in names[1:]]
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and id(node) not in changed and id(node) not in assigned:
             reads[node.id] = [None]
         elif isinstance(node, ast.arg | ast.Global | ast.Nonlocal):
             for name in [node.arg] if isinstance(node, ast.arg) else node.names:
                 reads[name] = [None]
-    return {name: each[0] for name, each in reads.items() if each[0] is not None and None not in each}
+    # Names of one object are used together.
+    for one, other in aliases * len(aliases):
+        reads[one] = reads[other] = [*{*reads.get(one, ()), *reads.get(other, ())}]
+    return {name: each[0] for name, each in reads.items() if each and each[0] is not None and None not in each}

@@ -179,7 +179,9 @@ def _verify(arguments: argparse.Namespace) -> int:
         if found.problem:
             of = f" of operator {found.operator}" if len(operators) > 1 else ""
             sys.stderr.write(f"group {found.group}{of}: {found.problem}\n")
-    return int(any(found.problem for found in groups))
+    wrong = sum(bool(found.problem) for found in groups)
+    print(f"not verified: {wrong} of {len(groups)} key groups" if wrong else "verified")
+    return int(wrong > 0)
 
 
 def _verified(arguments: argparse.Namespace) -> list[Verified]:

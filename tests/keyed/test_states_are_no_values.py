@@ -350,6 +350,12 @@ class Keeps(KeyedProcessFunction):
         found.sort()
         self.pages.setdefault("c", [])
         self.pages.pop("c").append(1)
+        same = other = self.pages.get("d", [])
+        other.append(1)
+        self.pages["d"] = same
+        mine = found
+        mine = []
+        mine.append(1)
         plain = self.__dict__.setdefault("cache", {})
         plain["a"] = 1
         self.__dict__["cache"]["b"] = 2
@@ -412,7 +418,22 @@ class Lost9(Keeps):
         self.recent[0].append(1)
 
 
-@pytest.mark.parametrize("function", [Lost1, Lost2, Lost3, Lost4, Lost5, Lost6, Lost7, Lost8, Lost9])
+class Lost10(Keeps):
+    def process_element(self, value, ctx):
+        pages = self.pages.get(value, [])
+        same = pages
+        also = same
+        also.append(1)
+
+
+class Lost11(Keeps):
+    def process_element(self, value, ctx):
+        pages = same = self.pages.get(value, [])
+        same.append(1)
+        pages.sort()
+
+
+@pytest.mark.parametrize("function", [Lost1, Lost2, Lost3, Lost4, Lost5, Lost6, Lost7, Lost8, Lost9, Lost10, Lost11])
 def test_a_change_of_a_copy_that_nothing_keeps_is_refused_before_the_first_row(function):
     line = rf"{function.__name__}\.(process_element|note), line \d+: "
     said = line + r".*changes a copy of the content of \w+ state .*store it: "

@@ -29,17 +29,18 @@ def log(tmp_path):
 
 def test_verify(log, tmp_path, capsys):
     assert main(["verify", log.path]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
+    head, *lines, word = capsys.readouterr().out.splitlines()
+    assert word == "verified"
     assert head.split() == ["group", "first", "batch", "last", "batch", "entries"]
     assert [line.split() for line in lines] == [["0", "0", "9", "5"], ["1", "0", "9", "5"]]
     assert main(["verify", log.path, "--checkpoint", str(tmp_path / "checkpoint")]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 def test_verify_takes_a_checkpoint_alone(log, tmp_path, capsys):
     checkpoint = str(tmp_path / "checkpoint")
     assert main(["verify", checkpoint]) == 0
-    _, *lines = capsys.readouterr().out.splitlines()
+    _, *lines, _ = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines] == [["0", "9", "9", "5"], ["1", "9", "9", "5"]]
     with closing(CommitStore(checkpoint)) as commits:
         kept = commits.group_log("Count", 1)
@@ -74,6 +75,7 @@ def test_verify_tells_what_is_wrong(log, tmp_path, capsys):
     assert main(["verify", log.path]) == 1
     said = capsys.readouterr()
     assert "group 1: " in said.err
+    assert said.out.splitlines()[-1] == "not verified: 1 of 2 key groups"
     assert str(segment) in said.err
     assert main(["verify", str(tmp_path / "none")]) == 1
     assert main(["verify", str(tmp_path / "none"), "--checkpoint", str(tmp_path / "checkpoint")]) == 1
