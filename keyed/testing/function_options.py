@@ -30,6 +30,7 @@ class FunctionOptions(TypedDict, total=False):
     key2: Key
     broadcast: Sequence[MapState[Any, Any]]
     watermark: WatermarkStrategy | None
+    order: Order
 
 
 class HarnessOptions(FunctionOptions, total=False):
@@ -37,7 +38,6 @@ class HarnessOptions(FunctionOptions, total=False):
 
     store: Store
     parallelism: int
-    order: Order
     ingestion_time: bool
 
 

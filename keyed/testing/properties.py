@@ -64,6 +64,7 @@ class PropertyOptions(FunctionOptions, total=False):
         key2: Key of a row of the second side, as there.
         broadcast: Descriptors of broadcast states, as there; rows of the second stream are broadcast then.
         watermark: The strategy, as in `keyed.stream`; by default that for rows in order.
+        order: The order of rows, as in `KeyedTestHarness`.
         examples: Number of inputs; by default that of Hypothesis' settings.
         seed: The seed of the inputs; by default ``--keyed-seed``, or another one each time.
     """
@@ -72,7 +73,7 @@ class PropertyOptions(FunctionOptions, total=False):
     seed: int | None
 
 
-_shows = shows_options(PropertyOptions, broadcast=())
+_shows = shows_options(PropertyOptions, broadcast=(), order="event_time")
 #: Maximal single advance of the processing time.
 _DAY = 86_400_000
 #: Examples that are tried after the first failing one, to find a smaller one: those of floating-point numbers would

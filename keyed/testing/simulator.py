@@ -26,6 +26,7 @@ from keyed.changelog.model import Changelog
 from keyed.engine import cleaning
 from keyed.errors import DefinitionError, KeyedError
 from keyed.functions import Function
+from keyed.operators import Order
 from keyed.shown import shows_options
 from keyed.state import MapState
 from keyed.stores.scratch import ScratchFolder
@@ -69,6 +70,7 @@ class Simulation:
         seed: The seed of all choices.
         key2: As in `KeyedTestHarness`.
         broadcast: As in `KeyedTestHarness`.
+        order: As in `KeyedTestHarness`.
         script: The steps and faults so far.
     """
 
@@ -79,6 +81,7 @@ class Simulation:
     seed: int = 0
     key2: Key = None
     broadcast: Sequence[MapState[Any, Any]] = ()
+    order: Order = "event_time"
     script: list[str] = attrs.field(factory=list, init=False)
     _steps: list[Step] = attrs.field(factory=list, init=False)
 
@@ -99,7 +102,8 @@ class Simulation:
     @property
     def _options(self) -> dict[str, Any]:
         strategy = self.watermark or WatermarkStrategy(0)
-        return {"key": self.key, "key2": self.key2, "broadcast": self.broadcast, "watermark": strategy}
+        given = {"key": self.key, "key2": self.key2, "broadcast": self.broadcast, "order": self.order}
+        return {**given, "watermark": strategy}
 
     def run(self, expected: dict[str, Any]) -> None:
         """Run it with its faults.
@@ -137,7 +141,7 @@ class Simulation:
             stack.enter_context(FaultyDisk(folder / "logs", faults, groups.die).in_place())
             # The function's ``close`` is not part of it.
             stack.callback(groups.discard)
-            driven = DrivenFunction(groups, self.key, self.key2)
+            driven = DrivenFunction(groups, self.key, self.key2, by_time=self.order != "arrival")
             try:
                 for step in self._steps:
                     self.script += [f"  {line}" for line in step.lines("harness", self.function)]
@@ -182,7 +186,7 @@ def _steps(random: Random, rows: list[Record]) -> list[Step]:
     return [*steps, End()] if random.random() < 0.3 else steps
 
 
-@shows_options(FunctionOptions, broadcast=())
+@shows_options(FunctionOptions, broadcast=(), order="event_time")
 def simulate(
     function: Function,
     rows: Sequence[Record] | Callable[[Random], Sequence[Record]],

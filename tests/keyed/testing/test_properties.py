@@ -485,6 +485,25 @@ def test_rows_of_one_time_keep_their_order_where_that_is_given():
     assert "other order" not in told
 
 
+class Gaps(KeyedProcessFunction):
+    """The time since the row before, which depends on the order of rows."""
+
+    last = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        yield ctx.timestamp() - self.last.value()
+        self.last.update(ctx.timestamp())
+
+
+def test_a_function_that_needs_rows_in_their_order_has_it_from_the_watermark():
+    options: dict[str, Any] = {"key": USER, "watermark": bounded_out_of_orderness(minutes=1), "seed": 1}
+    rows = strategies.streams(strategies.rows("user string", user=st.sampled_from("ab")), gap=60_000)
+    with pytest.raises(Falsified, match="order='watermark' runs them by time"):
+        assert_deterministic(Gaps(), rows, examples=50, **options)
+    for prove in (assert_deterministic, assert_batch_split_invariant, assert_recovery_invisible):
+        assert "Gaps: " in prove(Gaps(), rows, order="watermark", examples=20, **options)
+
+
 @pytest.mark.parametrize(
     ("prove", "function", "stream", "options", "told"),
     [
