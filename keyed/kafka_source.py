@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from keyed.arguments import text
-from keyed.changelog.kafka.client import Cluster, Partition, check_settings
+from keyed.changelog.kafka.client import Cluster, Partition, check_client
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError
 from keyed.kafka_fetching import OUT_OF_RANGE, Fetched, Place, fetched, is_passing
@@ -79,7 +79,7 @@ class KafkaSource:
         if not isinstance(bounded, bool):
             raise DefinitionError(f"KafkaSource: bounded={shown(bounded)} must be True or False")
         settings = {} if settings is None else settings
-        check_settings(settings)
+        check_client(bootstrap, settings)
         if value is not None:
             check_format(value)
         self._value = value

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keyed.changelog.kafka.client import Cluster, Partition, check_settings
+from keyed.changelog.kafka.client import Cluster, Partition, check_client
 from keyed.changelog.kafka.topic import create_topic, partitions
 from keyed.errors import ChangelogError, CheckpointError, KeyedError, SourceError
 from keyed.kafka_fetching import OUT_OF_RANGE, FetchedByTime, Place, fetched, is_passing
@@ -166,7 +166,7 @@ class Topics:
     """
 
     def __init__(self, bootstrap: str, settings: Mapping[str, Any], seconds: float) -> None:
-        check_settings(settings)
+        check_client(bootstrap, settings)
         self._cluster = Cluster(bootstrap, dict(settings), seconds)
 
     def reader(self, topics: Mapping[str, bool], time_of: Callable[[Any], int], *, bounded: bool) -> TopicsReader:

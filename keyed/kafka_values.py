@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC
 from io import BytesIO
 from typing import Any
@@ -13,7 +12,8 @@ import msgspec
 
 from keyed.errors import DefinitionError, SinkError, SourceError
 from keyed.extras import extra
-from keyed.topics import Avro, Format, Json, Protobuf, Registry, registry_address
+from keyed.shown import without_secrets
+from keyed.topics import Avro, Format, Json, Protobuf, Registry, registry_address, registry_settings
 
 #: Seconds that each request to a registry may take, unless its settings have a ``timeout``: the client itself waits for
 #: ever.
@@ -109,8 +109,7 @@ def _with_registry(format: Format, topic: str) -> Callable[[bytes], Any]:
         deserialize = JSONDeserializer(None, schema_registry_client=client, conf=named)
 
     def decode(data: bytes) -> Any:
-        with _asking(format.registry, topic, SourceError):
-            value = deserialize(data, context)
+        value = _ask(format.registry, topic, SourceError, deserialize, data, context)
         return plain_message(value) if isinstance(format, Protobuf) else value
 
     return decode
@@ -153,8 +152,7 @@ def encoder(format: Format, topic: str, *, is_key: bool = False) -> Callable[[di
             # The form in which it is written, for the validation: times are text.
             row = json.loads(json_bytes(row))
         made = format.message(**row) if isinstance(format, Protobuf) else row
-        with _asking(format.registry, topic, SinkError):
-            return bytes(serialize(made, context))
+        return bytes(_ask(format.registry, topic, SinkError, serialize, made, context))
 
     return encode
 
@@ -179,11 +177,12 @@ def _registry_client(registry: Registry | None, where: str) -> Any:
     with extra("registry", where):
         from confluent_kafka.schema_registry import SchemaRegistryClient
 
-    settings = {"timeout": _SECONDS, **(registry if isinstance(registry, Mapping) else {"url": registry})}
+    settings = registry_settings(registry)
     try:
-        return SchemaRegistryClient(settings)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise DefinitionError(f"{where}: settings of the registry: {error}") from error
+        return SchemaRegistryClient({"timeout": _SECONDS, **settings})
+    except (ValueError, TypeError, AttributeError, OSError) as error:
+        failed = without_secrets(str(error), settings)
+    raise DefinitionError(f"{where}: settings of the registry: {failed}")
 
 
 def registered(registry: Registry, topic: str, schema: str, kind: str, *, is_key: bool) -> int:
@@ -202,8 +201,8 @@ def registered(registry: Registry, topic: str, schema: str, kind: str, *, is_key
     client = _registry_client(registry, f"the schema of topic {topic!r}")
     from confluent_kafka.schema_registry import Schema
 
-    with _asking(registry, topic, SinkError):
-        return int(client.register_schema(f"{topic}-{'key' if is_key else 'value'}", Schema(schema, kind)))
+    subject = f"{topic}-{'key' if is_key else 'value'}"
+    return int(_ask(registry, topic, SinkError, client.register_schema, subject, Schema(schema, kind)))
 
 
 def json_bytes(value: Any) -> bytes:
@@ -219,27 +218,35 @@ def _plain_row(value: Any) -> Any:
 
 def is_unreachable(error: Exception) -> bool:
     """Return true if an error means that a registry was not reached, or could not answer."""
-    cause = error.__cause__
-    if not isinstance(error, SourceError | SinkError) or cause is None:
-        return False
-    status = getattr(cause, "http_status_code", None)
-    if status is not None:
-        return int(status) >= 500
-    return isinstance(cause, OSError) or type(cause).__module__.partition(".")[0] in _CLIENTS
+    return isinstance(error, SourceError | SinkError) and isinstance(error.__cause__, ConnectionError)
 
 
-@contextmanager
-def _asking(registry: Registry | None, topic: str, kind: type[SourceError | SinkError]) -> Iterator[None]:
-    """Raise an error of a kind if a registry is not reached in this context, or refuses a request."""
+def _ask(
+    registry: Registry | None,
+    topic: str,
+    kind: type[SourceError | SinkError],
+    call: Callable[..., Any],
+    *arguments: Any,
+) -> Any:
+    """Return the result of a call. Raise an error of a kind if a registry is not reached, or refuses a request."""
     from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistryError
 
     try:
-        yield
+        return call(*arguments)
     except Exception as error:
         known = isinstance(error, SchemaRegistryError | OAuthTokenError | OSError)
-        if known or type(error).__module__.partition(".")[0] in _CLIENTS:
-            raise _unavailable(registry, topic, error, kind) from error
-        raise
+        if not known and type(error).__module__.partition(".")[0] not in _CLIENTS:
+            raise
+        failed, outage = _unavailable(registry, topic, error, kind), _outage(error)
+    # Outside of the handler, so that the client's error is not its context.
+    raise failed from outage
+
+
+def _outage(error: Exception) -> ConnectionError | None:
+    """Return the cause of an error that may pass. The client's error, which may have secrets, is not passed on."""
+    status = getattr(error, "http_status_code", None)
+    passes = type(error).__name__ != "OAuthTokenError" if status is None else int(status) >= 500
+    return ConnectionError("the registry was not reached, or could not answer") if passes else None
 
 
 def _unavailable(
@@ -254,9 +261,10 @@ def _unavailable(
     else:
         remedy = "check the address and that the registry runs"
     done = "fetched from" if kind is SourceError else "registered at"
+    reason = without_secrets(f"{type(error).__name__}: {error}", registry_settings(registry))
     return kind(
         f"topic {topic!r}: the schema of a value cannot be {done} the registry "
-        f"{registry_address(registry)}: {type(error).__name__}: {error}; {remedy}. The query resumes here when "
+        f"{registry_address(registry)}: {reason}; {remedy}. The query resumes here when "
         "it is started again on its checkpoint"
     )
 

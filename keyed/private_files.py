@@ -14,6 +14,7 @@ from struct import Struct
 from typing import Any
 
 from keyed.errors import DefinitionError
+from keyed.shown import without_credentials
 
 _FOLDER, _FILE = 0o700, 0o600
 #: The additional mode for a group: reading. New files belong to the folder's group.
@@ -22,7 +23,7 @@ _GROUP_FOLDER, _GROUP_FILE = 0o2050, 0o040
 #: and others a tag, the permissions and no id.
 _ACL = Struct("<I HHI HHI HHI")
 _NO_ID = 0xFFFFFFFF
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*:/")
 
 
 def make_private(path: Path, *, group: bool = False) -> list[Path]:
@@ -94,7 +95,8 @@ def folder_path(path: Any, what: str) -> str:
         raise DefinitionError(f"{what}={path!r}: give the path of a folder")
     if _URI.match(text):
         raise DefinitionError(
-            f"{what}={path!r} is a URI, and a folder is needed; give the path at which its file system is mounted"
+            f"{what}={without_credentials(text)!r} is a URI, and a folder is needed; give the path at which its file "
+            "system is mounted"
         )
     return text
 

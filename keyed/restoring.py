@@ -12,6 +12,7 @@ import attrs
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects import changelog_at
 from keyed.errors import DefinitionError
+from keyed.shown import without_credentials
 
 
 @attrs.frozen
@@ -52,7 +53,7 @@ class RestorePoint:
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.changelog, Changelog):
-            raise DefinitionError(f"restore_from={self.changelog!r} is not a changelog")
+            raise DefinitionError(f"restore_from={without_credentials(repr(self.changelog))} is not a changelog")
         if isinstance(self.as_of, datetime):
             if self.as_of.tzinfo is None:
                 raise DefinitionError(f"as_of={self.as_of!r} has no time zone; add one, for example tzinfo=UTC")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import html
 import inspect
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
+from urllib.parse import quote
 
 F = TypeVar("F", bound=Callable[..., Any])
 _LONGEST = 200
+#: Names of settings whose values are secrets.
+_SECRET = re.compile(r"password|secret|token|user\.info|proxy|jaas|oauthbearer\.config|\.pem$")
 
 
 class Shown:
@@ -87,6 +92,32 @@ def shown(value: Any) -> str:
     # Names of columns are shown as they are; text in quotes is escaped by Python.
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def without_credentials(address: object) -> str:
+    """Return a path or its ``repr``; a URL without what precedes its last ``@``, because a password may hold one."""
+    return re.sub(r"^(['\"]?[A-Za-z][A-Za-z0-9+.:-]*:/+).*@", r"\1", str(address), flags=re.DOTALL)
+
+
+def without_secrets(text: str, settings: Mapping[str, Any]) -> str:
+    """Return a text of a client or server with ``***`` for the secrets among a client's settings, in any encoding."""
+    secrets = {value for name, value in settings.items() if isinstance(value, str) and _SECRET.search(name)}
+    secrets |= {secret.partition(":")[2] for secret in secrets}
+    forms = {form for secret in secrets for form in _forms(secret) if form}
+    for form in sorted(forms, key=len, reverse=True):
+        text = text.replace(form, "***")
+    return text
+
+
+def _forms(secret: str) -> tuple[str, ...]:
+    encoded = base64.b64encode(secret.encode("utf-8", "surrogatepass")).decode() if secret else ""
+    return (
+        secret,
+        repr(secret)[1:-1],
+        quote(secret, safe="", errors="replace"),
+        quote(secret, errors="replace"),
+        encoded,
+    )
 
 
 def type_of(value: Any) -> str:

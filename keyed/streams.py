@@ -62,7 +62,7 @@ from keyed.outputs import OutputTag, schema_of
 from keyed.private_files import folder_path
 from keyed.restoring import RestorePoint
 from keyed.results import Query, RunResult
-from keyed.shown import Shown, named, names_options, shows_options, type_of
+from keyed.shown import Shown, named, names_options, shows_options, type_of, without_credentials
 from keyed.sinks import CollectSink, SinkLike, nowhere, sink_of
 from keyed.sources import IngestionTime
 from keyed.state import MapState
@@ -501,7 +501,7 @@ class KeyedStream(_SuggestsOperations):
             check_parallelism(parallelism)
         changelog = changelog_at(changelog)
         if changelog is not None and not isinstance(changelog, Changelog):
-            raise DefinitionError(f"changelog={changelog!r} is not a changelog")
+            raise DefinitionError(f"changelog={without_credentials(repr(changelog))} is not a changelog")
         if restore_from is not None and not isinstance(restore_from, RestorePoint):
             restore_from = RestorePoint(restore_from)
         if restore_from is not None and restore_from.changelog == changelog:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import attrs
 
@@ -33,8 +34,21 @@ Registry = str | Mapping[str, Any]
 
 def registry_address(registry: Registry | None) -> str:
     """Return the address of a registry without credentials."""
-    url = registry.get("url", "") if isinstance(registry, Mapping) else registry or ""
-    return re.sub(r"//[^/@]*@", "//", str(url))
+    url = registry_settings(registry)["url"]
+    return re.sub(r"^(https?://)?.*@", r"\1", url, flags=re.DOTALL)
+
+
+def registry_settings(registry: Registry | None) -> dict[str, Any]:
+    """Return the settings of a registry's client. A user and password in the address are a setting of their own."""
+    settings = dict(registry) if isinstance(registry, Mapping) else {"url": registry}
+    urls = [url.strip() for url in str(settings.get("url") or "").split(",")]
+    with suppress(ValueError):
+        parts = [urlsplit(url) for url in urls]
+        urls = [each._replace(netloc=each.netloc.rpartition("@")[2]).geturl() for each in parts]
+        logins = [f"{unquote(each.username)}:{unquote(each.password or '')}" for each in parts if each.username]
+        if logins:
+            settings["basic.auth.user.info"] = logins[0]
+    return {**settings, "url": ",".join(urls)}
 
 
 def shown_registry(registry: Registry | None) -> str:
@@ -48,10 +62,24 @@ def check_registry(kind: str, registry: Registry | None) -> None:
     Raises:
         DefinitionError: It is missing.
     """
-    if registry is not None and not registry_address(registry).startswith(("http://", "https://")):
+    if registry is None:
+        return
+    address = registry_address(registry)
+    if not address.startswith(("http://", "https://")):
         raise DefinitionError(
-            f"{kind}: registry={registry_address(registry)!r} must be an address such as 'http://registry:8081', or a "
-            "dict of settings with 'url'"
+            f"{kind}: registry={address!r} must be an address such as 'http://registry:8081', or a dict of settings "
+            "with 'url'"
+        )
+    try:
+        is_address = all((url := urlsplit(each)).hostname and url.port != 0 for each in address.split(","))
+    except ValueError:
+        is_address = False
+    if not is_address or "@" in registry_settings(registry)["url"]:
+        # It may hold a part of a password.
+        raise DefinitionError(
+            f"{kind}: registry= is not an address such as 'http://user:password@registry:8081'; write @ : / ? # , and "
+            "% of a user or password as %40 %3A %2F %3F %23 %2C and %25, or give the dict {'url': ..., "
+            "'basic.auth.user.info': 'user:password'}"
         )
     seconds = registry.get("timeout", 1) if isinstance(registry, Mapping) else 1
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
@@ -238,9 +266,9 @@ class KafkaSink(Shown):
             text(getattr(self, name), f"KafkaSink: {name}", "text that is not empty")
         if self.key is not None and not names(self.key, "KafkaSink: key"):
             raise DefinitionError("KafkaSink: key=[] names no column; leave it out for records without a key")
-        from keyed.changelog.kafka.client import check_settings
+        from keyed.changelog.kafka.client import check_client
 
-        check_settings(self.settings)
+        check_client(self.bootstrap, self.settings)
         if self.encode is not None and not callable(self.encode):
             raise DefinitionError(f"KafkaSink: encode={shown(self.encode)} must be a function of a row")
         if self.encode is not None and (self.key is not None or self.value != Json()):
@@ -313,9 +341,9 @@ class UpsertTopic(Shown):
             number = getattr(self, name)
             if (type(number) is not int or number < 1) and (number is not None or name == "partitions"):
                 raise DefinitionError(f"UpsertTopic: {name}={shown(number)} must be a number from 1")
-        from keyed.changelog.kafka.client import check_settings
+        from keyed.changelog.kafka.client import check_client
 
-        check_settings(self.settings)
+        check_client(self.bootstrap, self.settings)
         milliseconds_of(self.timeout, "UpsertTopic(timeout)", least=1)
 
     @property

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "codec": {"errors", "rows", "shown"},
     "durations": {"errors", "shown"},
     "ids": set(),
-    "private_files": {"errors"},
+    "private_files": {"errors", "shown"},
     "shown": set(),
     "column_types": set(),
     "outputs": {"errors", "column_types", "api"},

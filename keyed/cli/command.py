@@ -16,6 +16,7 @@ import keyed
 from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog, ObjectStoreChangelog
 from keyed.cli.places import CHANGELOGS, CHECKPOINTS, FREE, KAFKA, Place, check_place, place_of
 from keyed.errors import DefinitionError
+from keyed.shown import without_credentials
 
 #: The forms of a changelog's address, for the help of arguments.
 CHANGELOG = "a folder, kafka://HOST:PORT/TOPIC, or s3://, gs:// or az:// with BUCKET/PREFIX"
@@ -135,7 +136,7 @@ def topic_of(text: str, parameter: str) -> tuple[str, str]:
     bootstrap, slash, topic = text.removeprefix(KAFKA).partition("/")
     if not text.startswith(KAFKA) or not bootstrap or not slash or not topic:
         other = ", or the path of a folder" if parameter == "changelog" else ""
-        raise DefinitionError(f"{parameter} {text!r}: give kafka://HOST:PORT/TOPIC{other}")
+        raise DefinitionError(f"{parameter} {without_credentials(text)!r}: give kafka://HOST:PORT/TOPIC{other}")
     return bootstrap, topic
 
 

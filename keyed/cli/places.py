@@ -15,6 +15,7 @@ from pathlib import Path
 from keyed.changelog.objects import is_object_store
 from keyed.errors import DefinitionError, KeyedError
 from keyed.runtimes.sink_folder import MARK
+from keyed.shown import without_credentials
 from keyed.stores.commit_store import COMMITS_FOLDER
 
 KAFKA = "kafka://"
@@ -97,7 +98,7 @@ def check_place(text: str, allowed: frozenset[Place], parameter: str, wanted: st
     place = place_of(text)
     if place in allowed:
         return place
-    message = f"{parameter} {text!r} is {place.value}; give {wanted}"
+    message = f"{parameter} {without_credentials(text)!r} is {place.value}; give {wanted}"
     inner = next((each for each in _below(text) if place_of(str(each)) in allowed - FREE), None)
     if inner is not None:
         message += f", such as {str(inner)!r}"

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from keyed.changelog.kafka.client import Cluster, check_settings
+from keyed.changelog.kafka.client import Cluster, check_client
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
 from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, SinkError
@@ -56,7 +56,7 @@ class TopicWriter:
     """
 
     def __init__(self, sink: KafkaSink, queries: Sequence[str]) -> None:
-        check_settings(sink.settings)
+        check_client(sink.bootstrap, sink.settings)
         check_format(sink.value)
         self.id = f"topic {sink.topic!r} with transactional_id={sink.transactional_id!r}"
         self.old_id = sink.transactional_id

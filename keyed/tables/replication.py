@@ -16,6 +16,7 @@ import attrs
 from keyed.background import Background, Status
 from keyed.changelog.model import batch_id
 from keyed.errors import DefinitionError, HistoryCompacted, StateAccessError, TableNotFound
+from keyed.shown import without_credentials
 from keyed.sinks import DeltaSink
 from keyed.tables.operator_view import View
 from keyed.tables.replication_target import Change, Copied, Target, Written
@@ -396,7 +397,7 @@ def _target(to: Any, table: str) -> Target:
 
         return DeltaCopy(to, table)
     raise DefinitionError(
-        f"replicate: to={to!r:.200} must be keyed.topics.UpsertTopic(topic, bootstrap=...), or "
+        f"replicate: to={without_credentials(to)!r:.200} must be keyed.topics.UpsertTopic(topic, bootstrap=...), or "
         'keyed.delta_sink(path, mode="upsert", key=[...])'
     )
 

@@ -25,7 +25,7 @@ from keyed.errors import DefinitionError, KeyedError, LocalStoreError, StateAcce
 from keyed.functions import Function, declared_states
 from keyed.recovery.cut import header_of
 from keyed.restoring import RestorePoint
-from keyed.shown import html_table
+from keyed.shown import html_table, without_credentials
 from keyed.stores.database import delete_folder, is_locked
 from keyed.stores.growth import GrowthBound
 from keyed.stores.version_store import Extent
@@ -558,7 +558,8 @@ def open_tables(
     for one in map(changelog_at, given):
         if not isinstance(one, Changelog):
             raise DefinitionError(
-                f"open_tables: {one!r:.100} is not a changelog; give keyed.DirectoryChangelog(folder)"
+                f"open_tables: {without_credentials(repr(one)):.100} is not a changelog; give "
+                "keyed.DirectoryChangelog(folder)"
             )
         if isinstance(one, DirectoryChangelog) and root.resolve() == Path(one.path).resolve():
             raise DefinitionError(f"open_tables(path={str(path)!r}) is the changelog's own folder; give another one")
@@ -698,7 +699,7 @@ def _read(root: Path, types_of: Callable[[str], Mapping[str, Any]], types: Types
 def _folder(path: str | os.PathLike[str]) -> Path:
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
     if not text or "\0" in text or "://" in text:
-        raise DefinitionError(f"path={path!r} is not the path of a folder on this machine")
+        raise DefinitionError(f"path={without_credentials(path)!r} is not the path of a folder on this machine")
     return Path(text)
 
 

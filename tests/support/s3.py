@@ -29,14 +29,16 @@ class Answer:
     """An answer of the server.
 
     Attributes:
-        status: The status; 0 closes the connection without an answer.
+        status: The status; 0 closes the connection without an answer, and -1 keeps it open without one.
         body: The body.
         headers: Headers.
+        cut: Close the connection after so many bytes of the answer; negative, before so many at its end.
     """
 
     status: int
     body: bytes = b""
     headers: dict[str, str] = attrs.field(factory=dict)
+    cut: int | None = None
 
 
 def failure(status: int, code: str) -> Answer:
@@ -54,6 +56,7 @@ class S3Server:
         requests: Number of requests, by kind: PUT, GET, HEAD, LIST, DELETE.
         before: Called with kind and key before a request is carried out; if it returns an answer, that is sent instead.
         after: Called with kind, key and answer after it; its result is sent.
+        before_headers: Called with the request's headers before all else; if it returns an answer, that is sent.
         page: Maximal number of names in a page of a listing.
         conditional: Whether conditional puts are refused; some servers ignore the condition.
         url: The endpoint.
@@ -63,10 +66,12 @@ class S3Server:
     requests: Counter[str] = attrs.field(factory=Counter)
     before: Callable[[str, str], Answer | None] = lambda _kind, _key: None
     after: Callable[[str, str, Answer], Answer] = lambda _kind, _key, answer: answer
+    before_headers: Callable[[str], Answer | None] = lambda _headers: None
     page: int = 1000
     conditional: bool = True
     url: str = ""
     _lock: threading.Lock = attrs.field(factory=threading.Lock)
+    _ended: threading.Event = attrs.field(factory=threading.Event)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -169,15 +174,24 @@ def s3_server() -> Iterator[S3Server]:
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            answer = server.answer(self.command, self.path, self.headers, body)
-            if not answer.status:
+            answer = server.before_headers(str(self.headers))
+            answer = answer or server.answer(self.command, self.path, self.headers, body)
+            if answer.status <= 0:
+                self.close_connection = True
+                if answer.status < 0:
+                    server._ended.wait()
+                return
+            if answer.cut is not None:
+                headers = {"Content-Length": str(len(answer.body)), **answer.headers}
+                head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+                self.wfile.write((f"HTTP/1.1 {answer.status} OK\r\n{head}\r\n".encode() + answer.body)[: answer.cut])
                 self.close_connection = True
                 return
             self.send_response(answer.status)
             for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(answer.body)
+            self.wfile.write(answer.body if self.command != "HEAD" else b"")
 
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - names of the base class
 
@@ -194,5 +208,6 @@ def s3_server() -> Iterator[S3Server]:
         try:
             yield server
         finally:
+            server._ended.set()
             running.shutdown()
             thread.join()

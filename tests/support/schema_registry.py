@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,12 +18,14 @@ class SchemaRegistry(ThreadingHTTPServer):
         schemas: Schemas by number.
         subjects: Numbers of the versions of each subject.
         password: If given, requests have to log in as ``user``.
+        refuse: If given, called with the headers of a request; it returns status and body of the answer.
     """
 
     def __init__(self) -> None:
         self.schemas: dict[int, dict[str, Any]] = {}
         self.subjects: dict[str, list[int]] = {}
         self.password: str | None = None
+        self.refuse: Callable[[str], tuple[int, Any]] | None = None
         super().__init__(("127.0.0.1", 0), _Request)
 
     @property
@@ -63,6 +66,9 @@ class _Request(BaseHTTPRequestHandler):
     def _may(self) -> bool:
         import base64
 
+        if self.server.refuse is not None:
+            self._answer(*self.server.refuse(str(self.headers)))
+            return False
         wanted = self.server.password
         if wanted is None:
             return True

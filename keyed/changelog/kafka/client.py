@@ -137,12 +137,17 @@ def is_permanent(error: ChangelogError) -> bool:
     return isinstance(error, ChangelogFenced) or any(why in str(error) for why in (_GONE, _TOO_LARGE, _FORBIDDEN))
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
-    """Check the client settings of a user.
+def check_client(bootstrap: str, settings: Mapping[str, Any]) -> None:
+    """Check the addresses of brokers and the client settings of a user.
 
     Raises:
-        DefinitionError: One is keyed's own, or not a plain value.
+        DefinitionError: An address has credentials, or a setting is keyed's own or not a plain value.
     """
+    if "@" in bootstrap:
+        raise DefinitionError(
+            "bootstrap= is not 'host:port', separated by commas: it has an @; give user and password in settings= "
+            "(sasl.username, sasl.password)"
+        )
     if not isinstance(settings, Mapping):
         raise DefinitionError(f"settings must be a dict of the client's settings, not {type_of(settings)}")
     for name, value in settings.items():

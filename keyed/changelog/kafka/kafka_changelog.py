@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from keyed.arguments import text
-from keyed.changelog.kafka.client import Cluster, Partition, check_settings
+from keyed.changelog.kafka.client import Cluster, Partition, check_client
 from keyed.changelog.kafka.kafka_reader import KafkaReader
 from keyed.changelog.kafka.kafka_writer import KafkaWriter
 from keyed.changelog.kafka.positions import Positions, read_kept, read_positions
@@ -177,7 +177,7 @@ class KafkaChangelog:
                 f"topic_settings={sorted(taken)}: keyed sets these itself, by compaction_lag and "
                 "tombstone_retention; leave them out"
             )
-        check_settings(dict(self.settings))
+        check_client(self.bootstrap, dict(self.settings))
 
     def __str__(self) -> str:
         return f"changelog in topic {self.topic!r} at {self.bootstrap}"

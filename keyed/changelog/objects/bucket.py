@@ -1,19 +1,21 @@
-"""Requests to an object store, and the translation of its errors.
+"""Requests to an object store, their repetition, and the translation of its errors.
 
 The client is `obstore`. Its errors may contain signed addresses, key ids and answers of the server, so they are not
-passed on: messages have the code of the error, and no cause.
+passed on: messages have the code of the error, and errors have neither its cause nor its context. The client itself
+repeats some requests and not others, such as conditional puts without an answer, so it is not used for that.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import random
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -38,15 +40,39 @@ _CLIENT_OPTIONS = frozenset(
     }
 )
 _SCHEMES = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
-_CODE = re.compile(r"<Code>\s*([A-Za-z0-9_.]{1,64})\s*</Code>")
+#: A code of an answer. Key ids have no lower-case letters.
+_CODE = re.compile(r"<Code>\s*((?=[A-Z]*[a-z])[A-Za-z]{1,64})\s*</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
-_RETRIES = 20
+_NO_CONNECTION, _NO_ANSWER, _BROKEN = "there is no connection", "there was no answer in time", "the connection broke"
+#: Failures that may pass, apart from statuses.
+_PASSING = frozenset(
+    {
+        _NO_CONNECTION,
+        _NO_ANSWER,
+        _BROKEN,
+        "ConditionalRequestConflict",
+        "IncompleteBody",
+        "InternalError",
+        "OperationAborted",
+        "RequestTimeout",
+        "ServiceUnavailable",
+        "SlowDown",
+    }
+)
+_PASSING_STATUSES = frozenset({"408", "429", "500", "502", "503", "504"})
+#: Seconds between two attempts: the first pause, and the longest. Half of each is chance.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _SLOW = "the store throttles; use longer triggers or fewer key groups, or spread the changelogs over several prefixes"
 _DENIED = (
     "check the credentials, in the environment or in storage_options, and that they may get, put, list and delete "
     "objects under this prefix"
 )
+_NO_BUCKET = "the bucket does not exist; create it, or correct the URL"
 _REMEDIES = {
+    _NO_ANSWER: (
+        "check the endpoint and the network; the client's option timeout, 30 s by default, is the limit of one "
+        "request, and a large object on a slow connection needs more"
+    ),
     "SlowDown": _SLOW,
     "ServiceUnavailable": _SLOW,
     "503": _SLOW,
@@ -54,7 +80,8 @@ _REMEDIES = {
     "ExpiredToken": "the credentials have expired; renew them",
     "InvalidToken": "the session token is not valid; renew the credentials",
     "RequestTimeTooSkewed": "the clock of this machine is wrong; set it",
-    "NoSuchBucket": "the bucket does not exist; create it, or correct the URL",
+    "NoSuchBucket": _NO_BUCKET,
+    "ContainerNotFound": _NO_BUCKET,
     "NotImplemented": "the server has no conditional puts, which fence writers; use a store that has them",
     "PermanentRedirect": "the bucket is in another region; give the region",
     "AuthorizationHeaderMalformed": "the bucket is in another region; give the region",
@@ -62,9 +89,7 @@ _REMEDIES = {
 #: The process that owns the client's threads.
 _owner = 0
 
-
-class StoreError(ChangelogError):
-    """A request failed."""
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -75,7 +100,7 @@ class Bucket:
         scheme: The protocol: ``s3``, ``gs`` or ``az``.
         name: Its name.
         options: Options of the client, by name. They may be secrets.
-        timeout: Seconds after which a request is no longer retried.
+        timeout: Seconds for which a request is repeated while the store throttles, fails or does not answer.
     """
 
     scheme: str
@@ -85,10 +110,8 @@ class Bucket:
 
     def get(self, key: str) -> bytes | None:
         """Return an object, or ``None`` if there is none."""
-        obstore = _obstore()
         try:
-            with self._translated_errors("read", key):
-                return bytes(obstore.get(self._store(), key).bytes())
+            return self._ask("read", key, lambda obstore, store: bytes(obstore.get(store, key).bytes()))
         except FileNotFoundError:
             return None
 
@@ -99,32 +122,31 @@ class Bucket:
             FileNotFoundError: It does not exist.
             ChangelogError: It cannot be read.
         """
-        obstore = _obstore()
-        try:
-            with self._translated_errors("read", key):
-                found = obstore.get(self._store(), key, options={"range": (start, start + size)})
+
+        def get(obstore: Any, store: Any) -> tuple[bytes, int]:
+            try:
+                found = obstore.get(store, key, options={"range": (start, start + size)})
                 return bytes(found.bytes()), found.meta["size"]
-        except StoreError:
-            # An empty object has no range.
-            if start == 0 and self.size(key) == 0:
-                return b"", 0
-            raise
+            except Exception as error:
+                # An empty object has no range.
+                if start == 0 and "status code: 416" in str(error):
+                    return b"", 0
+                raise
+
+        return self._ask("read", key, get)
 
     def size(self, key: str) -> int | None:
         """Return the bytes of an object, or ``None`` if there is none."""
-        obstore = _obstore()
         try:
-            with self._translated_errors("looked up", key):
-                size: int = obstore.head(self._store(), key)["size"]
-                return size
+            return self._ask("looked up", key, lambda obstore, store: int(obstore.head(store, key)["size"]))
         except FileNotFoundError:
             return None
 
     def put(self, key: str, data: bytes) -> bool:
         """Write an object, unless one of this name exists.
 
-        A request whose answer is lost may have succeeded; the object then has the bytes to be written. A request that
-        the client itself repeated is refused, and the caller finds its own object.
+        A request without an answer may have succeeded. It is repeated, and then refused; the caller finds its own
+        object.
 
         Returns:
             True if it was written. If not, an object of this name exists.
@@ -132,20 +154,12 @@ class Bucket:
         Raises:
             ChangelogError: It cannot be written, or it is unknown whether it was.
         """
-        obstore = _obstore()
-        refusals = (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
         try:
-            with self._translated_errors("written", key, *refusals):
-                obstore.put(self._store(), key, data, mode="create", use_multipart=False)
-        except refusals:
-            return False
-        except FileNotFoundError:
-            raise self._error("written", key, "NoSuchBucket") from None
-        except StoreError:
+            return self._put(key, data)
+        except ChangelogError:
             if self._holds(key, data):
                 return True
             raise
-        return True
 
     def check_conditions(self, key: str, data: bytes) -> None:
         """Check that the store refuses to replace an object, by putting it again; delete it if the store does not.
@@ -153,12 +167,7 @@ class Bucket:
         Raises:
             ChangelogError: The store replaces it, or cannot be reached.
         """
-        obstore = _obstore()
-        refusals = (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
-        try:
-            with self._translated_errors("written", key, *refusals):
-                obstore.put(self._store(), key, data, mode="create", use_multipart=False)
-        except refusals:
+        if not self._put(key, data):
             return
         # Otherwise the next start would find it, and not check again.
         self.delete([key])
@@ -174,53 +183,66 @@ class Bucket:
             prefix: The prefix, without a slash at its end.
             after: Only names after this one.
         """
-        obstore = _obstore()
         sizes: dict[str, int] = {}
-        try:
-            with self._translated_errors("listed", prefix):
-                for page in obstore.list(self._store(), prefix, offset=after):
-                    sizes.update((each["path"][len(prefix) + 1 :], each["size"]) for each in page)
-        except FileNotFoundError:
-            raise self._error("listed", prefix, "NoSuchBucket") from None
+        pages: Any = None
+
+        def next_page(obstore: Any, store: Any) -> list[Any] | None:
+            nonlocal pages
+            # After a failure the listing resumes behind the last name.
+            listing, pages = pages or obstore.list(store, prefix, offset=after), None
+            page: list[Any] | None = next(listing, None)
+            pages = listing
+            return page
+
+        while page := self._ask_for_names(prefix, next_page):
+            sizes.update((each["path"][len(prefix) + 1 :], each["size"]) for each in page)
+            after = page[-1]["path"]
         return sizes
 
     def children(self, prefix: str) -> list[str]:
         """Return the names of objects and prefixes directly under a prefix."""
-        obstore = _obstore()
-        try:
-            with self._translated_errors("listed", prefix):
-                found = obstore.list_with_delimiter(self._store(), prefix or None)
-        except FileNotFoundError:
-            raise self._error("listed", prefix, "NoSuchBucket") from None
+        found = self._ask_for_names(prefix, lambda obstore, store: obstore.list_with_delimiter(store, prefix or None))
         paths = [*found["common_prefixes"], *(each["path"] for each in found["objects"])]
         return sorted(path.rstrip("/").rpartition("/")[2] for path in paths)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; missing ones are ignored."""
-        obstore = _obstore()
         names = list(keys)
         if not names:
             return
         try:
-            with self._translated_errors("deleted", names[0]):
-                obstore.delete(self._store(), names)
+            self._ask("deleted", names[0], lambda obstore, store: obstore.delete(store, names))
         except FileNotFoundError:
-            for name in names:
-                self._delete(name)
+            # Of one of several. The client stops there.
+            for name in names if len(names) > 1 else ():
+                self.delete([name])
 
-    def _delete(self, key: str) -> None:
-        obstore = _obstore()
+    def _put(self, key: str, data: bytes) -> bool:
+        def create(obstore: Any, store: Any) -> bool:
+            try:
+                obstore.put(store, key, data, mode="create", use_multipart=False)
+            except (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError) as error:
+                if _code_of(error) in _PASSING:
+                    raise
+                return False
+            return True
+
         try:
-            with self._translated_errors("deleted", key):
-                obstore.delete(self._store(), key)
+            return self._ask("written", key, create)
         except FileNotFoundError:
-            return
+            raise self._error("written", key, "NoSuchBucket") from None
+
+    def _ask_for_names(self, prefix: str, call: Callable[[Any, Any], T]) -> T:
+        try:
+            return self._ask("listed", prefix, call)
+        except FileNotFoundError:
+            raise self._error("listed", prefix, "NoSuchBucket") from None
 
     def _holds(self, key: str, data: bytes) -> bool:
         """Return true if an object is known to hold these bytes."""
         try:
             return self.get(key) == data
-        except StoreError:
+        except ChangelogError:
             return False
 
     def _store(self) -> Any:
@@ -234,45 +256,68 @@ class Bucket:
         _owner = os.getpid()
         return store
 
-    @contextmanager
-    def _translated_errors(self, action: str, key: str, *passing: type[Exception]) -> Iterator[None]:
-        """Translate the client's errors. A missing object raises `FileNotFoundError` with its name."""
-        known: tuple[type[Exception], ...] = (*passing, ChangelogError, DefinitionError)
-        missing = False
-        failed = ""
-        try:
-            yield
-        except known:
-            raise
-        except FileNotFoundError as error:
-            missing = "NoSuchBucket" not in str(error)
-            failed = "NoSuchBucket"
-        except Exception as error:  # noqa: BLE001 - the client has no base of all its errors
-            failed = _code(error)
-        if missing:
-            raise FileNotFoundError(errno.ENOENT, "the object does not exist", f"{self.name}/{key}")
-        if failed:
-            raise self._error(action, key, failed)
+    def _ask(self, action: str, key: str, call: Callable[[Any, Any], T]) -> T:
+        """Return the result of a call of the client. It is repeated, with pauses, while its failure may pass.
 
-    def _error(self, action: str, key: str, code: str) -> StoreError:
+        Args:
+            action: The participle of the action, for messages.
+            key: The object or prefix.
+            call: Called with the client's module and its store.
+
+        Raises:
+            FileNotFoundError: The object does not exist.
+            ChangelogError: The request failed for good, or for `timeout`.
+        """
+        obstore, store = _obstore(), self._store()
+        began, attempt = time.monotonic(), 0
+        while True:
+            attempt += 1
+            try:
+                return call(obstore, store)
+            except Exception as error:  # noqa: BLE001 - the client has no base of all its errors
+                failed = _failure(error)
+            # Errors are raised outside of the handler, so that the client's error is not their context.
+            if failed is None:
+                raise FileNotFoundError(errno.ENOENT, "the object does not exist", f"{self.name}/{key}")
+            code, passes = failed
+            pause = min(_FIRST_PAUSE * 2.0 ** min(attempt - 1, 16), _LONGEST_PAUSE) * (1 + random.random()) / 2  # noqa: S311 - no secret
+            seconds = time.monotonic() - began
+            if not passes or seconds + pause > self.timeout:
+                raise self._error(action, key, code, f" ({attempt} attempts in {seconds:.1f} s)" if attempt > 1 else "")
+            time.sleep(pause)
+
+    def _error(self, action: str, key: str, code: str, attempts: str = "") -> ChangelogError:
         remedy = _REMEDIES.get(code, _DENIED if code in ("401", "403", "AccessDenied") else "")
         if not remedy and code.startswith(("Invalid", "Signature", "Unauthenticated", "PermissionDenied")):
             remedy = _DENIED
         remedy = remedy or "check the endpoint, the region and the network; committed data is safe"
-        return StoreError(f"{self.scheme}://{self.name}/{key} cannot be {action}: the store answered {code}; {remedy}")
+        reason = code if " " in code else f"the store answered {code}"
+        return ChangelogError(f"{self.scheme}://{self.name}/{key} cannot be {action}: {reason}; {remedy}{attempts}")
 
 
-def _code(error: Exception) -> str:
-    """Return the code of an error: the server's code, the status of its answer, or the client's name for the error."""
-    text = str(error)
-    for pattern in (_CODE, _STATUS):
-        if match := pattern.search(text):
-            return match[1]
-    if "Connect" in text:
-        return "no connection"
-    if "imeout" in text or "timed out" in text:
-        return "no answer in time"
-    return type(error).__name__.removesuffix("Error")
+def _failure(error: Exception) -> tuple[str, bool] | None:
+    """Return the meaning of an error of the client, without its text.
+
+    Returns:
+        The code of the server, the status of its answer or the client's name for the error, and whether the failure may
+        pass; ``None`` for an object that does not exist.
+    """
+    text, code = str(error), _code_of(error)
+    if isinstance(error, FileNotFoundError) and _REMEDIES.get(code) != _NO_BUCKET:
+        return None
+    match = _STATUS.search(text)
+    status = match[1] if match else ""
+    if not match and "HTTP error" in text and "kind: Unknown" not in text:
+        kinds = {"kind: Connect": _NO_CONNECTION, "TimedOut": _NO_ANSWER, "kind: Timeout": _NO_ANSWER}
+        code = next((kinds[sign] for sign in kinds if sign in text), _BROKEN)
+    code = code or status or type(error).__name__.removesuffix("Error")
+    return code, code in _PASSING or status in _PASSING_STATUSES
+
+
+def _code_of(error: Exception) -> str:
+    """Return the server's code for an error, or an empty text."""
+    match = _CODE.search(str(error))
+    return match[1] if match else ""
 
 
 def _obstore() -> Any:
@@ -287,11 +332,7 @@ def _store_of(bucket: Bucket) -> Any:
     options = dict(bucket.options)
     client = {name: value for name, value in options.items() if name in _CLIENT_OPTIONS}
     config = {name: value for name, value in options.items() if name not in _CLIENT_OPTIONS}
-    retries = {
-        "max_retries": _RETRIES,
-        "retry_timeout": timedelta(seconds=bucket.timeout),
-        "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2},
-    }
+    retries = {"max_retries": 0, "retry_timeout": timedelta(seconds=bucket.timeout)}
     made: Any = getattr(_obstore().store, _SCHEMES[bucket.scheme])
     failed = ""
     try:

@@ -21,6 +21,7 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 
 from keyed.errors import DefinitionError, GroupUnavailable
+from keyed.shown import without_credentials
 from keyed.tables.follower import shown_groups
 from keyed.tables.server.access import checked_token
 from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
@@ -42,7 +43,9 @@ def _addresses(addresses: Iterable[str]) -> tuple[str, ...]:
         except ValueError:
             is_address = False
         if not is_address or parts.path or parts.query or parts.fragment or "@" in parts.netloc:
-            raise DefinitionError(f"peers: {address!r:.140} is not the address of a server; give http://HOST:PORT")
+            raise DefinitionError(
+                f"peers: {without_credentials(address)!r:.140} is not the address of a server; give http://HOST:PORT"
+            )
     return found
 
 

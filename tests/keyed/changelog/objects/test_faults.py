@@ -2,6 +2,8 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any
 
 import attrs
 import pytest
@@ -16,7 +18,7 @@ from keyed.errors import (
     ExtraNotInstalled,
     HistoryCompacted,
 )
-from keyed.testing.changelog_conformance import state_of
+from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.objects.support import URL, log_on, made
 from tests.support.s3 import KEY_ID, SECRET, Answer, failure
 
@@ -315,3 +317,107 @@ def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
     with pytest.raises(ExtraNotInstalled, match=r"package obstore, .*keyed\[s3\]"):
         ObjectStoreChangelog(URL).header()
+
+
+#: Answers in place of one: none, a part of it, or those of a store that fails for a moment.
+BROKEN = {
+    "no answer": lambda _: Answer(-1),
+    "closed": lambda _: Answer(0),
+    "half a head": lambda done: attrs.evolve(done, cut=20),
+    "half a body": lambda done: attrs.evolve(done, cut=-3),
+}
+FAILED = {
+    "throttled": lambda _: failure(503, "SlowDown"),
+    "too many": lambda _: failure(429, "TooManyRequests"),
+    "failed": lambda _: failure(500, "InternalError"),
+    "conflict": lambda _: failure(409, "ConditionalRequestConflict"),
+    "slow upload": lambda _: failure(400, "RequestTimeout"),
+}
+FAULTS = BROKEN | FAILED
+
+
+def requested(server, **options):
+    """A changelog on a server whose client waits a moment for each answer."""
+    client = {**server.options, "timeout": "500ms"}
+    return ObjectStoreChangelog(URL, client, auto_compact=False, compaction_lag=0, **options)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "carried_out"),
+    [(fault, kind, True) for fault in BROKEN for kind in ("PUT", "GET", "HEAD", "LIST", "DELETE")]
+    + [(fault, kind, False) for fault in ("no answer", "closed", *FAILED) for kind in ("PUT", "DELETE")]
+    + [(fault, "PUT", True) for fault in FAILED],
+)
+def test_a_request_without_a_whole_answer_is_repeated(server, fault, kind, carried_out):
+    changelog = requested(server, timeout=300_000)
+    changelog.prepare("op", 1)
+    sample, writer = SampleGroup(Random(1)), changelog.writer(0)
+    left: list[Any] = []
+
+    def before(each, _key):
+        return None if each != kind or carried_out or not left else left.pop()(Answer(200))
+
+    def after(each, _key, done):
+        return done if each != kind or not carried_out or not left else left.pop()(done)
+
+    server.before, server.after = before, after
+    for number in range(1, 4):
+        if number > 1:
+            left[:] = [FAULTS[fault]]
+        writer.append(*sample.commit())
+        changelog.put_position(number, b"at")
+        changelog.keep(f"data-{number}", b"data")
+    reader = changelog.reader(0)
+    assert state_of(reader) == sample.state
+    assert [commit.sequence for commit, _ in reader.commits()] == [1, 2, 3]
+    changelog.forget(["data-1"])
+    changelog.compact()
+    assert not left
+    assert state_of(changelog.reader(0)) == sample.state
+    assert [name for name, _ in changelog.kept()] == ["data-2", "data-3"]
+
+
+@pytest.mark.parametrize("fault", ["no answer", "closed", "throttled"])
+def test_repetitions_end_after_the_timeout_and_are_counted(server, fault):
+    changelog = requested(server, timeout=1500)
+    changelog.prepare("op", 1)
+    server.before = times(-1, FAULTS[fault](Answer(200)))
+    server.requests.clear()
+    with pytest.raises(ChangelogError, match=r"cannot be read: .*\((\d+) attempts in [\d.]+ s\)") as raised:
+        changelog.header()
+    assert f"({server.requests['GET']} attempts" in str(raised.value)
+    # Pauses double from half a tenth of a second on.
+    assert 2 <= server.requests["GET"] <= 6
+
+
+def test_a_put_that_took_effect_is_recognized_although_no_put_is_answered(server):
+    changelog = requested(server, timeout=1)
+    changelog.prepare("op", 1)
+    server.after = lambda kind, _key, done: Answer(-1) if kind == "PUT" else done
+    changelog.keep("a", b"data")
+    assert list(changelog.kept()) == [("a", b"data")]
+
+
+@pytest.mark.parametrize("refusal", [(403, "AccessDenied"), (400, "InvalidRequest"), (501, "NotImplemented")])
+def test_a_refusal_is_not_repeated(server, refusal):
+    changelog = requested(server)
+    server.before = times(-1, failure(*refusal))
+    with pytest.raises(ChangelogError, match=refusal[1]):
+        changelog.header()
+    assert server.requests["GET"] == 1
+
+
+def test_a_listing_resumes_where_it_broke_off(server):
+    changelog = requested(server)
+    changelog.prepare("op", 1)
+    for number in range(200):
+        changelog.keep(f"data-{number:03}", b"")
+    server.page, server.requests["LIST"], pages = 50, 0, []
+
+    def after(kind, _key, done):
+        pages.extend([kind] if kind == "LIST" else [])
+        return Answer(0) if kind == "LIST" and len(pages) == 3 else done
+
+    server.after = after
+    assert len(list(changelog.kept())) == 200
+    assert len(pages) == 4 + 1
