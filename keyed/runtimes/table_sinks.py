@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from keyed.codec.arrow_streams import read_stream, write_stream
-from keyed.errors import DefinitionError, SinkError
+from keyed.column_types import of_arrow
+from keyed.errors import SinkError
 from keyed.graph import BoundOutput
 from keyed.recovery.outbox import Record
 from keyed.sinks import DeltaSink, TableSink
@@ -88,11 +89,10 @@ def unpacked(records: Sequence[Record]) -> pa.Table | None:
     return read_stream(records[0][1], "the rows of the last batch for a table") if records else None
 
 
-def declared_columns(bound: BoundOutput) -> pa.Schema:
-    """Return the Arrow schema of an output to a table.
+def declared_columns(bound: BoundOutput) -> pa.Schema | None:
+    """Return the Arrow schema of an output to a table; ``None`` if the first rows decide, in the local runtime.
 
     Raises:
-        DefinitionError: The columns are not declared.
         SinkError: The sink names a column that the output does not have, or has with another type.
     """
     from keyed.arrow.write import arrow_schema
@@ -100,13 +100,41 @@ def declared_columns(bound: BoundOutput) -> pa.Schema:
     schema, sink = bound.output.schema, bound.sink
     assert isinstance(sink, TableSink)
     if schema is None:
-        raise DefinitionError(
-            f"{sink!r}: the table needs the types of the output's columns before the first row; give process(..., "
-            "output=...) or OutputTag(name, type)"
-        )
+        return None
     stored(sink, schema.names)
     check_types(sink, dict(schema.columns))
     return arrow_schema(schema)
+
+
+def fitted(sink: TableSink, rows: pa.Table, columns: pa.Schema | None) -> pa.Table:
+    """Return rows without declared columns, which have those of the query's first rows.
+
+    Args:
+        sink: The sink.
+        rows: The rows.
+        columns: The columns of the first rows; ``None`` for these themselves.
+
+    Raises:
+        SinkError: They have other columns, or the type of a column is unknown.
+    """
+    declare = "declare the columns: process(..., output=...) or OutputTag(name, type)"
+    if columns is None:
+        types = {each.name: of_arrow(each.type) or str(each.type).replace("list<", "array<") for each in rows.schema}
+        for name, type_ in types.items():
+            if re.search(r"\bnull$|\bnull[>,]", type_):
+                raise SinkError(f"{sink!r}: the first rows have no value in {name!r}, so its type is open; {declare}")
+        stored(sink, list(types))
+        check_types(sink, types)
+        return rows
+    # Nulls alone have no type.
+    nulls = [each.name for each in rows.schema if str(each.type) == "null" and each.name in columns.names]
+    for name in nulls:
+        number = rows.schema.get_field_index(name)
+        rows = rows.set_column(number, columns.field(name), rows.column(name).cast(columns.field(name).type))
+    if not rows.schema.equals(columns):
+        shown = [", ".join(f"{field.name} {field.type}" for field in schema) for schema in (rows.schema, columns)]
+        raise SinkError(f"{sink!r}: the rows have the columns {shown[0]}, and the first ones had {shown[1]}; {declare}")
+    return rows
 
 
 def delta_kinds(schema: pa.Schema) -> dict[str, str]:

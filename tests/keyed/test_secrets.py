@@ -28,13 +28,13 @@ SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8
 )
 #: Passwords with characters that end parts of a URL, or are encoded in it.
 PASSWORDS = [
-    "sesame",
-    "sesame@sesame",
-    "se/sesame",
-    "sesame:ses@sesame",
-    "sesame%40sesame",
-    "ses#sesame",
-    "sesame?ses,ame@",
+    "zqxame",
+    "zqxame@zqxame",
+    "se/zqxame",
+    "zqxame:zqx@zqxame",
+    "zqxame%40zqxame",
+    "zqx#zqxame",
+    "zqxame?zqx,ame@",
 ]
 
 
@@ -168,7 +168,7 @@ def test_a_password_in_an_address_is_never_shown(name, scheme, tmp_path, monkeyp
             text = repr(ADDRESSED[name](f"{scheme}://user:{password}@127.0.0.1:1/log"))
         except KeyedError as error:
             text = shown(error)
-        assert "ses" not in text.replace("processes", "")
+        assert "zqx" not in text
 
 
 @pytest.mark.parametrize("command", ["tables", "compact", "scan", "serve"])
@@ -176,13 +176,13 @@ def test_a_password_in_an_address_is_never_shown(name, scheme, tmp_path, monkeyp
 def test_no_command_prints_a_password_of_an_address(command, scheme, capsys):
     try:
         status = main(
-            [command, f"{scheme}://user:sesame@ses/ame@127.0.0.1:1/log", *(["t"] if command == "scan" else [])]
+            [command, f"{scheme}://user:zqxame@zqx/ame@127.0.0.1:1/log", *(["t"] if command == "scan" else [])]
         )
     except SystemExit as error:
         status = 2 if error.code else 0
     printed = capsys.readouterr()
     assert status
-    assert "ses" not in printed.out + printed.err
+    assert "zqx" not in printed.out + printed.err
 
 
 @settings(max_examples=10)

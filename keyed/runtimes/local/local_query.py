@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
@@ -59,7 +59,7 @@ from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
 from keyed.runtimes.metrics_export import MetricsExport, exported_metrics
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, locked_folder
-from keyed.runtimes.table_sinks import TableWriter, declared_columns
+from keyed.runtimes.table_sinks import TableWriter, declared_columns, fitted
 from keyed.runtimes.usage_warnings import UsageWarnings
 from keyed.shown import Shown
 from keyed.sinks import CollectSink, DeltaSink, FunctionSink, IcebergSink, ParquetSink, TableSink
@@ -68,6 +68,9 @@ from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommit
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables.state_tables import StateTables
 from keyed.topics import KafkaSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _log = logging.getLogger(__name__)
 
@@ -140,6 +143,8 @@ class LocalQuery(Shown):
         self._unchecked: set[BoundOutput] = set()
         #: The writers of the sinks that get the rows of a batch after its commit.
         self._writers: dict[BoundOutput, TopicWriter | TableWriter] = {}
+        #: The columns of tables whose outputs declare none.
+        self._columns: dict[BoundOutput, pa.Schema] = {}
         #: The kinds of bad rows that were logged, by operator.
         self._bad: set[tuple[str, str]] = set()
         #: Numbers of chained operators, and the operators that are chained to the previous one.
@@ -312,6 +317,18 @@ class LocalQuery(Shown):
             stack.callback(self._close_source)
             return self._run_batches(commits, operators, position, collector)
 
+    def _records(self, bound: BoundOutput, rows: pa.Table) -> list[Record]:
+        """Return the rows of a batch for a topic or a table. Without declared columns the first rows decide."""
+        writer: Any = self._writers[bound]
+        if rows is not None and isinstance(bound.sink, TableSink) and bound.output.schema is None:
+            columns = self._columns.get(bound)
+            rows = fitted(bound.sink, rows, columns)
+            if columns is None:
+                writer.prepare(rows.schema)
+                self._columns[bound] = rows.schema
+        records: list[Record] = writer.records(rows)
+        return records
+
     def _close_writers(self) -> None:
         for writer in self._writers.values():
             writer.close()
@@ -363,7 +380,8 @@ class LocalQuery(Shown):
                 writer.claim(position.batches)
                 if rows:
                     writer.write(rows, outbox.batch)
-                writer.prepare(columns)
+                if columns is not None:
+                    writer.prepare(columns)
             if isinstance(bound.sink, ParquetSink):
                 folder = LocalFolder(bound.sink.path)
                 claim(bound.sink, folder, position.queries, position.batches - position.restored, position.batches)
@@ -534,7 +552,7 @@ class LocalQuery(Shown):
                     position.batches,
                     query_id=position.queries[-1],
                     checks=bound in self._unchecked,
-                    to_outbox=lambda rows, bound=bound: outbox.update({bound: self._writers[bound].records(rows)}),  # type: ignore[misc]
+                    to_outbox=lambda rows, bound=bound: outbox.update({bound: self._records(bound, rows)}),  # type: ignore[misc]
                 )
                 if wrote:
                     self._unchecked.discard(bound)

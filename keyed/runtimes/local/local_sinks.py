@@ -142,10 +142,11 @@ def _table_of_values(bound: BoundOutput, values: list[Any]) -> Any:
     schema = _schema(bound)
     if not values:
         return None
-    if schema is None and isinstance(bound.sink, ParquetSink) and not hasattr(values[0], "_fields"):
+    if schema is None and not hasattr(values[0], "_fields"):
         annotate = "" if bound.output.tag else unannotated(bound.output.stage.function)
+        name = f"Parquet sink {bound.sink.path!r}" if isinstance(bound.sink, ParquetSink) else repr(bound.sink)
         raise OutputDefinitionError(
-            f"Parquet sink {bound.sink.path!r}: values like {values[0]!r} have no columns; give process(..., "
+            f"{name}: values like {values[0]!r} have no columns; give process(..., "
             f"output=...) or OutputTag(name, type){annotate}"
         )
     return raw_table_of(values, schema) if _takes_bad_rows(bound) else table_of(values, schema)

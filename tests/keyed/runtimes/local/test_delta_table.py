@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import keyed
-from keyed.errors import DefinitionError, ExtraNotInstalled, QueryFailed, SinkError
+from keyed.errors import DefinitionError, ExtraNotInstalled, OutputDefinitionError, QueryFailed, SinkError
 from keyed.runtimes.local.delta_table import DeltaWriter
 from keyed.testing.sink_conformance import SinkConformance
 from keyed.topics import KafkaSink
@@ -340,9 +341,54 @@ def test_columns_that_do_not_fit_the_sink_are_refused_before_the_first_row(tmp_p
     assert not (tmp_path / "t").exists()
 
 
-def test_an_output_without_declared_columns_is_refused(tmp_path):
-    with pytest.raises(DefinitionError, match="needs the types of the output's columns"):
-        keyed.stream([row("a", 1)]).key_by("k").process(Changes()).run(keyed.delta_sink(tmp_path / "t"))
+class Undeclared(keyed.KeyedProcessFunction):
+    """Emits the element, without a declaration of its columns."""
+
+    def process_element(self, value, ctx):
+        yield value
+
+
+def undeclared(*rows):
+    """A query of rows with the columns k and n, a row a batch."""
+    return keyed.stream([{"k": k, "n": n} for k, n in rows]).key_by("k").process(Undeclared())
+
+
+@pytest.mark.parametrize("sink", [{}, {"mode": "upsert", "key": "k"}])
+def test_without_declared_columns_the_first_rows_decide_as_in_a_parquet_sink(tmp_path, sink):
+    rows = [("a", 1), ("b", 2), ("c", None), ("d", 4)]
+    for to in (keyed.delta_sink(tmp_path / "t", **sink), keyed.parquet_sink(tmp_path / "p")):
+        undeclared(*rows).run(to, rows_per_batch=2, checkpoint=tmp_path / type(to).__name__)
+    table = deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table().sort_by("k")
+    assert table == pyarrow.parquet.read_table(tmp_path / "p").sort_by("k")
+    assert table.to_pylist() == [{"k": k, "n": n} for k, n in rows]
+
+
+def test_rows_that_do_not_fit_the_first_ones_are_refused_and_not_written(tmp_path):
+    query = undeclared(("a", 1), ("b", "two"))
+    with pytest.raises(SinkError, match=r"k string, n string, and the first ones had k string, n int64; declare"):
+        query.run(keyed.delta_sink(tmp_path / "t"), rows_per_batch=1)
+    assert deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table().to_pylist() == [{"k": "a", "n": 1}]
+    with pytest.raises(SinkError, match="n is string in the output"):
+        undeclared(("a", "one")).run(keyed.delta_sink(tmp_path / "t"))
+
+
+@pytest.mark.parametrize(
+    ("sink", "message"),
+    [
+        ({}, "no value in 'n', so its type is open; declare"),
+        ({"mode": "upsert", "key": "user"}, "no column 'user', only k, n"),
+        ({"mode": "upsert", "key": "k", "deleted": "k"}, "one of the key"),
+    ],
+)
+def test_first_rows_that_do_not_fit_the_sink_are_refused_before_there_is_a_table(tmp_path, sink, message):
+    with pytest.raises((SinkError, DefinitionError), match=message):
+        undeclared(("a", 1 if sink else None)).run(keyed.delta_sink(tmp_path / "t", **sink))
+    assert not (tmp_path / "t").exists()
+
+
+def test_values_without_names_are_refused_with_the_remedy(tmp_path):
+    with pytest.raises(OutputDefinitionError, match=r"delta_sink.*values like .* have no columns; give"):
+        keyed.stream([1]).key_by(lambda _: 1).process(Undeclared()).run(keyed.delta_sink(tmp_path / "t"))
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
