@@ -353,7 +353,7 @@ class Keeps(KeyedProcessFunction):
         same = other = self.pages.get("d", [])
         other.append(1)
         self.pages["d"] = same
-        mine = found
+        mine: list[Any] = found
         mine = []
         mine.append(1)
         plain = self.__dict__.setdefault("cache", {})

@@ -276,7 +276,7 @@ def test_functions_of_tables_before_a_vectorized_function_make_no_rows(timestamp
         if by_row:
             stream = stream.filter(lambda row: row.at % 2 == 0)
         else:
-            stream = stream.map_batches(lambda t: t.filter(pc.equal(pc.bit_wise_and(t["at"], 1), 0)))
+            stream = stream.map_batches(lambda t: t.filter(pc.equal(pc.bit_wise_and(t["at"], 1), pa.scalar(0))))
         # Nothing is left of a batch, and of later ones only a part.
         stream = stream.map_batches(lambda t: t.slice(0, 0 if pc.max(t["at"]).as_py() == rows else None))
         columns = "k bigint, at bigint, watermark bigint"
