@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -27,10 +27,25 @@ class StateMigration:
         added: Fields that were added to the class of a state's values, as ``{state: {field: value}}``, with the state's
             new name. The stored values get ``value``: None, or a bool, int, float, str, bytes, datetime, date, time,
             timedelta, Decimal or UUID. A field with a default in the class needs no migration.
+        dropped: Names of states whose entries are left out.
+        converted: New type of the values, elements or accumulators by the state's new name, as in
+            ``{"total": float}``. Each value is decoded as the new type; one that would change, as 0.5 as an int, raises
+            `StateSchemaChanged` with its key.
+
+    Raises:
+        DefinitionError: A dropped state is also renamed, or ``dropped`` is a text.
     """
 
     renamed: Mapping[str, str] = attrs.field(factory=dict)
     added: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    dropped: Collection[str] = ()
+    converted: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        if isinstance(self.dropped, str):
+            raise DefinitionError(f"dropped={self.dropped!r} is a text; give the names of states, [{self.dropped!r}]")
+        if both := [name for name in self.dropped if name in self.renamed]:
+            raise DefinitionError(f"the state {both[0]!r} is in dropped= and in renamed=; leave it out of one of them")
 
 
 @attrs.frozen

@@ -223,9 +223,10 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
                 f"{there.subject} does not fit what is stored: {reason}.\n"
                 f"  stored:   {there}\n"
                 f"  declared: {now or 'nothing'}\n"
-                f"{_other_kind_of_function(stored, declared)}"
+                f"{_other_kind_of_function(stored, declared)}{_likely_rename(stored, before, declared)}"
                 "Declare it as it was, and the new state under another name; restore from a changelog with migrate="
-                "keyed.StateMigration(...), which renames states and adds fields; or start with a new checkpoint"
+                "keyed.StateMigration(...), which renames, converts and drops states and adds fields; or "
+                "start with a new checkpoint"
             )
 
 
@@ -237,6 +238,17 @@ def _other_kind_of_function(stored: StateSchema, declared: Mapping[str, StateSch
     kind, path = ("whole columns", "vectorized") if is_table else ("rows", "row")
     given = f'windows continue with .path("{path}"), joins with path="{path}"'
     return f"It was kept by a function over {kind}, and this one is not: {given}. "
+
+
+def _likely_rename(stored: StateSchema, before: Mapping[str, StateSchema], declared: Mapping[str, StateSchema]) -> str:
+    """Return the remedy if a state of the same type appeared under a name that nothing is stored under."""
+    if stored.name in declared or stored.shown_as is not None:
+        return ""
+    new = [each for name, each in declared.items() if name not in before and _why(stored, each) is None]
+    if len(new) != 1:
+        return ""
+    renamed = {stored.name: new[0].name}
+    return f"{stored.name!r} is gone, and {new[0].name!r} is new and has the same type: renamed={renamed!r}? "
 
 
 def _why(old: StateSchema, new: StateSchema) -> str | None:

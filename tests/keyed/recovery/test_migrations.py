@@ -6,6 +6,8 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keyed import (
     AggregatingState,
@@ -19,7 +21,7 @@ from keyed import (
     ValueState,
     VersionedState,
 )
-from keyed.errors import StateSchemaChanged
+from keyed.errors import DefinitionError, StateSchemaChanged
 from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 
@@ -186,3 +188,155 @@ def test_names_may_be_exchanged():
     harness = KeyedTestHarness(Two(), key=of_key, restore_from=point)
     harness.process("a", 1)
     assert [record.value for record in harness.take_output()] == [(2, 1)]
+
+
+@attrs.frozen
+class Wide:
+    amount: float
+    currency: str = "EUR"
+
+
+class Summed(KeyedProcessFunction):
+    """Keeps numbers in all ways."""
+
+    total = ValueState(int)
+    numbers = ListState(int, ttl=TTL)
+    by_number = MapState(int, int | None)
+    order = ValueState(Order)
+    last = MapState(str, int)
+
+    def process_element(self, value, ctx):
+        self.total.namespace("n").update(value[1])
+        self.numbers.add(value[1])
+        self.by_number.put_all({value[1]: value[1], 0: None})
+        self.order.update(Order(value[1]))
+        self.last["last"] = value[1]
+        ctx.timer_service().set_timer("t", 500)
+
+    def on_timer(self, timestamp, ctx):
+        return ()
+
+
+def converted_from(number: int) -> MemoryChangelog:
+    log = MemoryChangelog()
+    with KeyedTestHarness(Summed(), key=of_key, parallelism=2, changelog=log) as harness:
+        for key in "abcdef":
+            harness.process((key, number), 10)
+    return log
+
+
+class Averaged(KeyedProcessFunction):
+    total = ValueState(float)
+    numbers = ListState(float, ttl=TTL)
+    by_number = MapState(int, float | None)
+    order = ValueState(Wide)
+
+    def process_element(self, value, ctx):
+        return ()
+
+    def on_timer(self, timestamp, ctx):
+        yield self.total.namespace("n").value(), self.numbers.get(), dict(self.by_number.items()), self.order.value()
+
+
+CONVERTED = StateMigration(
+    dropped=["last"], converted={"total": float, "numbers": float, "by_number": float | None, "order": Wide}
+)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@given(number=st.integers(-(2**53), 2**53))
+def test_states_are_dropped_and_values_are_converted(parallelism, number):
+    log, new = converted_from(number), MemoryChangelog()
+    point = RestorePoint(log, migrate=CONVERTED)
+    with KeyedTestHarness(
+        Averaged(), key=of_key, parallelism=parallelism, changelog=new, restore_from=point
+    ) as harness:
+        harness.advance_watermark(500)
+        by_number = {number: float(number), 0: None}
+        expected = repr((float(number), [float(number)], dict(sorted(by_number.items())), Wide(float(number))))
+        assert [repr(record.value) for record in harness.take_output()] == [expected] * 6
+        entries = harness.state_entries()
+        assert entries == 6 * (3 + len(by_number))
+        harness.advance_watermark(1_010)
+        assert harness.state_entries() == entries - 6
+    assert [found.problem for found in verify(new) if found.problem] == []
+    # What was migrated is restored without the migration.
+    with KeyedTestHarness(Averaged(), key=of_key, restore_from=new) as harness:
+        assert harness.state_entries() == entries - 6
+
+
+def test_a_value_that_would_change_is_refused_with_its_state_and_key():
+    log = converted_from(2**53 + 1)
+    with pytest.raises(StateSchemaChanged, match=r"value state 'total' of key '.', .*int as float.*would change"):
+        KeyedTestHarness(Averaged(), key=of_key, restore_from=RestorePoint(log, migrate=CONVERTED))
+
+
+@pytest.mark.parametrize(("number", "fits"), [(3.0, True), (0.5, False), (float("nan"), False)])
+def test_a_float_becomes_an_int_if_it_is_one(number, fits):
+    class Floats(KeyedProcessFunction):
+        total = ValueState(float)
+
+        def process_element(self, value, ctx):
+            self.total.update(value[1])
+
+    class Ints(KeyedProcessFunction):
+        total = ValueState(int)
+
+        def process_element(self, value, ctx):
+            yield self.total.value()
+
+    log = MemoryChangelog()
+    KeyedTestHarness(Floats(), key=of_key, changelog=log).process(("a", number), 1)
+    point = RestorePoint(log, migrate=StateMigration(converted={"total": int}))
+    if not fits:
+        with pytest.raises(StateSchemaChanged, match=r"'total' of key 'a'.*float as int"):
+            KeyedTestHarness(Ints(), key=of_key, restore_from=point)
+        return
+    harness = KeyedTestHarness(Ints(), key=of_key, restore_from=point)
+    harness.process(("a", 1), 2)
+    assert [repr(record.value) for record in harness.take_output()] == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("migrate", "match"),
+    [
+        (StateMigration(dropped=["lost"]), "there is no state 'lost'"),
+        (StateMigration(converted={"lost": float}), "there is no state 'lost'"),
+        (StateMigration(dropped=["last"], converted={"last": float}), "there is no state 'last'"),
+        (StateMigration(converted={"total": str}), "int as str: only int and float are converted"),
+        (StateMigration(converted={"total": object}), "int as .*with and without a declared type"),
+    ],
+)
+def test_a_conversion_that_does_not_fit_is_refused(migrate, match):
+    with pytest.raises(StateSchemaChanged, match=match):
+        KeyedTestHarness(Averaged(), key=of_key, restore_from=RestorePoint(converted_from(1), migrate=migrate))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [({"dropped": "last"}, "is a text"), ({"dropped": ["a"], "renamed": {"a": "b"}}, "in dropped= and in renamed=")],
+)
+def test_a_contradictory_migration_is_refused(options, match):
+    with pytest.raises(DefinitionError, match=match):
+        StateMigration(**options)
+
+
+def test_the_likely_rename_is_named():
+    class Old(KeyedProcessFunction):
+        total = ValueState(int)
+
+        def process_element(self, value, ctx):
+            self.total.update(1)
+
+    class New(Old):
+        total = None
+        sum_ = ValueState(int)
+
+        def process_element(self, value, ctx):
+            self.sum_.update(1)
+
+    log = MemoryChangelog()
+    KeyedTestHarness(Old(), key=of_key, changelog=log).process(("a", 1), 1)
+    match = r"'total' is gone, and 'sum_' is new and has the same type: renamed=\{'total': 'sum_'\}"
+    with pytest.raises(StateSchemaChanged, match=match):
+        KeyedTestHarness(New(), key=of_key, restore_from=log)
