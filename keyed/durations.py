@@ -1,4 +1,8 @@
-"""Durations and times: whole milliseconds everywhere, `timedelta` accepted everywhere a duration is."""
+"""Durations and times: whole milliseconds everywhere, `timedelta` accepted everywhere a duration is.
+
+A call that is about one duration also takes it as keywords, as in ``with_idleness(minutes=1)``. Options, and calls with
+two durations, take one value each.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ Programs that only declare and run functions do not need it.
 - Values: `as_stored` and `snapshot` copy a value into the form in which state holds it.
 - Types: `schema_of` returns an output's columns from a DDL string, a class or a schema; `table_of` and `table_rows`
   convert between rows and Arrow tables.
-- Parameters: `milliseconds_of` reads a duration; `OperatorOptions` and `shows_options` pass the options of ``process``
+- Parameters: `milliseconds_of` reads a duration, `duration_of` also one as keywords (`Units`, `shows_units`);
+  `OperatorOptions` and `shows_options` pass the options of ``process``
   through your own method.
 - Paths: `check_path`, `choose_path` and `shown_path` serve operators that are computed row by row or over whole
   columns; `kind_of` and `plain_type` read the types of columns, and `MOST_LENGTH` bounds lengths of time over columns.
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.changelog import Changelog
 from keyed.codec.snapshots import as_stored, snapshot
-from keyed.durations import milliseconds_of
+from keyed.durations import Units, duration_of, milliseconds_of, shows_units
 from keyed.execution_path import MOST_LENGTH, Path, check_path, choose_path, kind_of, plain_type, shown_path
 from keyed.explanation import Explained
 from keyed.options import OperatorOptions
@@ -44,9 +45,11 @@ __all__ = [
     "OperatorOptions",
     "Path",
     "Schema",
+    "Units",
     "as_stored",
     "check_path",
     "choose_path",
+    "duration_of",
     "inner_state",
     "kind_of",
     "milliseconds_of",
@@ -54,6 +57,7 @@ __all__ = [
     "schema_of",
     "shown_path",
     "shows_options",
+    "shows_units",
     "snapshot",
     "table_of",
     "table_rows",

@@ -127,28 +127,48 @@ _MISSING = {
     for remedy, names in {
         _KEYLESS: "map flat_map filter project ProcessFunction BroadcastProcessFunction",
         _CONSTANT_KEY: "window_all count_window_all ProcessAllWindowFunction AllWindowFunction AllWindowedStream",
-        _SOURCE: "add_source from_source read_text_file KafkaSource FileSource NumberSequenceSource",
-        _SINK: "add_sink sink_to FileSink KafkaSink Encoder OutputFileConfig RollingPolicy",
-        _SETTING: "set_runtime_mode RuntimeExecutionMode set_state_backend enable_checkpointing get_config add_jars",
+        _SOURCE: "add_source from_source read_text_file",
+        _SINK: "add_sink sink_to Encoder OutputFileConfig RollingPolicy",
+        _SETTING: "set_runtime_mode set_state_backend enable_checkpointing get_config add_jars",
         _JOINS: "join co_group interval_join",
         _NO_KEY: "CoProcessFunction",
         "is table code: keyed has Spark's SQL, on <stream>.output.df": "StreamTableEnvironment",
         "is keyed.KeyedStream.process(function, name=...) here": "name uid set_parallelism",
-        "is keyed.windows.WindowAssigner here, whose assign_windows gets the processing time": "WindowAssigner",
+        "is keyed.windows.WindowAssigner here, whose assign_windows gets the processing time": "WindowAssigner "
+        "MergingWindowAssigner Window",
+        "is a type of what a call returns: leave the annotation out": "TimerService BroadcastStream "
+        "BroadcastConnectedStream DataStreamSink JobClient JobExecutionResult JobStatus CompletableFuture",
+        "has no use here: key_by gives each key its rows": "Partitioner SlotSharingGroup InputDependencyConstraint",
+        "has no use here: an output has the changes of rows as Kafka and Delta write them": "RowKind",
         "is keyed's reduce with a function here: reduce(lambda a, b: ...)": "sum min max min_by max_by",
     }.items()
     for name in names.split()
 }
 
 
+#: Classes of PyFlink that keyed lacks, by the ends of their names.
+_ENDS = {
+    r"Source(Builder|Function)?|Consumer|OffsetsInitializer|OffsetResetStrategy|StreamFormat|CursorPosition": _SOURCE,
+    r"Sink(Builder|Function)?|Producer|BucketAssigner|Partitioner|DeliveryGuarantee|Semantic": _SINK,
+    r"Backend|Storage|Configuration|Config|Options|Cleanup|Retention|Mode|Strategies|MemorySize|TimeCharacteristic": (
+        _SETTING
+    ),
+    r"Schema(Builder)?|Format|Serializer|Writers": "is a format of Flink: keyed.KafkaSource and "
+    "keyed.topics.KafkaSink take a format as value=, such as keyed.topics.Json()",
+}
+
+
 def __getattr__(name: str) -> NoReturn:
-    if name in _MISSING:
-        raise _missing(name)
+    if name in _MISSING or name[:1].isupper():
+        remedy = _MISSING.get(name)
+        remedy = remedy or next((each for ends, each in _ENDS.items() if re.search(f"({ends})$", name)), None)
+        if remedy:
+            raise _missing(name, remedy)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _missing(name: str) -> DefinitionError:
-    return DefinitionError(f"{name} of PyFlink {_MISSING[name]}")
+def _missing(name: str, remedy: str) -> DefinitionError:
+    return DefinitionError(f"{name} of PyFlink {remedy}")
 
 
 class _Partial:
@@ -156,7 +176,7 @@ class _Partial:
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _MISSING:
-            raise _missing(name)
+            raise _missing(name, _MISSING[name])
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 

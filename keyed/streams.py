@@ -122,6 +122,10 @@ _OF_OUTPUTS = {
     **dict.fromkeys(("print", "show", "collect", "values", "to_pandas", "to_arrow", "toPandas", "execute"), _VALUES),
     **dict.fromkeys(("sink_to", "add_sink", "write", "save", "to_parquet"), _SINK),
     **dict.fromkeys(("get_side_output", "getSideOutput"), "the method is side_output(tag)"),
+    **dict.fromkeys(
+        ("allowed_lateness", "close_when_idle", "element_type", "evictor", "side_output_late_data", "trigger"),
+        "it belongs to the windows: call it after window(...), before aggregate, reduce or process",
+    ),
 }
 
 

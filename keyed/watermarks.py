@@ -33,7 +33,8 @@ class WatermarkStrategy:
     alignment_group: str | None = None
     max_drift_ms: int | None = None
 
-    def with_idleness(self, timeout: Duration) -> WatermarkStrategy:
+    @shows_units
+    def with_idleness(self, timeout: Duration | None = None, **units: Unpack[Units]) -> WatermarkStrategy:
         """Return the strategy for a source that may be silent (Flink's ``withIdleness``).
 
         Where an operator reads several sources or partitions, its watermark is the least of theirs. One that has had no
@@ -42,12 +43,13 @@ class WatermarkStrategy:
         below the watermark are late then, and the watermark does not wait for it until it has caught up.
 
         Args:
-            timeout: Milliseconds or a `timedelta`, above 0.
+            timeout: Milliseconds or a `timedelta`, above 0; or give units as keywords.
+            units: The time-out in days, hours and so on.
 
         Raises:
-            DefinitionError: It is not above 0, or not whole milliseconds.
+            DefinitionError: It is not above 0, given twice, or not whole milliseconds.
         """
-        return attrs.evolve(self, idleness_ms=milliseconds_of(timeout, "with_idleness", least=1))
+        return attrs.evolve(self, idleness_ms=duration_of(timeout, "with_idleness", least=1, **units))
 
     def with_partitions(self, column: str) -> WatermarkStrategy:
         """Return the strategy whose watermark is the least over partitions, as Flink's Kafka source has it.
@@ -66,7 +68,10 @@ class WatermarkStrategy:
             raise DefinitionError(f"with_partitions({column!r}): give the name of the column with the partition")
         return attrs.evolve(self, partition_by=column)
 
-    def with_watermark_alignment(self, group: str, max_drift: Duration) -> WatermarkStrategy:
+    @shows_units
+    def with_watermark_alignment(
+        self, group: str, max_drift: Duration | None = None, **units: Unpack[Units]
+    ) -> WatermarkStrategy:
         """Return the strategy for a source that is read in step with others (Flink's ``withWatermarkAlignment``).
 
         A source whose watermark is further ahead of the least in its group than ``max_drift`` is not read until that
@@ -75,14 +80,15 @@ class WatermarkStrategy:
 
         Args:
             group: Name of the group: all sources of the query with this name.
-            max_drift: Milliseconds or a `timedelta`, above 0.
+            max_drift: Milliseconds or a `timedelta`, above 0; or give units as keywords.
+            units: The drift in days, hours and so on.
 
         Raises:
             DefinitionError: The group is not a name, or the drift is not above 0 or not in whole milliseconds.
         """
         if not isinstance(group, str) or not group:
             raise DefinitionError(f"with_watermark_alignment({group!r}, ...): give the group a name")
-        drift = milliseconds_of(max_drift, "with_watermark_alignment", least=1)
+        drift = duration_of(max_drift, "with_watermark_alignment", least=1, **units)
         return attrs.evolve(self, alignment_group=group, max_drift_ms=drift)
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, Unpack, cast
 
 from keyed import MAX_TIMESTAMP, KeyedStream
 from keyed.errors import DefinitionError
-from keyed.extending import milliseconds_of
+from keyed.extending import Units, duration_of, milliseconds_of, shows_units
 from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
 from keyed.windows.evictors import CountEvictor, Evictor
 from keyed.windows.stream import WindowedStream
@@ -110,18 +110,20 @@ class _Tumbling(WindowAssigner, HoppingWindows, metaclass=Made):
 
     @classmethod
     @_refuses_other_calls
-    def of(cls, size: Duration, offset: Duration = 0) -> Self:
+    @shows_units
+    def of(cls, size: Duration | None = None, offset: Duration = 0, **units: Unpack[Units]) -> Self:
         """Make windows of ``size`` that follow each other.
 
         Args:
-            size: Length of a window, at least 1 ms.
+            size: Length of a window, at least 1 ms; or give units as keywords.
+            units: The size in days, hours and so on.
             offset: Windows start at this time modulo the size; an hour's windows with an offset of 15 minutes start at
                 a quarter past. May be negative.
 
         Raises:
             DefinitionError: The size is below 1 ms, or the offset's absolute value is not below the size.
         """
-        size_ms = milliseconds_of(size, "size", least=1)
+        size_ms = duration_of(size, "size", least=1, **units)
         made = cls.__new__(cls)
         HoppingWindows.__init__(made, size_ms, size_ms, _offset(offset, size_ms, "size"))
         return made
@@ -191,7 +193,8 @@ class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=Made):
 
     @classmethod
     @_refuses_other_calls
-    def with_gap(cls, gap: Duration) -> Self:
+    @shows_units
+    def with_gap(cls, gap: Duration | None = None, **units: Unpack[Units]) -> Self:
         """Make sessions that end ``gap`` after their last element.
 
         A row that comes exactly ``gap`` after the last one belongs to the session only if the session has not fired:
@@ -200,12 +203,13 @@ class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=Made):
         session [0, 29). The boundaries of batches do not matter.
 
         Args:
-            gap: At least 1 ms.
+            gap: At least 1 ms; or give units as keywords.
+            units: The gap in days, hours and so on.
 
         Raises:
             DefinitionError: It is below 1 ms.
         """
-        return cls._of_gap(milliseconds_of(gap, "gap", least=1))
+        return cls._of_gap(duration_of(gap, "gap", least=1, **units))
 
     @classmethod
     @_refuses_other_calls

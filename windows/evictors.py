@@ -7,10 +7,10 @@ its elements, with their timestamps, until they are evicted or the window is cle
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Unpack
 
 from keyed.errors import DefinitionError
-from keyed.extending import milliseconds_of
+from keyed.extending import Units, duration_of, milliseconds_of, shows_units
 from keyed.windows.window import Duration
 
 
@@ -109,13 +109,19 @@ class TimeEvictor(_Eviction):
         self._duration_ms = milliseconds_of(duration, "duration")
 
     @classmethod
-    def of(cls, duration: Duration, do_evict_after: bool = False) -> TimeEvictor:
+    @shows_units
+    def of(cls, duration: Duration | None = None, do_evict_after: bool = False, **units: Unpack[Units]) -> TimeEvictor:
         """Keep elements younger than ``duration``, and all elements without timestamps.
 
+        Args:
+            duration: Milliseconds or a `timedelta`; or give units as keywords.
+            do_evict_after: Evict after the function was called, not before.
+            units: The duration in days, hours and so on.
+
         Raises:
-            DefinitionError: The duration is negative.
+            DefinitionError: The duration is negative, or given twice.
         """
-        return cls(duration, do_evict_after)
+        return cls(duration_of(duration, "duration", **units), do_evict_after)
 
     def _keep(self, elements: list[TimestampedValue]) -> list[TimestampedValue]:
         times = [element.timestamp for element in elements if element.timestamp is not None]

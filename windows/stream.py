@@ -13,11 +13,13 @@ from keyed.errors import DefinitionError
 from keyed.extending import (
     OperatorOptions,
     Path,
+    Units,
     check_path,
     choose_path,
-    milliseconds_of,
+    duration_of,
     schema_of,
     shows_options,
+    shows_units,
 )
 from keyed.windows.aggregates import Reduce
 from keyed.windows.assigning import AnyAssigner, HoppingWindows
@@ -107,27 +109,37 @@ class WindowedStream:
         _no_class("evictor", evictor)
         return attrs.evolve(self, evictor=evictor)
 
-    def allowed_lateness(self, lateness: Duration) -> WindowedStream:
+    @shows_units
+    def allowed_lateness(self, lateness: Duration | None = None, **units: Unpack[Units]) -> WindowedStream:
         """Keep windows for ``lateness`` after their end, and fire again for each element that comes in that time.
 
+        Args:
+            lateness: Milliseconds or a `timedelta`; or give units as keywords.
+            units: The duration in days, hours and so on.
+
         Raises:
-            DefinitionError: It is negative.
+            DefinitionError: It is negative, or given twice.
         """
-        return attrs.evolve(self, lateness_ms=milliseconds_of(lateness, "allowed_lateness"))
+        return attrs.evolve(self, lateness_ms=duration_of(lateness, "allowed_lateness", **units))
 
     def side_output_late_data(self, tag: OutputTag | str) -> WindowedStream:
         """Emit elements that are late for all of their windows to the side output ``tag`` instead of dropping them."""
         return attrs.evolve(self, late_tag=tag)
 
-    def close_when_idle(self, timeout: Duration) -> WindowedStream:
+    @shows_units
+    def close_when_idle(self, timeout: Duration | None = None, **units: Unpack[Units]) -> WindowedStream:
         """Close a window, as at its end, when it got no element for ``timeout`` of processing time.
 
         For streams that may be silent: their watermark does not move, so windows would stay open.
 
+        Args:
+            timeout: Milliseconds or a `timedelta`; or give units as keywords.
+            units: The time-out in days, hours and so on.
+
         Raises:
-            DefinitionError: It is below 1 ms.
+            DefinitionError: It is below 1 ms, or given twice.
         """
-        return attrs.evolve(self, idle_ms=milliseconds_of(timeout, "timeout", least=1))
+        return attrs.evolve(self, idle_ms=duration_of(timeout, "timeout", least=1, **units))
 
     def element_type(self, type: Any) -> WindowedStream:
         """Declare the elements' type for the codec, if windows keep elements that are neither rows nor plain data."""

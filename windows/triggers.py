@@ -10,11 +10,11 @@ and windows: its state per window is declared on the trigger (an attribute that 
 from __future__ import annotations
 
 import enum
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 from keyed import MAX_TIMESTAMP, ReducingState, ValueState
 from keyed.errors import DefinitionError
-from keyed.extending import milliseconds_of
+from keyed.extending import Units, duration_of, shows_units
 from keyed.windows.window import Duration
 
 
@@ -151,13 +151,18 @@ class _ContinuousTrigger(Trigger):
         self._next = ReducingState(min, int, name="next_fire")
 
     @classmethod
-    def of(cls, interval: Duration) -> Any:
+    @shows_units
+    def of(cls, interval: Duration | None = None, **units: Unpack[Units]) -> Any:
         """Fire at every multiple of ``interval``.
 
+        Args:
+            interval: Milliseconds or a `timedelta`; or give units as keywords.
+            units: The interval in days, hours and so on.
+
         Raises:
-            DefinitionError: The interval is below 1 ms.
+            DefinitionError: The interval is below 1 ms, or given twice.
         """
-        return cls(milliseconds_of(interval, "interval", least=1))
+        return cls(duration_of(interval, "interval", least=1, **units))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.interval_ms} ms)"
@@ -349,25 +354,28 @@ class ProcessingTimeoutTrigger(Trigger):
         self._timeout = ValueState(int, name="timeout")
 
     @classmethod
+    @shows_units
     def of(
         cls,
         nested: Trigger,
-        timeout: Duration,
+        timeout: Duration | None = None,
         reset_timer_on_new_record: bool = False,
         should_clear_on_timeout: bool = True,
+        **units: Unpack[Units],
     ) -> ProcessingTimeoutTrigger:
         """Fire when ``nested`` does, or ``timeout`` of processing time after an element.
 
         Args:
             nested: The other trigger.
-            timeout: At least 1 ms.
+            timeout: At least 1 ms; or give units as keywords.
             reset_timer_on_new_record: Each element restarts the timeout; otherwise only the first one starts it.
             should_clear_on_timeout: Clear the nested trigger at a timeout.
+            units: The timeout in days, hours and so on.
 
         Raises:
-            DefinitionError: ``nested`` is not a trigger, or the timeout below 1 ms.
+            DefinitionError: ``nested`` is not a trigger, or the timeout below 1 ms or given twice.
         """
-        timeout_ms = milliseconds_of(timeout, "timeout", least=1)
+        timeout_ms = duration_of(timeout, "timeout", least=1, **units)
         return cls(nested, timeout_ms, reset_timer_on_new_record, should_clear_on_timeout)
 
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:

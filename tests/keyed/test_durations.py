@@ -1,13 +1,19 @@
-"""Timestamps as people read them: in errors, on the command line, and in what a harness shows of itself."""
+"""Durations in all their forms; timestamps as people read them: in errors, on the command line, in a harness."""
 
 from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 
 import keyed
+import keyed.windows
 from keyed.cli.main import main
 from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, clock_text, time_text
-from keyed.errors import UserFunctionError
+from keyed.errors import DefinitionError, UserFunctionError
 from keyed.testing import KeyedTestHarness
 
 AT = 1_700_000_000_000
@@ -63,3 +69,54 @@ def test_ends_of_life_and_namespaces_are_printed_as_times(tmp_path, capsys):
     assert "(2023-11-14 23:13:" in out
     assert main(["inspect", str(tmp_path / "checkpoint"), "--key", "a"]) == 0
     assert f"0, {AS_TIME}" in capsys.readouterr().out
+
+
+def calls_of_one_duration():
+    """The public functions and methods that are about one duration: it is not one option of several."""
+    for module in (keyed, keyed.windows):
+        for name in module.__all__:
+            thing = getattr(module, name)
+            members = [each for each in dir(thing) if each[0] != "_"] if inspect.isclass(thing) else [""]
+            for member in members:
+                call = getattr(thing, member, None) if member else thing
+                if not (inspect.isfunction(call) or inspect.ismethod(call)):
+                    continue
+                parameters = inspect.signature(call).parameters
+                durations = [each for each in parameters.values() if "Duration" in str(each.annotation)]
+                subjects = [each for each in durations if each.default in (each.empty, None)]
+                if len(subjects) == 1 and subjects[0].kind is not inspect.Parameter.KEYWORD_ONLY and name != "stream":
+                    yield pytest.param(call, id=f"{name}.{member}".rstrip("."))
+
+
+@pytest.mark.parametrize("call", list(calls_of_one_duration()))
+def test_every_call_about_one_duration_takes_its_units_as_keywords(call):
+    assert {"days", "hours", "minutes", "seconds", "milliseconds"} <= inspect.signature(call).parameters.keys()
+
+
+def test_a_duration_means_the_same_in_every_form():
+    rows = keyed.stream([{"k": 1, "t": 1}], timestamp="t").key_by("k")
+    windowed = rows.window(keyed.windows.TumblingEventTimeWindows.of(1))
+    makers: list[Any] = [
+        keyed.windows.TumblingEventTimeWindows.of,
+        keyed.windows.EventTimeSessionWindows.with_gap,
+        keyed.bounded_out_of_orderness,
+        keyed.bounded_out_of_orderness(0).with_idleness,
+        partial(keyed.bounded_out_of_orderness(0).with_watermark_alignment, "group"),
+        keyed.StateTtl,
+    ]
+    for make in makers:
+        assert repr(make(minutes=1)) == repr(make(60_000)) == repr(make(timedelta(minutes=1)))
+        with pytest.raises(DefinitionError, match="not both"):
+            make(5, seconds=1)
+    assert windowed.allowed_lateness(hours=1)._lateness_ms == windowed.allowed_lateness(3_600_000)._lateness_ms
+    assert windowed.close_when_idle(seconds=1)._idle_ms == 1_000
+
+
+@pytest.mark.parametrize(
+    "call", ["allowed_lateness", "close_when_idle", "element_type", "evictor", "side_output_late_data", "trigger"]
+)
+def test_a_setting_of_windows_after_their_aggregate_names_its_place(call):
+    rows = keyed.stream([{"k": 1, "t": 1}], timestamp="t").key_by("k")
+    output = rows.window(keyed.windows.TumblingEventTimeWindows.of(1)).aggregate(n=keyed.windows.Count())
+    with pytest.raises(AttributeError, match="call it after window"):
+        getattr(output, call)

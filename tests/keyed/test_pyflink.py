@@ -560,3 +560,39 @@ def test_a_union_is_a_stream_of_both():
     assert sorted(keyed_both.map(lambda value: value[1]).execute_and_collect()) == [1, 1, 2, 2, 3, 7]
     again = keyed_both.union(env.from_collection(ROWS).key_by(FirstField())).key_by(FirstField())
     assert len(list(again.map(lambda value: value[1]).execute_and_collect())) == 10
+
+
+#: ``pyflink.datastream.__all__`` of Flink 2, and names of ``pyflink.common`` and the connectors.
+THEIRS = """
+    StreamExecutionEnvironment DataStream KeyedStream WindowedStream ConnectedStreams BroadcastStream
+    BroadcastConnectedStream DataStreamSink MapFunction CoMapFunction FlatMapFunction CoFlatMapFunction
+    ReduceFunction FilterFunction ProcessFunction KeyedProcessFunction CoProcessFunction KeyedCoProcessFunction
+    WindowFunction ProcessWindowFunction AggregateFunction BroadcastProcessFunction KeyedBroadcastProcessFunction
+    RuntimeContext TimerService CheckpointingMode CheckpointConfig ExternalizedCheckpointCleanup
+    ExternalizedCheckpointRetention StateBackend HashMapStateBackend EmbeddedRocksDBStateBackend CustomStateBackend
+    MemoryStateBackend RocksDBStateBackend FsStateBackend PredefinedOptions CheckpointStorage
+    JobManagerCheckpointStorage FileSystemCheckpointStorage CustomCheckpointStorage RuntimeExecutionMode Window
+    TimeWindow CountWindow GlobalWindow WindowAssigner MergingWindowAssigner TriggerResult Trigger
+    TimeCharacteristic TimeDomain KeySelector Partitioner SourceFunction SinkFunction SlotSharingGroup MemorySize
+    OutputTag
+    CompletableFuture Configuration ExecutionConfig ExecutionMode InputDependencyConstraint JobClient
+    JobExecutionResult JobStatus RestartStrategies RestartStrategyConfiguration SimpleStringSchema
+    SerializationSchema DeserializationSchema JsonRowDeserializationSchema CsvRowSerializationSchema
+    AvroRowDeserializationSchema KafkaSource KafkaSourceBuilder FlinkKafkaConsumer FlinkKafkaProducer
+    KafkaOffsetsInitializer KafkaSink KafkaRecordSerializationSchema DeliveryGuarantee FileSource FileSink
+    StreamFormat BucketAssigner NumberSequenceSource PulsarSource JdbcSink RowKind
+"""
+
+
+@pytest.mark.parametrize("name", THEIRS.split())
+def test_every_name_of_pyflink_is_here_or_explains_itself(name):
+    if name in flink.__all__:
+        assert getattr(flink, name)
+    else:
+        with pytest.raises(DefinitionError, match=rf"{name} of PyFlink (is|has) .{{20,}}"):
+            getattr(flink, name)
+
+
+def test_a_name_that_pyflink_does_not_have_is_an_ordinary_attribute_error():
+    for name in ("Nothing", "data_stream", "__wrapped__"):
+        assert not hasattr(flink, name)
