@@ -6,8 +6,9 @@ two durations, take one value each.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from keyed.errors import DefinitionError
 from keyed.shown import shows_options, type_of
@@ -20,6 +21,7 @@ MAX_TIMESTAMP = 2**63 - 1
 _FIRST_READ, _LAST_READ = 10**11, 10**14
 
 Duration = int | timedelta
+F = TypeVar("F", bound=Callable[..., Any])
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -88,7 +90,9 @@ class Units(TypedDict, total=False):
     milliseconds: float
 
 
-shows_units = shows_options(Units, **dict.fromkeys(Units.__annotations__, 0))
+def shows_units(function: F) -> F:
+    """Show the units of a function that unpacks `Units` in its signature, and refuse other keywords."""
+    return shows_options(Units, **dict.fromkeys(Units.__annotations__, 0))(function)
 
 
 def duration_of(duration: Duration | None, parameter: str, *, least: int = 0, **given: Unpack[Units]) -> int:
