@@ -329,7 +329,7 @@ def test_the_likely_rename_is_named():
             self.total.update(1)
 
     class New(Old):
-        total = None
+        total = None  # type: ignore[assignment]
         sum_ = ValueState(int)
 
         def process_element(self, value, ctx):
