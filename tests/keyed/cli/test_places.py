@@ -104,7 +104,7 @@ def test_the_message_names_the_commands_for_a_thing_or_one_below_it_that_fits(tm
     folder = str(tmp_path / "places")
     for command, found in (("verify", "changelog"), ("inspect", "checkpoint")):
         assert main([command, folder]) == 1
-        assert f", such as {str(Path(folder, found))!r} (see " in capsys.readouterr().err
+        assert f", such as {str(Path(folder, found))!r} (see" in capsys.readouterr().err
 
 
 def test_folders_without_files_are_empty(tmp_path):
