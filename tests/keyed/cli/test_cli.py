@@ -52,7 +52,10 @@ def test_errors_are_told(tmp_path, capsys):
     assert main(["compact", str(tmp_path / "nothing")]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert "is not there; give the folder of a changelog, or its prefix in an object store (see: keyed explain " in said.err
+    assert (
+        "is not there; give the folder of a changelog, or its prefix in an object store (see: keyed explain "
+        in said.err
+    )
     for wrong in ([], ["nothing"], ["compact"], ["compact", "x", "--lag-seconds", "y"]):
         with pytest.raises(SystemExit) as ended:
             main(wrong)
