@@ -141,9 +141,7 @@ def follow_chain(stream: Any, parallelism: int) -> list[Any]:
 def run(build: Any, rows: list[Any], sizes: list[int], parallelism: int, delay: int, *, drain: bool) -> list[Any]:
     """The values of each output when the rows come in batches of the given sizes, and the rest in one batch."""
 
-    def cut(
-        last: Any, position: Any, _: int, *, keeps: bool, limit_of: Any, now: Any, first: Any, **_: Any
-    ) -> Iterator[Any]:
+    def cut(last: Any, position: Any, _batch: int, *, keeps: bool, limit_of: Any, **_: Any) -> Iterator[Any]:
         stage = last.chain[0]
         start = 0
         for size in (*sizes, len(rows)):
