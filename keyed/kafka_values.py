@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 
-from keyed.errors import DefinitionError, SinkError, SourceError
+from keyed.avro_levels import AvroLevels, check_value, checks_registered
+from keyed.codec.tagged import MAX_VALUE_DEPTH
+from keyed.errors import DefinitionError, KeyedError, SinkError, SourceError
 from keyed.extras import extra
-from keyed.shown import without_secrets
+from keyed.shown import shown, without_secrets
 from keyed.topics import Avro, Format, Json, Protobuf, Registry, registry_address, registry_settings
 
 #: Seconds that each request to a registry may take, unless its settings have a ``timeout``: the client itself waits for
@@ -24,6 +26,12 @@ _CLIENTS = {"httpx", "httpx2", "httpcore", "httpcore2", "ssl", "socket"}
 
 #: The reason why a tombstone is bad.
 NO_VALUE = "the record has no value (it is a tombstone)"
+
+
+#: JSON and its validation recurse, so the depth that they reach depends on the schema.
+_TOO_DEEP = (
+    f"nested too deep, or with a schema that refers to itself without an end; {MAX_VALUE_DEPTH} levels always work"
+)
 
 
 class BadValue(Exception):
@@ -59,6 +67,8 @@ def decoder(format: Format, topic: str) -> Callable[[bytes], Any]:
             return decode(data)
         except SourceError:
             raise
+        except RecursionError as error:
+            raise BadValue(f"it is nested {_TOO_DEEP}") from error
         except Exception as error:
             raise BadValue(f"it is not {type(format).__name__}: {type(error).__name__}: {error}") from error
 
@@ -78,9 +88,10 @@ def _deserializer_of(format: Format) -> Callable[[bytes], Any]:
 
         if format.schema is None:
             return lambda data: data
-        schema = parse_schema(json.loads(format.schema))
+        schema, levels = parse_schema(json.loads(format.schema)), AvroLevels(format.schema)
 
         def read(data: bytes) -> Any:
+            levels.check(data)
             rest = BytesIO(data)
             value = schemaless_reader(rest, schema, None)
             if rest.read(1):
@@ -95,10 +106,12 @@ def _with_registry(format: Format, topic: str) -> Callable[[bytes], Any]:
     """Return the function for values in the wire format of a schema registry."""
     client, context, named = _client(format, topic)
     deserialize: Any
+    check: Callable[[bytes], None] | None = None
     if isinstance(format, Avro):
         from confluent_kafka.schema_registry.avro import AvroDeserializer
 
         deserialize = AvroDeserializer(client, format.schema, conf=named)
+        check = checks_registered(client, f"{topic}-value")
     elif isinstance(format, Protobuf):
         from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 
@@ -109,6 +122,8 @@ def _with_registry(format: Format, topic: str) -> Callable[[bytes], Any]:
         deserialize = JSONDeserializer(None, schema_registry_client=client, conf=named)
 
     def decode(data: bytes) -> Any:
+        if check is not None:
+            _ask(format.registry, topic, SourceError, check, data)
         value = _ask(format.registry, topic, SourceError, deserialize, data, context)
         return plain_message(value) if isinstance(format, Protobuf) else value
 
@@ -116,7 +131,32 @@ def _with_registry(format: Format, topic: str) -> Callable[[bytes], Any]:
 
 
 def encoder(format: Format, topic: str, *, is_key: bool = False) -> Callable[[dict[str, Any]], bytes]:
-    """Return a function that encodes the columns of a row as a value, or as a key, of a topic."""
+    """Return a function that encodes the columns of a row as a value, or as a key, of a topic.
+
+    It raises `SinkError` for a row that does not have the format, and if the schema cannot be registered.
+    """
+    encode = _serializer_of(format, topic, is_key=is_key)
+    is_recursive = isinstance(format, Avro) and format.schema is not None and AvroLevels(format.schema).is_recursive
+
+    def encoded(row: dict[str, Any]) -> bytes:
+        try:
+            if is_recursive:
+                check_value(row)
+            return encode(row)
+        except KeyedError:
+            raise
+        except Exception as error:
+            reason = (
+                f"it is nested {_TOO_DEEP}" if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"
+            )
+            raise SinkError(
+                f"topic {topic!r}: the row {shown(row)} cannot be written as {format!r}: {reason}"
+            ) from error
+
+    return encoded
+
+
+def _serializer_of(format: Format, topic: str, *, is_key: bool) -> Callable[[dict[str, Any]], bytes]:
     if format.registry is None:
         if isinstance(format, Protobuf):
             return lambda row: bytes(format.message(**row).SerializeToString())

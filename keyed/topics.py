@@ -96,7 +96,8 @@ class Json(Shown):
             validated with their JSON schemas. Without it values are plain JSON.
 
     Raises:
-        DefinitionError: ``registry`` is not an address.
+        DefinitionError: ``schema`` is not a JSON schema, or one of its ``$ref`` has no target in it or leads back to
+            itself; or ``registry`` is not an address.
     """
 
     schema: str | None = attrs.field(default=None, repr=False, kw_only=True)
@@ -133,17 +134,83 @@ class Avro(Shown):
 
 
 def _check_json_schema(schema: Any) -> None:
-    """Check that a JSON schema is the text of an object.
+    """Check a JSON schema; all of it if jsonschema is installed, without which it cannot be used.
 
     Raises:
-        DefinitionError: It is not.
+        DefinitionError: It is not the text of an object, or not a JSON schema, or one of its ``$ref`` leads nowhere.
     """
     try:
-        is_right = isinstance(schema, str) and isinstance(json.loads(schema), dict)
-    except ValueError:
-        is_right = False
-    if not is_right:
+        parsed = json.loads(schema) if isinstance(schema, str) else None
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise DefinitionError(f"Json: schema={shown(schema)} is not a JSON schema; give an object as JSON text")
+    with suppress(ImportError):
+        import jsonschema
+        from jsonschema.validators import validator_for
+        from referencing.jsonschema import specification_with
+
+        kind = validator_for(parsed)
+        try:
+            kind.check_schema(parsed)
+            _check_references(parsed, specification_with(str(kind.META_SCHEMA["$schema"])))
+        except jsonschema.SchemaError as error:
+            reason = f"{error.json_path}: {error.message:.200}"
+        except RecursionError:
+            reason = "it is nested too deep"
+        else:
+            return
+        raise DefinitionError(f"Json: schema={shown(schema)} is not a JSON schema: {reason}")
+
+
+#: Keywords whose schemas apply to the value itself.
+_SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else")
+
+
+def _check_references(schema: dict[str, Any], specification: Any) -> None:
+    """Check that each ``$ref`` of a JSON schema has a target, and that none leads back to itself for the same value.
+
+    Raises:
+        DefinitionError: One has no target, or leads back to itself, so that the validation of a value never ends.
+    """
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import EMPTY_REGISTRY
+
+    done: set[int] = set()
+
+    def follow(schema: Any, resolver: Any, path: tuple[int, ...]) -> None:
+        if not isinstance(schema, dict) or id(schema) in done:
+            return
+        path, resolver = (*path, id(schema)), resolver.in_subresource(specification.create_resource(schema))
+        parts = [(each, resolver) for name in _SAME_VALUE if name in schema for each in _listed(schema[name])]
+        if (reference := schema.get("$ref")) is not None:
+            try:
+                target = resolver.lookup(reference)
+            except Unresolvable as error:
+                raise DefinitionError(
+                    f"Json: '$ref': {reference!r} has no target in schema=; define the target in it"
+                ) from error
+            if id(target.contents) in path:
+                raise DefinitionError(
+                    f"Json: '$ref': {reference!r} leads back to itself for the same value, so its validation never "
+                    "ends; refer to it from a property or from items"
+                )
+            parts.append((target.contents, target.resolver))
+        for part, of in parts:
+            follow(part, of, path)
+        done.add(id(schema))
+
+    def visit(resource: Any, resolver: Any) -> None:
+        follow(resource.contents, resolver, ())
+        for each in resource.subresources():
+            visit(each, resolver.in_subresource(resource))
+
+    root = specification.create_resource(schema)
+    visit(root, EMPTY_REGISTRY.resolver_with_root(root))
+
+
+def _listed(schemas: Any) -> list[Any]:
+    return schemas if isinstance(schemas, list) else [schemas]
 
 
 def _check_avro(schema: Any) -> None:

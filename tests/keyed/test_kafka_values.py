@@ -19,8 +19,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, timestamp_pb2
 
 import keyed
-from keyed.errors import DefinitionError, ExtraNotInstalled, RowError, SourceError
-from keyed.kafka_values import BadValue, decoder
+from keyed.errors import DefinitionError, ExtraNotInstalled, RowError, SinkError, SourceError
+from keyed.kafka_values import BadValue, decoder, encoder
 from keyed.outputs import schema_of
 from keyed.runtimes.spark.kafka_frames import ValueDecoder
 from keyed.topics import Avro, Format, Json, Protobuf, decode_values
@@ -211,12 +211,141 @@ def test_a_registry_that_is_down_is_an_error_with_a_remedy():
         (lambda: Avro("not a schema"), "schema='not a schema' is not a schema: JSONDecodeError"),
         (lambda: Avro('{"type": "rec"}', registry="http://r"), "is not a schema"),
         (lambda: Avro({"type": "string"}), "is not a schema: TypeError"),  # type: ignore[arg-type]
+        (lambda: Json(schema='{"type": "objekt"}'), r"is not a JSON schema: \$.type: 'objekt'"),
+        (lambda: Json(schema='{"properties": {"a": {"$ref": "#/$defs/b"}}}'), r"'#/\$defs/b' has no target"),
+        (lambda: Json(schema='{"properties": {"a": {"$ref": "http://x/y.json"}}}'), "'http://x/y.json' has no target"),
+        (lambda: Json(schema='{"$ref": "#"}'), "'#' leads back to itself"),
+        (lambda: Json(schema='{"$ref": "#/a", "a": {"not": {"$ref": "#/b"}}, "b": {"$ref": "#/a"}}'), "leads back"),
+        (lambda: Json(schema='{"not":' * 150 + "{}" + "}" * 150), "nested too deep"),
         (lambda: decoder(Avro(registry={"url": "http://r", "typo": 1}), "sales"), "settings of the registry"),
     ],
 )
 def test_wrong_definitions_are_refused(make, said):
     with pytest.raises(DefinitionError, match=said):
         make()
+
+
+#: A record that may contain itself, on the way through a union, an array and a map.
+TREE = json.dumps(
+    {
+        "type": "record",
+        "name": "Node",
+        "namespace": "shop",
+        "fields": [
+            {"name": "n", "type": ["null", "int", "Node", {"type": "array", "items": "Node"}]},
+            {"name": "by_name", "type": {"type": "map", "values": "shop.Node"}, "default": {}},
+            {"name": "size", "type": {"type": "fixed", "name": "Two", "size": 2}},
+            {
+                "name": "color",
+                "type": ["null", {"type": "enum", "name": "Color", "symbols": ["RED", "BLUE"]}, "string"],
+            },
+            {"name": "weight", "type": ["double", "float", "boolean", "bytes"]},
+        ],
+    }
+)
+JSON_TREE = json.dumps(
+    {
+        "properties": {"n": {"anyOf": [{"$ref": "#"}, {"type": ["integer", "null"]}, {"$ref": "#/$defs/nodes"}]}},
+        "$defs": {"nodes": {"type": "array", "items": {"$ref": "#"}}},
+        "required": ["n"],
+    }
+)
+
+
+def tree(records: int, way: str) -> Any:
+    """A value of so many records, each in the one before."""
+    value: Any = {"n": 1, "by_name": {}, "size": b"ab", "color": "BLUE", "weight": 0.5}
+    for _ in range(records - 1):
+        inner = {"record": value, "array": [value], "map": None}[way]
+        value = {**value, "n": inner, "by_name": {"a": value} if way == "map" else {}}
+    return value
+
+
+@pytest.mark.parametrize("way", ["record", "array", "map"])
+@pytest.mark.parametrize("has_registry", [False, True])
+def test_values_of_a_recursive_avro_schema_are_64_deep_at_most(registry, has_registry, way):
+    # An empty map is the last level.
+    most = 63 if way == "record" else 32
+    url = registry.url if has_registry else None
+    of_tree = Avro(TREE, registry=url)
+    encode, decode = encoder(of_tree, "sales"), decoder(of_tree, "sales")
+    assert decode(encode(tree(most, way))) == tree(most, way)
+    with pytest.raises(SinkError, match="maps are nested more than 64 deep"):
+        encode(tree(most + 1, way))
+    with pytest.raises(SinkError, match="maps are nested more than 64 deep"):
+        encode(tree(100_000, way))
+
+
+@pytest.mark.parametrize("has_registry", [False, True])
+def test_values_that_a_recursive_schema_nests_without_end_are_bad(registry, has_registry):
+    list_of = '{"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", %s]}]}'
+    for schema, data in [
+        (list_of % '"N"', b"\x02" * 100_000 + b"\0"),
+        (list_of % '{"type": "array", "items": "N"}', b"\x02\x02" * 100_000 + b"\0" * 100_001),
+        (list_of % '{"type": "map", "values": "N"}', b"\x02\x02\0" * 100_000 + b"\0" * 100_001),
+        ('{"type": "record", "name": "N", "fields": [{"name": "next", "type": "N"}]}', b"\0"),
+    ]:
+        head = b""
+        if has_registry:
+            head = b"\0" + registry.registered("sales-value", {"schema": schema}).to_bytes(4)
+        decode = decoder(
+            Avro(None if has_registry else schema, registry=registry.url if has_registry else None), "sales"
+        )
+        with pytest.raises(BadValue, match="maps are nested more than 64 deep"):
+            decode(head + data)
+        with pytest.raises(BadValue, match="it is not Avro"):
+            # Cut, and with a block of items that it does not have.
+            decode(head + b"\x02\xfe\xff\xff\xff\xff\x7f")
+
+
+def test_a_recursion_through_referenced_avro_schemas_is_found(registry):
+    node = '{"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}'
+    registry.registered("node", {"schema": node})
+    names = {"references": [{"name": "Node", "subject": "node", "version": 1}]}
+    wide = {"schema": '{"type": "record", "name": "Wide", "fields": [{"name": "a", "type": "Node"}]}', **names}
+    head = b"\0" + registry.registered("sales-value", wide).to_bytes(4)
+    decode = decoder(Avro(registry=registry.url), "sales")
+    assert decode(head + b"\x02\0") == {"a": {"next": {"next": None}}}
+    with pytest.raises(BadValue, match="nested more than 64 deep"):
+        decode(head + b"\x02" * 100_000 + b"\0")
+
+
+@pytest.mark.parametrize("way", ["record", "array"])
+def test_values_of_a_recursive_json_schema_are_64_deep_and_too_deep_ones_are_errors(registry, way):
+    encode = encoder(Json(schema=JSON_TREE, registry=registry.url), "sales")
+    decode = decoder(Json(registry=registry.url), "sales")
+
+    def nested(records: int) -> Any:
+        value: Any = 1
+        for _ in range(records):
+            value = {"n": value} if way == "record" else {"n": [value] if isinstance(value, dict) else value}
+        return value
+
+    value = nested(64 if way == "record" else 32)
+    data = encode(value)
+    assert decode(data) == value
+    with pytest.raises(SinkError, match="nested too deep"):
+        encode(nested(100_000))
+    with pytest.raises(BadValue, match="nested too deep"):
+        decode(data[:5] + b'{"n":' * 100_000 + b"1" + b"}" * 100_000)
+
+
+def test_a_reference_without_an_end_in_a_registered_json_schema_makes_values_bad(registry):
+    for schema, reason in [('{"$ref": "#"}', "refers to itself"), ('{"$ref": "#/a"}', "'/a' does not exist")]:
+        head = b"\0" + registry.registered("sales-value", {"schema": schema, "schemaType": "JSON"}).to_bytes(4)
+        with pytest.raises(BadValue, match=reason):
+            decoder(Json(registry=registry.url), "sales")(head + b"{}")
+
+
+def test_json_schemas_with_references_are_accepted():
+    for schema in [
+        JSON_TREE,
+        '{"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#/definitions/a", "definitions": {"a": {}}}',
+        '{"$id": "http://x/y", "$ref": "z#/$defs/a", "$defs": {"z": {"$id": "z", "$defs": {"a": {}}}}}',
+        '{"properties": {"x": {"$ref": "#here"}, "$ref": {}}, "$defs": {"a": {"$anchor": "here", "type": "integer"}}}',
+        '{"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "object"}}}',
+    ]:
+        assert Json(schema=schema).schema == schema
 
 
 def test_a_missing_package_is_named_before_the_first_row(monkeypatch):
