@@ -9,6 +9,7 @@ rows.
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="how long rows count (10)")
     parser.add_argument("--kinds", default="process,kafka", help="process, kafka, or both")
     options = parser.parse_args(arguments)
+    # So that the broker and the folder go.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     print(f"{'':>22}{'rate':>8}{'p50 ms':>9}{'p99 ms':>9}{'cores':>8}", flush=True)
     with tempfile.TemporaryDirectory(prefix="keyed-latency-") as folder:
         kinds = options.kinds.split(",")
@@ -96,7 +99,7 @@ def _cores(seconds: float) -> Iterator[list[float]]:
         time.sleep(seconds)
         found.append((time.process_time() - before) / seconds)
 
-    thread = threading.Thread(target=measure)
+    thread = threading.Thread(target=measure, daemon=True)
     thread.start()
     yield found
     thread.join()

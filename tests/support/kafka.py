@@ -1,7 +1,7 @@
 """A Kafka broker for tests: one that an environment variable names, or a real one, started here on loopback.
 
 `Broker` runs Apache Kafka in KRaft mode, broker and controller in one process, with its data in a folder that survives
-a kill: `start` after `kill` recovers from it at the same address. More brokers may join it.
+a kill: `start` after `kill` recovers from it at the same address. More brokers may join it. It ends with this process.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ class Broker:
     def __init__(self, folder: Path, *, node: int = 1, first: Broker | None = None, replicas: int = 1) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self._node = node
         self._is_first = first is None
         self._ports = dict(zip(("port", "sasl_port", "tls_port", "controller_port"), free_ports(4), strict=True))
@@ -173,6 +174,7 @@ class Broker:
                 cwd=self._folder,
                 start_new_session=True,
             )
+        self._guard = guard(self._process.pid)
         ended = self._process.poll
         try:
             until(lambda: _READY in log.read_bytes()[start:] or ended() is not None, seconds=_START_SECONDS)
@@ -186,6 +188,7 @@ class Broker:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+        self._end_guard()
 
     def stop(self) -> None:
         """End it; a crash if it takes too long."""
@@ -195,6 +198,18 @@ class Broker:
                 self._process.wait(_STOP_SECONDS)
             except subprocess.TimeoutExpired:
                 self.kill()
+        self._end_guard()
+
+    def _end_guard(self) -> None:
+        if self._guard is not None:
+            with self._guard:
+                self._guard.kill()
+
+
+def guard(group: int) -> subprocess.Popen[bytes]:
+    """Start a process that kills a group of processes when this process ends, also by SIGKILL: its input then ends."""
+    command = ["sh", "-c", 'read -r _; kill -9 "-$0"', str(group)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
 def certificate(folder: Path) -> Path:
