@@ -112,6 +112,16 @@ class SharedStore(LocalStore, Protocol):
     def release(self) -> None:
         """Stop reading until the next `refresh`."""
 
+    def is_doubtful(self) -> bool:
+        """Return true if a process ended while it worked in the store: `check` has not been called since."""
+
+    def check(self) -> None:
+        """Compare the index of times with the entries. The caller has compared the entries with the log's counts.
+
+        Raises:
+            LocalStoreError: They do not fit.
+        """
+
     def keep_rows(self, attempt: str, rows: dict[int, bytes]) -> None:
         """Keep the log rows of an attempt, by number, in place of those of the previous one."""
 

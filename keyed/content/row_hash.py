@@ -201,7 +201,10 @@ def _decimal_words(array: Any) -> Words:
 
 
 def row_bytes(table: pa.Table) -> int:
-    """Return the size of rows in the counter of live bytes: the bytes of their values, without overhead."""
+    """Return the size of rows in the counter of live bytes: the bytes of their values, without overhead.
+
+    A column of nulls changes nothing, so a row has the size with which it was written after a column was added.
+    """
     return sum(_array_bytes(chunk) for column in table.columns for chunk in column.chunks)
 
 
@@ -212,11 +215,12 @@ def _array_bytes(array: Any) -> int:
         return sum(_array_bytes(child) for child in array.flatten())
     if types.is_map(type_):
         entries = array.cast(pa.list_(pa.struct([("key", type_.key_type), ("value", type_.item_type)])))
-        return 4 * len(array) + _array_bytes(entries.flatten())
+        return _array_bytes(entries)
+    values: int = len(array) - array.null_count
     if types.is_nested(type_):
-        return 4 * len(array) + _array_bytes(array.flatten())
+        return 4 * values + _array_bytes(array.flatten())
     try:
         width: int = type_.bit_width
     except ValueError:
-        return 4 * len(array) + (pc.sum(pc.binary_length(array)).as_py() or 0)
-    return len(array) * ((width + 7) // 8)
+        return 4 * values + (pc.sum(pc.binary_length(array)).as_py() or 0)
+    return values * ((width + 7) // 8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -49,6 +49,7 @@ from keyed.state import State
 from keyed.vectorized import VectorizedFunction
 
 _log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 
 def check_group(meta: GroupMeta, spec: OperatorSpec, index: int) -> None:
@@ -130,15 +131,20 @@ class KeyGroup:
             CorruptionError: The log is damaged.
             KeyedError: The function failed, or used the API wrongly. Nothing is committed then.
         """
+        return self._rebuilding(lambda: self._run(batch, clock), batch)
+
+    def _rebuilding(self, work: Callable[[], _Result], batch: Batch | None = None) -> _Result:
+        """Do work that reads the local store; if the store is damaged, do it again with one rebuilt from the log."""
         try:
-            return self._run(batch, clock)
+            return work()
         except LocalStoreError:
-            # The store is a cache: run again, with a store rebuilt from the log.
+            if not self._log.keeps:
+                raise
             self.close()
             self._replica.store.reset()
-            if batch.consumer is not None:
+            if batch is not None and batch.consumer is not None:
                 batch.consumer.restart()
-            return self._run(batch, clock)
+            return work()
 
     def committed(self) -> tuple[GroupMeta | None, LocalStore]:
         """Return the meta record and the local store, up to date with the committed log.
@@ -160,6 +166,9 @@ class KeyGroup:
             return True
         if self._scope.retains:
             return isinstance(self._work, RowWork) and self._work.is_due(processing_time)
+        return self._rebuilding(lambda: self._has_due(processing_time))
+
+    def _has_due(self, processing_time: int) -> bool:
         _, store = self.committed()
         if next(store.due(TIMER_PROCESSING, processing_time), None) is not None:
             return True
@@ -200,6 +209,9 @@ class KeyGroup:
             ChangelogError: It cannot be written, or has another history.
             CorruptionError: The log is damaged.
         """
+        self._rebuilding(self._flush)
+
+    def _flush(self) -> None:
         meta, _ = self.committed()
         self._loaded = False
         self._export(meta)
@@ -311,6 +323,9 @@ class KeyGroup:
         log = self._log
         # The last read of the local store except for the cleaning: if it fails, the log is unchanged.
         meta.hash = self._hash(meta.hash, changes)
+        counts = {name: meta.counters[name] for name in ("live_entries", "timers_pending")}
+        if min(counts.values()) < 0:
+            raise LocalStoreError(f"{self._where}: the local store is damaged: it leads to the counts {counts}")
         rows_before, before = meta.last_row, meta.head
         blocks: list[Any] = []
         rows: list[bytes] = []
@@ -352,6 +367,8 @@ class KeyGroup:
             return ""
         live = LiveHash(self._replica.store, hash_of_text(before, self._where) if before else 0)
         live.add(changes.delta, changes.replaced)
+        if live.live != changes.entries + changes.timers:
+            raise LocalStoreError(f"{self._where}: the local store is damaged: it answered differently in one batch")
         return hash_text(live.value)
 
     def _export(self, meta: GroupMeta | None) -> int:

@@ -9,7 +9,9 @@ from itertools import chain
 import attrs
 
 from keyed.content.blocks import Block, LogBlock, records_of
+from keyed.content.contents import contents_hash
 from keyed.content.delta import Delta, apply_blocks, deltas, exported
+from keyed.content.entry_hash import hash_text
 from keyed.content.local_store import LocalStore, SharedStore
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
@@ -20,6 +22,18 @@ from keyed.errors import CorruptionError, LocalStoreError
 def position_of(log_id: str, head: str) -> str:
     """Return a local store's position besides the row number: its log, and the attempt that wrote the row."""
     return f"{log_id}/{head}"
+
+
+def _is_whole(store: SharedStore, meta: GroupMeta | None) -> bool:
+    """Return true if the content of a store is that of the last commit."""
+    try:
+        live = contents_hash(store, {} if meta is None else meta.states)
+        store.check()
+    except LocalStoreError:
+        return False
+    if meta is None:
+        return not live.live
+    return live.live == meta.live and meta.hash in ("", hash_text(live.value))
 
 
 @attrs.frozen
@@ -76,14 +90,24 @@ class Replica:
                 self.store.keep_rows(pending.attempt, rows)
 
     def catch_up(self, log: GroupLog, meta: GroupMeta | None, where: str) -> tuple[int, bool]:
-        """Bring the store up to date with the log.
+        """Bring the store up to date with the log. Rebuild it if damage is found.
 
         Returns:
             The number of rows that were read from the log, and true if the store was rebuilt.
 
         Raises:
             CorruptionError: A log row is missing or fails its checks.
+            LocalStoreError: The store cannot be read or written.
         """
+        replayed, rebuilt = self._follow(log, meta, where)
+        store = self.store
+        if not isinstance(store, SharedStore) or not store.is_doubtful() or _is_whole(store, meta):
+            return replayed, rebuilt
+        store.reset()
+        replayed, _ = self._follow(log, meta, where)
+        return replayed, True
+
+    def _follow(self, log: GroupLog, meta: GroupMeta | None, where: str) -> tuple[int, bool]:
         pending, self._pending = self._pending, None
         if pending is not None:
             # Kept until it is used: the store may be brought up to date more than once between two batches.

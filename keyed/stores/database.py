@@ -380,6 +380,8 @@ class Database:
     def _range(self, first: bytes, end: bytes, opening: object, *, reverse: bool) -> Generator[tuple[bytes, bytes]]:
         from rocksdict import ReadOptions
 
+        cursor: Any = None
+        valid = key = value = step = cursor
         try:
             options = ReadOptions()
             options.set_iterate_upper_bound(end)
@@ -402,6 +404,9 @@ class Database:
             cursor.status()
         except Exception as error:
             raise self.failed("cannot be read", error) from error
+        finally:
+            # An error that is raised here keeps this frame, which would keep the database open.
+            cursor = valid = key = value = step = None
 
     def close(self) -> None:
         """Flush buffered writes to files and release the folder. Closing again does nothing."""

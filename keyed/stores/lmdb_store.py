@@ -3,7 +3,7 @@
 Every process that serves a key group keeps the group's store open. All of them read it through the page cache, so each
 sees what the others applied: nothing is opened or replayed when a group moves between processes.
 
-The environment is in the subfolder ``keyed-store-lmdb-1-<machine>`` of the store's folder. The number is the version of
+The environment is in the subfolder ``keyed-store-lmdb-2-<machine>`` of the store's folder. The number is the version of
 the format, the machine is named by its last start and its namespace of processes. Its keys and values are those of
 `keyed.stores.rocks_store` and `keyed.stores.rocks_tables`, with these additions:
 
@@ -11,7 +11,8 @@ the format, the machine is named by its last start and its namespace of processe
                                             the msgpack of [attempt, {row: record}]
 
 A key of more than 479 bytes is stored as its first 479 bytes and the BLAKE2b of the whole key, 32 bytes; its value is
-length of the key (u32 BE) | key | value.
+length of the key (u32 BE) | key | value. Each stored value begins with a checksum, 8 bytes: the XXH3 of the value, 64
+bits, with that of the stored key as its seed. It is verified at each read.
 
 - A reader has a snapshot of the store: `SharedStore.refresh` takes it at the start of a batch, `release` ends it.
 - A writer compares the position with that of its snapshot, in the transaction that changes it. If another process has
@@ -20,7 +21,9 @@ length of the key (u32 BE) | key | value.
   open transaction. After a crash of the machine the store has another name, and starts empty.
 - The file grows with what the store holds and never shrinks; pages of removed entries are used again. The disk bounds
   it: a full one raises `LocalStoreError`, and the store is as before.
-- LMDB has no checksums: what others write into the file is not detected.
+- LMDB trusts its file: pages that are not its own end the process, or hide entries. So the store has a mark
+  (`keyed.stores.store_mark`), which is compared with the file before anything is read or written: a file that something
+  else has changed is never opened. After an abnormal end the content is compared with the log's counts.
 """
 
 from __future__ import annotations
@@ -37,18 +40,19 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from keyed.codec.frames import RecordFormat
+from keyed.content.addresses import PLAIN
 from keyed.content.blocks import Change, TableDelta
 from keyed.errors import CorruptionError, KeyedError, LocalStoreError
 from keyed.ids import random_id
-from keyed.private_files import make_private
 from keyed.stores.database import check_room, delete_folder, explained, is_refused, keep_for_ever
 from keyed.stores.rocks_store import RocksStore
+from keyed.stores.store_mark import StoreMark
 
 if TYPE_CHECKING:
     import lmdb
 
 _SUBFOLDER = "keyed-store-lmdb-"
-_VERSION = 1
+_VERSION = 2
 _ROWS = b"A"
 _Rows = tuple[str, dict[int, bytes]]
 _ROWS_RECORD: RecordFormat[_Rows] = RecordFormat(b"KROW", 1, _Rows)
@@ -101,22 +105,23 @@ class LmdbDatabase:
     """An open LMDB environment with keys and values of bytes, with the methods of `keyed.stores.database.Database`.
 
     Args:
-        path: Its folder; created if missing, with its parents.
+        path: Its folder.
+        mark: The mark in the folder, of an attempt that has begun.
 
     Raises:
         LocalStoreError: It cannot be opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, mark: StoreMark) -> None:
         self.path = path
-        try:
-            make_private(path)
-        except OSError as error:
-            raise LocalStoreError(f"{path} cannot be created: {error}") from error
+        self._mark = mark
         self._open()
 
     def _open(self) -> None:
         import lmdb
+        from xxhash import xxh3_64_digest, xxh3_64_intdigest
+
+        self._digest, self._seed = xxh3_64_digest, xxh3_64_intdigest
 
         # Transactions without `buffers` return bytes.
         self._reading: Any = None
@@ -144,6 +149,7 @@ class LmdbDatabase:
             used = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
             if (self.path / "data.mdb").stat().st_size < min(used, 2 * used):
                 raise LocalStoreError(f"{self.path} is damaged: its file was cut off")
+            self._mark.written()
         except (lmdb.Error, OSError) as error:
             self.close()
             raise self.failed("cannot be opened", error) from error
@@ -204,17 +210,21 @@ class LmdbDatabase:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key."""
-        import lmdb
-
+        at = key if len(key) <= _LONG else _shortened(key)
+        reading = self._writing or self._reading or self.snapshot()
         try:
-            reading = self._writing or self._reading or self.snapshot()
-            if len(key) <= _LONG:
-                found: bytes | None = reading.get(key)
-                return found
-            stored = reading.get(_shortened(key))
-        except lmdb.Error as error:
+            stored = reading.get(at)
+        except Exception as error:
             raise self.failed("cannot be read", error) from error
-        return None if stored is None else self._whole(stored)[1]
+        if stored is None:
+            return None
+        value: bytes = stored[8:]
+        if self._digest(value, self._seed(at)) != stored[:8]:
+            raise self._damaged()
+        return value if at is key else self._whole(value)[1]
+
+    def _damaged(self) -> LocalStoreError:
+        return LocalStoreError(f"{self.path} is damaged: the checksum of an entry does not match")
 
     def look_up(self, key: Any) -> Any:
         """Return the value of a key, or the values of a list of keys."""
@@ -238,8 +248,13 @@ class LmdbDatabase:
     def _range(self, cursor: Any, first: bytes, end: bytes) -> Generator[tuple[bytes, bytes]]:
         # Long keys with the same beginning are adjacent, in the order of their hashes.
         together: list[tuple[bytes, bytes]] = []
-        beginning = b""
-        for key, value in cursor:
+        beginning = before = b""
+        digest, seed = self._digest, self._seed
+        for key, stored in cursor:
+            value = stored[8:]
+            if digest(value, seed(key)) != stored[:8] or key <= before:
+                raise self._damaged()
+            before = key
             if together and key[:_LONG] != beginning:
                 yield from sorted(together)
                 together = []
@@ -263,17 +278,19 @@ class LmdbDatabase:
         """Add a batch to the open transaction."""
         transaction = self._writing
         assert transaction is not None
+        digest, seed = self._digest, self._seed
         puts = []
         for key in sorted(batch):
             value = batch[key]
+            at = key
             if len(key) > _LONG:
+                at = _shortened(key)
                 if value is not None:
                     value = len(key).to_bytes(4, "big") + key + value
-                key = _shortened(key)
             if value is None:
-                transaction.delete(key)
+                transaction.delete(at)
             else:
-                puts.append((key, value))
+                puts.append((at, digest(value, seed(at)) + value))
         with transaction.cursor() as cursor:
             cursor.putmulti(puts)
 
@@ -291,8 +308,15 @@ class LmdbDatabase:
         writing = self._writing = self._begin(write=True)
         try:
             try:
-                yield
-                writing.commit()
+                # No other process of keyed is writing now.
+                self._mark.check()
+                try:
+                    yield
+                    writing.commit()
+                finally:
+                    # A write that was refused has changed the file, too.
+                    writing.abort()
+                    self._mark.written()
             finally:
                 self._writing = None
                 writing.abort()
@@ -312,11 +336,6 @@ class LmdbDatabase:
             self._environment.set_mapsize(2 * self._environment.info()["map_size"])
         except (lmdb.Error, MemoryError) as error:
             raise self.failed("cannot be made larger", error) from error
-
-    def clear(self) -> None:
-        """Delete everything, in the open transaction."""
-        assert self._writing is not None
-        self._writing.drop(self._environment.open_db(None, self._writing), delete=False)
 
     def clear_readers(self) -> None:
         """End the snapshots of processes that were killed."""
@@ -388,7 +407,27 @@ class LmdbStore(RocksStore):
     _database: LmdbDatabase
 
     def _connect(self) -> LmdbDatabase:
-        return LmdbDatabase(self.path / _subfolder())
+        folder = self.path / _subfolder()
+        mark = self._mark = StoreMark(folder, "data.mdb")
+        return mark.opened(lambda: LmdbDatabase(folder, mark))
+
+    def is_doubtful(self) -> bool:
+        """See `SharedStore.is_doubtful`."""
+        return self._mark.is_doubtful
+
+    def check(self) -> None:
+        """See `SharedStore.check`."""
+        timed = 0
+        for key, _ in self._database.range(b"E", b"F"):
+            timed += key[1] != PLAIN
+        for key, length in self._database.range(b"I", b"J"):
+            stored = self._database.get(b"E" + key[10:])
+            if stored is None or stored[:4] != length or stored[4:12] != key[2:10]:
+                raise LocalStoreError(f"{self._database.path} is damaged: its index of times has an entry of its own")
+            timed -= 1
+        if timed:
+            raise LocalStoreError(f"{self._database.path} is damaged: its index of times lacks entries")
+        self._mark.is_doubtful = False
 
     def refresh(self) -> None:
         """See `SharedStore.refresh`."""
@@ -397,6 +436,7 @@ class LmdbStore(RocksStore):
             self._open()
             return
         self._database.release()
+        self._mark.begin()
         self._look()
 
     def _look(self) -> None:
@@ -412,11 +452,13 @@ class LmdbStore(RocksStore):
     def release(self) -> None:
         """See `SharedStore.release`."""
         self._database.release()
+        self._mark.end()
         self._forget()
         self._tables.clear()
 
     def keep_rows(self, attempt: str, rows: dict[int, bytes]) -> None:
-        """See `SharedStore.keep_rows`."""
+        """See `SharedStore.keep_rows`. A batch has run in the store."""
+        self._mark.settle()
         batch = self._database.batch()
         batch[_ROWS] = _ROWS_RECORD.encode((attempt, rows))
         self._transact(lambda: self._database.write(batch))
@@ -466,34 +508,24 @@ class LmdbStore(RocksStore):
             raise LocalStoreError(f"{self._database.path} was changed by another process while it was read")
 
     def reset(self) -> None:
-        """See `LocalStore.reset`."""
-        try:
-            if not self._database.is_there():
-                raise LocalStoreError(f"{self._database.path} was deleted")
-            self._transact(self._clear)
-        except LocalStoreError:
-            self.close()
-            delete_folder(self.path / _subfolder())
-            self._open()
-
-    def _clear(self) -> None:
-        self._database.clear()
-        self._forget()
-        self._position, self._floors = None, {}
-        self._tables.clear()
-        self._chunks = None
+        """See `LocalStore.reset`. Other processes that have the store open find that it has another file."""
+        self.close()
+        delete_folder(self.path / _subfolder())
+        self._open()
 
     def close(self) -> None:
         """See `LocalStore.close`."""
         self._forget()
         self._tables.clear()
         self._database.close()
+        self._mark.close()
 
 
 def open_lmdb_store(path: str | os.PathLike[str]) -> LmdbStore:
     """Open the store in a folder that processes of this machine share, in any condition.
 
-    A damaged store is deleted and starts empty, and so does a store from an earlier boot of the machine.
+    A damaged store, or one in which two processes in a row ended, is deleted and starts empty, and so does a store from
+    an earlier boot of the machine.
 
     Args:
         path: Folder of the store; created if missing, with its parents.

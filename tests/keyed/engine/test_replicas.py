@@ -16,7 +16,8 @@ from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.errors import CorruptionError, LocalStoreError
 from keyed.stores import MemoryStore, open_lmdb_store, open_rocks_store
-from tests.keyed.engine.groups import Group, random_element
+from keyed.testing.memory_changelog import MemoryChangelog
+from tests.keyed.engine.groups import OPERATOR, Group, random_element
 
 RANDOMS = st.randoms(use_true_random=False)
 
@@ -304,3 +305,66 @@ def test_a_store_that_fails_while_a_commit_is_hashed_leaves_the_log_whole(monkey
         group.run(*[random_element(random) for _ in range(4)])
         assert group.rebuilt() == group.entries()
     assert group.meta().first_row > 1, "nothing was cleaned"
+
+
+def end_in_the_middle(store):
+    """Leave a store as a process does that ends while it works."""
+    store._mark._write(1)
+    store._mark._works = False
+    store._database.close()
+    store._mark.leave()
+
+
+@pytest.mark.parametrize("hashed", [True, False])
+def test_after_an_abnormal_end_entries_that_are_missing_or_old_are_found(tmp_path, hashed):
+    group = Group(store=open_lmdb_store(tmp_path))
+    if hashed:
+        changelog = MemoryChangelog()
+        changelog.prepare(OPERATOR, 1)
+        group.group = KeyGroup(group.spec, 0, group.log, group.replica, changelog.writer(0))
+    group.run(*[(f"k{number}", "value", b"old") for number in range(50)])
+    group.run(*[(f"k{number}", "value", b"new") for number in range(50)])
+    entries = group.entries()
+    assert len(entries) == 50
+    for value in (None, b"other") if hashed else (None,):
+        store: Any = group.replica.store
+        (key, stored), *_ = store._database.range(b"E", b"F")
+        with store._database.transaction():
+            store._database.write({key: value and stored[:4] + value})
+        end_in_the_middle(store)
+        group.use(open_lmdb_store(tmp_path))
+        meta = group.log.meta("")
+        assert group.replica.catch_up(group.log, meta, "") == (2, True)
+        assert sorted(group.replica.store.items()) == sorted(entries)
+    # A store that is whole is kept.
+    end_in_the_middle(group.replica.store)
+    group.use(open_lmdb_store(tmp_path))
+    assert group.replica.catch_up(group.log, meta, "") == (0, False)
+    group.replica.close()
+
+
+class Unsteady(MemoryStore):
+    """Answers as a damaged store would: an entry is not there, then it is."""
+
+    asked = 0
+
+    def get(self, prefix, sub):
+        found = super().get(prefix, sub)
+        if found is not None:
+            self.asked += 1
+        return None if self.asked == 1 else found
+
+
+def test_counts_that_do_not_fit_are_found_before_a_marker_is_written():
+    group, changelog = Group(), MemoryChangelog()
+    changelog.prepare(OPERATOR, 1)
+    group.group = KeyGroup(group.spec, 0, group.log, group.replica, changelog.writer(0))
+    group.run(("k", "value", b"1"))
+    entries = group.entries()
+    unsteady = Unsteady()
+    group.use(unsteady)
+    group.group = KeyGroup(group.spec, 0, group.log, group.replica, changelog.writer(0))
+    group.run(("k", "value", b"2"))
+    assert unsteady.asked > 1
+    assert group.meta().live == len(group.entries()) == len(entries)
+    assert group.entries() == group.rebuilt()

@@ -152,7 +152,7 @@ def test_a_record_type_on_which_rocksdb_spins_is_refused(tmp_path, name):
         CommitStore(tmp_path)
 
 
-def test_damage_while_a_store_is_open_is_an_error(tmp_path):
+def test_damage_while_a_store_is_open_is_an_error_after_which_it_can_be_reset(tmp_path):
     store = RocksStore(tmp_path)
     state = ReferenceStore()
     changes = random_changes(random.Random(1), 3_000, keys=400)
@@ -166,11 +166,13 @@ def test_damage_while_a_store_is_open_is_an_error(tmp_path):
                 file.seek(at)
                 file.write(b"damage")
     check_store(store, state, random.Random(2))
-    with pytest.raises(LocalStoreError, match=re.escape(str(tmp_path))):
+    with pytest.raises(LocalStoreError, match=re.escape(str(tmp_path))) as caught:
         list(store.items())
+    # Frames of an error that is held exist.
     store.reset()
     assert_same(store, ReferenceStore())
     store.close()
+    assert "cannot be read" in str(caught.value)
 
 
 def test_a_store_whose_folder_is_deleted_while_it_is_open_can_be_reset(tmp_path):

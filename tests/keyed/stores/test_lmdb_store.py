@@ -5,14 +5,16 @@ import os
 import resource
 import signal
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 
 from keyed.codec.keys import encode_key
-from keyed.content.addresses import PLAIN, state_prefix
+from keyed.content.addresses import PLAIN, TIMER_EVENT, encode_time, state_prefix
 from keyed.errors import LocalStoreError
 from keyed.stores import lmdb_store, open_lmdb_store, rocks_store
 from keyed.stores.database import delete_folder
+from keyed.stores.store_mark import StoreMark
 from keyed.testing.store_conformance import ReferenceStore, assert_same
 
 PREFIX = state_prefix(PLAIN, 1, encode_key("a"), encode_key(None))
@@ -79,8 +81,9 @@ def test_processes_see_what_each_other_has_applied_without_opening_anything(tmp_
 def test_a_change_right_after_the_own_one_is_noticed(tmp_path, monkeypatch):
     store = open_lmdb_store(tmp_path)
     store.apply("log", 1, [(PREFIX, b"", b"1")])
-    position, transaction = store._database.get(b"M"), store._database.transaction
-    assert position is not None
+    with store._database._environment.begin() as reading:
+        position = reading.get(b"M") or b""
+    transaction = store._database.transaction
 
     @contextmanager
     def followed():
@@ -265,7 +268,7 @@ def test_a_restart_of_the_machine_means_an_empty_store(tmp_path, monkeypatch):
 
 def test_a_store_of_another_version_is_left_alone_and_not_read(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(lmdb_store, "_VERSION", 2)
+        patch.setattr(lmdb_store, "_VERSION", 3)
         applied(tmp_path, 1, b"1")
     store = open_lmdb_store(tmp_path)
     assert store.position() is None
@@ -289,6 +292,155 @@ def test_a_file_that_was_cut_off_is_a_store_that_starts_empty(tmp_path, keep):
     os.truncate(tmp_path / lmdb_store._subfolder() / "data.mdb", keep)
     store = open_lmdb_store(tmp_path)
     assert_same(store, ReferenceStore())
+    store.close()
+
+
+def data_of(path):
+    return path / lmdb_store._subfolder() / "data.mdb"
+
+
+def rot(path, old, new):
+    """Change bytes in the file as a failing disk does: its status stays."""
+    data = data_of(path).read_bytes()
+    assert old in data
+    data_of(path).write_bytes(data.replace(old, new))
+    mark = StoreMark(data_of(path).parent, "data.mdb")
+    mark.written()
+    mark.close()
+
+
+def test_an_entry_with_a_flipped_bit_is_an_error_at_each_way_of_reading_it(tmp_path):
+    store = open_lmdb_store(tmp_path)
+    store.apply("log", 1, [(PREFIX, b"", b"right value"), (PREFIX, b"s" * 1000, b"long right")])
+    store.close()
+    for old, sub in ((b"right value", b""), (b"long right", b"s" * 1000)):
+        rot(tmp_path, old, old.replace(b"r", b"s", 1))
+        store = open_lmdb_store(tmp_path)
+        assert store.position() == ("log", 1)
+        for read in (
+            partial(store.get, PREFIX, sub),
+            partial(sorted, store.scan(PREFIX)),
+            partial(sorted, store.items()),
+        ):
+            with pytest.raises(LocalStoreError, match="checksum of an entry does not match"):
+                read()
+        store.close()
+        rot(tmp_path, old.replace(b"r", b"s", 1), old)
+
+
+def test_a_file_that_something_else_has_changed_is_not_opened(tmp_path, monkeypatch):
+    store = open_lmdb_store(tmp_path)
+    store.apply("log", 1, [(PREFIX, b"", b"1")])
+    older = data_of(tmp_path).read_bytes()
+    store.apply("log", 2, [(PREFIX, b"", b"2")])
+    store.close()
+    data_of(tmp_path).write_bytes(older)
+    with monkeypatch.context() as patch:
+        patch.setattr(lmdb_store.LmdbDatabase, "_open", None)
+        with pytest.raises(LocalStoreError, match=r"something else has changed data\.mdb"):
+            lmdb_store.LmdbStore(tmp_path)
+    store = open_lmdb_store(tmp_path)
+    assert store.position() is None
+    store.close()
+
+
+def test_a_file_that_something_else_changes_while_it_is_open_is_not_written(tmp_path):
+    store = open_lmdb_store(tmp_path)
+    store.apply("log", 1, [(PREFIX, b"", b"1")])
+    with data_of(tmp_path).open("r+b") as file:
+        file.seek(5000)
+        file.write(b"x")
+    with pytest.raises(LocalStoreError, match="something else has changed"):
+        store.apply("log", 2, [(PREFIX, b"", b"2")])
+    store.release()
+    with pytest.raises(LocalStoreError, match="something else has changed"):
+        store.refresh()
+    store.reset()
+    assert store.position() is None
+    store.apply("log", 2, [(PREFIX, b"", b"2")])
+    store.close()
+
+
+def test_a_store_in_which_two_processes_in_a_row_ended_is_not_opened_again(tmp_path, other):
+    def work(*, ends):
+        store = open_lmdb_store(tmp_path)
+        assert store.position() == ("log", 1)
+        if ends:
+            store.release()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    applied(tmp_path, 1, b"1")
+    for _ in range(3):
+        # Between its batches a worker may be killed as often as Spark likes.
+        other(lambda: work(ends=True), killed=True)
+    store = open_lmdb_store(tmp_path)
+    assert not store.is_doubtful()
+    store.close()
+    other(lambda: work(ends=False), killed=True)
+    store = open_lmdb_store(tmp_path)
+    assert (store.is_doubtful(), store.position()) == (True, ("log", 1))
+    store.check()
+    assert not store.is_doubtful()
+    store.close()
+    for _ in range(2):
+        other(lambda: work(ends=False), killed=True)
+    store = open_lmdb_store(tmp_path)
+    assert (store.is_doubtful(), store.position()) == (False, None)
+    store.close()
+
+
+def test_a_batch_that_ran_ends_the_row_of_abnormal_ends(tmp_path, other):
+    def work():
+        store = open_lmdb_store(tmp_path)
+        assert store.position() == ("log", 1)
+        store.keep_rows("attempt", {})
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    applied(tmp_path, 1, b"1")
+    for _ in range(4):
+        other(work, killed=True)
+    store = open_lmdb_store(tmp_path)
+    assert (store.is_doubtful(), store.position()) == (True, ("log", 1))
+    store.close()
+
+
+def test_a_batch_in_another_process_is_no_abnormal_end(tmp_path):
+    ready, go = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        status = 1
+        with suppress(BaseException):
+            store = open_lmdb_store(tmp_path)
+            os.write(ready[1], b"x")
+            os.read(go[0], 1)
+            store.close()
+            status = 0
+        os._exit(status)
+    os.read(ready[0], 1)
+    for _ in range(3):
+        store = open_lmdb_store(tmp_path)
+        assert not store.is_doubtful()
+        store.close()
+    os.write(go[1], b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for end in (*ready, *go):
+        os.close(end)
+
+
+@pytest.mark.parametrize("key", [b"E", b"I"])
+def test_an_index_that_does_not_fit_the_entries_is_found(tmp_path, key):
+    prefix = state_prefix(TIMER_EVENT, 1, encode_key("a"), encode_key(None))
+    store = open_lmdb_store(tmp_path)
+    store.apply("log", 1, [(prefix, b"\x01" + encode_key("name"), encode_time(5)), (PREFIX, b"", b"1")])
+    store.check()
+    (found,) = [each for each, _ in store._database.range(key, key + b"\xff") if each[1] == TIMER_EVENT]
+    with store._database.transaction():
+        batch = store._database.batch()
+        batch.delete(found)
+        store._database.write(batch)
+    with pytest.raises(LocalStoreError, match="index of times"):
+        store.check()
     store.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyed.content.row_hash import row_hashes, rows_hash
+from keyed.content.row_hash import row_bytes, row_hashes, rows_hash
 from tests.keyed.table_state.model import SCHEMA, row, table
 
 ROWS = st.lists(
@@ -73,6 +73,12 @@ def test_different_values_have_different_hashes(type_: Any, values: list[Any]) -
     assert set(hashes.tolist()).isdisjoint(row_hashes(pa.table({"a": pa.array(values, type_)}), seed=1).tolist())
     sliced = pa.table({"a": pa.array([*values, *values], type_).slice(len(values) - 1)})
     assert row_hashes(sliced).tolist() == [hashes[-1], *hashes]
+
+
+@pytest.mark.parametrize("type_", [type_ for type_, _ in VALUES], ids=str)
+def test_an_added_column_of_nulls_changes_no_size(type_: Any) -> None:
+    before = rows([("a", 1, 2), (None, None, None)])
+    assert row_bytes(before.append_column("added", pa.nulls(2, type_))) == row_bytes(before) > 0
 
 
 def test_equal_values_have_equal_hashes() -> None:

@@ -1,6 +1,7 @@
 """The local stores that a worker process keeps, and the log in Spark's state."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -253,3 +254,38 @@ def test_a_replica_can_be_given_a_store_for_each_batch():
     replica = Replica(MemoryStore())
     replica.store = MemoryStore()
     replica.close()
+
+
+def test_workers_that_end_in_a_store_do_so_twice_at_most(tmp_path):
+    found: list[Any] = []
+    for _ in range(3):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if not child:
+            signal.alarm(60)
+            with ReplicaCache().replica("op", 0, "log", tmp_path, kind="lmdb") as replica:
+                store: Any = replica.store
+                os.write(writing, repr((store.position(), store.is_doubtful())).encode())
+                if store.position() is None:
+                    store.apply("log", 3, [(b"\x01p", b"", b"v")])
+                # As LMDB does at a page that is not its own.
+                os.abort()
+        os.waitpid(child, 0)
+        found.append(os.read(reading, 100).decode())
+        os.close(reading)
+        os.close(writing)
+    assert found == ["(None, False)", "(('log', 3), True)", "(None, False)"]
+
+
+def test_a_worker_whose_store_was_changed_since_its_batch_gets_an_empty_one(tmp_path):
+    cache = ReplicaCache()
+    with cache.replica("op", 0, "log", tmp_path, kind="lmdb") as replica:
+        replica.store.apply("log", 3, [(b"\x01p", b"", b"v")])
+        replica.stores_opened = 0
+    (file,) = tmp_path.rglob("data.mdb")
+    with file.open("r+b") as opened:
+        opened.seek(8192)
+        opened.write(bytes(4096))
+    with cache.replica("op", 0, "log", tmp_path, kind="lmdb") as replica:
+        assert (replica.store.position(), replica.stores_opened) == (None, 1)
+        replica.close()
