@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from bisect import bisect_left
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -135,13 +137,34 @@ def _rows(text: str) -> Recording | SeekableSource | list[dict[str, Any]]:
     )
     with suppress(DefinitionError):
         return Recording(path)
+    is_json = path.suffix in (".json", ".jsonl", ".ndjson")
     try:
-        is_json = path.suffix in (".json", ".jsonl", ".ndjson")
         table = pa.json.read_json(path) if is_json else pa.parquet.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise DefinitionError(f"rows {text!r} cannot be read: {error}") from error
+        # Arrow counts the rows of a block, not of the file.
+        reason = str(error).partition(" in row ")[0]
+        line = f", line {_bad_line(path.read_bytes())}" if isinstance(error, pa.ArrowInvalid) and is_json else ""
+        raise DefinitionError(f"rows {text!r}{line} cannot be read: {reason}") from error
     rows: list[dict[str, Any]] = table.to_pylist()
     return rows
+
+
+def _bad_line(data: bytes) -> int:
+    """Return the number of the first line up to which JSON lines cannot be read."""
+    import pyarrow as pa
+    import pyarrow.json
+
+    lines = data.split(b"\n")
+
+    def fails(count: int) -> bool:
+        part = b"\n".join(lines[:count])
+        try:
+            pa.json.read_json(BytesIO(part), pa.json.ReadOptions(block_size=len(part) + 1))
+        except pa.ArrowInvalid:
+            return not part.isspace() and bool(part)
+        return False
+
+    return bisect_left(range(len(lines)), True, key=fails)
 
 
 COMMANDS = (

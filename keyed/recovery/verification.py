@@ -105,19 +105,25 @@ def _with_positions(found: list[Verified], before: list[int], kept: set[int]) ->
     """Add the check of the positions, read before the commits and after them.
 
     The position after a batch, or the bundle of several, is logged before the batches are exported, and the next one
-    when all groups have them. A restored query also logs its start, and exports its first batch as a snapshot.
+    when all groups have them. So the last position alone may lack its commits, which is noted. A restored query also
+    logs its start, and exports its first batch as a snapshot.
     """
     cut = min(group.last for group in found)
     result = []
     for group in found:
-        problem = group.problem
+        problem, note = group.problem, group.note
         missing = [batch for batch in before if batch > group.last]
         if not problem and len(missing) > (2 if group.last < 0 else 1):
             batches = f"from batch {missing[0]} to {missing[-1]}"
             problem = f"its last batch is {group.last}, and there are positions of the sources {batches}"
         elif not problem and group.last == cut and cut not in kept and any(batch < cut for batch in kept):
             problem = f"there is no position of the sources after batch {cut}, and there are positions before it"
-        result.append(attrs.evolve(group, problem=problem))
+        elif not problem and missing:
+            note = (
+                f"there is a position of the sources after batch {missing[-1]}, and no commit of it; a running job "
+                "writes it soon, otherwise flush the checkpoint"
+            )
+        result.append(attrs.evolve(group, problem=problem, note=note))
     return result
 
 

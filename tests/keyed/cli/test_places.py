@@ -112,3 +112,20 @@ def test_folders_without_files_are_empty(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     assert place_of(str(tmp_path)) is Place.EMPTY
     assert place_of("file:/tmp/checkpoint") is Place.REMOTE
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "reason"),
+    [
+        (['{"word": "be"}', "", '{"word":', '{"word": "or"}'], 3, ""),
+        (['{"word": "be"}'] * 100_000 + ['{"word": 5}'], 100_001, "changed from string to number"),
+        (['{"word": "be"}', "[1]"], 2, "changed from object to array"),
+    ],
+)
+def test_a_line_that_is_no_row_is_named(made, tmp_path, capsys, lines, line, reason):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(lines))
+    assert main(["replay", str(made / "changelog"), *FUNCTIONS, str(file), "--key", "word"]) == 1
+    assert re.search(
+        f"rows '.*rows.jsonl', line {line} cannot be read: JSON parse error: .*{reason}", capsys.readouterr().err
+    )

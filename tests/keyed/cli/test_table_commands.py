@@ -68,6 +68,23 @@ def test_tables_are_printed_for_people_and_for_machines(log, capsys):
     ]
 
 
+def test_get_scan_and_history_take_keys_of_any_characters(tmp_path, capsys):
+    keys = ["", "\n", " ", "\x1b[2J", "\t\x85", '"', "null", "5", "[", "--json", "\u2028"]
+    changelog = keyed.DirectoryChangelog(tmp_path / "log")
+    with KeyedTestHarness(Sold(), key=lambda value: value[0], changelog=changelog) as harness:
+        for number, key in enumerate(keys):
+            harness.process((key, key, number))
+    log, tables = str(tmp_path / "log"), str(tmp_path / "tables")
+    for number, key in enumerate(keys):
+        options = ["--tables", tables, "--json"]
+        (row,) = said(capsys, "get", *options, "--", log, "sold", key).split("\n")[:-1]
+        assert (json.loads(row)["key"], json.loads(row)["value"]) == (key, number)
+        (row,) = said(capsys, "get", *options, f"--entry={key}", "--", log, "by_day", key).split("\n")[:-1]
+        assert json.loads(row)["value"] == number
+        assert json.loads(said(capsys, "history", *options, "--", log, "sold", key))["value"] == number
+        assert json.loads(said(capsys, "scan", *options, f"--key={key}", log, "sold"))["key"] == key
+
+
 def test_columns_of_one_name_are_all_printed_and_no_text_reaches_the_terminal_as_more_than_text(log, capsys):
     query = "select a.key, b.key, a.value as key from sold a join sold b on a.value < b.value"
     assert json.loads(said(capsys, "sql", log, query, "--json")) == {"key": "Heat", "key_1": "Die Hard", "key_2": 1}

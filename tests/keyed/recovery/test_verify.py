@@ -81,9 +81,16 @@ def test_a_lost_tail(log):
     assert problems(verify(log)) == {1: "its last batch is 7, and there are positions of the sources from batch 8 to 9"}
 
 
-def test_a_tail_that_was_not_exported_yet_is_not_lost(log):
+def test_a_tail_that_was_not_exported_yet_is_not_lost_and_is_noted_until_it_is_flushed(tmp_path):
+    log = MemoryChangelog()
+    run_count(range(100), log, parallelism=2, checkpoint=tmp_path)
     log._groups[1].pop()
     assert problems(verify(log)) == {}
+    complete, lacks = verify(log)
+    assert (complete.note, lacks.last) == ("", 8)
+    assert "a position of the sources after batch 9, and no commit of it" in lacks.note
+    flush(tmp_path, {"Count": log})
+    assert [(group.last, group.note) for group in verify(log)] == [(9, ""), (9, "")]
 
 
 def test_a_lost_position(log):
