@@ -49,6 +49,7 @@ DOORS = {
     "extending.md": ("Extending", ("keyed.extending",)),
     "exported-metrics.md": ("Exported metrics", ("keyed.metrics",)),
     "joins.md": ("Joins", ("keyed.joins",)),
+    "patterns.md": ("Patterns", ("keyed.patterns",)),
     "pyflink.md": ("PyFlink's names", ("keyed.pyflink",)),
     "recovery.md": ("Recovery", ("keyed.recovery",)),
     "sql.md": ("SQL scripts", ("keyed.sql",)),

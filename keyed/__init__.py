@@ -1,10 +1,10 @@
 """Keyed functions with state and timers, in Flink's programming model, on Spark or in this process.
 
 For writers of functions and jobs: functions and their contexts, states, timers, time to live, output tags, streams,
-sources, sinks, watermarks, and the calls that run a job. Other packages: `keyed.windows` and `keyed.joins`,
-`keyed.vectorized` (functions over Arrow tables), `keyed.tables` (readers of state), `keyed.recovery` (operators of
-jobs), `keyed.metrics` (exports of metrics), `keyed.topics` (formats of Kafka values), `keyed.testing`, `keyed.errors`,
-`keyed.pyflink`, and `keyed.extending` (authors of libraries).
+sources, sinks, watermarks, and the calls that run a job. Other packages: `keyed.windows`, `keyed.joins`,
+`keyed.patterns`, `keyed.vectorized` (functions over Arrow tables), `keyed.tables` (readers of state), `keyed.recovery`
+(operators of jobs), `keyed.metrics` (exports of metrics), `keyed.topics` (formats of Kafka values), `keyed.testing`,
+`keyed.errors`, `keyed.pyflink`, and `keyed.extending` (authors of libraries).
 """
 
 import difflib
@@ -43,7 +43,20 @@ from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps, bounded_out_of_orderness
 
 if TYPE_CHECKING:
-    from keyed import errors, extending, joins, metrics, recovery, sql, tables, testing, topics, vectorized, windows  # noqa: F401 - for type checkers
+    from keyed import (  # noqa: F401 - for type checkers
+        errors,
+        extending,
+        joins,
+        metrics,
+        patterns,
+        recovery,
+        sql,
+        tables,
+        testing,
+        topics,
+        vectorized,
+        windows,
+    )
     from keyed.runtimes.spark.session.spark_session import spark_session
 
 #: Packages that are loaded when they are first used, so that `import keyed` is enough.
@@ -52,6 +65,7 @@ _PACKAGES = {
     "extending",
     "joins",
     "metrics",
+    "patterns",
     "recovery",
     "sql",
     "tables",

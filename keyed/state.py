@@ -136,7 +136,7 @@ class State(NoValue):
     rows: Mapping[str, Any] | None = None
     named_by: str | None = None
     shown_as: Mapping[str, Any] | None = None
-    #: The parts of a SQL query on which the content depends, by name.
+    #: The parts of a SQL query, or of a pattern, on which the content depends, by name.
     meaning: Mapping[str, str] | None = None
 
     def __init__(self, name: str | None = None, ttl: StateTtl | timedelta | None = None) -> None:
@@ -255,6 +255,7 @@ def inner_state(
     named_by: str | None = None,
     table: Mapping[str, Any] | None = None,
     is_shown: bool = True,
+    meaning: Mapping[str, str] | None = None,
 ) -> S:
     """Return a state of a library's operator, with options that its users do not need.
 
@@ -271,6 +272,8 @@ def inner_state(
         table: How state tables show the state as the one table of the operator, under the operator's name: data for the
             class that ``table["view"]`` names, which is one of keyed's own.
         is_shown: Whether state tables show the state by itself, where there is no ``table``.
+        meaning: The parts of a definition on which the content depends, as text by name. A checkpoint refuses another
+            text, and names the part.
 
     Raises:
         StateDefinitionError: A part does not fit the state.
@@ -287,7 +290,7 @@ def inner_state(
             f"rows={rows!r} of {state!r}: a plain list has rows, inner_state(ValueState(list), rows=...), "
             "and have at least two columns: the one that names a row, and what it holds"
         )
-    state.in_place, state.rows, state.named_by = in_place, rows, named_by
+    state.in_place, state.rows, state.named_by, state.meaning = in_place, rows, named_by, meaning
     state.shown_as = table if is_shown else {"view": ""}
     return state
 

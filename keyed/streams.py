@@ -88,6 +88,13 @@ class Assigner(Protocol[W_co]):
         """Cut ``stream`` into windows."""
 
 
+class Matcher(Protocol[W_co]):
+    """The argument of `KeyedStream.match`: a `keyed.patterns.Pattern`, or any object with this method."""
+
+    def matched(self, stream: KeyedStream) -> W_co:
+        """Find the matches in ``stream``."""
+
+
 class _NoOperation(DefinitionError, AttributeError):
     """An operation that a stream does not have. It is an `AttributeError` too, as ``hasattr`` expects."""
 
@@ -104,7 +111,7 @@ _SINK = "run it with the sink, as in output.run('folder'), or several with keyed
 _TIMES = "give them to the source: keyed.stream(source, timestamp='column', watermark=...)"
 #: Operations that other objects have and streams lack, with remedies.
 _REMEDIES = {
-    **dict.fromkeys(("process", "window"), _KEY_FIRST),
+    **dict.fromkeys(("match", "process", "window"), _KEY_FIRST),
     **dict.fromkeys(("select", "reduce", "sum", "count"), _ROWS),
     **dict.fromkeys(
         ("map", "filter", "flat_map", "map_batches"), "it comes before the key: stream.{1}(...).key_by(...)"
@@ -567,6 +574,15 @@ class KeyedStream(_SuggestsOperations):
                 "TumblingEventTimeWindows.of(timedelta(minutes=5))"
             )
         return cast("W", build(self))
+
+    def match(self, pattern: Matcher[W]) -> W:
+        """Find the matches of a pattern: returns ``pattern.matched(self)`` (see `keyed.patterns`)."""
+        matched = getattr(pattern, "matched", None)
+        if matched is None or isinstance(pattern, type):
+            raise DefinitionError(
+                f"match({pattern!r}): give a pattern, such as keyed.patterns.Pattern.begin('small', where=...)"
+            )
+        return cast("W", matched(self))
 
 
 @attrs.frozen(eq=False, repr=False)

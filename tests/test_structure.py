@@ -28,7 +28,7 @@ BASE = {"arguments", "background", "errors", "rows", "codec", "durations", "extr
 TYPES = {"column_types", "outputs"}
 API = {*BASE, *TYPES, "api"}
 #: What `keyed` itself fetches when it is first used.
-ON_DEMAND = {"errors", "extending", "joins", "recovery", "sql", "tables", "testing", "windows"}
+ON_DEMAND = {"errors", "extending", "joins", "patterns", "recovery", "sql", "tables", "testing", "windows"}
 MAY_IMPORT = {
     "errors": set(),
     "arguments": {"errors", "shown"},
@@ -86,6 +86,7 @@ MAY_IMPORT = {
     "pytest_plugin": {"keyed", "testing"},
     # As a third party could write them: see DOORS.
     "joins": set(),
+    "patterns": set(),
     "windows": set(),
     "sql": {*BASE, "api", "keyed", "extending"},
     "cli": {
@@ -124,7 +125,8 @@ PUBLIC_MODULES = {
     "keyed.topics",
     "keyed.vectorized",
 }
-# The doors that `windows` and `joins` use, and nothing else of `keyed`: they prove that the API is enough for others.
+# The doors that `windows`, `joins` and `patterns` use, and nothing else of `keyed`: they prove that the API is enough
+# for others.
 DOORS = {"keyed", "keyed.errors", "keyed.extending", "keyed.vectorized"}
 # Imported for type checkers alone: what is fetched when it is first used.
 TYPED = {"keyed.metrics": "keyed.tables", "keyed.recovery": "keyed.runtimes.", "keyed.results": "keyed.tables"}
@@ -266,7 +268,7 @@ def wrong_direction(module: str, tree: ast.AST, *, package: bool = False) -> lis
             part = part_of(module)
             allowed = part_of(target) in {*MAY_IMPORT[part], part}
             allowed |= module in TYPED and target.startswith(TYPED[module])
-            if part in {"joins", "windows"} and part_of(target) != part:
+            if part in {"joins", "patterns", "windows"} and part_of(target) != part:
                 allowed = target in DOORS and (name is None or name in exported(target))
         elif own == "examples":
             allowed = top != "tests"
@@ -658,7 +660,15 @@ def test_circles_are_seen():
 
 
 def test_windows_use_public_names_in_fact():
-    assert over(sorted([*ROOT.glob("windows/**/*.py"), *ROOT.glob("keyed/joins/*.py")]), looked_inside) == []
+    assert (
+        over(
+            sorted(
+                path for glob in ("windows/**", "keyed/joins", "keyed/patterns") for path in ROOT.glob(f"{glob}/*.py")
+            ),
+            looked_inside,
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize("source", ["stream.inputs[0].keys", "output.stage"])
@@ -695,7 +705,16 @@ def test_right_directions_are_allowed():
 
 @pytest.mark.parametrize(
     "module",
-    ["keyed", "keyed.codec", "keyed.engine", "keyed.runtimes", "keyed.testing", "keyed.joins", "keyed.windows"],
+    [
+        "keyed",
+        "keyed.codec",
+        "keyed.engine",
+        "keyed.runtimes",
+        "keyed.testing",
+        "keyed.joins",
+        "keyed.patterns",
+        "keyed.windows",
+    ],
 )
 def test_importing_loads_no_heavy_library(module):
     program = f"import sys, {module}; print(sorted({{name.split('.')[0] for name in sys.modules}} & set({HEAVY!r})))"

@@ -257,7 +257,7 @@ def _why(old: StateSchema, new: StateSchema) -> str | None:
     if old.meaning is not None and new.meaning is not None:
         changed = [part for part, text in new.meaning.items() if old.meaning.get(part, "") != text]
         if changed:
-            return f"its query has changed its {' and '.join(changed)}"
+            return f"its definition has changed its {' and '.join(changed)}"
     clocks = [schema.ttl["time_domain"] if schema.ttl else None for schema in (old, new)]
     if clocks[0] != clocks[1]:
         names = [clock or "none" for clock in clocks]

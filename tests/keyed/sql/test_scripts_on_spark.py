@@ -143,7 +143,7 @@ def test_a_streaming_script_goes_on_from_its_checkpoint(spark, tmp_path):
         text.replace(" GROUP BY", " WINDOW HOPPING (SIZE 2 DAYS, ADVANCE BY 1 DAY) GROUP BY"): "WINDOW",
     }.items():
         text = now
-        with pytest.raises(StateSchemaChanged, match=f"does not fit what is stored: its query has changed its {error}"):
+        with pytest.raises(StateSchemaChanged, match=f"what is stored: its definition has changed its {error}"):
             run(1, "Big", 3)
     text = first
     second = run(1, "Big", 3)

@@ -1,0 +1,91 @@
+"""Strategies that drop other matches and partial matches once a match was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import attrs
+
+from keyed.errors import DefinitionError, UserFunctionError
+
+_Kind = Literal["no_skip", "skip_to_next", "skip_past_last_event", "skip_to_first", "skip_to_last"]
+
+
+@attrs.frozen(repr=False)
+class AfterMatchSkipStrategy:
+    """Rule for the partial and complete matches that a match drops (Flink's ``AfterMatchSkipStrategy``).
+
+    Create it with one of the methods. All but `no_skip` emit matches in the order of their first rows.
+    """
+
+    _kind: _Kind
+    step: str | None = None
+    _raises: bool = False
+
+    def __repr__(self) -> str:
+        made = f"AfterMatchSkipStrategy.{self._kind}({'' if self.step is None else repr(self.step)})"
+        return f"{made}.throw_exception_on_miss()" if self._raises else made
+
+    @classmethod
+    def no_skip(cls) -> AfterMatchSkipStrategy:
+        """Emit every match. This is the default."""
+        return cls("no_skip")
+
+    @classmethod
+    def skip_to_next(cls) -> AfterMatchSkipStrategy:
+        """Drop every partial match that started with the same row."""
+        return cls("skip_to_next")
+
+    @classmethod
+    def skip_past_last_event(cls) -> AfterMatchSkipStrategy:
+        """Drop every partial match that started before the match ended."""
+        return cls("skip_past_last_event")
+
+    @classmethod
+    def skip_to_first(cls, step: str) -> AfterMatchSkipStrategy:
+        """Drop every partial match that started before the first row of ``step``."""
+        return cls("skip_to_first", step)
+
+    @classmethod
+    def skip_to_last(cls, step: str) -> AfterMatchSkipStrategy:
+        """Drop every partial match that started before the last row of ``step``."""
+        return cls("skip_to_last", step)
+
+    def throw_exception_on_miss(self) -> AfterMatchSkipStrategy:
+        """Fail if a match has no row of the step, or if the match begins with that row, which would skip nothing.
+
+        Raises:
+            DefinitionError: The strategy has no step.
+        """
+        if self.step is None:
+            raise DefinitionError(f"{self!r} names no step that a match could miss; use skip_to_first or skip_to_last")
+        return attrs.evolve(self, raises=True)
+
+    @property
+    def skips(self) -> bool:
+        """True if a match drops others."""
+        return self._kind != "no_skip"
+
+    def oldest_kept(self, path: Sequence[tuple[str, int]]) -> int:
+        """Return the number of the first row with which a match has to start so that it is kept.
+
+        Args:
+            path: The step and the number of each row of the match that was found, in order.
+
+        Raises:
+            UserFunctionError: The match misses the step, and the strategy refuses that.
+        """
+        if self._kind == "skip_to_next":
+            return path[0][1] + 1
+        if self._kind == "skip_past_last_event":
+            return path[-1][1] + 1
+        events = [event for step, event in path if step == self.step]
+        if not events:
+            if self._raises:
+                raise UserFunctionError(f"{self!r}: the match has no row of step {self.step!r}")
+            return 0
+        kept = events[0 if self._kind == "skip_to_first" else -1]
+        if self._raises and kept == path[0][1]:
+            raise UserFunctionError(f"{self!r}: the match begins with this row, so it would be found again")
+        return kept

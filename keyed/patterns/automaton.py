@@ -1,0 +1,466 @@
+"""The automaton of a pattern: states, their transitions, and which of them a row takes.
+
+Compiled as Flink's ``NFACompiler`` does, from the last step to the first, so that results are Flink's. One thing is
+simpler: a partial match points to its last row in a tree of rows, and needs no version (Flink's ``DeweyNumber``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import attrs
+
+from keyed.errors import DefinitionError
+from keyed.patterns.pattern_conditions import ALWAYS, Condition, Look, both, negated
+from keyed.patterns.steps import Contiguity, Step, StepSequence
+
+Kind = Literal["normal", "final", "stop", "pending"]
+#: A row is taken for the step, ignored, or tested in the target at once.
+Action = Literal["take", "ignore", "proceed"]
+
+
+@attrs.define(eq=False)
+class Edge:
+    """A transition to another state, by its number in the automaton."""
+
+    action: Action
+    target: int
+    condition: Condition
+
+
+@attrs.define(eq=False)
+class AutomatonState:
+    """A state: what a partial match waits for.
+
+    Attributes:
+        number: Its number in the automaton.
+        step: The step whose row it takes.
+        kind: A row that reaches a final state completes a match, one that reaches a stop state ends the partial match.
+            A partial match in a pending state is complete when it times out.
+        edges: Its transitions, in the order in which they are tried.
+        since_previous_ms: Time that a partial match may wait in it, since its last row.
+    """
+
+    number: int
+    step: str
+    kind: Kind
+    edges: list[Edge] = attrs.field(factory=list)
+    since_previous_ms: int | None = None
+
+
+@attrs.frozen(eq=False)
+class Taken:
+    """An outcome of a row for a partial match.
+
+    Attributes:
+        step: The step that took the row; ``None`` if the row was ignored.
+        target: The state after it.
+        completes: True if the row also completes a match.
+    """
+
+    step: str | None
+    target: AutomatonState
+    completes: bool = False
+
+
+@attrs.frozen(eq=False)
+class Automaton:
+    """The states of a pattern.
+
+    Attributes:
+        states: All states.
+        start: The state before the first row.
+        within_ms: Time of a whole match.
+    """
+
+    states: tuple[AutomatonState, ...]
+    start: AutomatonState
+    within_ms: int | None
+
+    def outcomes(self, state: AutomatonState, look: Look) -> list[Taken]:
+        """Return what a row does to a partial match. Nothing is changed."""
+        found: list[Taken] = []
+        stack = [state]
+        while stack:
+            current = stack.pop()
+            for edge in current.edges:
+                if edge.condition is ALWAYS or edge.condition.holds(look):
+                    target = self.states[edge.target]
+                    if edge.action == "proceed":
+                        stack.append(target)
+                    elif edge.action == "take":
+                        found.append(Taken(current.step, target, self._completes(target, look)))
+                    elif state is not self.start:
+                        found.append(Taken(None, target))
+        return found
+
+    def _completes(self, state: AutomatonState, look: Look) -> bool:
+        """Return whether the steps after a row that was taken are all optional."""
+        stack = [state]
+        while stack:
+            for edge in stack.pop().edges:
+                if edge.action == "proceed" and (edge.condition is ALWAYS or edge.condition.holds(look)):
+                    target = self.states[edge.target]
+                    if target.kind == "final":
+                        return True
+                    stack.append(target)
+        return False
+
+    def times_out(self, state: AutomatonState, since: int, previous: int) -> int | None:
+        """Return when a partial match times out that waits in a state; ``None`` if it may wait forever.
+
+        Args:
+            state: The state.
+            since: Time of its first row.
+            previous: Time of its last row.
+        """
+        if state.since_previous_ms is None:
+            return None if self.within_ms is None else since + self.within_ms
+        time = previous + state.since_previous_ms
+        return time if self.within_ms is None else min(time, since + self.within_ms)
+
+
+def compiled(pattern: StepSequence) -> Automaton:
+    """Return the automaton of a pattern.
+
+    Raises:
+        DefinitionError: A loop could repeat without a row.
+    """
+    compiler = _Compiler(pattern.within_ms)
+    start = compiler.compile(pattern)
+    automaton = Automaton(tuple(compiler.states), start, pattern.within_ms)
+    _check_loops(automaton)
+    return automaton
+
+
+def _check_loops(automaton: Automaton) -> None:
+    """Check that no state leads to itself without a row."""
+    open_states: set[int] = set()
+    checked: set[int] = set()
+    for first in range(len(automaton.states)):
+        stack = [(first, False)]
+        while stack:
+            number, is_left = stack.pop()
+            if is_left:
+                open_states.discard(number)
+                checked.add(number)
+            elif number not in checked:
+                open_states.add(number)
+                stack.append((number, True))
+                for edge in automaton.states[number].edges:
+                    if edge.action == "proceed":
+                        if edge.target in open_states:
+                            raise DefinitionError(
+                                f"every step of the group of {automaton.states[number].step!r} is optional, so its "
+                                "loop could repeat without a row; let one of them occur"
+                            )
+                        stack.append((edge.target, False))
+
+
+class _Compiler:
+    """Creates the states of a pattern, as Flink's ``NFAFactoryCompiler``. The names of its methods are Flink's."""
+
+    def __init__(self, within_ms: int | None) -> None:
+        self.states: list[AutomatonState] = []
+        self._within_ms = within_ms
+        self._stops: dict[str, AutomatonState] = {}
+        #: States without the condition of a greedy loop before them, for the row that ends it, by the number.
+        self._originals: dict[int, AutomatonState] = {}
+        #: Whether the first repetition of a group is compiled.
+        self._first_of_loop: dict[Step, bool] = {}
+        self._group: Step | None = None
+        self._steps: Sequence[Step] = ()
+        self._at = 0
+        self._following: Step | None = None
+        #: Whether the states that are created wait for a further row of a loop.
+        self._inside_loop = False
+
+    def compile(self, pattern: StepSequence) -> AutomatonState:
+        self._steps, self._at = pattern.steps, len(pattern.steps) - 1
+        sink = self._state("final", "")
+        return self._convert(self._middle(sink))
+
+    @property
+    def _step(self) -> Step:
+        return self._steps[self._at]
+
+    def _state(self, kind: Kind, step: str) -> AutomatonState:
+        state = AutomatonState(len(self.states), step, kind)
+        self.states.append(state)
+        return state
+
+    def _waiting(self, kind: Kind = "normal") -> AutomatonState:
+        """Create a state that waits for a row of the current step."""
+        step = self._step
+        state = self._state(kind, step.name)
+        times = [step.since_previous_ms]
+        if self._inside_loop:
+            times.append(step.loop_ms)
+        if self._group is not None and self._at == 0:
+            # The first row of a group follows the row before the group.
+            times.append(self._group.since_previous_ms)
+        state.since_previous_ms = min((time for time in times if time is not None), default=None)
+        return state
+
+    def _middle(self, sink: AutomatonState) -> AutomatonState:
+        """Create the states of the steps from the current one back to the second; the first becomes the current one."""
+        while self._at > 0:
+            step = self._step
+            if step.contiguity == "not_followed_by":
+                # It becomes conditions of the steps around it; at the end, the state that waits for the time-out.
+                if self.states[sink.number].kind == "final" and self._group is None:
+                    waiting = self._waiting("pending")
+                    condition = self._take_condition(step)
+                    _add(waiting, "proceed", self._stop(condition, step.name), condition)
+                    _add(waiting, "ignore", waiting, negated(condition))
+                    sink = waiting
+            elif step.contiguity == "not_next":
+                waiting = self._waiting()
+                condition = self._take_condition(step)
+                # At the end, a row has to come that does not match.
+                _add(waiting, "ignore" if sink.kind == "final" else "proceed", sink, negated(condition))
+                _add(waiting, "proceed", self._stop(condition, step.name), condition)
+                sink = waiting
+            else:
+                sink = self._convert(sink)
+            self._following = step
+            self._at -= 1
+        return sink
+
+    def _convert(self, sink: AutomatonState) -> AutomatonState:
+        """Create the states of the current step; return the first of them."""
+        step = self._step
+        if step.is_loop:
+            self._set_first_of_loop(is_first=False)
+            looping = self._looping(self._without_transitive_nots(sink))
+            self._set_first_of_loop(is_first=True)
+            state = self._times(looping, sink, step.least, step.least)
+        elif step.is_quantified:
+            assert step.most is not None
+            state = self._times(sink, sink, step.least, step.most)
+        else:
+            state = self._singleton(
+                sink, sink, self._take_condition(step), self._ignore_condition(), is_optional=step.is_optional
+            )
+        self._add_stops(state)
+        return state
+
+    def _times(self, sink: AutomatonState, proceed: AutomatonState, least: int, most: int) -> AutomatonState:
+        """Create the states of a loop with bounds; ``proceed`` is the state after the loop."""
+        step = self._step
+        self._set_first_of_loop(is_first=False)
+        ignore = _unless(step.until, self._inner_ignore_condition())
+        take = both(None if step.until is None else negated(step.until), self._take_condition(step))
+        last = sink
+        if step.is_greedy and least != most:
+            if step.until is not None:
+                self._originals[sink.number] = self._copy(sink)
+            _restrict(sink, take)
+        self._inside_loop, was = True, self._inside_loop
+        for number in range(most - 1):
+            may_end = number < most - least
+            last = self._singleton(last, proceed, take, ignore, is_optional=may_end)
+            self._add_stop_to_loop(last)
+        self._inside_loop = was
+        self._set_first_of_loop(is_first=True)
+        return self._singleton(last, proceed, take, self._ignore_condition(), is_optional=step.is_optional)
+
+    def _singleton(
+        self,
+        sink: AutomatonState,
+        proceed: AutomatonState,
+        take: Condition,
+        ignore: Condition | None,
+        *,
+        is_optional: bool,
+    ) -> AutomatonState:
+        """Create the state of one row."""
+        step = self._step
+        if step.group is not None:
+            return self._in_group(step, sink, proceed, is_optional=is_optional)
+        state = self._waiting()
+        after = self._without_transitive_nots(sink)
+        _add(state, "take", after, take)
+        always = self._always()
+        if is_optional:
+            if step.is_greedy and step.until is not None:
+                original = self._originals.get(proceed.number, proceed)
+                _add(state, "proceed", original, both(always, step.until))
+                _add(state, "proceed", proceed, both(always, negated(step.until)))
+            else:
+                _add(state, "proceed", proceed, always)
+        if ignore is not None:
+            waiting = state
+            if is_optional or self._heads_optional_group():
+                # Once a row was ignored, the step is not optional any more.
+                waiting = self._waiting()
+                _add(waiting, "take", after, take)
+                _add(waiting, "ignore", waiting, ignore)
+                self._add_stops(waiting)
+            _add(state, "ignore", waiting, ignore)
+        return state
+
+    def _in_group(
+        self, group: Step, sink: AutomatonState, proceed: AutomatonState, *, is_optional: bool
+    ) -> AutomatonState:
+        """Create the states of a repetition of a group."""
+        first = self._of_group(group, sink)
+        if is_optional:
+            _add(first, "proceed", proceed, self._always())
+        return first
+
+    def _of_group(self, group: Step, sink: AutomatonState) -> AutomatonState:
+        assert group.group is not None
+        outer = (self._steps, self._at, self._following, self._group, self._inside_loop)
+        steps = group.group.steps
+        self._steps, self._at, self._group, self._inside_loop = steps, len(steps) - 1, group, False
+        first = self._convert(self._middle(sink))
+        self._steps, self._at, self._following, self._group, self._inside_loop = outer
+        return first
+
+    def _looping(self, sink: AutomatonState) -> AutomatonState:
+        """Create the states of any number of further rows."""
+        step = self._step
+        if step.group is not None:
+            again = self._state("normal", step.name)
+            always = self._always()
+            first = self._of_group(step, again)
+            _add(first, "proceed", sink, always)
+            _add(again, "proceed", first, always)
+            return first
+        ignore = _unless(step.until, self._inner_ignore_condition())
+        take = both(None if step.until is None else negated(step.until), self._take_condition(step))
+        self._inside_loop, was = True, self._inside_loop
+        state = self._waiting()
+        always = self._always()
+        if step.is_greedy:
+            if step.until is not None:
+                original = self._copy(sink)
+                self._originals[sink.number] = original
+                _add(state, "proceed", original, both(always, step.until))
+                _add(state, "proceed", sink, both(always, negated(step.until)))
+            else:
+                _add(state, "proceed", sink, always)
+            _restrict(sink, self._take_condition(step))
+        else:
+            _add(state, "proceed", sink, always)
+        _add(state, "take", state, take)
+        self._add_stop_to_loop(state)
+        if ignore is not None:
+            waiting = self._waiting()
+            _add(waiting, "take", state, take)
+            _add(waiting, "ignore", waiting, ignore)
+            _add(state, "ignore", waiting, ignore)
+            self._add_stop_to_loop(waiting)
+        self._inside_loop = was
+        return state
+
+    def _copy(self, state: AutomatonState) -> AutomatonState:
+        copied = self._state(state.kind, state.step)
+        copied.since_previous_ms = state.since_previous_ms
+        for edge in state.edges:
+            target = copied.number if edge.target == state.number else edge.target
+            copied.edges.append(Edge(edge.action, target, edge.condition))
+        return copied
+
+    def _current_nots(self) -> list[tuple[Condition, str]]:
+        """Return the negative steps that hold before the current step: directly, or before optional steps."""
+        found: list[tuple[Condition, str]] = []
+        for step in reversed(self._steps[: self._at]):
+            if step.contiguity == "not_followed_by":
+                found.append((self._take_condition(step), step.name))
+            elif not step.is_optional:
+                break
+        return found
+
+    def _without_transitive_nots(self, sink: AutomatonState) -> AutomatonState:
+        """Return a state after an optional step that took a row: negative steps before it no longer hold."""
+        nots = self._current_nots()
+        if not nots or not self._step.is_optional:
+            return sink
+        names = {name for _, name in nots}
+        copied = self._state(sink.kind, sink.step)
+        copied.since_previous_ms = sink.since_previous_ms
+        for edge in sink.edges:
+            target = self.states[edge.target]
+            if edge.action != "proceed":
+                target = copied if target is sink else target
+            elif target.kind == "stop":
+                if target.step in names:
+                    continue
+            else:
+                target = self._without_transitive_nots(target)
+            _add(copied, edge.action, target, edge.condition)
+        return copied
+
+    def _stop(self, condition: Condition, name: str) -> AutomatonState:
+        """Return the state that ends a partial match by a negative step: one for each."""
+        state = self._stops.get(name)
+        if state is None:
+            state = self._stops[name] = self._state("stop", name)
+            _add(state, "take", state, condition)
+        return state
+
+    def _add_stops(self, state: AutomatonState) -> None:
+        for condition, name in self._current_nots():
+            _add(state, "proceed", self._stop(condition, name), condition)
+
+    def _add_stop_to_loop(self, state: AutomatonState) -> None:
+        following = self._following
+        if following is not None and following.contiguity == "not_followed_by":
+            condition = self._take_condition(following)
+            _add(state, "proceed", self._stop(condition, following.name), condition)
+
+    def _set_first_of_loop(self, *, is_first: bool) -> None:
+        if self._step.group is not None:
+            self._first_of_loop[self._step] = is_first
+
+    def _heads_optional_group(self) -> bool:
+        group = self._group
+        return group is not None and self._at == 0 and self._first_of_loop.get(group, True) and group.is_optional
+
+    def _until_of_group(self) -> Condition | None:
+        return None if self._group is None else self._group.until
+
+    def _take_condition(self, step: Step) -> Condition:
+        until = self._until_of_group()
+        return step.needed if until is None else both(negated(until), step.needed)
+
+    def _always(self) -> Condition:
+        until = self._until_of_group()
+        return ALWAYS if until is None else negated(until)
+
+    def _ignore_condition(self) -> Condition | None:
+        """Return the condition on rows that are skipped before the current step."""
+        group = self._group
+        contiguity = self._step.contiguity
+        if group is not None and self._at == 0:
+            contiguity = group.contiguity if self._first_of_loop.get(group, True) else group.inner
+        return self._skipped(contiguity)
+
+    def _inner_ignore_condition(self) -> Condition | None:
+        """Return the condition on rows that are skipped between the rows of the current step."""
+        group = self._group
+        inner = group.inner if group is not None and self._at == 0 else self._step.inner
+        return self._skipped(inner)
+
+    def _skipped(self, contiguity: Contiguity) -> Condition | None:
+        if contiguity == "next":
+            return None
+        condition = ALWAYS if contiguity == "followed_by_any" else negated(self._step.needed)
+        return _unless(self._until_of_group(), condition)
+
+
+def _add(state: AutomatonState, action: Action, target: AutomatonState, condition: Condition) -> None:
+    state.edges.append(Edge(action, target.number, condition))
+
+
+def _restrict(state: AutomatonState, take: Condition) -> None:
+    """Let a state after a greedy loop accept only rows that the loop does not take."""
+    for edge in state.edges:
+        edge.condition = both(edge.condition, negated(take))
+
+
+def _unless(until: Condition | None, condition: Condition | None) -> Condition | None:
+    return condition if until is None or condition is None else both(negated(until), condition)

@@ -1,0 +1,234 @@
+"""`Pattern`: the definition of a sequence of rows, step by step."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Literal, Unpack
+
+import attrs
+
+from keyed import KeyedStream
+from keyed.errors import DefinitionError
+from keyed.extending import Units, duration_of, milliseconds_of, shows_units
+from keyed.patterns.after_match import AfterMatchSkipStrategy
+from keyed.patterns.pattern_conditions import Where, both, condition_of, either, subtype_of
+from keyed.patterns.pattern_stream import PatternStream
+from keyed.patterns.steps import Contiguity, Step, StepSequence, check_pattern
+
+Duration = int | timedelta
+
+
+@attrs.frozen(eq=False, repr=False)
+class Pattern(StepSequence):
+    """A sequence of rows of one key (Flink's ``Pattern``): each method returns a new pattern.
+
+    Begin with `begin`, add steps, and find the matches with ``stream.key_by(...).match(pattern)``:
+
+        Pattern.begin("small", where=lambda row: row.amount < 1).followed_by(
+            "large", where=lambda row, match: row.amount > 100 * match["small"][0].amount
+        ).within(minutes=10)
+
+    A condition is a function of the row, or of the row and of the `Match` so far. The methods for quantifiers and
+    conditions apply to the last step. Names, defaults and results are those of Flink CEP.
+    """
+
+    def __repr__(self) -> str:
+        return f"Pattern({self})"
+
+    @classmethod
+    def begin(
+        cls,
+        step: str | Pattern,
+        where: Where | None = None,
+        *,
+        after_match: AfterMatchSkipStrategy | None = None,
+    ) -> Pattern:
+        """Begin a pattern with a step, or with a group: a pattern in its place.
+
+        Args:
+            step: The name of the step, or a group.
+            where: The condition on its rows.
+            after_match: Which other matches a match drops; by default none.
+
+        Raises:
+            DefinitionError: A name or condition breaks a rule.
+        """
+        if after_match is not None and not isinstance(after_match, AfterMatchSkipStrategy):
+            raise DefinitionError(f"after_match={after_match!r}: give an AfterMatchSkipStrategy")
+        pattern = cls((), after_match or AfterMatchSkipStrategy.no_skip())
+        return pattern._then("next", step, where)
+
+    def next(self, step: str | Pattern, where: Where | None = None) -> Pattern:
+        """Add a step whose row comes directly after the one before it."""
+        return self._then("next", step, where)
+
+    def followed_by(self, step: str | Pattern, where: Where | None = None) -> Pattern:
+        """Add a step whose row comes later; rows that do not match it are skipped."""
+        return self._then("followed_by", step, where)
+
+    def followed_by_any(self, step: str | Pattern, where: Where | None = None) -> Pattern:
+        """Add a step whose row comes later; rows that match it may be skipped too, so each makes a match of its own."""
+        return self._then("followed_by_any", step, where)
+
+    def not_next(self, step: str, where: Where | None = None) -> Pattern:
+        """Add a step that must not match the row directly after the one before it."""
+        return self._then("not_next", step, where)
+
+    def not_followed_by(self, step: str, where: Where | None = None) -> Pattern:
+        """Add a step that must match no row until the following step; at the end, until the time of `within`."""
+        return self._then("not_followed_by", step, where)
+
+    def where(self, condition: Where) -> Pattern:
+        """Require a condition of the last step, beside those that it has."""
+        step = self._condition_step("where")
+        return self._last(condition=both(step.condition, condition_of(condition, step.name, "where")))
+
+    def or_where(self, condition: Where) -> Pattern:
+        """Accept rows that satisfy a condition instead of those that the last step has (Flink's ``or``)."""
+        step = self._condition_step("or_where")
+        return self._last(condition=either(step.condition, condition_of(condition, step.name, "or_where")))
+
+    def subtype(self, cls: type) -> Pattern:
+        """Require that rows of the last step are objects of a class."""
+        step = self._condition_step("subtype")
+        return self._last(condition=both(step.condition, subtype_of(cls)))
+
+    def until(self, condition: Where) -> Pattern:
+        """End the loop of the last step with a row that satisfies a condition; that row is not part of it."""
+        step = self.steps[-1]
+        if not step.is_loop or step.until is not None:
+            raise self._refusal("until", "it ends a loop without upper bound, and is given once")
+        return self._last(until=condition_of(condition, step.name, "until"))
+
+    def times(self, least: int, most: int | None = None, *, within: Duration | None = None) -> Pattern:
+        """Repeat the last step a number of times.
+
+        Args:
+            least: The number, or the least one; 0 makes the step optional.
+            most: The greatest number.
+            within: Time within which each row follows the one before it in the loop: milliseconds or a `timedelta`.
+
+        Raises:
+            DefinitionError: The numbers are out of order, or the step has a quantifier.
+        """
+        most = least if most is None else most
+        if not all(type(number) is int for number in (least, most)) or not 0 <= least <= most or most < 1:
+            raise self._refusal("times", f"{least!r} to {most!r} must be whole numbers, in order, the last above 0")
+        pattern = self._repeated("times", max(least, 1), most, within)
+        return pattern if least else pattern.optional()
+
+    def times_or_more(self, least: int, *, within: Duration | None = None) -> Pattern:
+        """Repeat the last step at least ``least`` times; ``within`` as for `times`."""
+        if type(least) is not int or least < 1:
+            raise self._refusal("times_or_more", f"{least!r} must be a whole number above 0")
+        return self._repeated("times_or_more", least, None, within)
+
+    def one_or_more(self, *, within: Duration | None = None) -> Pattern:
+        """Repeat the last step at least once; ``within`` as for `times`."""
+        return self._repeated("one_or_more", 1, None, within)
+
+    def optional(self) -> Pattern:
+        """Match without the last step, too."""
+        step = self.steps[-1]
+        if step.is_negative or step.is_optional:
+            raise self._refusal("optional", "it applies once, and to a step that may occur")
+        if len(self.steps) > 1 and self.steps[-2].is_greedy:
+            raise self._refusal("optional", f"the step before it, {self.steps[-2].name!r}, is greedy")
+        return self._last(is_optional=True)
+
+    def greedy(self) -> Pattern:
+        """Let the loop of the last step take as many rows as possible."""
+        step = self.steps[-1]
+        if step.group is not None or not step.is_quantified or step.inner == "followed_by_any":
+            raise self._refusal("greedy", "it applies to a loop of one step, without allow_combinations")
+        return self._last(is_greedy=True)
+
+    def consecutive(self) -> Pattern:
+        """Let the rows of the last step's loop follow each other directly, as with `next`."""
+        return self._inner("consecutive", "next")
+
+    def allow_combinations(self) -> Pattern:
+        """Let the last step's loop skip rows that match it, as with `followed_by_any`."""
+        return self._inner("allow_combinations", "followed_by_any")
+
+    @shows_units
+    def within(
+        self,
+        duration: Duration | None = None,
+        *,
+        since: Literal["first", "previous"] = "first",
+        **units: Unpack[Units],
+    ) -> Pattern:
+        """Limit the time of a match; a partial match that exceeds it times out.
+
+        Args:
+            duration: Milliseconds or a `timedelta`; or give units as keywords.
+            since: ``"first"`` limits the whole, from its first row; the shortest of several counts. ``"previous"``
+                limits the time between each row of the last step and the row before it.
+            units: The duration in days, hours and so on.
+
+        Raises:
+            DefinitionError: It is below 1 ms, or given twice.
+        """
+        time = duration_of(duration, "within", least=1, **units)
+        if since == "previous":
+            if len(self.steps) == 1 and not self.steps[0].is_quantified:
+                raise self._refusal("within", "since='previous': no row comes before the first step")
+            return self._last(since_previous_ms=time)
+        if since != "first":
+            raise DefinitionError(f"within: since={since!r} must be 'first' or 'previous'")
+        return attrs.evolve(self, limit_ms=time if self._limit_ms is None else min(time, self._limit_ms))
+
+    def matched(self, stream: KeyedStream) -> PatternStream:
+        """Find the pattern in a stream; called by ``stream.match(pattern)``.
+
+        Raises:
+            DefinitionError: The pattern can never match, its state would have no bound, or it breaks another rule.
+        """
+        check_pattern(self)
+        return PatternStream(stream, self)
+
+    def _then(self, contiguity: Contiguity, step: str | Pattern, where: Where | None) -> Pattern:
+        if self.steps and self.steps[-1].is_optional and contiguity.startswith("not_"):
+            raise DefinitionError(
+                f"{contiguity}({step!r}) after the optional step {self.steps[-1].name!r} is not defined; use two "
+                "patterns, with and without the optional step"
+            )
+        if isinstance(step, Pattern):
+            if contiguity.startswith("not_") or where is not None:
+                raise DefinitionError(f"{contiguity}: a group takes no condition, and may not be negative")
+            names = step.step_names
+            return attrs.evolve(
+                self, steps=(*self.steps, Step(name="-".join(names), contiguity=contiguity, group=step))
+            )
+        if not isinstance(step, str) or not step:
+            raise DefinitionError(f"{contiguity}: the step {step!r} needs a name, as in {contiguity}('small')")
+        condition = None if where is None else condition_of(where, step, "where")
+        return attrs.evolve(self, steps=(*self.steps, Step(name=step, contiguity=contiguity, condition=condition)))
+
+    def _last(self, **changes: Any) -> Pattern:
+        return attrs.evolve(self, steps=(*self.steps[:-1], attrs.evolve(self.steps[-1], **changes)))
+
+    def _condition_step(self, method: str) -> Step:
+        step = self.steps[-1]
+        if step.group is not None:
+            raise self._refusal(method, "a group has no condition; give it to a step of the group")
+        return step
+
+    def _repeated(self, method: str, least: int, most: int | None, within: Duration | None) -> Pattern:
+        step = self.steps[-1]
+        if step.is_negative or step.is_quantified:
+            raise self._refusal(method, "it applies once, and to a step that may occur")
+        loop_ms = None if within is None else milliseconds_of(within, "within", least=1)
+        return self._last(least=least, most=most, is_quantified=True, loop_ms=loop_ms)
+
+    def _inner(self, method: str, inner: Contiguity) -> Pattern:
+        step = self.steps[-1]
+        if not step.is_quantified or step.inner != "followed_by":
+            raise self._refusal(method, "it applies to a loop, once, and not beside its opposite")
+        if step.is_greedy and inner == "followed_by_any":
+            raise self._refusal(method, "the step is greedy")
+        return self._last(inner=inner)
+
+    def _refusal(self, method: str, rule: str) -> DefinitionError:
+        return DefinitionError(f"{method} of step {self.steps[-1].name!r}: {rule}")

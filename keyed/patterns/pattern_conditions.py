@@ -1,0 +1,245 @@
+"""Conditions of steps: functions of a row, or of a row and its match so far, and their combinations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from keyed.errors import DefinitionError
+
+Where = Callable[[Any], Any] | Callable[[Any, "Match"], Any]
+
+
+class Match(Mapping[str, list[Any]]):
+    """The rows of a match by step, in the order of the steps.
+
+    ``match["small"]`` is the list of the rows of a step; it is empty if none has matched. Iteration, ``len`` and ``in``
+    cover the steps that have rows.
+
+    Attributes:
+        timestamp: Event time in milliseconds: of the row that a condition is called with, or of the match.
+    """
+
+    __slots__ = ("_rows", "_steps", "timestamp")
+
+    def __init__(self, rows: dict[str, list[Any]], steps: Sequence[str], timestamp: int) -> None:
+        self._rows = rows
+        self._steps = steps
+        self.timestamp = timestamp
+
+    def __getitem__(self, step: str) -> list[Any]:
+        rows = self._rows.get(step)
+        if rows is None:
+            if step not in self._steps:
+                raise KeyError(f"{step!r} is no step of the pattern; its steps are {', '.join(self._steps)}")
+            return []
+        return rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, step: object) -> bool:
+        return step in self._rows
+
+    def __repr__(self) -> str:
+        return f"Match({self._rows!r})"
+
+    def first(self, step: str) -> Any:
+        """Return the first row of a step; ``None`` if it has none."""
+        rows = self[step]
+        return rows[0] if rows else None
+
+    def last(self, step: str) -> Any:
+        """Return the last row of a step; ``None`` if it has none."""
+        rows = self[step]
+        return rows[-1] if rows else None
+
+
+class Condition(Protocol):
+    """A condition on a row, given a partial match."""
+
+    def holds(self, look: Look, /) -> bool:
+        """Return whether the row of ``look`` satisfies it."""
+
+
+@attrs.frozen(eq=False)
+class StepCondition:
+    """A function of the user.
+
+    Attributes:
+        step: The step that it belongs to.
+        function: The function.
+        takes_match: True if it is called with the match so far, too.
+    """
+
+    step: str
+    function: Callable[..., Any]
+    takes_match: bool
+
+    def holds(self, look: Look) -> bool:
+        """See `Condition`."""
+        results = look.of_match if self.takes_match else look.of_row
+        result = results.get(self)
+        if result is None:
+            try:
+                result = bool(self.function(look.row, look.match()) if self.takes_match else self.function(look.row))
+            except Exception as error:
+                raise ConditionFailed(self.step, error) from error
+            results[self] = result
+        return result
+
+
+class ConditionFailed(Exception):
+    """The condition of a step raised; the operator adds the place, or diverts the row."""
+
+    def __init__(self, step: str, error: Exception) -> None:
+        super().__init__(f"the condition of step {step!r} raised {type(error).__name__}: {error}")
+
+
+@attrs.frozen(eq=False)
+class _Always:
+    def holds(self, look: Look) -> bool:
+        return True
+
+
+@attrs.frozen(eq=False)
+class _Not:
+    condition: Condition
+
+    def holds(self, look: Look) -> bool:
+        return not self.condition.holds(look)
+
+
+@attrs.frozen(eq=False)
+class _And:
+    first: Condition
+    second: Condition
+
+    def holds(self, look: Look) -> bool:
+        return self.first.holds(look) and self.second.holds(look)
+
+
+@attrs.frozen(eq=False)
+class _Or:
+    first: Condition
+    second: Condition
+
+    def holds(self, look: Look) -> bool:
+        return self.first.holds(look) or self.second.holds(look)
+
+
+@attrs.frozen(eq=False)
+class _IsInstance:
+    cls: type
+
+    def holds(self, look: Look) -> bool:
+        return isinstance(look.row, self.cls)
+
+
+ALWAYS: Condition = _Always()
+
+
+def negated(condition: Condition) -> Condition:
+    """Return the condition that holds where another one does not."""
+    return condition.condition if isinstance(condition, _Not) else _Not(condition)
+
+
+def both(first: Condition | None, second: Condition | None) -> Condition:
+    """Return the condition that holds where two do; ``None`` is no condition."""
+    if first is None or isinstance(first, _Always):
+        return ALWAYS if second is None else second
+    return first if second is None or isinstance(second, _Always) else _And(first, second)
+
+
+def either(first: Condition | None, second: Condition) -> Condition:
+    """Return the condition that holds where one of two does; ``None`` is no condition."""
+    return second if first is None else _Or(first, second)
+
+
+def subtype_of(cls: Any) -> Condition:
+    """Return the condition that a row is an object of a class.
+
+    Raises:
+        DefinitionError: It is no class.
+    """
+    if not isinstance(cls, type):
+        raise DefinitionError(f"subtype({cls!r}): give the class of the rows")
+    return _IsInstance(cls)
+
+
+class Look:
+    """A row as it is tested: functions are called once per row, those of a match so far once per partial match.
+
+    Args:
+        row: The row.
+        steps: The names of the steps.
+        timestamp: The time of the row.
+        read: Returns the rows of the match that ends with a node.
+    """
+
+    __slots__ = ("_match", "_node", "_read", "_steps", "_timestamp", "of_match", "of_row", "row")
+
+    def __init__(
+        self, row: Any, steps: Sequence[str], timestamp: int, read: Callable[[int | None], dict[str, list[Any]]]
+    ) -> None:
+        self.row = row
+        self._steps = steps
+        self._timestamp = timestamp
+        self._read = read
+        self._node: int | None = None
+        self._match: Match | None = None
+        self.of_row: dict[StepCondition, bool] = {}
+        self.of_match: dict[StepCondition, bool] = {}
+
+    def enter(self, node: int | None) -> None:
+        """Test for the partial match that ends with a node from now on."""
+        self._node = node
+        self._match = None
+        if self.of_match:
+            self.of_match = {}
+
+    def match(self) -> Match:
+        """Return the match so far."""
+        if self._match is None:
+            self._match = Match(self._read(self._node), self._steps, self._timestamp)
+        return self._match
+
+
+def condition_of(where: Any, step: str, parameter: str) -> Condition:
+    """Return the condition that calls a function of the user.
+
+    Raises:
+        DefinitionError: It is no function of a row, or of a row and a match; or it could be both.
+    """
+    how = f"{parameter} of step {step!r}: give a function of the row, or of the row and the match so far"
+    if not callable(where) or isinstance(where, type):
+        raise DefinitionError(f"{how}, and not {where!r:.200}")
+    if inspect.iscoroutinefunction(where) or inspect.isgeneratorfunction(where):
+        raise DefinitionError(f"{how}; {where!r:.200} is a coroutine or generator, which is always true")
+    try:
+        signature = inspect.signature(where)
+    except ValueError as error:
+        raise DefinitionError(f"{how}; {where!r:.200} has no signature, so wrap it: lambda row: ...") from error
+    takes = [count for count in (1, 2) if _binds(signature, count)]
+    if len(takes) != 1:
+        remedy = (
+            "it accepts both: make further parameters keyword-only, as in lambda row, *, limit=5: ..."
+            if takes
+            else f"it has the parameters {signature}"
+        )
+        raise DefinitionError(f"{how}; {remedy}")
+    return StepCondition(step, where, takes_match=takes == [2])
+
+
+def _binds(signature: inspect.Signature, count: int) -> bool:
+    try:
+        signature.bind(*range(count))
+    except TypeError:
+        return False
+    return True

@@ -1,0 +1,355 @@
+"""The pattern operator: a plain `KeyedProcessFunction` that moves the partial matches of a key with each row."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+
+from keyed import Context, KeyedProcessFunction, MapState, OnTimerContext, OpenContext, OutputTag, ValueState
+from keyed.errors import RowError, UserFunctionError
+from keyed.extending import inner_state
+from keyed.patterns.automaton import Automaton, AutomatonState, Taken, compiled
+from keyed.patterns.pattern_conditions import ConditionFailed, Look, Match
+from keyed.patterns.pattern_functions import PatternContext, PatternProcessFunction
+from keyed.patterns.shared_buffer import SharedBuffer
+from keyed.patterns.steps import StepSequence
+
+_TIMER = "time-out"
+
+
+@attrs.frozen
+class PartialMatch:
+    """A partial match, as state keeps it and state tables show it. Times are milliseconds.
+
+    Attributes:
+        step: The step that took its last row.
+        awaits: The step that it waits for.
+        since: Time of its first row.
+        events: Number of its rows.
+        times_out: When it times out; ``None`` without a limit.
+        previous: Time of its last row.
+        first_row: Number of its first row.
+        node: Its last node in the shared buffer.
+        state: Its state in the automaton.
+    """
+
+    step: str
+    awaits: str
+    since: int
+    events: int
+    times_out: int | None
+    previous: int
+    first_row: int
+    node: int
+    state: int
+
+
+@attrs.frozen
+class Standing:
+    """All that a key waits for.
+
+    Attributes:
+        next_number: The number of the next row, node or partial match.
+        timer: When the first partial match times out.
+        partial: The numbers of the partial matches, by their first rows.
+        complete: The first row and the last node of matches that wait for earlier partial matches, by their first rows.
+    """
+
+    next_number: int = 0
+    timer: int | None = None
+    partial: tuple[int, ...] = ()
+    complete: tuple[tuple[int, int], ...] = ()
+
+
+@attrs.define(eq=False)
+class _Moves:
+    """The partial matches of a key while a row or a time-out changes them.
+
+    Attributes:
+        kept: The number and state of each one that goes on, by first rows, and whether it is to be written.
+        dropped: Numbers of those that are no more.
+        complete: First row and last node of matches that are to be emitted.
+    """
+
+    next_number: int
+    kept: list[tuple[int, PartialMatch, bool]] = attrs.field(factory=list)
+    dropped: list[int] = attrs.field(factory=list)
+    complete: list[tuple[int, int]] = attrs.field(factory=list)
+
+    def number(self) -> int:
+        self.next_number += 1
+        return self.next_number - 1
+
+
+class PatternOperator(KeyedProcessFunction):
+    """Finds the matches of a pattern in the rows of a key (Flink's ``CepOperator``).
+
+    It runs with ``order="watermark"``, so rows come by event time; rows of equal times in the order of their arrival.
+
+    Args:
+        pattern: The pattern.
+        function: Gets the matches.
+        late_tag: Side output of late rows; without it they are dropped and counted (``rows_dropped``).
+        bad_tag: Side output of rows that are refused: because a condition raises, or because of ``most_partial``.
+        timed_out: Side output of partial matches that time out, and the function that returns its value.
+        most_partial: Most partial matches of a key.
+    """
+
+    def __init__(
+        self,
+        pattern: StepSequence,
+        function: PatternProcessFunction,
+        *,
+        late_tag: OutputTag | None,
+        bad_tag: OutputTag | None,
+        timed_out: tuple[OutputTag, Callable[[Match], Any]] | None,
+        most_partial: int,
+    ) -> None:
+        self._pattern = pattern
+        self._function = function
+        self._late_tag = late_tag
+        self._bad_tag = bad_tag
+        self._timed_out = timed_out
+        self._most_partial = most_partial
+        self._automaton: Automaton = compiled(pattern)
+        self._steps = pattern.step_names
+        self._strategy = pattern.after_match
+        handler = type(function).process_timed_out_match is not PatternProcessFunction.process_timed_out_match
+        self._handles_time_outs = timed_out is not None or handler
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._pattern!r})"
+
+    def open(self, context: OpenContext) -> None:
+        meaning = {f"step {step.name!r}": str(step) for step in self._pattern.steps}
+        meaning["order of steps"] = ", ".join(self._steps)
+        meaning["time"] = str(self._pattern.within_ms)
+        meaning["strategy after a match"] = repr(self._strategy)
+        partial = MapState(int, PartialMatch, name="partial_matches")
+        self._partial = context.get_map_state(inner_state(partial, meaning=meaning))
+        self._standing = context.get_state(inner_state(ValueState(Standing, name="standing"), is_shown=False))
+        self._buffer = SharedBuffer(context)
+        self._function = copy.copy(self._function)
+        self._function.open(context)
+
+    def close(self) -> None:
+        self._function.close()
+
+    def process_element(self, value: Any, ctx: Context) -> Iterable[Any] | None:
+        if ctx.is_late():
+            if self._late_tag is None:
+                ctx.drop()
+            else:
+                ctx.output(self._late_tag, value)
+            return None
+        time = ctx.timestamp()
+        standing = self._standing.value()
+        outputs: list[Any] = []
+        if standing is not None and standing.timer is not None and standing.timer <= time:
+            standing = self._advance(standing, time, ctx, outputs)
+        look = Look(value, self._steps, time, self._buffer.rows)
+        try:
+            decided = self._decide(standing, look)
+        except ConditionFailed as failed:
+            if self._bad_tag is None:
+                raise UserFunctionError(str(failed)) from failed.__cause__
+            ctx.output(self._bad_tag, value)
+            ctx.drop()
+            return outputs
+        begun = decided[-1][2]
+        if standing is None and not begun:
+            return outputs
+        count = sum(1 for _, _, outcomes in decided for each in outcomes if each.target.kind in ("normal", "pending"))
+        if count > self._most_partial:
+            if self._bad_tag is None:
+                raise RowError(
+                    f"the row would take the key to {count} partial matches, and the limit is {self._most_partial}: "
+                    "each row that a step with followed_by_any or allow_combinations takes adds to them; use "
+                    "followed_by, a shorter within, or most_partial_matches(...)"
+                )
+            ctx.output(self._bad_tag, value)
+            ctx.drop()
+            return outputs
+        moves = _Moves(0 if standing is None else standing.next_number)
+        self._apply(moves, decided, value, time)
+        self._finish(standing, moves, time, ctx, outputs)
+        return outputs
+
+    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
+        outputs: list[Any] = []
+        standing = self._standing.value()
+        if standing is not None:
+            self._advance(standing, timestamp, ctx, outputs)
+        return outputs
+
+    def _decide(
+        self, standing: Standing | None, look: Look
+    ) -> list[tuple[int | None, PartialMatch | None, list[Taken]]]:
+        """Return what a row does to each partial match, and last, which it begins. Nothing is changed."""
+        automaton, partial = self._automaton, self._partial
+        decided: list[tuple[int | None, PartialMatch | None, list[Taken]]] = []
+        for number in () if standing is None else standing.partial:
+            run = partial[number]
+            look.enter(run.node)
+            decided.append((number, run, automaton.outcomes(automaton.states[run.state], look)))
+        look.enter(None)
+        decided.append((None, None, automaton.outcomes(automaton.start, look)))
+        return decided
+
+    def _apply(
+        self,
+        moves: _Moves,
+        decided: list[tuple[int | None, PartialMatch | None, list[Taken]]],
+        value: Any,
+        time: int,
+    ) -> None:
+        """Move the partial matches with a row, in the order of their first rows."""
+        buffer = self._buffer
+        row, nodes = -1, 0
+        for number, run, outcomes in decided:
+            if run is not None and len(outcomes) == 1:
+                (only,) = outcomes
+                if only.step is None and only.target.number == run.state:
+                    assert number is not None
+                    moves.kept.append((number, run, False))
+                    continue
+            stops = any(each.target.kind == "stop" for each in outcomes)
+            free, references = number, -1
+            for each in outcomes:
+                if each.target.kind == "stop":
+                    continue
+                goes_on = each.target.kind != "final"
+                completes = each.completes or not goes_on
+                goes_on = goes_on and not stops
+                if not goes_on and not completes:
+                    continue
+                if each.step is None:
+                    assert run is not None
+                    node, moved = run.node, run
+                    references += goes_on + completes
+                else:
+                    if row < 0:
+                        row = moves.number()
+                    node = moves.number()
+                    before = None if run is None else run.node
+                    buffer.add(node, each.step, row, before, goes_on + completes)
+                    nodes += 1
+                    references += 1
+                    since, first = (time, row) if run is None else (run.since, run.first_row)
+                    events = 1 if run is None else run.events + 1
+                    moved = PartialMatch(each.step, "", since, events, None, time, first, node, 0)
+                if completes:
+                    moves.complete.append((moved.first_row, node))
+                if goes_on:
+                    moves.kept.append(
+                        (moves.number() if free is None else free, self._waiting(moved, each.target), True)
+                    )
+                    free = None
+            if run is not None:
+                if free is not None:
+                    moves.dropped.append(free)
+                buffer.refer(run.node, references)
+        if nodes:
+            buffer.keep(row, value, nodes)
+
+    def _waiting(self, run: PartialMatch, state: AutomatonState) -> PartialMatch:
+        times_out = self._automaton.times_out(state, run.since, run.previous)
+        return PartialMatch(
+            *(run.step, state.step, run.since, run.events, times_out, run.previous),
+            *(run.first_row, run.node, state.number),
+        )
+
+    def _advance(self, standing: Standing, time: int, ctx: Context, outputs: list[Any]) -> Standing | None:
+        """Remove the partial matches that have timed out; return the rest."""
+        moves = _Moves(standing.next_number)
+        for number in standing.partial:
+            run = self._partial[number]
+            if run.times_out is None or run.times_out > time:
+                moves.kept.append((number, run, False))
+                continue
+            moves.dropped.append(number)
+            if self._automaton.states[run.state].kind == "pending":
+                moves.complete.append((run.first_row, run.node))
+                continue
+            if self._handles_time_outs:
+                match = Match(self._buffer.rows(run.node), self._steps, time)
+                outputs += self._function.process_timed_out_match(match, PatternContext(ctx)) or ()
+                if self._timed_out is not None:
+                    tag, select = self._timed_out
+                    selected = select(match)
+                    if selected is not None:
+                        ctx.output(tag, selected)
+            self._buffer.refer(run.node, -1)
+        return self._finish(standing, moves, time, ctx, outputs)
+
+    def _finish(
+        self, standing: Standing | None, moves: _Moves, time: int, ctx: Context, outputs: list[Any]
+    ) -> Standing | None:
+        """Emit the matches, and store what goes on."""
+        before = standing or Standing()
+        complete = sorted((*before.complete, *moves.complete), key=_first_row)
+        if complete:
+            complete = self._emit(complete, moves, time, ctx, outputs)
+        for number in moves.dropped:
+            self._partial.remove(number)
+        timer: int | None = None
+        for number, run, is_changed in moves.kept:
+            if is_changed:
+                self._partial.put(number, run)
+            if run.times_out is not None and (timer is None or run.times_out < timer):
+                timer = run.times_out
+        if timer != before.timer:
+            if timer is None:
+                ctx.timer_service().cancel_timer(_TIMER)
+            else:
+                ctx.timer_service().set_timer(_TIMER, timer)
+        if not moves.kept and not complete:
+            if standing is not None:
+                self._standing.clear()
+            return None
+        after = Standing(moves.next_number, timer, tuple(number for number, _, _ in moves.kept), tuple(complete))
+        if after != standing:
+            self._standing.update(after)
+        return after
+
+    def _emit(
+        self, complete: list[tuple[int, int]], moves: _Moves, time: int, ctx: Context, outputs: list[Any]
+    ) -> list[tuple[int, int]]:
+        """Emit the matches that no earlier partial match holds back; return the others."""
+        strategy, buffer, context = self._strategy, self._buffer, PatternContext(ctx)
+        while complete:
+            first, node = complete[0]
+            if strategy.skips and moves.kept and moves.kept[0][1].first_row < first:
+                break
+            del complete[0]
+            if strategy.skips:
+                oldest = strategy.oldest_kept(buffer.path(node))
+                self._prune(oldest, complete, moves)
+                complete = [each for each in complete if each[0] >= oldest]
+            match = Match(buffer.rows(node), self._steps, time)
+            outputs += self._function.process_match(match, context) or ()
+            buffer.refer(node, -1)
+        return complete
+
+    def _prune(self, oldest: int, complete: list[tuple[int, int]], moves: _Moves) -> None:
+        """Drop what began before a row."""
+        for first, node in complete:
+            if first < oldest:
+                self._buffer.refer(node, -1)
+        kept = []
+        for number, run, is_changed in moves.kept:
+            if run.first_row >= oldest:
+                kept.append((number, run, is_changed))
+                continue
+            moves.dropped.append(number)
+            self._buffer.refer(run.node, -1)
+        moves.kept = kept
+
+
+def _first_row(match: tuple[int, int]) -> int:
+    return match[0]

@@ -1,0 +1,264 @@
+"""Patterns over streams: definitions that are refused, times, late and bad rows, state tables, changed definitions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import keyed
+from keyed.errors import DefinitionError, RowError, StateSchemaChanged, UserFunctionError
+from keyed.patterns import AfterMatchSkipStrategy, Pattern, PatternProcessFunction
+from tests.keyed.patterns.matching import matches_of
+
+
+def small(row):
+    return row["amount"] < 1
+
+
+def large(row):
+    return row["amount"] > 50
+
+
+#: A small payment, and then a large one.
+FRAUD = Pattern.begin("small", where=small).followed_by("large", where=large).within(seconds=10)
+LOOP = Pattern.begin("a").followed_by("b").one_or_more()
+
+
+def wrong(where: Any) -> Any:
+    """Return an argument that type checkers refuse."""
+    return where
+
+
+def payments(*amounts, step=1000):
+    return [{"card": "c", "time": index * step, "amount": amount} for index, amount in enumerate(amounts)]
+
+
+def stream_of(rows):
+    return keyed.stream(rows, timestamp="time").key_by("card")
+
+
+def amounts(match):
+    return [row["amount"] for rows in match.values() for row in rows]
+
+
+def dropped(result):
+    return result.metrics["PatternOperator"]["rows_dropped"]
+
+
+def test_a_match_is_selected_with_the_time_of_its_last_row():
+    class Times(PatternProcessFunction):
+        def process_match(self, match, ctx):
+            yield ctx.timestamp(), ctx.get_current_key(), amounts(match)
+            yield keyed.OutputTag("again"), {"amount": match.last("large")["amount"]}
+
+    rows = payments(0.5, 3, 60, 0.2, 70)
+    assert stream_of(rows).match(FRAUD).select(amounts).run().values == [[0.5, 60], [0.2, 70]]
+    output = stream_of(rows).match(FRAUD).process(Times())
+    assert output.run().values == [(2000, "c", [0.5, 60]), (4000, "c", [0.2, 70])]
+    assert [row["amount"] for row in output.side_output("again").run().values] == [60, 70]
+
+
+def test_a_condition_may_use_what_has_matched_so_far():
+    tenfold = Pattern.begin("small", small).followed_by(
+        "large", lambda row, match: row["amount"] > 100 * match.first("small")["amount"]
+    )
+    assert stream_of(payments(0.5, 40, 60)).match(tenfold).select(amounts).run().values == [[0.5, 60]]
+
+
+def test_rows_out_of_order_are_matched_by_time():
+    rows = payments(0.5, 3, 60)
+    found = keyed.stream(rows[::-1], timestamp="time", watermark=keyed.bounded_out_of_orderness(seconds=5))
+    assert found.key_by("card").match(FRAUD).select(amounts).run(rows_per_batch=1).values == [[0.5, 60]]
+
+
+def test_a_step_that_was_left_out_has_no_rows():
+    pattern = Pattern.begin("small", small).next("any").optional().next("large", large)
+    seen = stream_of(payments(0.5, 60)).match(pattern).select(lambda m: (list(m), m["any"], m.first("any"), "any" in m))
+    assert seen.run().values == [(["small", "large"], [], None, False)]
+    with pytest.raises(UserFunctionError, match="'larg' is no step of the pattern; its steps are small, any, large"):
+        stream_of(payments(0.5, 60)).match(pattern).select(lambda m: m["larg"]).run()
+
+
+def test_a_step_may_be_of_a_class():
+    pattern = Pattern.begin("text").subtype(str).next("number").subtype(int)
+    assert matches_of(pattern, [(1, 5), (2, "a"), (3, 7)]) == [("match", 3, {"text": ["a"], "number": [7]})]
+
+
+@pytest.mark.parametrize(
+    ("define", "said"),
+    [
+        (lambda: Pattern.begin("a").next("a"), "two steps of the pattern have the name 'a'"),
+        (lambda: Pattern.begin(Pattern.begin("a")).next("a"), "two steps of the pattern have the name 'a'"),
+        (lambda: LOOP, r"its state has no bound; add within\(minutes=10\)"),
+        (lambda: Pattern.begin("a").followed_by_any("b"), "its state has no bound"),
+        (lambda: Pattern.begin("a").not_followed_by("b", small), "at the end waits forever; add within"),
+        (lambda: Pattern.begin("a").not_next("b"), "the pattern can never match"),
+        (lambda: Pattern.begin("a").not_followed_by("b").followed_by("c"), "the pattern can never match"),
+        (lambda: Pattern.begin("a").optional().not_next("b", small), "after the optional step 'a' is not defined"),
+        (lambda: Pattern.begin("a").times(0), "must be whole numbers, in order, the last above 0"),
+        (lambda: Pattern.begin("a").times(3, 2), "must be whole numbers, in order"),
+        (lambda: Pattern.begin("a").times(2).times(2), "it applies once"),
+        (lambda: Pattern.begin("a").next("b").not_next("c", small).one_or_more(), "a step that may occur"),
+        (lambda: Pattern.begin("a").consecutive(), "it applies to a loop"),
+        (lambda: LOOP.consecutive().allow_combinations(), "not beside its opposite"),
+        (lambda: LOOP.allow_combinations().greedy(), "without allow_combinations"),
+        (lambda: LOOP.greedy().next("c").optional(), "the step before it, 'b', is greedy"),
+        (lambda: Pattern.begin("a").until(small), "it ends a loop without upper bound"),
+        (lambda: Pattern.begin(Pattern.begin("a")).where(small), "a group has no condition"),
+        (lambda: Pattern.begin("a").next(Pattern.begin("b"), small), "a group takes no condition"),
+        (
+            lambda: Pattern.begin(Pattern.begin("a").not_followed_by("b", small)).next("c"),
+            "ends with a step that must not occur",
+        ),
+        (
+            lambda: Pattern.begin(Pattern.begin("a").optional()).one_or_more().within(1),
+            "its loop could repeat without a row",
+        ),
+        (lambda: Pattern.begin("a").within(0), "must be between 1 ms"),
+        (lambda: Pattern.begin("a").within(5, seconds=1), "not both"),
+        (lambda: Pattern.begin("a").within(5, since="previous"), "no row comes before the first step"),
+        (lambda: Pattern.begin("a").next("b").within(9, since="previous").within(8), "more than the 8 ms of the whole"),
+        (lambda: Pattern.begin(""), "needs a name"),
+        (
+            lambda: Pattern.begin("a", after_match=AfterMatchSkipStrategy.skip_to_last("b")),
+            "the pattern has no such step",
+        ),
+        (lambda: AfterMatchSkipStrategy.no_skip().throw_exception_on_miss(), "names no step"),
+        (lambda: Pattern.begin("a", where=wrong(3)), "give a function of the row, or of the row and the match so far"),
+        (lambda: Pattern.begin("a", where=wrong(lambda: True)), "it has the parameters"),
+        (lambda: Pattern.begin("a", where=lambda row, limit=5: row > limit), "it accepts both"),
+        (lambda: Pattern.begin("a", where=lambda *rows: rows), "it accepts both"),
+    ],
+)
+def test_a_definition_is_refused_before_the_first_row(define, said):
+    with pytest.raises(DefinitionError, match=said):
+        stream_of([]).match(define()).select(amounts)
+
+
+def test_match_takes_a_pattern():
+    for wrong in ("small", Pattern):
+        with pytest.raises(DefinitionError, match="give a pattern"):
+            stream_of([]).match(wrong)
+    with pytest.raises(DefinitionError, match="has no event time"):
+        keyed.stream([{"card": 1}]).key_by("card").match(FRAUD).select(amounts)
+
+
+def test_a_partial_match_that_times_out_goes_to_its_side_output():
+    output = stream_of(payments(0.5, 3, 60, 0.2, 0.1, step=6000)).match(FRAUD)
+    output = output.side_output_timed_out("unfinished", amounts).select(amounts)
+    assert output.run().values == []
+    # Two of them begin within the last ten seconds, and the end of the input is the end of all times.
+    assert output.side_output("unfinished").run().values == [[0.5], [0.2], [0.1]]
+
+
+def test_a_time_out_has_its_own_time():
+    pattern = Pattern.begin("a", lambda row: row == "a").followed_by("b", lambda row: row == "b").within(10)
+    rows = [(0, "a"), (3, "a"), (100, "x")]
+    assert matches_of(pattern, rows) == [("timed out", 10, {"a": ["a"]}), ("timed out", 13, {"a": ["a"]})]
+    # A row just at the limit is too late, as in Flink.
+    assert [kind for kind, _, _ in matches_of(pattern, [(0, "a"), (9, "b")])] == ["match"]
+    assert [kind for kind, _, _ in matches_of(pattern, [(0, "a"), (10, "b")])] == ["timed out"]
+
+
+def test_not_followed_by_at_the_end_matches_when_the_time_is_over():
+    pattern = Pattern.begin("a", lambda row: row == "a").not_followed_by("b", lambda row: row == "b").within(10)
+    assert matches_of(pattern, [(0, "a"), (5, "x"), (20, "b")]) == [("match", 10, {"a": ["a"]})]
+    assert matches_of(pattern, [(0, "a"), (5, "b"), (20, "x")]) == []
+    silent = Pattern.begin("a", lambda row: row == "a").not_followed_by("any").within(10)
+    assert matches_of(silent, [(0, "a"), (20, "a"), (25, "x")]) == [("match", 10, {"a": ["a"]})]
+
+
+def test_within_limits_the_time_since_the_previous_row():
+    pattern = Pattern.begin("a", lambda row: row == "a").followed_by("b", lambda row: row == "b").times(2)
+    near = pattern.within(10, since="previous")
+    assert [kind for kind, _, _ in matches_of(near, [(0, "a"), (9, "b"), (18, "b")])] == ["match"]
+    assert matches_of(near, [(0, "a"), (9, "b"), (19, "b")]) == [("timed out", 19, {"a": ["a"], "b": ["b"]})]
+    between = Pattern.begin("a", lambda row: row == "a").followed_by("b", lambda row: row == "b").times(2, within=5)
+    assert [kind for kind, _, _ in matches_of(between, [(0, "a"), (90, "b"), (94, "b")])] == ["match"]
+    assert [kind for kind, _, _ in matches_of(between, [(0, "a"), (90, "b"), (95, "b")])] == ["timed out"]
+
+
+def test_late_rows_are_counted_or_go_to_their_side_output():
+    rows = [*payments(0.5, 3, 60), {"card": "c", "time": 0, "amount": 0.1}]
+    matched = stream_of(rows).match(FRAUD)
+    result = matched.select(amounts).run(rows_per_batch=1)
+    assert (result.values, dropped(result)) == ([[0.5, 60]], 1)
+    output = matched.side_output_late_data("late").select(amounts)
+    assert [row["amount"] for row in output.side_output("late").run(rows_per_batch=1).values] == [0.1]
+
+
+def test_a_condition_that_raises_is_named_with_its_place():
+    matched = stream_of(payments(0.5, "text", 60)).match(FRAUD)
+    with pytest.raises(UserFunctionError) as caught:
+        matched.select(amounts).run()
+    for part in ("the condition of step 'large' raised TypeError", "key 'c'", "'text'", "operator 'PatternOperator'"):
+        assert part in str(caught.value)
+    output = matched.on_bad_row("bad").select(amounts)
+    result = output.run()
+    assert (result.values, dropped(result)) == ([[0.5, 60]], 1)
+    assert [row["amount"] for row in output.side_output("bad").run().values] == ["text"]
+
+
+def test_a_key_has_a_limit_of_partial_matches():
+    combinations = Pattern.begin("a").one_or_more().allow_combinations().next("end", large).within(hours=1)
+    matched = stream_of(payments(*range(20))).match(combinations).most_partial_matches(100)
+    with pytest.raises(RowError, match="partial matches, and the limit is 100"):
+        matched.select(amounts).run()
+    result = matched.on_bad_row("bad").select(amounts).run()
+    assert 0 < dropped(result) < 20
+    with pytest.raises(DefinitionError, match="give a whole number above 0"):
+        matched.most_partial_matches(0)
+
+
+def test_a_strategy_may_refuse_a_match_without_its_step():
+    skip = AfterMatchSkipStrategy.skip_to_first("x").throw_exception_on_miss()
+    missing = Pattern.begin("a", after_match=skip).next("x", large).optional().next("b", small)
+    with pytest.raises(UserFunctionError, match="the match has no row of step 'x'"):
+        stream_of(payments(3, 0.5)).match(missing).select(amounts).run()
+    first = Pattern.begin("x", large, after_match=skip).next("b", small)
+    with pytest.raises(UserFunctionError, match="it would be found again"):
+        stream_of(payments(60, 0.5)).match(first).select(amounts).run()
+
+
+def test_rows_that_match_nothing_leave_no_state():
+    with keyed.testing.KeyedTestHarness(
+        stream_of([]).match(FRAUD).select(amounts).operators["PatternOperator"],
+        key=lambda row: row["card"],
+        order="watermark",
+    ) as harness:
+        for row in payments(3, 0.5, 60, 4):
+            harness.process(row, row["time"])
+        harness.advance_watermark(3000)
+        assert [record.value for record in harness.take_output()] == [[0.5, 60]]
+        assert [harness.state(name) for name in harness.state_names] == [{}] * len(harness.state_names)
+        assert harness.pending_timers() == []
+
+
+def test_partial_matches_are_rows_of_a_state_table(tmp_path):
+    log = keyed.DirectoryChangelog(str(tmp_path / "log"))
+    output = stream_of(payments(0.5, 3, 0.2, 4)).match(FRAUD).select(amounts, changelog=log)
+    output.run(tmp_path / "out", checkpoint=tmp_path / "checkpoint", drain=False)
+    with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
+        tables.poll()
+        assert list(tables) == ["partial_matches"]
+        rows = tables.sql("SELECT key, step, awaits, since, events, times_out FROM partial_matches ORDER BY since")
+        assert [tuple(row.values()) for row in rows.to_pylist()] == [
+            ("c", "small", "large", 0, 1, 10_000),
+            ("c", "small", "large", 2000, 1, 12_000),
+        ]
+
+
+def test_a_changed_pattern_is_refused_on_an_old_checkpoint(tmp_path):
+    def run(pattern, count):
+        matched = stream_of(payments(0.5, 3, 4, 5)[:count]).match(pattern)
+        return matched.select(amounts).run(tmp_path / "out", checkpoint=tmp_path / "checkpoint", drain=False)
+
+    run(FRAUD, 1)
+    run(FRAUD, 2)
+    with pytest.raises(StateSchemaChanged, match="its definition has changed its time"):
+        run(FRAUD.within(timedelta(seconds=5)), 3)
+    with pytest.raises(StateSchemaChanged, match="its definition has changed its step 'large'"):
+        run(Pattern.begin("small", small).next("large", large).within(seconds=10), 3)
+    run(FRAUD, 3)
