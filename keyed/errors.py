@@ -22,6 +22,7 @@
     │   ├── StateSchemaChanged
     │   ├── OperatorChanged
     │   ├── KeysChanged
+    │   ├── CheckpointMoved
     │   └── CheckpointFinished
     ├── ChangelogError                   a changelog cannot be written, read or used as asked
     │   ├── ChangelogDiverged            it has other commits than the state to be exported
@@ -55,6 +56,7 @@ __all__ = [
     "ChangelogFenced",
     "CheckpointError",
     "CheckpointFinished",
+    "CheckpointMoved",
     "CorruptionError",
     "DefinitionError",
     "EncodingError",
@@ -229,6 +231,10 @@ class OperatorChanged(CheckpointError):
 
 class KeysChanged(CheckpointError):
     """The checkpoint or changelog has other key columns, keys of another type, or several encodings of one key."""
+
+
+class CheckpointMoved(CheckpointError):
+    """A checkpoint of Spark is at another path than the one at which it was written. Nothing was changed."""
 
 
 class CheckpointFinished(CheckpointError):

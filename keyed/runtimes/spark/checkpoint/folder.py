@@ -12,6 +12,7 @@ they are in a folder that this program shares with Spark, and are otherwise read
                         it stands after the batch, as the source has it, or ``-`` for its beginning
     commits/<batch>     written when the batch is done
     sources/<i>/...     what source i keeps for itself: a file source its log (`source_files.py`)
+    state/0/...         the state; in _metadata/v2/<batch> the whole paths of the files that describe it
     keyed-lease         who runs it, and keyed-lease-jvm (`keyed.runtimes.spark.checkpoint.checkpoint_lease`)
     keyed-begin         how a query of keyed began (`keyed.runtimes.spark.checkpoint.begin`)
     keyed-ticks/...     what wakes it (`keyed.runtimes.spark.checkpoint.ticks`)
@@ -26,10 +27,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote
 
 import attrs
 
-from keyed.errors import CheckpointError
+from keyed.errors import CheckpointError, CheckpointMoved
 from keyed.ids import random_id
 from keyed.private_files import make_private
 from keyed.runtimes.spark.query.failures import is_gone
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 _VERSION = "v1"
 #: Characters of a path that Spark's readers would interpret.
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
+#: The first file that describes the state, in JSON: Spark 4.0 stores one path, and later versions a list.
+_STATE_SCHEMA = re.compile(r'"stateSchemaFilePaths?":\[?("(?:[^"\\]|\\.)+")')
 
 
 def open_checkpoint(path: str) -> CheckpointFolder | None:
@@ -130,13 +134,15 @@ class _Files(Protocol):
 
     def delete(self, path: str) -> None: ...
 
+    def location(self, path: str) -> str: ...
+
 
 class _LocalFiles:
     """The file system of this machine."""
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
-        return Path(path).read_bytes()
+        return Path(path.removeprefix("file:")).read_bytes()
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder."""
@@ -157,6 +163,10 @@ class _LocalFiles:
         """Delete a file."""
         Path(path).unlink()
 
+    def location(self, path: str) -> str:
+        """Return the path of an existing file with its file system, as Spark stores it: links are kept."""
+        return f"file:{os.path.normpath(path)}"
+
 
 class _SparkFiles:
     """The file system of a path, as Spark reaches it.
@@ -172,13 +182,13 @@ class _SparkFiles:
     def __init__(self, session: SparkSession, path: str) -> None:
         jvm: Any = session._jvm  # noqa: SLF001 - PySpark has no public name for it
         self._jvm = jvm
-        settings = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - as above
+        self._settings = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - as above
         streaming = jvm.org.apache.spark.sql.execution.streaming
         # Spark 4.0 has it in another package than later versions; py4j takes an unknown name for a package.
         places = [getattr(package, "CheckpointFileManager$") for package in (streaming.checkpointing, streaming)]
         manager = getattr(next(place for place in places if type(place).__name__ == "JavaClass"), "MODULE$")
         with self._errors():
-            self._manager = manager.create(self._path(path), settings)
+            self._manager = manager.create(self._path(path), self._settings)
 
     def read(self, path: str) -> bytes:
         """Return the content of a file."""
@@ -212,6 +222,11 @@ class _SparkFiles:
         """Delete a file, if it exists."""
         with self._errors():
             self._manager.delete(self._path(path))
+
+    def location(self, path: str) -> str:
+        """Return the path of an existing file with its file system, as Spark stores it."""
+        with self._errors():
+            return str(self._path(path).getFileSystem(self._settings).makeQualified(self._path(path)))
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
@@ -263,6 +278,10 @@ class _ReadFiles:
     def delete(self, path: str) -> None:
         """Raise an error, as `replace` does."""
         raise OSError("over Spark Connect it can only be read")
+
+    def location(self, path: str) -> str:
+        """Return the path of an existing file with its file system, as Spark stores it."""
+        return unquote(self._found(path, "path")[0])
 
     def _found(self, path: str, column: str) -> list[Any]:
         from pyspark.errors import AnalysisException, PySparkException
@@ -381,6 +400,47 @@ class CheckpointFolder:
     def last_commit(self) -> int | None:
         """Return the id of the last completed batch."""
         return max((int(name) for name in self.names("commits") if name.isdigit()), default=None)
+
+    def check_location(self, *, ticks: bool) -> None:
+        """Check that Spark finds the files of the checkpoint where it has stored that they are.
+
+        Args:
+            ticks: True if a query reads ticks from the checkpoint: Spark then compares the paths as texts. Otherwise it
+                only reads the files that describe the state.
+
+        Raises:
+            CheckpointMoved: It does not.
+        """
+        batches = [int(name) for name in self.names("state/0/_metadata/v2") if name.isdigit()]
+        name = f"state/0/_metadata/v2/{max(batches, default=0)}"
+        stored = _STATE_SCHEMA.search((self.read(name) or b"").decode(errors="replace"))
+        if stored is None:
+            return
+        schema = json.loads(stored[1])
+        try:
+            former, present = (
+                path.rpartition("/state/")[0] for path in (schema, self._files.location(f"{self._root}/{name}"))
+            )
+        except OSError as error:
+            raise self._failed("read", name, error) from error
+        if former != present and (ticks or not self._has(schema)):
+            if isinstance(self._files, _LocalFiles):
+                former = former.removeprefix("file:")
+            raise CheckpointMoved(
+                f"the checkpoint {self.path} was moved or copied from {former}, and can be used only there, because "
+                f"Spark stores the paths of its files in it. Put it back, or make {former} a link to it, and give the "
+                f"path {former}. To continue elsewhere, give a new checkpoint= and restore_from= the changelog of each "
+                "operator, which has the position in the sources; without a changelog, first write one at the former "
+                f"path: keyed flush {former} OPERATOR=CHANGELOG"
+            )
+
+    def _has(self, path: str) -> bool:
+        """Return true if a file exists, in the checkpoint or not."""
+        try:
+            self._files.read(path)
+        except OSError:
+            return False
+        return True
 
     def _failed(self, what: str, name: str, error: OSError) -> CheckpointError:
         return CheckpointError(f"cannot {what} {name} of the checkpoint {self.path}: {error}")

@@ -21,6 +21,7 @@ from keyed.engine.meta import GroupMeta, decode_meta
 from keyed.engine.segment import decode_row
 from keyed.errors import CheckpointError, ParallelismChanged
 from keyed.outputs import Schema
+from keyed.runtimes.spark.checkpoint.folder import reached, readable
 from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.session.session_check import checkpoint_settings, is_remote
 from keyed.runtimes.spark.session.ship import archive_for, shipped
@@ -170,7 +171,7 @@ def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperato
     """Return the meta record of one key group of each operator of a checkpoint, after the last committed batch.
 
     Raises:
-        CheckpointError: It cannot be read, or has no operator of keyed.
+        CheckpointError: It cannot be read, was moved, or has no operator of keyed.
     """
     operators = state_operators(session, checkpoint)
     if not operators:
@@ -180,7 +181,11 @@ def committed_metas(session: SparkSession, checkpoint: str) -> dict[StateOperato
         for changes in (1, 0):
             # Every number of key groups includes a group with this id.
             with settings(session, checkpoint_settings(session)):
-                frame = _rows(session, checkpoint, Selection(operator, (0,), changes))
+                try:
+                    frame = _rows(session, checkpoint, Selection(operator, (0,), changes))
+                except Exception:
+                    (reached(session, checkpoint) or readable(session, checkpoint)).check_location(ticks=False)
+                    raise
                 found = frame.where("row = 0").select("record").collect()
             if found:
                 break

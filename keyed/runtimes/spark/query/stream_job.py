@@ -203,6 +203,8 @@ class StreamJob(Job):
         ticks = None
         if self._last.ticks and not ticks_alone:
             ticks = ticks_of(self._session, self._checkpoint, self._folder, rewrites=self._last.rewrites_ticks)
+        folder = self._folder or readable(self._session, self._checkpoint)
+        folder.check_location(ticks=ticks is not None)
         if ticks is not None:
             ticks.begin()
         asked = parallelism_of(self._last)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 import keyed
@@ -67,6 +69,44 @@ def test_a_run_goes_on_at_the_source_s_position_and_ends_with_the_same(tmp_path)
     second = chain(source).run(checkpoint=tmp_path, rows_per_batch=7, drain=True)
     assert second.batches == 5
     assert sorted(first.values + second.values) == sorted(whole.values)
+
+
+@pytest.mark.parametrize("store", ["memory", "rocksdb", "lmdb"])
+def test_a_job_that_was_moved_copied_or_put_back_runs_on_with_all_its_folders(tmp_path, store):
+    def run(name, count):
+        at = tmp_path / name
+        log = DirectoryChangelog(at / "log")
+        chain(rows(*range(20, 20 + count)), changelog=log, parallelism=2, store=store).run(
+            at / "out",
+            checkpoint=at / "ck",
+            tables=at / "tables",
+            local_dir=at / "stores",
+            rows_per_batch=7,
+            drain=False,
+        )
+        assert [group.problem for group in keyed.recovery.verify(at / "ck", log)] == ["", ""]
+        return sorted(map(str, ds.dataset(at / "out").to_table().to_pylist()))
+
+    run("undisturbed", 14)
+    run("first", 14)
+    shutil.copytree(tmp_path / "first", tmp_path / "copied")
+    shutil.copytree(tmp_path / "first", tmp_path / "backup")
+    shutil.move(tmp_path / "first", tmp_path / "moved")
+    whole = run("undisturbed", 28)
+    assert run("moved", 28) == whole
+    assert run("copied", 28) == whole
+    # What another copy did since is not in the one that is put back.
+    shutil.rmtree(tmp_path / "moved")
+    shutil.move(tmp_path / "backup", tmp_path / "moved")
+    assert run("moved", 28) == whole
+
+
+def test_a_changelog_that_was_moved_alone_is_continued_at_its_new_path(tmp_path):
+    source = rows(*range(20, 60))
+    chain(source[:17], changelog=DirectoryChangelog(tmp_path / "log")).run(checkpoint=tmp_path / "ck", rows_per_batch=7)
+    moved = DirectoryChangelog(shutil.move(tmp_path / "log", tmp_path / "moved"))
+    chain(source, changelog=moved).run(checkpoint=tmp_path / "ck", rows_per_batch=7)
+    assert not any(group.problem for group in keyed.recovery.verify(tmp_path / "ck", moved))
 
 
 def test_draining_again_does_nothing_and_new_rows_are_refused(tmp_path):

@@ -1,8 +1,11 @@
 """The files of a checkpoint."""
 
+import json
+import shutil
+
 import pytest
 
-from keyed.errors import CheckpointError
+from keyed.errors import CheckpointError, CheckpointMoved
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint, reached, spark_path
 from keyed.runtimes.spark.session.spark_session import is_here
 from tests.support.viewfs import mounted
@@ -92,3 +95,40 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "offsets" / "0").mkdir(parents=True)
     with pytest.raises(CheckpointError, match=r"read offsets/0 of the checkpoint"):
         folder.read("offsets/0")
+
+
+def state_schema(at, *, versions=("stateSchemaFilePaths", "[%s]")):
+    """The record in which Spark stores where the schema of a state is."""
+    name, form = versions
+    path = json.dumps(f"{at}/state/0/_stateSchema/default/0_1")
+    store = f'{{"storeName":"default","numPartitions":2,"{name}":{form % path}}}'
+    return f'v2\n{{"operatorInfo":{{"operatorId":0}},"stateStoreInfo":[{store}]}}'.encode()
+
+
+@pytest.mark.parametrize("versions", [("stateSchemaFilePath", "%s"), ("stateSchemaFilePaths", "[%s]")], ids=str)
+def test_a_checkpoint_is_where_spark_has_stored_that_it_is_however_its_path_is_written(tmp_path, monkeypatch, versions):
+    monkeypatch.chdir(tmp_path)
+    at = tmp_path / 'a b%41 "ü" state' / "state" / "ck"
+    paths = [str(at), f"{at}/", f"{at.parent}//ck/", f"{at.parent}/x/../ck", f"file:{at}", f"file://{at}/"]
+    for path in [*paths, str(at.relative_to(tmp_path))]:
+        folder = open_checkpoint(path)
+        assert folder is not None
+        folder.check_location(ticks=True)
+        folder.write("state/0/_metadata/v2/9", state_schema("file:/another"))
+        folder.write("state/0/_metadata/v2/10", state_schema(f"file:{at}", versions=versions))
+        folder.check_location(ticks=True)
+        shutil.rmtree(at)
+
+
+def test_without_ticks_a_checkpoint_is_moved_once_spark_misses_a_file_of_it(folder, tmp_path):
+    former = f"{folder.path.removesuffix('ck')}former"
+    folder.write("state/0/_metadata/v2/0", state_schema(former if "://" in former else f"file:{tmp_path}/former"))
+    with pytest.raises(CheckpointMoved, match=rf"from {former.removeprefix('file:')}, "):
+        folder.check_location(ticks=False)
+    (tmp_path / "former" / "state" / "0" / "_stateSchema" / "default").mkdir(parents=True)
+    (tmp_path / "former" / "state" / "0" / "_stateSchema" / "default" / "0_1").touch()
+    folder.check_location(ticks=False)
+    with pytest.raises(
+        CheckpointMoved, match=rf"{folder.path} was moved or copied from {former.removeprefix('file:')}, "
+    ):
+        folder.check_location(ticks=True)
