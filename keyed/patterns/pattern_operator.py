@@ -16,7 +16,7 @@ from keyed.extending import inner_state
 from keyed.patterns.automaton import Automaton, AutomatonState, Taken, compiled
 from keyed.patterns.pattern_conditions import ConditionFailed, Look, Match
 from keyed.patterns.pattern_functions import PatternContext, PatternProcessFunction
-from keyed.patterns.shared_buffer import SharedBuffer
+from keyed.patterns.shared_buffer import Node, SharedBuffer
 from keyed.patterns.steps import StepSequence
 
 _TIMER = "time-out"
@@ -100,6 +100,11 @@ class PatternOperator(KeyedProcessFunction):
         most_partial: Most partial matches of a key.
     """
 
+    standing = inner_state(ValueState(Standing), is_shown=False)
+    rows = inner_state(MapState(int, object), is_shown=False)
+    nodes = inner_state(MapState(int, Node), is_shown=False)
+    uses = inner_state(MapState(int, int), is_shown=False)
+
     def __init__(
         self,
         pattern: StepSequence,
@@ -119,6 +124,9 @@ class PatternOperator(KeyedProcessFunction):
         self._automaton: Automaton = compiled(pattern)
         self._steps = pattern.step_names
         self._strategy = pattern.after_match
+        self.partial_matches = inner_state(
+            MapState(int, PartialMatch, name="partial_matches"), meaning=_meaning(pattern)
+        )
         handler = type(function).process_timed_out_match is not PatternProcessFunction.process_timed_out_match
         self._handles_time_outs = timed_out is not None or handler
 
@@ -126,14 +134,7 @@ class PatternOperator(KeyedProcessFunction):
         return f"{type(self).__name__}({self._pattern!r})"
 
     def open(self, context: OpenContext) -> None:
-        meaning = {f"step {step.name!r}": str(step) for step in self._pattern.steps}
-        meaning["order of steps"] = ", ".join(self._steps)
-        meaning["time"] = str(self._pattern.within_ms)
-        meaning["strategy after a match"] = repr(self._strategy)
-        partial = MapState(int, PartialMatch, name="partial_matches")
-        self._partial = context.get_map_state(inner_state(partial, meaning=meaning))
-        self._standing = context.get_state(inner_state(ValueState(Standing, name="standing"), is_shown=False))
-        self._buffer = SharedBuffer(context)
+        self._buffer = SharedBuffer(self.rows, self.nodes, self.uses)
         self._function = copy.copy(self._function)
         self._function.open(context)
 
@@ -148,7 +149,7 @@ class PatternOperator(KeyedProcessFunction):
                 ctx.output(self._late_tag, value)
             return None
         time = ctx.timestamp()
-        standing = self._standing.value()
+        standing = self.standing.value()
         outputs: list[Any] = []
         if standing is not None and standing.timer is not None and standing.timer <= time:
             standing = self._advance(standing, time, ctx, outputs)
@@ -182,7 +183,7 @@ class PatternOperator(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
         outputs: list[Any] = []
-        standing = self._standing.value()
+        standing = self.standing.value()
         if standing is not None:
             self._advance(standing, timestamp, ctx, outputs)
         return outputs
@@ -191,7 +192,7 @@ class PatternOperator(KeyedProcessFunction):
         self, standing: Standing | None, look: Look
     ) -> list[tuple[int | None, PartialMatch | None, list[Taken]]]:
         """Return what a row does to each partial match, and last, which it begins. Nothing is changed."""
-        automaton, partial = self._automaton, self._partial
+        automaton, partial = self._automaton, self.partial_matches
         decided: list[tuple[int | None, PartialMatch | None, list[Taken]]] = []
         for number in () if standing is None else standing.partial:
             run = partial[number]
@@ -268,7 +269,7 @@ class PatternOperator(KeyedProcessFunction):
         """Remove the partial matches that have timed out; return the rest."""
         moves = _Moves(standing.next_number)
         for number in standing.partial:
-            run = self._partial[number]
+            run = self.partial_matches[number]
             if run.times_out is None or run.times_out > time:
                 moves.kept.append((number, run, False))
                 continue
@@ -296,11 +297,11 @@ class PatternOperator(KeyedProcessFunction):
         if complete:
             complete = self._emit(complete, moves, time, ctx, outputs)
         for number in moves.dropped:
-            self._partial.remove(number)
+            self.partial_matches.remove(number)
         timer: int | None = None
         for number, run, is_changed in moves.kept:
             if is_changed:
-                self._partial.put(number, run)
+                self.partial_matches.put(number, run)
             if run.times_out is not None and (timer is None or run.times_out < timer):
                 timer = run.times_out
         if timer != before.timer:
@@ -310,11 +311,11 @@ class PatternOperator(KeyedProcessFunction):
                 ctx.timer_service().set_timer(_TIMER, timer)
         if not moves.kept and not complete:
             if standing is not None:
-                self._standing.clear()
+                self.standing.clear()
             return None
         after = Standing(moves.next_number, timer, tuple(number for number, _, _ in moves.kept), tuple(complete))
         if after != standing:
-            self._standing.update(after)
+            self.standing.update(after)
         return after
 
     def _emit(
@@ -349,6 +350,13 @@ class PatternOperator(KeyedProcessFunction):
             moves.dropped.append(number)
             self._buffer.refer(run.node, -1)
         moves.kept = kept
+
+
+def _meaning(pattern: StepSequence) -> dict[str, str]:
+    """Return the parts of a pattern on which its state depends, as text."""
+    steps = {f"step {step.name!r}": str(step) for step in pattern.steps}
+    others = {"order of steps": ", ".join(pattern.step_names), "time": str(pattern.within_ms)}
+    return {**steps, **others, "strategy after a match": repr(pattern.after_match)}
 
 
 def _first_row(match: tuple[int, int]) -> int:
