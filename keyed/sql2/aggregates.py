@@ -1,0 +1,225 @@
+"""The aggregates of scripts: their names, and the aggregates of `keyed.windows` that compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.sql.script_errors import Text
+from keyed.sql2.catalog import CHANGE
+from keyed.sql2.column_types import BIGINT, DOUBLE, SqlType, array, decimal
+from keyed.sql2.tokens import Token, closing, split, sql, word
+from keyed.windows import (
+    CollectList,
+    CollectSet,
+    Count,
+    CountDistinct,
+    First,
+    Latest,
+    Max,
+    Mean,
+    Min,
+    Stddev,
+    Sum,
+    TopK,
+)
+
+if TYPE_CHECKING:
+    from keyed.sql2.planner import Relation
+    from keyed.sql2.scope import Scope
+
+_NUMBERS = {"INT", "BIGINT", "DOUBLE", "DECIMAL"}
+
+
+@attrs.frozen(eq=False)
+class Aggregate:
+    """An aggregate of a query.
+
+    Attributes:
+        arguments: The columns that it reads: name, expression and type.
+        parts: The aggregates of `keyed.windows` that it consists of, with the types of their results, by their names.
+        result: The expression of its result over the parts.
+    """
+
+    arguments: tuple[tuple[str, str, SqlType], ...]
+    parts: Mapping[str, tuple[Any, SqlType]]
+    result: str
+
+
+Make = Callable[[str, SqlType, Sequence[Any], Callable[[str], Any]], tuple[SqlType, Any]]
+
+
+def _sum(column: str, type_: SqlType, _: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
+    if type_.base not in _NUMBERS:
+        fail(f"SUM takes a number, and this is of type {type_}")
+    result = {"DOUBLE": DOUBLE, "DECIMAL": decimal(38, type_.scale)}.get(type_.base, BIGINT)
+    return result, Sum(column)
+
+
+def _avg(column: str, type_: SqlType, _: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
+    if type_.base not in _NUMBERS:
+        fail(f"AVG takes a number, and this is of type {type_}")
+    return DOUBLE, Mean(column, type="double")
+
+
+def _stddev(column: str, type_: SqlType, _: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
+    if type_.base not in _NUMBERS:
+        fail(f"STDDEV takes a number, and this is of type {type_}")
+    return DOUBLE, Stddev(column)
+
+
+def _extreme(of: type) -> Make:
+    return lambda column, type_, _, __: (type_, of(column))
+
+
+def _by_offset(of: type) -> Make:
+    def make(column: str, type_: SqlType, rest: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
+        if len(rest) > 1 or not all(isinstance(each, bool) for each in rest):
+            fail("the second argument is true or false: whether nulls are ignored")
+        return type_, of(column, ignore_nulls=rest[0] if rest else True)
+
+    return make
+
+
+def _collected(of: type) -> Make:
+    return lambda column, type_, _, __: (array(type_), of(column))
+
+
+def _ranked(column: str, type_: SqlType, rest: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
+    if len(rest) != 1 or not isinstance(rest[0], int) or rest[0] < 1:
+        fail("TOPK takes a column and the number of values, from 1")
+    return array(type_), TopK(rest[0], column)
+
+
+def _count(column: str, _: SqlType, __: Sequence[Any], ___: Any) -> tuple[SqlType, Any]:
+    return BIGINT, Count(column)
+
+
+def _distinct(column: str, _: SqlType, __: Sequence[Any], ___: Any) -> tuple[SqlType, Any]:
+    return BIGINT, CountDistinct(column)
+
+
+#: The aggregates of one column by name.
+AGGREGATES: Mapping[str, Make] = {
+    "COUNT": _count,
+    "SUM": _sum,
+    "AVG": _avg,
+    "STDDEV_SAMP": _stddev,
+    "STDDEV_SAMPLE": _stddev,
+    "MIN": _extreme(Min),
+    "MAX": _extreme(Max),
+    "LATEST_BY_OFFSET": _by_offset(Latest),
+    "EARLIEST_BY_OFFSET": _by_offset(First),
+    "COLLECT_LIST": _collected(CollectList),
+    "COLLECT_SET": _collected(CollectSet),
+    "COUNT_DISTINCT": _distinct,
+    "TOPK": _ranked,
+}
+
+
+def aggregate_of(
+    text: Text, call: Sequence[Token], scope: Scope, number: int, source: Relation, properties: Mapping[str, str]
+) -> Aggregate:
+    """Return the aggregate of a call.
+
+    Args:
+        text: The script.
+        call: The resolved words of the call, with its ``FILTER``.
+        scope: The names that its arguments may use.
+        number: Its number in the query.
+        source: What the query reads.
+        properties: The settings of ``SET``.
+
+    Raises:
+        SqlError: Its arguments do not fit.
+    """
+    label, at = call[0].upper, call[0].at
+
+    def fail(message: str) -> Any:
+        text.fail(message, at)
+
+    end = closing(call, 1)
+    inner = list(call[2:end])
+    condition = list(call[end + 4 : -1]) if end < len(call) - 1 else None
+    if inner and inner[0].upper == "DISTINCT":
+        inner = inner[1:]
+        if label != "COUNT":
+            fail(f"{label}(DISTINCT ...) is not supported; COUNT takes DISTINCT")
+        label = "COUNT_DISTINCT"
+    for each in inner:
+        if each.upper in AGGREGATES and each.kind == "word":
+            following = inner[inner.index(each) + 1 : inner.index(each) + 2]
+            if following and following[0].text == "(":
+                fail("an aggregate of an aggregate is not supported")
+    arguments = split(inner)
+    name = f"#a{number}"
+    if label == "COUNT" and (not arguments or sql(arguments[0]) == "*"):
+        if condition is None and not source.is_table:
+            return Aggregate((), {name: (Count(), BIGINT)}, f'"{name}"')
+        arguments = [[word("true")]]
+    if not arguments:
+        fail(f"{label} takes an argument")
+    value = arguments[0]
+    type_ = scope.type_of(value)
+    rest = [_constant(each) for each in arguments[1:]]
+    expression = sql(value)
+    if condition is not None:
+        if scope.type_of(condition).base != "BOOLEAN":
+            fail("FILTER takes a condition")
+        expression = f"CASE WHEN {sql(condition)} THEN {expression} END"
+    if source.is_table:
+        return _undone(label, name, expression, type_, fail)
+    column = f"#v{number}"
+    result, made = AGGREGATES[label](column, type_, rest, fail)
+    return Aggregate(((column, expression, type_),), {name: (made, result)}, f'"{name}"')
+
+
+def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[str], Any]) -> Aggregate:
+    """Return an aggregate over a table, whose rows leave again: sums of values with the sign of their change."""
+    if label not in ("COUNT", "SUM", "AVG", "STDDEV_SAMP", "STDDEV_SAMPLE"):
+        fail(f"{label} is for streams: it cannot undo a row of a table that changes")
+    if label != "COUNT" and type_.base not in _NUMBERS:
+        fail(f"{label} takes a number, and this is of type {type_}")
+    change = f'"{CHANGE}"'
+    is_real = type_.base == "DOUBLE" or label.startswith("STDDEV")
+    whole = f"CAST({value} AS DOUBLE)" if is_real else value
+    sums: dict[str, tuple[str, SqlType]] = {"n": (f"CASE WHEN ({value}) IS NOT NULL THEN {change} END", BIGINT)}
+    if label != "COUNT" and not is_real:
+        total = decimal(38, type_.scale) if type_.base == "DECIMAL" else BIGINT
+        sums["s"] = (f"CAST({value} AS {total.duckdb}) * {change}", total)
+    elif label != "COUNT":
+        # NaN and infinities are counted apart, so that they can leave.
+        sums["s"] = (f"CASE WHEN isfinite({whole}) THEN {whole} * {change} END", DOUBLE)
+        sums["q"] = (f"CASE WHEN isfinite({whole}) THEN {whole} * {whole} * {change} END", DOUBLE)
+        for part, of in (("x", "isnan({0})"), ("i", "{0} = 'inf'::DOUBLE"), ("j", "{0} = '-inf'::DOUBLE")):
+            sums[part] = (f"CASE WHEN {of.format(whole)} THEN {change} END", BIGINT)
+    columns = {part: f'coalesce("{name}{part}", 0)' for part in sums}
+    total = columns.get("s", "")
+    if is_real and label != "COUNT":
+        infinite = f"CASE WHEN {columns['i']} > 0 THEN 'inf'::DOUBLE WHEN {columns['j']} > 0 THEN '-inf'::DOUBLE"
+        is_nan = f"{columns['x']} > 0 OR ({columns['i']} > 0 AND {columns['j']} > 0)"
+        total = f"CASE WHEN {is_nan} THEN 'nan'::DOUBLE ELSE {infinite} ELSE {total} END END"
+    n = columns["n"]
+    result = {
+        "COUNT": f"CAST({n} AS BIGINT)",
+        "SUM": f"CASE WHEN {n} > 0 THEN {total} END",
+        "AVG": f"CASE WHEN {n} > 0 THEN CAST({total} AS DOUBLE) / {n} END",
+    }.get(label)
+    if result is None:
+        squares = f"({columns['q']} - {columns['s']} * {columns['s']} / {n}) / ({n} - 1)"
+        special = f"{columns['x']} + {columns['i']} + {columns['j']} > 0"
+        result = (
+            f"CASE WHEN {n} > 1 THEN CASE WHEN {special} THEN 'nan'::DOUBLE ELSE sqrt(greatest({squares}, 0)) END END"
+        )
+    arguments = tuple((f"{name}{part}v", expression, of) for part, (expression, of) in sums.items())
+    parts = {f"{name}{part}": (Sum(f"{name}{part}v"), of) for part, (_, of) in sums.items()}
+    return Aggregate(arguments, parts, f"({result})")
+
+
+def _constant(words: Sequence[Token]) -> Any:
+    shown = sql(words)
+    if shown.isdecimal():
+        return int(shown)
+    return {"TRUE": True, "FALSE": False}.get(shown.upper(), shown)

@@ -1,0 +1,403 @@
+"""The keyed operators of scripts, over whole columns."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyed import TaskContext
+from keyed.extending import Schema, inner_state
+from keyed.joins.matching import Ordered
+from keyed.sql2.catalog import CHANGE, STREAM
+from keyed.sql2.engine import Columns, Step
+from keyed.sql2.inputs import GONE
+from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
+from keyed.windows.vectorized.accumulators import BatchRows
+from keyed.windows.vectorized.fold import fold_of
+from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, plain_column, taken
+from keyed.windows.vectorized.running_totals import DISTINCT_VALUE, RunningTotals, accumulators_of, distinct_columns
+
+#: Spark's names of the types.
+_DDL = {
+    "BOOLEAN": "boolean",
+    "INT": "int",
+    "BIGINT": "bigint",
+    "DOUBLE": "double",
+    "STRING": "string",
+    "BYTES": "binary",
+    "DATE": "date",
+    "TIME": "bigint",
+    "TIMESTAMP": "timestamp_ntz",
+}
+
+
+def ddl_of(type_: Any) -> str:
+    """Return the type of a column as Spark names it."""
+    match type_.base:
+        case "DECIMAL":
+            return f"decimal({type_.precision},{type_.scale})"
+        case "ARRAY":
+            return f"array<{ddl_of(type_.element)}>"
+        case "MAP":
+            return f"map<{ddl_of(type_.parts[0])},{ddl_of(type_.element)}>"
+        case "STRUCT":
+            fields = ",".join(f"`{name.replace('`', '``')}`:{ddl_of(each)}" for name, each in type_.fields)
+            return f"struct<{fields}>"
+    return _DDL[type_.base]
+
+
+def schema_of(columns: Columns, **more: str) -> Schema:
+    """Return the schema of columns, and of further ones by Spark's names of their types."""
+    return Schema((*((name, ddl_of(type_)) for name, type_ in columns), *more.items()))
+
+
+#: The column with the time of a row, for records.
+MOMENT = "#moment"
+
+
+class Passed(VectorizedFunction):
+    """Passes rows on."""
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        emit(ctx, table)
+
+
+def emit(ctx: BatchContext, table: pa.Table) -> None:
+    """Emit rows, whose time is a column too."""
+    ctx.emit(table.append_column(MOMENT, table.column(TIMESTAMP_COLUMN)))
+
+
+class TableRows(VectorizedFunction):
+    """The rows of a declared table: the latest of each key.
+
+    A batch emits for each key the row before it and the row after it.
+
+    Args:
+        name: Name of the state.
+        keys: Columns of the key.
+        values: The other columns.
+    """
+
+    def __init__(self, name: str, keys: Columns, values: Columns) -> None:
+        self._keys = [each for each, _ in keys]
+        self._names = [*self._keys, *(each for each, _ in values)]
+        self.rows = TableState(schema_of((*keys, *values)).ddl, key=self._keys, name=name)
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        if CHANGE in table.column_names:
+            # Of a row that moved between key groups, where it is comes after where it was.
+            order = np.argsort(integers(table.column(CHANGE)), kind="stable")
+            table = table.take(pa.array(order)).append_column(
+                GONE, pc.less(table.column(CHANGE), 0).take(pa.array(order))
+            )
+        groups = grouped([plain_column(table.column(name)) for name in self._keys])
+        # Rows are in the order of time: the last one of a key is the one that stays.
+        last = table.take(pa.array(np.sort(groups.last_rows())))
+        before = self.rows.lookup(last.select(self._keys))
+        gone = last.column(GONE)
+        there = last.filter(pc.invert(gone))
+        if pc.any(gone).as_py():
+            self.rows.delete(last.filter(gone).select(self._keys))
+        if there.num_rows:
+            self.rows.upsert(there.select(self._names))
+        emit_changes(ctx, before.select(self._names), there.select(self._names), last, self._keys)
+
+
+def emit_changes(ctx: BatchContext, before: pa.Table, after: pa.Table, rows: pa.Table, keys: list[str]) -> None:
+    """Emit rows that are there no longer, and those that are there now, with the times of the rows that came.
+
+    Args:
+        ctx: Receives them.
+        before: The rows before the batch.
+        after: The rows after it.
+        rows: A row of each key, with its time.
+        keys: Columns of the key.
+    """
+    both = pa.concat_tables([before, after.cast(before.schema)])
+    change = np.concatenate([np.full(before.num_rows, -1), np.ones(after.num_rows, dtype=np.int64)]).astype(np.int8)
+    all_keys = pa.concat_tables([rows.select(keys), both.select(keys).cast(rows.select(keys).schema)])
+    ids = grouped([plain_column(all_keys.column(name)) for name in keys]).ids
+    times = np.zeros(int(ids.max()) + 1 if len(ids) else 0, dtype=np.int64)
+    np.maximum.at(times, ids[: rows.num_rows], integers(rows.column(TIMESTAMP_COLUMN)))
+    of_each = ids[rows.num_rows :]
+    order = np.lexsort((change, of_each))
+    both = both.append_column(CHANGE, pa.array(change)).append_column(TIMESTAMP_COLUMN, pa.array(times[of_each]))
+    emit(ctx, both.take(pa.array(order)))
+
+
+@attrs.frozen(eq=False)
+class Aggregation:
+    """The aggregates of a query.
+
+    Attributes:
+        keys: Columns of the key.
+        arguments: The columns that aggregates read.
+        aggregates: The aggregates by name.
+        results: Their columns.
+        after: The projection and ``HAVING`` over the groups (``#g0`` and so on) and results.
+        values: The columns of the table beside the key.
+        size_ms: Size of the windows, of sessions their gap; 0 without.
+        advance_ms: Distance of their starts.
+        grace_ms: Time after its end in which a window takes rows.
+        retention_ms: Time for which the row of a window is kept.
+        is_final: Only the results of windows that have ended are emitted.
+    """
+
+    keys: Columns
+    arguments: Columns
+    aggregates: Mapping[str, Any]
+    results: Columns
+    after: Step
+    values: Columns
+    size_ms: int = 0
+    advance_ms: int = 0
+    grace_ms: int = 0
+    retention_ms: int = 0
+    is_final: bool = False
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The columns of a window's bounds."""
+        return ("window_start", "window_end") if self.size_ms else ()
+
+
+class _Aggregating(VectorizedFunction):
+    """Base of the aggregates: their results after the projection and ``HAVING`` are the rows of the table.
+
+    Args:
+        plan: The aggregates.
+        name: Name of the table.
+    """
+
+    def __init__(self, plan: Aggregation, name: str) -> None:
+        self._plan = plan
+        self._keys = [*(each for each, _ in plan.keys), *plan.bounds]
+        self._values = [each for each, _ in plan.values]
+        bounds = dict.fromkeys(plan.bounds, "bigint")
+        self._key_types = schema_of(plan.keys, **bounds).columns
+        self._columns = dict((*self._key_types, *schema_of(plan.arguments).columns))
+        self.rows = TableState(
+            Schema((*self._key_types, *schema_of(plan.values).columns)).ddl, key=self._keys, name=name
+        )
+
+    def _projected(self, keys: list[Any], results: list[Any], ctx: BatchContext) -> pa.Table:
+        """Return the rows of groups, of those that fit ``HAVING``, with the columns of the table."""
+        plan = self._plan
+        groups = [f"#g{place}" for place in range(len(plan.keys))]
+        names = [*groups, *plan.bounds, *(each for each, _ in plan.results)]
+        found, bad = plan.after.run(pa.table([*keys, *results], names=names))
+        if bad:
+            ctx.drop(len(bad))
+        return found.select([*self._keys, *self._values])
+
+    def _late(self, table: pa.Table, ctx: BatchContext, ends: Any) -> Any:
+        """Return a mask of the rows whose window has ended: the time of the stream has reached an end."""
+        return ends <= np.maximum(integers(table.column(STREAM)), ctx.current_watermark() + 1)
+
+
+class Totals(_Aggregating):
+    """The aggregates of each key, or of each tumbling or hopping window of it."""
+
+    def __init__(self, plan: Aggregation, name: str) -> None:
+        super().__init__(plan, name)
+        parts = accumulators_of(plan.aggregates, self._columns).columns
+        accumulators = TableState(Schema((*self._key_types, *parts)).ddl, key=self._keys, name="accumulators")
+        self.accumulators = inner_state(accumulators, is_shown=False)
+        #: The names of the states with the values that each `CountDistinct` has counted, by its name.
+        self._distinct: dict[str, str] = {}
+        for number, (aggregate, column) in enumerate(distinct_columns(plan.aggregates).items()):
+            schema = Schema((*self._key_types, (DISTINCT_VALUE, self._columns[column])))
+            values = TableState(schema.ddl, key=schema.names, name=f"distinct_{number}")
+            self._distinct[aggregate] = f"distinct_{number}"
+            setattr(self, self._distinct[aggregate], inner_state(values, is_shown=False))
+        self._logic: Any = None
+
+    def open(self, context: TaskContext) -> None:
+        self._logic = None
+
+    def _totals(self) -> RunningTotals:
+        if self._logic is None:
+            self._logic = RunningTotals(self._plan.aggregates, tuple(self._keys), self._columns)
+        found: RunningTotals = self._logic
+        return found
+
+    def _windowed(self, table: pa.Table) -> pa.Table:
+        """Return a row for each window of each row."""
+        size, advance = self._plan.size_ms, self._plan.advance_ms
+        times = integers(table.column(TIMESTAMP_COLUMN))
+        last = times - times % advance
+        count = -(-size // advance)
+        starts = (last[:, None] - advance * np.arange(count)[None, ::-1]).ravel()
+        rows = np.repeat(np.arange(len(times)), count)
+        kept = (starts + size > times[rows]) & (starts >= 0)
+        rows, starts = rows[kept], starts[kept]
+        if count > 1 or not kept.all():
+            table = table.take(pa.array(rows))
+        return table.append_column("window_start", pa.array(starts)).append_column(
+            "window_end", pa.array(starts + size)
+        )
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        if self._plan.size_ms:
+            table = self._windowed(table)
+            late = self._late(table, ctx, integers(table.column("window_end")) + self._plan.grace_ms)
+            if late.any():
+                ctx.drop(int(late.sum()))
+                table = table.filter(pa.array(~late))
+            if not table.num_rows:
+                return
+        totals = self._totals()
+        combined = totals.combine(table)
+        distinct = {name: getattr(self, attribute) for name, attribute in self._distinct.items()}
+        keys, results = totals.merge(combined, self.accumulators, distinct)
+        before = self.rows.lookup(pa.table(keys, names=self._keys))
+        after = self._projected(keys, results, ctx).cast(before.schema)
+        self.rows.delete(before.select(self._keys))
+        self.rows.upsert(after)
+        if not self._plan.is_final:
+            last = combined.select(self._keys).append_column(TIMESTAMP_COLUMN, combined.column("window.latest"))
+            emit_changes(ctx, before, after, last, self._keys)
+
+    def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
+        plan = self._plan
+        if not plan.size_ms or watermark <= ctx.previous_watermark():
+            return
+        # The watermark is one millisecond behind the time of the stream.
+        stream = max(-(2**62), watermark) + 1
+        for name in ("accumulators", *self._distinct.values()):
+            getattr(self, name).take(("window_end", "<=", stream - plan.grace_ms))
+        kept_ms = plan.grace_ms if plan.is_final else max(plan.grace_ms, plan.retention_ms)
+        ended = self.rows.take(("window_end", "<=", stream - kept_ms))
+        if plan.is_final:
+            emit_ended(ctx, ended, integers(ended.column("window_end")) - 1)
+
+
+def emit_ended(ctx: BatchContext, ended: pa.Table, times: Any) -> None:
+    """Emit the rows of windows that have ended, in the order of their times."""
+    if not ended.num_rows:
+        return
+    change = pa.array(np.ones(ended.num_rows, dtype=np.int8))
+    found = ended.append_column(CHANGE, change).append_column(TIMESTAMP_COLUMN, pa.array(times))
+    emit(ctx, found.take(pa.array(np.argsort(times, kind="stable"))))
+
+
+class Sessions(_Aggregating):
+    """The aggregates of each key's sessions: rows with no longer gap between them. A session ends with its last row.
+
+    A session that grows or merges emits the row before it, which is there no longer, and the row after it.
+    """
+
+    def __init__(self, plan: Aggregation, name: str) -> None:
+        super().__init__(plan, name)
+        self._group = [each for each, _ in plan.keys]
+        parts = fold_of(plan.aggregates, self._columns).columns
+        columns = Schema((*self._key_types, *parts)).ddl
+        sessions = TableState(columns, key=[*self._group, "window_start"], name="sessions")
+        self.sessions = inner_state(sessions, is_shown=False)
+        self._gap, self._grace = plan.size_ms, plan.grace_ms
+        self._fold: Any = None
+
+    def open(self, context: TaskContext) -> None:
+        self._fold = None
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        fold = self._fold = self._fold or fold_of(self._plan.aggregates, self._columns)
+        times = integers(table.column(TIMESTAMP_COLUMN))
+        least, most = int(times.min()) - self._gap, int(times.max()) + self._gap
+        stored = self.sessions.scan([("window_start", "<=", most), ("window_end", ">=", least)])
+        # A row that closes no gap to a session that is kept is late once its own session would be over.
+        late = self._late(table, ctx, times + self._grace + self._gap + 1) & ~self._joins(stored, table, times)
+        if late.any():
+            ctx.drop(int(late.sum()))
+            kept = np.flatnonzero(~late)
+            table, times = table.take(pa.array(kept)), times[kept]
+        if not len(times):
+            return
+        ids, count = self._spans(stored, table, times)
+        of_stored, of_rows = np.split(ids, [stored.num_rows])
+        touched = np.zeros(count, dtype=bool)
+        touched[of_rows] = True
+        place = np.cumsum(touched) - 1
+        chosen = np.flatnonzero(touched[of_stored])
+        before = stored.take(pa.array(chosen))
+        rows = Groups(place[of_rows], int(touched.sum()))
+        parts = fold.of_rows(BatchRows(table, times), rows)
+        held = Groups(np.concatenate([place[of_stored[chosen]], np.arange(rows.count)]), rows.count)
+        both = [concatenated(pair) for pair in zip(fold.stored(before), parts, strict=True)]
+        merged = fold.merged(both, held)
+        starts, ends = np.full(rows.count, 2**62), np.full(rows.count, -(2**62))
+        np.minimum.at(starts, rows.ids, times)
+        np.maximum.at(ends, rows.ids, times)
+        latest = ends.copy()
+        if before.num_rows:
+            np.minimum.at(starts, held.ids[: before.num_rows], integers(before.column("window_start")))
+            np.maximum.at(ends, held.ids[: before.num_rows], integers(before.column("window_end")))
+        keys = taken([plain_column(table.column(name)) for name in self._group], rows.first_rows())
+        identity = [*keys, pa.array(starts), pa.array(ends)]
+        wanted = before.select(self._keys)
+        self.sessions.delete(wanted)
+        self.sessions.upsert(pa.table([*identity, *merged], names=[*self._keys, *(name for name, _ in fold.columns)]))
+        former = self.rows.lookup(wanted)
+        after = self._projected(identity, fold.results(merged), ctx).cast(former.schema)
+        self.rows.delete(wanted)
+        self.rows.upsert(after)
+        if not self._plan.is_final:
+            came = pa.table(identity, names=self._keys).append_column(TIMESTAMP_COLUMN, pa.array(latest))
+            gone = wanted.cast(came.select(self._keys).schema)
+            times_of = pa.array(latest[held.ids[: before.num_rows]], pa.int64())
+            came = pa.concat_tables([came, gone.append_column(TIMESTAMP_COLUMN, times_of)])
+            emit_changes(ctx, former, after, came, self._keys)
+
+    def _codes(self, stored: pa.Table, table: pa.Table) -> Any:
+        pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._group]
+        return grouped([concatenated(pair) for pair in pairs]).ids
+
+    def _joins(self, stored: pa.Table, table: pa.Table, times: Any) -> Any:
+        """Return a mask of the rows that are in a stored session, or in the gap around it."""
+        found = np.zeros(len(times), dtype=bool)
+        if not stored.num_rows:
+            return found
+        codes = self._codes(stored, table)
+        starts, ends = integers(stored.column("window_start")), integers(stored.column("window_end"))
+        ordered = Ordered(codes[: stored.num_rows], starts, np.arange(stored.num_rows))
+        last = ordered.last(codes[stored.num_rows :], times + self._gap, inclusive=True)
+        has = last >= 0
+        found[has] = ends[last[has]] + self._gap >= times[has]
+        return found
+
+    def _spans(self, stored: pa.Table, table: pa.Table, times: Any) -> tuple[Any, int]:
+        """Return the number of the session of each stored session and row, and the number of sessions."""
+        codes = self._codes(stored, table)
+        starts = np.concatenate([integers(stored.column("window_start")), times])
+        ends = np.concatenate([integers(stored.column("window_end")), times])
+        order = np.lexsort((starts, codes))
+        keys, begin, until = codes[order], starts[order], ends[order]
+        is_key = np.ones(len(order), dtype=bool)
+        is_key[1:] = keys[1:] != keys[:-1]
+        # The latest end before each row, within its key: keys are far apart on one axis.
+        width = int(until.max() - begin.min()) + 1
+        shifted = until - begin.min() + keys * width
+        latest = np.maximum.accumulate(shifted) - keys * width + begin.min()
+        is_new = is_key.copy()
+        is_new[1:] |= begin[1:] > latest[:-1] + self._gap
+        ids = np.empty(len(order), dtype=np.int64)
+        ids[order] = np.cumsum(is_new) - 1
+        return ids, int(is_new.sum())
+
+    def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
+        if watermark <= ctx.previous_watermark():
+            return
+        stream = max(-(2**62), watermark) + 1
+        closed = stream - self._grace - self._gap
+        self.sessions.take(("window_end", "<", closed))
+        kept_to = closed if self._plan.is_final else min(closed, stream - self._plan.retention_ms)
+        ended = self.rows.take(("window_end", "<", kept_to))
+        if self._plan.is_final:
+            emit_ended(ctx, ended, integers(ended.column("window_end")))

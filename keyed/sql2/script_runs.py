@@ -1,0 +1,509 @@
+"""Runs scripts: `script` checks a text, builds its operators, and runs them over what is given."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import keyed
+from keyed.errors import DefinitionError
+from keyed.shown import shown
+from keyed.sql.registry_schemas import RegistrySchemas
+from keyed.sql.script_errors import nearest
+from keyed.sql2.catalog import CHANGE, STREAM, SqlSource
+from keyed.sql2.column_types import SqlType
+from keyed.sql2.definitions import Answer, Definitions, WrittenQuery, define
+from keyed.sql2.engine import Columns, Step
+from keyed.sql2.inputs import GONE, SOURCE, TIME, Input, Skipped, merged, skip
+from keyed.sql2.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamStreamJoin, StreamTableJoin, TableTableJoin
+from keyed.sql2.operators import MOMENT, Aggregation, Passed, Sessions, TableRows, Totals, schema_of
+from keyed.sql2.parameters import Given, Parameters
+from keyed.sql2.planner import Relation, SourceJoin
+from keyed.sql2.statements import parse
+from keyed.vectorized import TIMESTAMP_COLUMN
+
+DAY_MS = 86_400_000
+FAILS = "an expression fails"
+NO_GROUP = "a part of the group is null"
+NO_JOIN_KEY = "the key of the join is null"
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
+
+
+@attrs.frozen
+class OutputRecord:
+    """A record of a stream or table.
+
+    Attributes:
+        key: Its key: the value of one column, a dictionary of several, ``None`` without a key.
+        value: Its value, ``None`` for a tombstone.
+        timestamp: Milliseconds since 1970.
+        window: Start and end of its window, ``None`` without one.
+    """
+
+    key: Any
+    value: Any
+    timestamp: int
+    window: tuple[int, int] | None = None
+
+
+@attrs.frozen(eq=False)
+class ScriptResult:
+    """The outputs of a script.
+
+    Attributes:
+        records: The records of each stream and table that a query wrote, by its name.
+        run: The result of `keyed.run`.
+        skipped: Records that this run has skipped, by the name of the stream or table and the reason.
+        answers: The answers to ``SHOW``, ``DESCRIBE`` and ``EXPLAIN``, in the order of the statements.
+    """
+
+    records: Mapping[str, list[OutputRecord]]
+    run: keyed.RunResult | None
+    skipped: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
+    answers: Sequence[Answer] = ()
+
+    def __getitem__(self, name: str) -> list[OutputRecord]:
+        """Return the records of a stream or table, whose name is in any case.
+
+        Raises:
+            KeyError: No query wrote it.
+        """
+        for each, records in self.records.items():
+            if each.lower() == name.lower():
+                return records
+        raise KeyError(f"no query writes {name}{nearest(name, self.records)}")
+
+    def table(self, name: str) -> dict[Any, Any]:
+        """Return the rows of a table at the end, by key; in a windowed table by key and window.
+
+        Raises:
+            KeyError: No query wrote it.
+        """
+        rows: dict[Any, Any] = {}
+        for record in self[name]:
+            key = tuple(record.key.items()) if isinstance(record.key, dict) else record.key
+            place = key if record.window is None else (key, record.window)
+            if record.value is None:
+                rows.pop(place, None)
+            else:
+                rows[place] = record.value
+        return rows
+
+
+@attrs.frozen(eq=False)
+class Pick:
+    """Takes the rows of one source out of the merged rows.
+
+    Attributes:
+        number: The number of the input; ``None`` if it is the only one.
+        names: Its columns.
+    """
+
+    number: int
+    names: tuple[str, ...]
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return its rows."""
+        own = pc.equal(table.column(SOURCE), self.number)
+        if not pc.all(own).as_py():
+            table = table.filter(own)
+        columns = [table.column(f"{self.number}.{name}") for name in self.names]
+        more = [STREAM, TIMESTAMP_COLUMN]
+        return pa.table([*columns, *map(table.column, more)], names=[*self.names, *more])
+
+
+@attrs.frozen(eq=False)
+class Versions:
+    """Takes the rows of a declared table as changes: each replaces the row before it, or removes it."""
+
+    pick: Pick
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return its rows."""
+        found = self.pick(table)
+        change = pc.if_else(found.column(GONE), pa.scalar(-1, pa.int8()), pa.scalar(1, pa.int8()))
+        return found.drop_columns([GONE]).append_column(CHANGE, change)
+
+
+@attrs.frozen(eq=False)
+class Stepped:
+    """Runs a step over batches; rows in which it fails, or that have no group, are skipped and counted.
+
+    Attributes:
+        step: The step.
+        source: What it reads, for the count.
+        skipped: The counts.
+        groups: Columns that may not be null.
+        constant: The name of a column of zeros that is added.
+    """
+
+    step: Step
+    source: str
+    skipped: Skipped
+    groups: tuple[str, ...] = ()
+    constant: str | None = None
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the rows after the step."""
+        if self.step.explodes or "row_number" in table.column_names:
+            pass
+        found, bad = self.step.run(table)
+        if bad:
+            skip(self.skipped, self.source, FAILS, len(bad), bad[0][1])
+        for name in self.groups:
+            nulls = found.column(name).null_count
+            if nulls:
+                skip(self.skipped, self.source, NO_GROUP, nulls, f"{name} is null")
+                found = found.filter(found.column(name).is_valid())
+        if self.constant is not None:
+            found = found.append_column(self.constant, pa.repeat(0, found.num_rows))
+        return found
+
+
+@attrs.frozen(eq=False)
+class JoinKeys:
+    """Gives rows the key of a join.
+
+    Attributes:
+        step: The step that computes it.
+        query: The query, for the count.
+        skipped: The counts.
+        keeps_null: Rows without a key stay: an outer join emits them.
+    """
+
+    step: Step
+    query: str
+    skipped: Skipped
+    keeps_null: bool
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the rows with their keys."""
+        found, bad = self.step.run(table)
+        if bad:
+            skip(self.skipped, self.query, FAILS, len(bad), bad[0][1])
+        key = found.column(JOIN)
+        nulls = key.is_null()
+        if key.null_count and not self.keeps_null:
+            skip(self.skipped, self.query, NO_JOIN_KEY, key.null_count, "the key is null")
+            found = found.filter(pc.invert(nulls))
+            nulls = pa.repeat(False, found.num_rows)
+        elif key.null_count:
+            found = found.set_column(0, JOIN, pc.fill_null(key, _neutral(key.type)))
+        return found.append_column(NO_KEY, nulls)
+
+
+def _neutral(type_: pa.DataType) -> Any:
+    """Return a value of a type, which stands in for null in keys."""
+    kinds = pa.types
+    if kinds.is_string(type_) or kinds.is_binary(type_):
+        return pa.scalar("" if kinds.is_string(type_) else b"", type_)
+    if kinds.is_boolean(type_):
+        return pa.scalar(False, type_)
+    return pa.scalar(0).cast(pa.int32() if kinds.is_date(type_) else pa.int64()).cast(type_)
+
+
+def _more(*, is_table: bool) -> dict[str, str]:
+    """Return the further columns of a relation's batches."""
+    return {CHANGE: "tinyint"} if is_table else {STREAM: "bigint"}
+
+
+class Builder:
+    """Builds the outputs of a script.
+
+    Args:
+        found: The definitions.
+        inputs: The inputs of streams and tables by name.
+        skipped: Counts rows that are skipped.
+    """
+
+    def __init__(self, found: Definitions, inputs: Mapping[str, Input], skipped: Skipped) -> None:
+        self._found = found
+        self._skipped = skipped
+        self._numbers = {name: number for number, name in enumerate(inputs)}
+        self._inputs = inputs
+        self._base: Any = None
+        if inputs:
+            reader = merged(list(inputs.values()))
+            self._base = keyed.stream(reader, timestamp=TIME, watermark=keyed.ascending_timestamps())
+        self._built: dict[str, Any] = {}
+        self._names: set[str] = set()
+
+    def _name(self, what: str) -> str:
+        name, count = what.lower(), 1
+        while name in self._names:
+            count += 1
+            name = f"{what.lower()}_{count}"
+        self._names.add(name)
+        return name
+
+    def outputs(self) -> list[tuple[WrittenQuery, Any]]:
+        """Return the output of each query."""
+        return [(query, self._output(query)) for query in self._found.queries]
+
+    def _output(self, query: WrittenQuery) -> Any:
+        if query.name not in self._built:
+            self._built[query.name] = self._query(query)
+        return self._built[query.name]
+
+    def _query(self, query: WrittenQuery) -> Any:
+        plan = query.plan
+        changes = self._relation(plan.relation, query.name)
+        more = _more(is_table=plan.relation.is_table)
+        name = self._name(query.name)
+        columns: Columns = (*plan.keys, *plan.values)
+        moment = {MOMENT: "bigint"}
+        if plan.grouping is None and plan.is_table:
+            step = Stepped(plan.before, query.name, self._skipped)
+            made = changes.map_batches(step, output=schema_of(columns, **more))
+            rows = TableRows(name, plan.keys, plan.values)
+            keyed_by = made.key_by(*(each for each, _ in plan.keys))
+            return keyed_by.process(rows, schema_of(columns, **more, **moment), name=name, order="arrival")
+        if plan.grouping is None:
+            schema = schema_of(columns, **more, **{"#one": "bigint"})
+            step = Stepped(plan.before, query.name, self._skipped, constant="#one")
+            keyed_by = changes.map_batches(step, output=schema).key_by("#one")
+            return keyed_by.process(Passed(), schema_of(columns, **more, **moment), name=name, order="arrival")
+        grouping, window = plan.grouping, plan.grouping.window
+        assert plan.after is not None
+        arguments: Columns = tuple((each, type_) for each, _, type_ in plan.before.columns[len(grouping.keys) :])
+        groups = tuple(each for each, _ in grouping.keys)
+        step = Stepped(plan.before, query.name, self._skipped, groups)
+        made = changes.map_batches(step, output=schema_of((*grouping.keys, *arguments), **more)).key_by(*groups)
+        aggregation = Aggregation(
+            grouping.keys,
+            arguments,
+            {each: of for each, (of, _) in grouping.aggregates.items()},
+            tuple((each, type_) for each, (_, type_) in grouping.aggregates.items()),
+            plan.after,
+            plan.values,
+            is_final=grouping.is_final,
+        )
+        if window is not None:
+            default = 0 if grouping.is_final else max(0, DAY_MS - window.size_ms)
+            aggregation = attrs.evolve(
+                aggregation,
+                size_ms=window.size_ms,
+                advance_ms=window.advance_ms,
+                grace_ms=default if window.grace_ms is None else window.grace_ms,
+                retention_ms=max(window.retention_ms or DAY_MS, 1),
+            )
+        is_session = window is not None and window.kind == "SESSION"
+        function: Any = (Sessions if is_session else Totals)(aggregation, name)
+        bounds = dict.fromkeys(aggregation.bounds, "bigint")
+        return made.process(
+            function, schema_of(columns, **bounds, **{CHANGE: "tinyint"}, **moment), name=name, order="arrival"
+        )
+
+    def _relation(self, relation: Relation, query: str) -> Any:
+        """Return the stream of a relation's tables."""
+        if isinstance(relation.input, SqlSource):
+            return self._source(relation.input)
+        join = relation.input
+        sides = []
+        for step, of in ((join.left_step, join.left), (join.right_step, join.right)):
+            keeps = join.how == "FULL" or join.how == ("LEFT", "RIGHT")[len(sides)]
+            more = _more(is_table=of.is_table)
+            columns: Columns = tuple((each, type_) for each, _, type_ in step.columns)
+            schema = schema_of(columns, **{NO_KEY: "boolean"}, **more)
+            is_versions = join.kind == "stream-table" and of is join.right
+            made = (self._versions(of) if is_versions else self._relation(of, query)).map_batches(
+                JoinKeys(step, query, self._skipped, keeps_null=keeps), output=schema
+            )
+            sides.append((made.key_by(NO_KEY, JOIN), columns[1:]))
+        (left, left_columns), (right, right_columns) = sides
+        own = next((each.stored for each in relation.columns if each.stored.endswith("k.key")), None)
+        key = ((JOIN, join.key),)
+        function: Any
+        if join.kind == "stream-table":
+            function = StreamTableJoin(key, left_columns, right_columns, join.how, own if join.has_own_key else None)
+        elif join.kind == "table-table":
+            function = TableTableJoin(key, left_columns, right_columns, join.how, own if join.has_own_key else None)
+        elif join.kind == "foreign-key":
+            return self._foreign(relation, join, left.connect(right), left_columns, right_columns, query)
+        else:
+            assert join.within is not None
+            before, after, grace = join.within
+            bounds = (before, after, max(0, DAY_MS - before - after) if grace is None else grace)
+            own_key = own if join.has_own_key else None
+            function = StreamStreamJoin(key, left_columns, right_columns, join.how, bounds, own_key)
+        names = {each.stored: each.type for each in relation.columns if each.stored != TIMESTAMP_COLUMN}
+        more = _more(is_table=relation.is_table)
+        schema = schema_of(tuple(names.items()), **more, **{MOMENT: "bigint"})
+        return left.connect(right).process(function, schema, name=self._name(f"{query}_join"))
+
+    def _foreign(
+        self, relation: Relation, join: SourceJoin, both: Any, left: Columns, right: Columns, query: str
+    ) -> Any:
+        """Return the rows of a join by a foreign key: matched by the key that they name, then gathered by their own."""
+        keys = [part[0] for part in relation.keys]
+        function = ForeignKeyJoin(((JOIN, join.key),), left, right, join.how, keys)
+        columns: Columns = (*left, *right)
+        more = {CHANGE: "tinyint", MOMENT: "bigint"}
+        matched = both.process(function, schema_of(columns, **more), name=self._name(f"{query}_join"))
+        types = dict(columns)
+        name = self._name(f"{query}_rows")
+        own: Columns = tuple((each, types[each]) for each in keys)
+        rest: Columns = tuple((each, type_) for each, type_ in columns if each not in keys)
+        rows = TableRows(name, own, rest)
+        return matched.key_by(*keys).process(rows, schema_of((*own, *rest), **more), name=name, order="arrival")
+
+    def _versions(self, relation: Relation) -> Any:
+        """Return the changes of a table: of a declared one all that come in a batch, not only the last of each key."""
+        source = relation.input
+        assert isinstance(source, SqlSource)
+        if source.name not in self._inputs or any(each.target.name == source.name for each in self._found.queries):
+            return self._source(source)
+        names = tuple(each for each, _ in source.columns)
+        schema = schema_of(source.columns, **{CHANGE: "tinyint"})
+        return self._base.map_batches(Versions(Pick(self._numbers[source.name], (*names, GONE))), output=schema)
+
+    def _source(self, source: SqlSource) -> Any:
+        """Return the stream of a source's tables."""
+        if source.name in self._built:
+            return self._built[source.name]
+        parts = [self._output(each) for each in self._found.queries if each.target.name == source.name]
+        if source.name in self._inputs:
+            number = self._numbers[source.name]
+            names = (*(each for each, _ in source.columns), *([GONE] if source.is_table else []))
+            more = {GONE: "boolean"} if source.is_table else {STREAM: "bigint"}
+            made = self._base.map_batches(Pick(number, names), output=schema_of(source.columns, **more))
+            if source.is_table:
+                rows = TableRows(self._name(source.name), source.keys, source.values)
+                keyed_by = made.key_by(*(each for each, _ in source.keys))
+                schema = schema_of(source.columns, **{CHANGE: "tinyint", MOMENT: "bigint"})
+                made = keyed_by.process(rows, schema, name=rows.rows.name or source.name, order="event_time")
+            parts.append(made)
+        if not parts:
+            raise DefinitionError(f"streams= has no rows for {source.name}, which a query reads; give it, or []")
+        found = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
+        self._built[source.name] = found
+        return found
+
+
+def _plain(value: Any, type_: SqlType) -> Any:
+    """Return a value of a table as a record has it."""
+    if value is None:
+        return None
+    match type_.base:
+        case "TIMESTAMP":
+            return (value - _EPOCH) // dt.timedelta(milliseconds=1)
+        case "DATE":
+            return (value - _EPOCH.date()).days
+        case "ARRAY":
+            return [_plain(each, type_.element) for each in value]
+        case "MAP":
+            items = value.items() if isinstance(value, Mapping) else value
+            return {key: _plain(each, type_.element) for key, each in items}
+        case "STRUCT":
+            get = value.get if isinstance(value, Mapping) else lambda name: getattr(value, name)
+            return {name: _plain(get(name), each) for name, each in type_.fields}
+    return value
+
+
+class Collector:
+    """Collects the records of an output.
+
+    Args:
+        query: The query.
+        collected: Takes them.
+    """
+
+    def __init__(self, query: WrittenQuery, collected: list[OutputRecord], schema: Any) -> None:
+        self._query = query
+        self._collected = collected
+        self._names = schema.names
+
+    def __call__(self, rows: Iterable[Any], _: int) -> None:
+        """Take the rows of a batch."""
+        plan = self._query.plan
+        at = {name: place for place, name in enumerate(self._names)}
+        keys = [(name, at[name], type_) for name, type_ in plan.keys]
+        values = [(name, at[name], type_) for name, type_ in plan.values]
+        change = at.get(CHANGE)
+        window = (at["window_start"], at["window_end"]) if "window_start" in at else None
+        time = at[MOMENT]
+        pending: dict[Any, OutputRecord] = {}
+        for row in rows:
+            cells = [_plain(row[place], type_) for _, place, type_ in keys]
+            key = None if not cells else cells[0] if len(cells) == 1 else dict(zip(self._key_names, cells, strict=True))
+            value = {name: _plain(row[place], type_) for name, place, type_ in values}
+            bounds = None if window is None else (row[window[0]], row[window[1]])
+            is_gone = change is not None and row[change] < 0
+            record = OutputRecord(key, None if is_gone else value, row[time], bounds)
+            if change is None:
+                self._collected.append(record)
+                continue
+            place = (repr(key), bounds)
+            pending.pop(place, None)
+            pending[place] = record
+        self._collected.extend(pending.values())
+
+    @property
+    def _key_names(self) -> list[str]:
+        return [name for name, _ in self._query.plan.keys]
+
+
+def script(
+    text: str,
+    streams: Mapping[str, Any] | None = None,
+    topics: Mapping[str, Iterable[Any]] | Sequence[Any] | None = None,
+    *,
+    rows_per_batch: int = 10_000,
+    properties: Mapping[str, str] | None = None,
+    parameters: Given | None = None,
+    **options: Any,
+) -> ScriptResult:
+    """Run a script of SQL statements over rows, and return what its queries write."""
+    where = "keyed.sql.script"
+    if not isinstance(text, str):
+        raise DefinitionError(f"{where}: text={shown(text)} must be text with SQL statements")
+    given = Parameters(parameters)
+    parsed, statements = parse(text, given)
+    if not statements:
+        raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
+    found = define(parsed, statements, given.values, dict(properties or {}), RegistrySchemas(None))
+    skipped: Skipped = {}
+    inputs: dict[str, Input] = {}
+    by_topic: dict[str, list[Any]] = {}
+    if isinstance(topics, Mapping):
+        by_topic = {str(name).lower(): list(records) for name, records in topics.items()}
+    else:
+        for each in topics or ():
+            by_topic.setdefault(str(each[0]).lower(), []).append(tuple(each[1:]))
+    pairs: list[tuple[SqlSource, Any, bool]] = [
+        (found.named(name), rows, False) for name, rows in (streams or {}).items()
+    ]
+    for source in found.sources.sources:
+        if source.topic.lower() in by_topic and not source.is_query:
+            pairs.append((source, by_topic[source.topic.lower()], True))
+    if found.inserts:
+        for name in dict.fromkeys(each.target for each in found.inserts):
+            pairs.append((found.named(name), [each.row for each in found.inserts if each.target == name], False))
+    for source, rows, is_topic in sorted(pairs, key=lambda each: not each[0].is_table):
+        inputs[source.name] = Input(
+            source,
+            rows,
+            skipped,
+            is_strict=found.is_strict,
+            waits=options.get("checkpoint") is not None,
+            is_topic=is_topic,
+        )
+    if not found.queries:
+        return ScriptResult({}, None, answers=found.answers)
+    builder = Builder(found, inputs, skipped)
+    bound = []
+    records: dict[str, list[OutputRecord]] = {each.target.name: [] for each in found.queries}
+    for query, output in builder.outputs():
+        bound.append(output.to(Collector(query, records[query.target.name], output.schema)))
+    run = keyed.run(*bound, **({"drain": False, "rows_per_batch": rows_per_batch} | options))
+    dropped = {name: each.get("rows_dropped", 0) for name, each in run.metrics.items()}
+    for query in found.queries:
+        count = dropped.get(query.name.lower(), 0)
+        if count:
+            skip(skipped, query.name, "late for its window", count, "its window has ended")
+    return ScriptResult(records, run, skipped, found.answers)
