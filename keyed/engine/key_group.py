@@ -13,7 +13,7 @@ from keyed.changelog.model import ChangelogWriter, export_interval, sequence_of
 from keyed.codec.keys import key_type
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING
 from keyed.content.blocks import records_of
-from keyed.content.contents import stored_key
+from keyed.content.contents import contents_hash, stored_key
 from keyed.content.delta import Delta, exported
 from keyed.content.entry_hash import LiveHash, hash_of_text, hash_text
 from keyed.content.local_store import LocalStore
@@ -29,7 +29,7 @@ from keyed.engine.keytypes import check_not_merged, deltas_by_commit
 from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta, encode_meta
 from keyed.engine.registry import Registry
-from keyed.engine.replica import Pending, Replica, checked_hash, position_of
+from keyed.engine.replica import Pending, Replica, position_of
 from keyed.engine.scope import Scope
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.engine.vectorized_work import VectorizedWork
@@ -379,8 +379,9 @@ class KeyGroup:
         if meta is None:
             check_new(writer, self._where)
             return 0
-        # The earlier batches may have had no changelog.
-        meta.hash = meta.hash or checked_hash(replica.store, meta)
+        if not meta.hash:
+            # The earlier batches had no changelog.
+            meta.hash = hash_text(contents_hash(replica.store, meta.states).value)
         blocks = replica.take_committed(meta)
         export(self._log, meta, writer, lambda: replica.store, self._where, blocks)
         last = writer.last()

@@ -135,7 +135,6 @@ class PatternOperator(KeyedProcessFunction):
 
     def open(self, context: OpenContext) -> None:
         self._buffer = SharedBuffer(self.rows, self.nodes, self.uses)
-        self._look = Look(self._steps, self._buffer.rows)
         self._function = copy.copy(self._function)
         self._function.open(context)
 
@@ -154,18 +153,17 @@ class PatternOperator(KeyedProcessFunction):
         outputs: list[Any] = []
         if standing is not None and standing.timer is not None and standing.timer <= time:
             standing = self._advance(standing, time, ctx, outputs)
-        look = self._look
-        look.start(value, time)
+        look = Look(value, self._steps, time, self._buffer.rows)
         try:
-            begun = self._automaton.outcomes(self._automaton.start, look)
-            if standing is None and not begun:
-                return outputs
-            decided = [*self._decide(standing, look), (None, None, begun)]
+            decided = self._decide(standing, look)
         except ConditionFailed as failed:
             if self._bad_tag is None:
                 raise UserFunctionError(str(failed)) from failed.__cause__
             ctx.output(self._bad_tag, value)
             ctx.drop()
+            return outputs
+        begun = decided[-1][2]
+        if standing is None and not begun:
             return outputs
         count = sum(1 for _, _, outcomes in decided for each in outcomes if each.target.kind in ("normal", "pending"))
         if count > self._most_partial:
@@ -193,13 +191,15 @@ class PatternOperator(KeyedProcessFunction):
     def _decide(
         self, standing: Standing | None, look: Look
     ) -> list[tuple[int | None, PartialMatch | None, list[Taken]]]:
-        """Return what a row does to each partial match. Nothing is changed."""
+        """Return what a row does to each partial match, and last, which it begins. Nothing is changed."""
         automaton, partial = self._automaton, self.partial_matches
         decided: list[tuple[int | None, PartialMatch | None, list[Taken]]] = []
         for number in () if standing is None else standing.partial:
             run = partial[number]
             look.enter(run.node)
             decided.append((number, run, automaton.outcomes(automaton.states[run.state], look)))
+        look.enter(None)
+        decided.append((None, None, automaton.outcomes(automaton.start, look)))
         return decided
 
     def _apply(

@@ -380,7 +380,6 @@ class LmdbDatabase:
     def leave(self) -> None:
         """Close it in a forked process without destroying the native objects, which belong to the parent."""
         self._left = True
-        self._mark.leave()
         for native in (self._environment, self._reading, self._writing):
             keep_for_ever(native)
         self._reading = self._writing = None
@@ -434,12 +433,7 @@ class LmdbStore(RocksStore):
     def _connect(self) -> LmdbDatabase:
         folder = self.path / _subfolder()
         mark = self._mark = StoreMark(folder, _FILE)
-        try:
-            mark.begin()
-            return LmdbDatabase(folder, mark)
-        except BaseException:
-            mark.close()
-            raise
+        return mark.opened(lambda: LmdbDatabase(folder, mark))
 
     def is_doubtful(self) -> bool:
         """See `SharedStore.is_doubtful`."""

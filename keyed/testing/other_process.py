@@ -45,7 +45,7 @@ from zlib import crc32
 import attrs
 
 from keyed.errors import KeyedError
-from keyed.testing.moved_clocks import move_clocks
+from keyed.testing.moved_clocks import MovedClocks
 from keyed.testing.process_memory import ProcessMemory
 from keyed.testing.random_draws import drawing
 from keyed.testing.scripts import Script, Step, text_of
@@ -57,6 +57,8 @@ _SEEDS = 16
 _SHORT = 20
 #: Seconds after which a process that has not answered is killed.
 _PATIENCE = 600.0
+#: Seconds before the first row to which the clock is moved.
+_BEFORE = 401 * 86_400
 #: Variables of the environment that the other process gets.
 _INSIDE = "KEYED_OTHER_PROCESS"
 #: The module with the base classes of all functions.
@@ -274,13 +276,13 @@ def _serve() -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    move_clocks()
+    clocks = MovedClocks()
     memories: dict[type, ProcessMemory] = {}
     while (request := _read(requests)) is not None:
         try:
             function, options, scripts = _unpacked(request)
             memory = memories.setdefault(type(function), ProcessMemory(function))
-            found: Any = [_outcome(memory, Script(function, steps, options)) for steps in scripts]
+            found: Any = [_outcome(memory, Script(function, steps, options), clocks) for steps in scripts]
         except Exception as error:  # noqa: BLE001 - whatever the user's modules and objects raise
             found = f"{type(error).__name__}: {error}"
         _write(answers, json.dumps(found).encode())
@@ -293,7 +295,21 @@ def _unpacked(request: bytes) -> Any:
     return cloudpickle.loads(request)
 
 
-def _outcome(memory: ProcessMemory, script: Script) -> dict[str, str]:
+def _outcome(memory: ProcessMemory, script: Script, clocks: MovedClocks) -> dict[str, str]:
+    """Return the text of a script's outcome, and if it depends on the time of day, of one at another time."""
+    looks, found = clocks.looks, _outcome_now(memory, script)
+    times = [row.timestamp / 1_000 for row in script.rows if row.timestamp is not None]
+    if clocks.looks == looks or not times:
+        return found
+    # A row may be compared with the present: rows of 1970 are old at any time of this century.
+    for instant in (max(times), min(times) - _BEFORE):
+        with clocks.at(instant):
+            if (other := _outcome_now(memory, script)) != found:
+                return other
+    return found
+
+
+def _outcome_now(memory: ProcessMemory, script: Script) -> dict[str, str]:
     with memory.as_at_first(), drawing("seeded", draw_seed(script.steps)):
         try:
             return text_of(script.run())

@@ -570,3 +570,15 @@ def test_the_smallest_example_of_rows_a_minute_apart_is_at_zero_and_a_minute(see
 def test_a_misspelt_option_is_refused():
     with pytest.raises(TypeError, match="'exmples' is not an option"):
         cast("Any", assert_deterministic)(Total(), IN_ORDER, key=USER, exmples=3)
+
+
+class Sample(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        if hash(value["user"] + "x") % 1_000 == 0:
+            yield value["user"], value["amount"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sample_by_the_hash_of_a_text_is_found_at_every_seed(seed):
+    with pytest.raises(Falsified, match="not deterministic"):
+        assert_deterministic(Sample(), IN_ORDER, key="user", examples=10, seed=seed)
