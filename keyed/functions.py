@@ -12,6 +12,7 @@ from keyed.broadcast import BroadcastContext
 from keyed.context import Context, OnTimerContext, OpenContext
 from keyed.errors import DefinitionError, StateDefinitionError, TimerDefinitionError
 from keyed.lost_changes import check_changes
+from keyed.restoring import StateMigration
 from keyed.shown import Shown
 from keyed.state import KeyedState, State
 from keyed.table_declaration import TableState
@@ -28,6 +29,7 @@ class _RowFunction(Shown):
 
     known_side_outputs: Collection[str] | None = None
     forwarded_fields: Mapping[str, str] = {}
+    migration: StateMigration | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -95,6 +97,7 @@ class KeyedProcessFunction(_RowFunction):
         forwarded_fields: Columns of the main output that forward a key column of the input, by the name of that column:
             an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are
             assumed to.
+        migration: Changes of the states since earlier classes stored them: see `StateMigration`.
     """
 
     def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
@@ -122,6 +125,7 @@ class KeyedCoProcessFunction(_RowFunction):
         forwarded_fields: Columns of the main output that forward a key column of the input, by the name of that column:
             an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are
             assumed to.
+        migration: Changes of the states since earlier classes stored them: see `StateMigration`.
     """
 
     def process_element1(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
@@ -255,6 +259,11 @@ def check_function(function: Function) -> None:
             f"{type(function).__name__}.forwarded_fields={fields!r}: give a column by the name of the key column "
             "that it holds"
         )
+    if isinstance(function.migration, StateMigration) and type(function).open in (
+        _RowFunction.open,
+        VectorizedFunction.open,
+    ):
+        function.migration.check_class(type(function).__name__, states)
     if isinstance(function, VectorizedFunction):
         method = "process_batches" if isinstance(function, VectorizedCoFunction) else "process_batch"
         if getattr(type(function), method) is getattr(VectorizedCoFunction, method):

@@ -17,7 +17,6 @@ import attrs
 
 from keyed.column_types import OF_PYTHON, of_spark, quoted, quoted_in_type, simple_name
 from keyed.errors import DefinitionError, OutputDefinitionError
-from keyed.extras import is_instance
 from keyed.state import _NAME
 
 
@@ -79,7 +78,7 @@ def schema_of(type_: Any) -> Schema:
     elif isinstance(type_, type) and (names := _field_names(type_)) is not None:
         hints = typing.get_type_hints(type_)
         columns = tuple((name, column_type(hints.get(name), f"{type_.__name__}.{name}")) for name in names)
-    elif is_instance(type_, "pyspark.sql.types", "StructType"):
+    elif hasattr(type_, "simpleString") and hasattr(type_, "fields"):
         columns = tuple((f.name, of_spark(f.dataType)) for f in type_.fields)
     else:
         raise OutputDefinitionError(

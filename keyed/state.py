@@ -402,7 +402,7 @@ class ListState(KeyedState, Generic[T]):
     @overload
     def __getitem__(self, index: slice) -> list[T]: ...
     def __getitem__(self, index: Any) -> Any:
-        """Return the element at an index, or the list of those in a slice."""
+        """Return the element at an index, or the list of those in a slice; reads them all."""
         return self.get()[index]
 
     def add(self, value: T) -> None:

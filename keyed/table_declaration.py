@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
 
 from keyed.errors import StateDefinitionError
-from keyed.extras import is_instance
 from keyed.outputs import Schema, schema_of
 from keyed.state import BATCH_CALLS, State
 from keyed.ttl import StateTtl, UpdateType
@@ -59,7 +58,7 @@ class TableState(State):
         self, schema: Any, *, key: str | Sequence[str], name: str | None = None, ttl: StateTtl | timedelta | None = None
     ) -> None:
         super().__init__(name, ttl)
-        is_arrow = is_instance(schema, "pyarrow", "Schema")
+        is_arrow = type(schema).__module__.partition(".")[0] == "pyarrow" and hasattr(schema, "names")
         #: The columns: a `pyarrow.Schema`, or a `Schema`, which `keyed.arrow.write.arrow_schema` turns into one.
         self.schema: Schema | pa.Schema = schema if is_arrow else schema_of(schema)
         self.key = (key,) if isinstance(key, str) else tuple(key)

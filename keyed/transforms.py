@@ -72,11 +72,6 @@ def _argument(kind: Kind) -> str:
     return "one pyarrow.Table" if kind == "map_batches" else "one element"
 
 
-def keeps_tables(steps: Sequence[Transform]) -> bool:
-    """Return true if transformations take tables and give tables, so that no row becomes an object."""
-    return all(step.kind == "map_batches" for step in steps)
-
-
 def schema_after(schema: Schema | None, steps: Sequence[Transform]) -> Schema | None:
     """Return the columns after transformations, ``None`` if they are not known."""
     for step in steps:

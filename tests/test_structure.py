@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "private_files": {"errors", "shown"},
     "shown": set(),
     "column_types": set(),
-    "outputs": {"errors", "column_types", "extras", "api"},
+    "outputs": {"errors", "column_types", "api"},
     "arrow": {*BASE, *TYPES},
     "content": BASE,
     "table_state": {*API, "arrow", "content"},
@@ -167,65 +167,6 @@ CLOUDPICKLE_NAMES = {"cloudpickle", "register_pickle_by_value", "unregister_pick
 
 ENGINE_MODULES = {"asyncio", "os", "pathlib", "random", "secrets", "shutil", "socket", "subprocess", "tempfile", "time"}
 ENGINE_NAMES = {"now", "today", "utcnow", "uuid1", "uuid4"}
-
-#: Packages that store, hash or compare data. Another version of Python must do the same with it.
-STORING = {"arrow", "changelog", "codec", "content", "engine", "recovery", "stores", "table_state", "tables"}
-STORING_MODULES = ("keyed.runtimes.local.", "keyed.runtimes.sink_folder", "keyed.restoring")
-#: What depends on the tables of the interpreter, or on its hash seed.
-INTERPRETER_CALLS = {"ascii", "hash", "repr"}
-INTERPRETER_METHODS = {
-    *("capitalize", "casefold", "isalnum", "isalpha", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric"),
-    *("isprintable", "isspace", "istitle", "isupper", "lower", "swapcase", "title", "upper"),
-}
-#: Functions that compute texts for people, as errors, logs and representations are.
-TEXTS = re.compile(
-    r".*(Error|Exception|Warning|Corruption)|warn|warning|info|debug|error|add_note|__repr__|_repr_html_"
-)
-#: Other functions that may.
-INTERPRETED = {
-    # Names of types, settings, HTTP headers and hosts, which are ASCII.
-    "keyed.arrow.write.arrow_type",
-    "keyed.changelog.kafka.kafka_changelog._as_kafka_says",
-    "keyed.changelog.objects.object_changelog._pairs",
-    "keyed.changelog.objects.object_changelog._text",
-    "keyed.codec.fingerprints._describe_bare",
-    "keyed.codec.key_hash._normalised",
-    "keyed.codec.key_hash.spark_key_type",
-    "keyed.codec.map_keys._form",
-    "keyed.tables.server.access.Access.is_host",
-    "keyed.tables.server.access.Access.is_origin",
-    "keyed.tables.server.access.Access.number_of_session",
-    "keyed.tables.server.app._Server._limit",
-    "keyed.tables.server.app._Server._tables_open_to",
-    # Names of columns and tables in the memory of a reader, which DuckDB and Delta compare without case.
-    "keyed.codec.stand_ins._is_name",
-    "keyed.tables.replicated_rows.ReplicatedRows._columns_of",
-    "keyed.tables.sql.may_name",
-    "keyed.tables.sql.run_sql",
-    "keyed.tables.state_dataset.Columns.__init__",
-    "keyed.tables.state_dataset.Columns.__init__.add",
-    # It asks only whether there is a hash.
-    "keyed.codec.fingerprints.cached_by_type.made",
-    # Parts of messages.
-    "keyed.changelog.directory.directory_changelog._other_content",
-    "keyed.changelog.kafka.kafka_changelog._names",
-    "keyed.changelog.objects.object_changelog.ObjectStoreChangelog._refuse_other_content",
-    "keyed.changelog.objects.object_changelog._names",
-    "keyed.codec.fingerprints.format_type",
-    "keyed.codec.shapes.containers.dict_shape.parts",
-    "keyed.codec.shapes.containers.typed_dict_shape.parts",
-    "keyed.content.addresses.describe_entry",
-    "keyed.recovery.reading._Decoders.use",
-    "keyed.recovery.verification._shown",
-    "keyed.runtimes.local.delta_table.DeltaWriter.__init__",
-    "keyed.runtimes.local.iceberg_table.IcebergWriter.__init__",
-    "keyed.runtimes.local.local_sinks._table_of_values",
-    "keyed.tables.delta_copy.DeltaCopy.__init__",
-    "keyed.tables.json_values._simple",
-    "keyed.tables.state_tables.keep_tables",
-    "keyed.tables.state_tables.open_tables",
-    "keyed.tables.upsert_topic.UpsertTopicWriter.__init__",
-}
 
 REGISTRY_HOSTS = [
     ".".join(parts)
@@ -620,39 +561,6 @@ def over(files: list[Path], check, **packages: bool) -> list[str]:
     return found
 
 
-def interpreted(module: str, tree: ast.AST) -> list[str]:
-    """Return what depends on the version or the hash seed of Python, outside of texts for people."""
-    return [*interpreted_by(module, tree)]
-
-
-def interpreted_by(module: str, tree: ast.AST) -> Iterator[str]:
-    """Yield what `interpreted` returns."""
-
-    def walk(node: ast.AST, function: str) -> Iterator[str]:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            function = f"{function}.{node.name}"
-        called = node.func if isinstance(node, ast.Call) else None
-        name = called.attr if isinstance(called, ast.Attribute) else dotted(called) if called else ""
-        if isinstance(node, ast.Raise) or TEXTS.fullmatch(name or function.rpartition(".")[2]):
-            return
-        if function not in INTERPRETED:
-            if name in (INTERPRETER_METHODS if isinstance(called, ast.Attribute) else INTERPRETER_CALLS):
-                yield f"{function}: {name}()"
-            # An f-string with words is a message.
-            if isinstance(node, ast.JoinedStr) and " " not in "".join(
-                str(part.value) for part in node.values if isinstance(part, ast.Constant)
-            ):
-                shown = [part for part in node.values if isinstance(part, ast.FormattedValue) and part.conversion > 0]
-                yield from (f"{function}: !r" for part in shown if part.conversion != ord("s"))
-        for child in ast.iter_child_nodes(node):
-            yield from walk(child, function)
-
-    for _, source, _ in imports(module, tree):
-        if source == "unicodedata":
-            yield f"{module}: unicodedata"
-    yield from walk(tree, module)
-
-
 def test_every_rule_is_about_modules_that_are_there():
     ruled = {f"keyed.{part}" for part in MAY_IMPORT if part not in {"keyed", "api"}}
     ruled |= {
@@ -903,43 +811,6 @@ def test_the_engine_has_no_clock_no_chance_and_no_files():
 )
 def test_an_impure_engine_is_seen(source):
     assert impure_engine("keyed.engine.key_group", ast.parse(source))
-
-
-def storing() -> list[Path]:
-    """Return the modules that store, hash or compare data."""
-    names = {path: module_name(path) for path in LIBRARY}
-    return [path for path, name in names.items() if part_of(name) in STORING or name.startswith(STORING_MODULES)]
-
-
-def test_what_is_stored_hashed_or_compared_does_not_depend_on_the_version_of_python():
-    assert over(storing(), interpreted) == []
-
-
-def test_exceptions_of_the_version_of_python_are_needed(monkeypatch):
-    allowed = set(INTERPRETED)
-    monkeypatch.setattr(sys.modules[__name__], "INTERPRETED", set())
-    assert allowed - {problem.rpartition(": ")[0] for problem in over(storing(), interpreted)} == set()
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def f(key): return repr(key)",
-        "def f(key): return f'{key!r}'.encode()",
-        "def f(key): return hash(key)",
-        "def f(key): return key.isprintable()",
-        "def f(key): return key.casefold() == key",
-        "import unicodedata",
-        "from unicodedata import normalize",
-    ],
-)
-def test_what_depends_on_the_version_of_python_is_seen(source):
-    assert interpreted("keyed.codec.keys", ast.parse(source))
-
-
-def test_texts_for_people_may_depend_on_the_version_of_python():
-    source = "def f(key):\n    if not key: raise ValueError(repr(key))\n    return f'the key {key!r}'"
-    assert interpreted("keyed.codec.keys", ast.parse(source)) == []
 
 
 def test_properties_draw_their_chance_from_hypothesis():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from keyed.engine.bound import MISSING
@@ -60,13 +60,9 @@ class BoundBroadcastState(BoundMapState):
             found = self._found[key] = super().get(key, MISSING)
         return default if found is MISSING else found
 
-    def _live_items(self) -> Iterable[tuple[Any, Any]]:
-        items = ((self._decode_key(sub), held) for sub, held in self._entries())
-        if self.is_writable:
-            # A broadcast element may need the first one only, and write another.
-            return items
+    def _live_items(self) -> list[tuple[Any, Any]]:
         if self._all is None:
-            self._all = list(items)
+            self._all = [(self._decode_key(sub), held) for sub, held in self._entries()]
         return self._all
 
     def keys(self) -> Iterator[Any]:

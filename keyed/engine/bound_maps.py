@@ -276,14 +276,6 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
     def is_empty(self) -> bool:
         return next(self._entries(), None) is None
 
-    def __len__(self) -> int:
-        cell = self._cell()
-        is_whole = cell.found is None or self._retains or cell.cleared
-        # Which entries have expired shows when they are read.
-        if self.ttl is None and cell.live is not None and is_whole:
-            return len(cell.live)
-        return sum(1 for _ in self._live(cell))
-
     def clear(self) -> None:
         cell = self._cell()
         cell.cleared = True

@@ -13,7 +13,7 @@ from keyed.changelog.model import ChangelogWriter, export_interval, sequence_of
 from keyed.codec.keys import key_type
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING
 from keyed.content.blocks import records_of
-from keyed.content.contents import stored_key
+from keyed.content.contents import contents, contents_hash, stored_key
 from keyed.content.delta import Delta, exported
 from keyed.content.entry_hash import LiveHash, hash_of_text, hash_text
 from keyed.content.local_store import LocalStore
@@ -28,8 +28,9 @@ from keyed.engine.ingestion import stamped
 from keyed.engine.keytypes import check_not_merged, deltas_by_commit
 from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta, encode_meta
+from keyed.engine.migrate import Migration, class_migration
 from keyed.engine.registry import Registry
-from keyed.engine.replica import Pending, Replica, checked_hash, position_of
+from keyed.engine.replica import Pending, Replica, position_of
 from keyed.engine.scope import Scope
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.engine.vectorized_work import VectorizedWork
@@ -45,6 +46,7 @@ from keyed.errors import (
 )
 from keyed.ids import random_id
 from keyed.operators import OperatorSpec
+from keyed.restoring import StateMigration
 from keyed.state import State
 from keyed.vectorized import VectorizedFunction
 
@@ -76,6 +78,11 @@ def check_group(meta: GroupMeta, spec: OperatorSpec, index: int) -> None:
             "checkpoint's files were moved or mixed, so restore it from a copy, or start from a new checkpoint, with "
             "restore_from= the operator's changelog"
         )
+
+
+def _position_of_migrated(meta: GroupMeta) -> str:
+    """Return the position of a local store with the changes of a migration that no batch has committed yet."""
+    return f"migrated by {meta.attempt}"
 
 
 class KeyGroup:
@@ -263,7 +270,9 @@ class KeyGroup:
         if old is not None and old.ended:
             return self._finished(batch, old)
         self._check_keys(meta, batch)
-        work, registry = self._open(meta)
+        last_id = max((int(state["id"]) for state in meta.states.values()), default=0)
+        migrated = None if old is None else self._migrated(meta)
+        work, registry = self._open(meta, last_id)
         scope = self._scope
         before = MIN_TIMESTAMP if old is None else old.processing_time
         scope.begin(meta.commit, meta.watermark, max(batch.processing_time, meta.processing_time), before)
@@ -275,6 +284,10 @@ class KeyGroup:
         reached, idle_at, idle, held_by = self._batch_watermark(meta, before, batch)
         done = work.run(batch, reached, changes)
         registry.check_attributes(self._function)
+        # The last read of the local store except for the cleaning: if it fails, the log is unchanged.
+        meta.hash = self._hash(meta.hash, changes)
+        if migrated is not None:
+            changes.follow(migrated)
         counters = meta.counters
         for name, amount in {
             **done.counters,
@@ -299,7 +312,8 @@ class KeyGroup:
         meta.states = registry.described()
         if meta.waiting and meta.waiting[-1].states == meta.states:
             meta.waiting[-1] = attrs.evolve(meta.waiting[-1], states=None)
-        staged = self._commit(meta, changes, started, clock)
+        is_migrated = migrated is not None and bool(migrated.delta.entries)
+        staged = self._commit(meta, changes, started, clock, migrated=is_migrated)
         changed = changes.delta != Delta() or any(commit.records for commit in meta.waiting)
         self._idle_at = idle_at
         due = min((each for each in (done.due if meta.live else None, idle_at) if each is not None), default=None)
@@ -318,11 +332,11 @@ class KeyGroup:
             held_by,
         )
 
-    def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> str:
+    def _commit(
+        self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int], *, migrated: bool
+    ) -> str:
         """Append the segment, clean the oldest rows and write the meta record. Returns the attempt if it is staged."""
         log = self._log
-        # The last read of the local store except for the cleaning: if it fails, the log is unchanged.
-        meta.hash = self._hash(meta.hash, changes)
         counts = {name: meta.counters[name] for name in ("live_entries", "timers_pending")}
         if min(counts.values()) < 0:
             raise LocalStoreError(f"{self._where}: the local store is damaged: it leads to the counts {counts}")
@@ -354,12 +368,41 @@ class KeyGroup:
         meta.counters["busy_microseconds"] = meta.counters.get("busy_microseconds", 0) + clock() - started
         log.write_meta(encode_meta(meta))
         self._loaded = False
-        stands = position_of(meta.log_id, before)
+        stands = position_of(meta.log_id, before) if not migrated else _position_of_migrated(meta)
         written = [block for _, block in blocks]
         self._replica.expect(
             Pending(meta.attempt, stands, rows_before, changes.delta, written), appended if log.keeps else {}
         )
         return stage(meta, self._writer, written) if self._stages else ""
+
+    def _migrated(self, meta: GroupMeta) -> Changes | None:
+        """Apply the migration of the function's class to the local store, and to the states and hash in a meta record.
+
+        Until the batch is committed, the store has a position that no log has. If it is not, the store is rebuilt.
+
+        Returns:
+            The changes, which the batch commits; ``None`` if there is nothing to migrate.
+
+        Raises:
+            StateSchemaChanged: A value cannot be converted.
+        """
+        migrate = class_migration(self._spec.function, meta.states)
+        if self._loaded or migrate == StateMigration():
+            return None
+        _log.info("%s: the state is migrated in place: %s", self._where, migrate)
+        # An attempt that failed may have opened the function with the states after the migration.
+        self.close()
+        store, migration = self._replica.store, Migration(migrate, meta.states)
+        changes = Changes(store, spells_out=self._writer is not None)
+        for delta in contents(store, meta.states) if migration.changes_entries else ():
+            for change in migration.changes(delta):
+                changes.write(*change)
+        meta.states = migration.states
+        if meta.hash:
+            meta.hash = self._hash(meta.hash, changes)
+        if changes.delta.entries:
+            store.apply(_position_of_migrated(meta), meta.last_row, changes.delta.entries)
+        return changes
 
     def _hash(self, before: str, changes: Changes) -> str:
         """Return the hash of the live entries after the batch; nothing without a changelog."""
@@ -379,8 +422,9 @@ class KeyGroup:
         if meta is None:
             check_new(writer, self._where)
             return 0
-        # The earlier batches may have had no changelog.
-        meta.hash = meta.hash or checked_hash(replica.store, meta)
+        if not meta.hash:
+            # The earlier batches had no changelog.
+            meta.hash = hash_text(contents_hash(replica.store, meta.states).value)
         blocks = replica.take_committed(meta)
         export(self._log, meta, writer, lambda: replica.store, self._where, blocks)
         last = writer.last()
@@ -434,12 +478,17 @@ class KeyGroup:
             watermark = max(watermark, max(batch.highest.values()) - self._spec.delay_ms - 1)
         return watermark, None, False, None
 
-    def _open(self, meta: GroupMeta) -> tuple[Work, Registry]:
-        """Return the opened function and its states; opens a copy of it at the first batch of this task."""
+    def _open(self, meta: GroupMeta, last_id: int = 0) -> tuple[Work, Registry]:
+        """Return the opened function and its states; opens a copy of it at the first batch of this task.
+
+        Args:
+            meta: The meta record.
+            last_id: The highest id of the states before a migration.
+        """
         if self._work is None or self._registry is None:
             spec, scope = self._spec, self._scope
             function: Any = copy.copy(spec.function)
-            registry = Registry(spec, self.index, scope, meta.states)
+            registry = Registry(spec, self.index, scope, meta.states, last_id)
             registry.bind_declared(function)
             self._call("open", lambda: function.open(registry))
             registry.check()

@@ -13,7 +13,6 @@ batch, and nothing is stored.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
@@ -84,11 +83,9 @@ class TimerQueue:
         self._loaded_up_to = MIN_TIMESTAMP - 1
         # Deleted unnamed timers; true if the first deletion was counted.
         self._deleted: dict[tuple[int, Any], bool] = {}
-        # Index of the timers of one key, once `index` was called: timestamps, and names.
+        # Index of the timers of one key, once `index` was called: possible timestamps, and names.
         self._times: dict[Any, set[int]] | None = None
         self._names: dict[Any, set[bytes]] = {}
-        # Stored unnamed timers that were not loaded, of the keys whose timers were listed.
-        self._beyond: dict[Any, set[int]] = {}
         # Named timers that fired or were cancelled, and the number of timers in buckets in which they no longer wait.
         self._gone: list[_Named] = []
         self._left = 0
@@ -105,7 +102,6 @@ class TimerQueue:
     def load(self, up_to: int) -> None:
         """Read the stored timers that are due by ``up_to`` and that were not read before."""
         before, self._loaded_up_to = self._loaded_up_to, up_to
-        self._beyond.clear()
         keys: dict[bytes, Any] = {}
         for time, prefix, sub in self._scope.store.due(self._kind, up_to):
             if time <= before:
@@ -165,8 +161,6 @@ class TimerQueue:
         if found:
             self.deleted += 1
             self._forget(timestamp, key)
-        if key in self._beyond:
-            self._beyond[key].discard(timestamp)
         self._deleted.setdefault((check_timestamp(timestamp), key), found)
 
     def set_named(self, name: Any, timestamp: int) -> None:
@@ -180,8 +174,6 @@ class TimerQueue:
             timer = self._touch(key, encoded, None)
         if timer.at is None:
             self.added += 1
-            if self._times is not None:
-                self._names.setdefault(key, set()).add(encoded)
         timer.at = timestamp
         if timer.waits is None or timer.waits > timestamp:
             self._wait(timer, timestamp)
@@ -194,7 +186,8 @@ class TimerQueue:
             timer = self._touch(key, encoded, self._stored(key, encoded))
         if timer.at is not None:
             self.deleted += 1
-        self._unset(timer)
+        timer.at = None
+        self._gone.append(timer)
 
     # Listing ----------------------------------------------------------------------------------------------------
 
@@ -211,26 +204,24 @@ class TimerQueue:
                 for key in waiting:
                     times.setdefault(key, set()).add(time)
         self._times = times
-        for (key, name), timer in self._touched.items():
-            if timer.at is not None:
-                self._names.setdefault(key, set()).add(name)
+        for key, name in self._touched:
+            self._names.setdefault(key, set()).add(name)
 
     def pending(self, key: Any) -> list[tuple[int, Any]]:
         """Return the (timestamp, name or None) of the pending timers of ``key`` in firing order, after `index`."""
         assert self._times is not None
         unnamed, firing = self._unnamed, self._firing
-        if not self._scope.retains and key not in self._beyond:
-            beyond = self._beyond[key] = set()
-            for sub, value in self._scope.store.scan(timer_prefix(self._kind, self._scope.encoded(key))):
-                time = decode_time(value)
-                if sub[0] == _NAMED:
-                    if (key, sub[1:]) not in self._touched:
-                        self._touch(key, sub[1:], time)
-                elif time > self._loaded_up_to and (time, key) not in self._deleted:
-                    beyond.add(time)
         found = {t for t in self._times.get(key, ()) if key in unnamed.get(t, ()) or key in firing.get(t, ())}
-        timers = [(time, b"") for time in found.union(self._beyond.get(key, ()))]
-        timers += [(self._touched[key, name].at or 0, name) for name in self._names.get(key, ())]
+        prefix = timer_prefix(self._kind, self._scope.encoded(key))
+        for sub, value in self._scope.store.scan(prefix):
+            time = decode_time(value)
+            if sub[0] == _NAMED:
+                if (key, sub[1:]) not in self._touched:
+                    self._touch(key, sub[1:], time)
+            elif time > self._loaded_up_to and (time, key) not in self._deleted:
+                found.add(time)
+        timers = [(time, b"") for time in found]
+        timers += [(at, name) for name in self._names.get(key, ()) if (at := self._touched[key, name].at) is not None]
         return [(time, decode_key(name) if name else None) for time, name in sorted(timers)]
 
     # Firing -----------------------------------------------------------------------------------------------------
@@ -256,8 +247,9 @@ class TimerQueue:
                 if timer.waits == time:
                     timer.waits = None
                     if timer.at == time:
-                        self._unset(timer)
+                        timer.at = None
                         self.fired += 1
+                        self._gone.append(timer)
                         scope.key = timer.key
                         fire(time, timer.key, self._decoded(timer.name))
                     elif timer.at is not None:
@@ -285,7 +277,8 @@ class TimerQueue:
                 if named and item.name:
                     if item.at != time:
                         continue
-                    self._unset(item)
+                    item.at = None
+                    self._gone.append(item)
                     key, name = item.key, self._decoded(item.name)
                 else:
                     key, name = item.key if named else item, None
@@ -349,7 +342,10 @@ class TimerQueue:
         return due
 
     def _merged(self, firing: Any, new: Any) -> tuple[int, list[Any], set[Any], bool]:
-        """Insert timers that a handler has set at the firing timestamp among those that wait there, last first."""
+        """Insert timers that a handler has set at the firing timestamp among those that wait there, last first.
+
+        They belong to the firing key, the least waiting one, so their places are near the end.
+        """
         time, items, waiting, named = firing
         _, added, added_waiting, added_named = new
         if added_named and not named:
@@ -359,8 +355,10 @@ class TimerQueue:
             added = [_Named(key, b"") for key in added]
         order: Callable[[Any], Any] = self._order if named else self._scope.encoded
         for item in added:
-            after = order(item)
-            items.insert(bisect_left(items, True, key=lambda waits: order(waits) < after), item)
+            place = len(items)
+            while place and order(items[place - 1]) < order(item):
+                place -= 1
+            items.insert(place, item)
         return time, items, waiting or added_waiting, named
 
     def _order(self, timer: _Named) -> tuple[bytes, bytes]:
@@ -430,6 +428,8 @@ class TimerQueue:
             for timer in self._gone:
                 if timer.at is None and touched.pop((timer.key, timer.name), None) is not None:
                     self._left += timer.waits is not None
+                    if self._times is not None:
+                        _discard(self._names, timer.key, timer.name)
             self._gone.clear()
         self._deleted.clear()
         self._texts.clear()
@@ -459,16 +459,9 @@ class TimerQueue:
     def _touch(self, key: Any, name: bytes, at: int | None) -> _Named:
         """Return the object of a named timer that the batch has not touched yet."""
         timer = self._touched[key, name] = _Named(key, name, at)
-        if self._times is not None and at is not None:
+        if self._times is not None:
             self._names.setdefault(key, set()).add(name)
         return timer
-
-    def _unset(self, timer: _Named) -> None:
-        """Set a named timer to no time."""
-        timer.at = None
-        self._gone.append(timer)
-        if self._times is not None:
-            _discard(self._names, timer.key, timer.name)
 
     def _wait(self, timer: _Named, time: int) -> None:
         """Put a named timer into a bucket."""

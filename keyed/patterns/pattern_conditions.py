@@ -177,30 +177,30 @@ class Look:
     """A row as it is tested: functions are called once per row, those of a match so far once per partial match.
 
     Args:
+        row: The row.
         steps: The names of the steps.
+        timestamp: The time of the row.
         read: Returns the rows of the match that ends with a node.
     """
 
     __slots__ = ("_match", "_node", "_read", "_steps", "_timestamp", "of_match", "of_row", "row")
 
-    def __init__(self, steps: Sequence[str], read: Callable[[int | None], dict[str, list[Any]]]) -> None:
+    def __init__(
+        self, row: Any, steps: Sequence[str], timestamp: int, read: Callable[[int | None], dict[str, list[Any]]]
+    ) -> None:
+        self.row = row
         self._steps = steps
+        self._timestamp = timestamp
         self._read = read
+        self._node: int | None = None
+        self._match: Match | None = None
         self.of_row: dict[StepCondition, bool] = {}
         self.of_match: dict[StepCondition, bool] = {}
-
-    def start(self, row: Any, timestamp: int) -> None:
-        """Test a row from now on, first without a partial match."""
-        self.row = row
-        self._timestamp = timestamp
-        if self.of_row:
-            self.of_row = {}
-        self.enter(None)
 
     def enter(self, node: int | None) -> None:
         """Test for the partial match that ends with a node from now on."""
         self._node = node
-        self._match: Match | None = None
+        self._match = None
         if self.of_match:
             self.of_match = {}
 

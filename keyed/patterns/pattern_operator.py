@@ -16,7 +16,7 @@ from keyed.extending import inner_state
 from keyed.patterns.automaton import Automaton, AutomatonState, Taken, compiled
 from keyed.patterns.pattern_conditions import ConditionFailed, Look, Match
 from keyed.patterns.pattern_functions import PatternContext, PatternProcessFunction
-from keyed.patterns.shared_buffer import Node, SharedBuffer
+from keyed.patterns.shared_buffer import SharedBuffer
 from keyed.patterns.steps import StepSequence
 
 _TIMER = "time-out"
@@ -100,11 +100,6 @@ class PatternOperator(KeyedProcessFunction):
         most_partial: Most partial matches of a key.
     """
 
-    standing = inner_state(ValueState(Standing), is_shown=False)
-    rows = inner_state(MapState(int, object), is_shown=False)
-    nodes = inner_state(MapState(int, Node), is_shown=False)
-    uses = inner_state(MapState(int, int), is_shown=False)
-
     def __init__(
         self,
         pattern: StepSequence,
@@ -124,9 +119,6 @@ class PatternOperator(KeyedProcessFunction):
         self._automaton: Automaton = compiled(pattern)
         self._steps = pattern.step_names
         self._strategy = pattern.after_match
-        self.partial_matches = inner_state(
-            MapState(int, PartialMatch, name="partial_matches"), meaning=_meaning(pattern)
-        )
         handler = type(function).process_timed_out_match is not PatternProcessFunction.process_timed_out_match
         self._handles_time_outs = timed_out is not None or handler
 
@@ -134,8 +126,14 @@ class PatternOperator(KeyedProcessFunction):
         return f"{type(self).__name__}({self._pattern!r})"
 
     def open(self, context: OpenContext) -> None:
-        self._buffer = SharedBuffer(self.rows, self.nodes, self.uses)
-        self._look = Look(self._steps, self._buffer.rows)
+        meaning = {f"step {step.name!r}": str(step) for step in self._pattern.steps}
+        meaning["order of steps"] = ", ".join(self._steps)
+        meaning["time"] = str(self._pattern.within_ms)
+        meaning["strategy after a match"] = repr(self._strategy)
+        partial = MapState(int, PartialMatch, name="partial_matches")
+        self._partial = context.get_map_state(inner_state(partial, meaning=meaning))
+        self._standing = context.get_state(inner_state(ValueState(Standing, name="standing"), is_shown=False))
+        self._buffer = SharedBuffer(context)
         self._function = copy.copy(self._function)
         self._function.open(context)
 
@@ -150,22 +148,21 @@ class PatternOperator(KeyedProcessFunction):
                 ctx.output(self._late_tag, value)
             return None
         time = ctx.timestamp()
-        standing = self.standing.value()
+        standing = self._standing.value()
         outputs: list[Any] = []
         if standing is not None and standing.timer is not None and standing.timer <= time:
             standing = self._advance(standing, time, ctx, outputs)
-        look = self._look
-        look.start(value, time)
+        look = Look(value, self._steps, time, self._buffer.rows)
         try:
-            begun = self._automaton.outcomes(self._automaton.start, look)
-            if standing is None and not begun:
-                return outputs
-            decided = [*self._decide(standing, look), (None, None, begun)]
+            decided = self._decide(standing, look)
         except ConditionFailed as failed:
             if self._bad_tag is None:
                 raise UserFunctionError(str(failed)) from failed.__cause__
             ctx.output(self._bad_tag, value)
             ctx.drop()
+            return outputs
+        begun = decided[-1][2]
+        if standing is None and not begun:
             return outputs
         count = sum(1 for _, _, outcomes in decided for each in outcomes if each.target.kind in ("normal", "pending"))
         if count > self._most_partial:
@@ -185,7 +182,7 @@ class PatternOperator(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
         outputs: list[Any] = []
-        standing = self.standing.value()
+        standing = self._standing.value()
         if standing is not None:
             self._advance(standing, timestamp, ctx, outputs)
         return outputs
@@ -193,13 +190,15 @@ class PatternOperator(KeyedProcessFunction):
     def _decide(
         self, standing: Standing | None, look: Look
     ) -> list[tuple[int | None, PartialMatch | None, list[Taken]]]:
-        """Return what a row does to each partial match. Nothing is changed."""
-        automaton, partial = self._automaton, self.partial_matches
+        """Return what a row does to each partial match, and last, which it begins. Nothing is changed."""
+        automaton, partial = self._automaton, self._partial
         decided: list[tuple[int | None, PartialMatch | None, list[Taken]]] = []
         for number in () if standing is None else standing.partial:
             run = partial[number]
             look.enter(run.node)
             decided.append((number, run, automaton.outcomes(automaton.states[run.state], look)))
+        look.enter(None)
+        decided.append((None, None, automaton.outcomes(automaton.start, look)))
         return decided
 
     def _apply(
@@ -269,7 +268,7 @@ class PatternOperator(KeyedProcessFunction):
         """Remove the partial matches that have timed out; return the rest."""
         moves = _Moves(standing.next_number)
         for number in standing.partial:
-            run = self.partial_matches[number]
+            run = self._partial[number]
             if run.times_out is None or run.times_out > time:
                 moves.kept.append((number, run, False))
                 continue
@@ -297,11 +296,11 @@ class PatternOperator(KeyedProcessFunction):
         if complete:
             complete = self._emit(complete, moves, time, ctx, outputs)
         for number in moves.dropped:
-            self.partial_matches.remove(number)
+            self._partial.remove(number)
         timer: int | None = None
         for number, run, is_changed in moves.kept:
             if is_changed:
-                self.partial_matches.put(number, run)
+                self._partial.put(number, run)
             if run.times_out is not None and (timer is None or run.times_out < timer):
                 timer = run.times_out
         if timer != before.timer:
@@ -311,11 +310,11 @@ class PatternOperator(KeyedProcessFunction):
                 ctx.timer_service().set_timer(_TIMER, timer)
         if not moves.kept and not complete:
             if standing is not None:
-                self.standing.clear()
+                self._standing.clear()
             return None
         after = Standing(moves.next_number, timer, tuple(number for number, _, _ in moves.kept), tuple(complete))
         if after != standing:
-            self.standing.update(after)
+            self._standing.update(after)
         return after
 
     def _emit(
@@ -350,13 +349,6 @@ class PatternOperator(KeyedProcessFunction):
             moves.dropped.append(number)
             self._buffer.refer(run.node, -1)
         moves.kept = kept
-
-
-def _meaning(pattern: StepSequence) -> dict[str, str]:
-    """Return the parts of a pattern on which its state depends, as text."""
-    steps = {f"step {step.name!r}": str(step) for step in pattern.steps}
-    others = {"order of steps": ", ".join(pattern.step_names), "time": str(pattern.within_ms)}
-    return {**steps, **others, "strategy after a match": repr(pattern.after_match)}
 
 
 def _first_row(match: tuple[int, int]) -> int:

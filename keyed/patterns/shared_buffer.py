@@ -9,24 +9,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyed import MapState
+from keyed import MapState, OpenContext
+from keyed.extending import inner_state
 
-Node = tuple[str, int, int | None, int]
+_Node = tuple[str, int, int | None, int]
 
 
 class SharedBuffer:
     """The buffer of a key.
 
     Args:
-        rows: The rows by number.
-        nodes: The nodes by number.
-        uses: The number of nodes of each row that has more than one.
+        context: Binds the state.
     """
 
-    def __init__(self, rows: MapState[int, Any], nodes: MapState[int, Node], uses: MapState[int, int]) -> None:
-        self._rows = rows
-        self._nodes = nodes
-        self._uses = uses
+    def __init__(self, context: OpenContext) -> None:
+        def bound(type_: Any, name: str) -> MapState[int, Any]:
+            return context.get_map_state(inner_state(MapState(int, type_, name=name), is_shown=False))
+
+        self._rows: MapState[int, Any] = bound(object, "rows")
+        self._nodes: MapState[int, _Node] = bound(_Node, "nodes")
+        self._uses: MapState[int, int] = bound(int, "uses")
 
     def keep(self, number: int, row: Any, uses: int) -> None:
         """Keep a row for a number of nodes."""

@@ -4,8 +4,8 @@ Every process that serves a key group keeps the group's store open. All of them 
 sees what the others applied: nothing is opened or replayed when a group moves between processes.
 
 The environment is in the subfolder ``keyed-store-lmdb-2-<machine>`` of the store's folder. The number is the version of
-the format; the machine is named by a hash of its names, its last start and its namespace of processes. Its keys and
-values are those of `keyed.stores.rocks_store` and `keyed.stores.rocks_tables`, with these additions:
+the format, the machine is named by its last start and its namespace of processes. Its keys and values are those of
+`keyed.stores.rocks_store` and `keyed.stores.rocks_tables`, with these additions:
 
     A                                       log rows of the batch that ran last: a frame of kind KROW, version 1, with
                                             the msgpack of [attempt, {row: record}]
@@ -19,10 +19,8 @@ bits, with that of the stored key as its seed. It is verified at each read.
   moved it, `apply` raises, and the engine starts again from the log.
 - Nothing is synced. The operating system has what was committed, so a process that is killed loses nothing but its
   open transaction. After a crash of the machine the store has another name, and starts empty.
-- The file grows with what the store holds and does not shrink; pages of removed entries are used again. The disk
-  bounds it: a full one raises `LocalStoreError`, and the store is as before.
-- While a process holds a snapshot, for example in a task that Spark has given up, removed pages are not used again. If
-  the file has grown for this reason, `apply` moves the entries to a new one. That process has the old file until then.
+- The file grows with what the store holds and never shrinks; pages of removed entries are used again. The disk bounds
+  it: a full one raises `LocalStoreError`, and the store is as before.
 - LMDB trusts its file: pages that are not its own end the process, or hide entries. So the store has a mark
   (`keyed.stores.store_mark`), which is compared with the file before anything is read or written: a file that something
   else has changed is never opened. After an abnormal end the content is compared with the log's counts.
@@ -31,7 +29,6 @@ bits, with that of the stored key as its seed. It is verified at each read.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -47,7 +44,6 @@ from keyed.content.addresses import PLAIN
 from keyed.content.blocks import Change, TableDelta
 from keyed.errors import CorruptionError, KeyedError, LocalStoreError
 from keyed.ids import random_id
-from keyed.private_files import make_files_private
 from keyed.stores.database import check_room, delete_folder, explained, is_refused, keep_for_ever
 from keyed.stores.rocks_store import RocksStore
 from keyed.stores.store_mark import StoreMark
@@ -56,7 +52,6 @@ if TYPE_CHECKING:
     import lmdb
 
 _SUBFOLDER = "keyed-store-lmdb-"
-_FILE = "data.mdb"
 _VERSION = 2
 _ROWS = b"A"
 _Rows = tuple[str, dict[int, bytes]]
@@ -65,8 +60,6 @@ _ROWS_RECORD: RecordFormat[_Rows] = RecordFormat(b"KROW", 1, _Rows)
 MAP_BYTES = 4 << 30
 #: Processes that may have a snapshot at a time, and the size of the file with their table.
 _READERS = 510
-#: Bytes that a file may have beyond four times its live pages if an old snapshot keeps pages.
-SLACK_BYTES = 16 << 20
 _LOCK_BYTES = 64 * (_READERS + 2)
 #: LMDB's locks do not hold within a process, nor does a forked child have those of its parent.
 _OPEN_HERE = "already open in this process"
@@ -77,23 +70,28 @@ _HASH = 32
 
 
 @lru_cache(maxsize=1)
-def _machine() -> tuple[str, str, str]:
-    """Return names of this machine, of its boot, and of the PID namespace of this process."""
-    names = os.uname().nodename.encode()
-    with suppress(OSError):
-        names += Path("/etc/machine-id").read_bytes()
-    machine = blake2b(names, digest_size=8).hexdigest()
+def _machine() -> str:
+    """Return a name of this boot of the machine, and of the PID namespace of this process."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
         namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         # Without either, a process shares its stores with no other one.
-        return machine, machine, random_id()
-    return machine, boot[:16], "".join(filter(str.isdigit, namespace))
+        return random_id()
+    return f"{boot[:16]}-{''.join(filter(str.isdigit, namespace))}"
 
 
 def _subfolder() -> str:
-    return f"{_SUBFOLDER}{_VERSION}-{'-'.join(_machine())}"
+    return f"{_SUBFOLDER}{_VERSION}-{_machine()}"
+
+
+def _started_at() -> float:
+    """Return the boot time of the machine, in seconds since the epoch; 0 if it is not known."""
+    with suppress(OSError, ValueError), Path("/proc/stat").open() as file:
+        for line in file:
+            if line.startswith("btime "):
+                return float(line.split()[1])
+    return 0.0
 
 
 class _Batch(dict[bytes, Any]):
@@ -149,7 +147,7 @@ class LmdbDatabase:
             self._identity = self._file()
             self._environment.reader_check()
             used = (self._environment.info()["last_pgno"] + 1) * self._environment.stat()["psize"]
-            if (self.path / _FILE).stat().st_size < min(used, 2 * used):
+            if (self.path / "data.mdb").stat().st_size < min(used, 2 * used):
                 raise LocalStoreError(f"{self.path} is damaged: its file was cut off")
             self._mark.written()
         except (lmdb.Error, OSError) as error:
@@ -161,7 +159,7 @@ class LmdbDatabase:
 
     def _file(self) -> tuple[int, int] | None:
         try:
-            found = (self.path / _FILE).stat()
+            found = (self.path / "data.mdb").stat()
         except OSError:
             return None
         return found.st_dev, found.st_ino
@@ -339,34 +337,12 @@ class LmdbDatabase:
         except (lmdb.Error, MemoryError) as error:
             raise self.failed("cannot be made larger", error) from error
 
-    def clear_readers(self) -> bool:
-        """End the snapshots of processes that were killed. Return true if another one makes the file grow."""
+    def clear_readers(self) -> None:
+        """End the snapshots of processes that were killed."""
         import lmdb
 
-        self.release()
-        try:
+        with suppress(lmdb.Error):
             self._environment.reader_check()
-            status, pages = self._environment.info(), self._environment.stat()
-            live = pages["branch_pages"] + pages["leaf_pages"] + pages["overflow_pages"]
-            if (status["last_pgno"] - 4 * live) * pages["psize"] <= SLACK_BYTES:
-                return False
-            oldest = [line.split()[2] for line in self._environment.readers().splitlines()[1:]]
-        except lmdb.Error:
-            return False
-        return any(each != "-" and int(each) < status["last_txnid"] for each in oldest)
-
-    def copy(self, folder: Path) -> None:
-        """Copy the live pages to a new folder.
-
-        Raises:
-            LocalStoreError: They cannot be read or written.
-        """
-        import lmdb
-
-        try:
-            self._environment.copy(str(folder), compact=True)
-        except lmdb.Error as error:
-            raise self.failed("cannot be copied", error) from error
 
     def close(self) -> None:
         """Close it in this process. Closing again does nothing."""
@@ -380,7 +356,6 @@ class LmdbDatabase:
     def leave(self) -> None:
         """Close it in a forked process without destroying the native objects, which belong to the parent."""
         self._left = True
-        self._mark.leave()
         for native in (self._environment, self._reading, self._writing):
             keep_for_ever(native)
         self._reading = self._writing = None
@@ -433,13 +408,8 @@ class LmdbStore(RocksStore):
 
     def _connect(self) -> LmdbDatabase:
         folder = self.path / _subfolder()
-        mark = self._mark = StoreMark(folder, _FILE)
-        try:
-            mark.begin()
-            return LmdbDatabase(folder, mark)
-        except BaseException:
-            mark.close()
-            raise
+        mark = self._mark = StoreMark(folder, "data.mdb")
+        return mark.opened(lambda: LmdbDatabase(folder, mark))
 
     def is_doubtful(self) -> bool:
         """See `SharedStore.is_doubtful`."""
@@ -507,32 +477,12 @@ class LmdbStore(RocksStore):
     def apply(self, log_id: str, row: int, changes: Iterable[Change], tables: Sequence[TableDelta] = ()) -> None:
         """See `LocalStore.apply`. When it raises, the store is as before."""
         known = changes if isinstance(changes, list) else list(changes)
-        if self._database.clear_readers() and not self._mark.is_doubtful:
-            self._renew()
+        self._database.clear_readers()
         self._transact(lambda: self._apply(log_id, row, known, tables))
 
     def _apply(self, log_id: str, row: int, changes: list[Change], tables: Sequence[TableDelta]) -> None:
         self._check_position()
         super().apply(log_id, row, changes, tables)
-
-    def _renew(self) -> None:
-        """Move the entries to a new file, with the position of the snapshot."""
-        folder, copy, position = self._database.path, self.path / f"copy-{random_id()}", self._position
-        try:
-            mark = StoreMark(copy, _FILE)
-            self._database.copy(copy)
-            make_files_private(copy)
-            mark.written()
-            mark.close()
-            self.close()
-            delete_folder(folder)
-            copy.rename(folder)
-        except OSError as error:
-            raise LocalStoreError(f"{folder} cannot be copied: {explained(str(error))}") from error
-        finally:
-            shutil.rmtree(copy, ignore_errors=True)
-        self._open()
-        self._position = position
 
     def _transact(self, work: Callable[[], None]) -> None:
         """Do work in a transaction, and repeat it if the map was full."""
@@ -574,8 +524,8 @@ class LmdbStore(RocksStore):
 def open_lmdb_store(path: str | os.PathLike[str]) -> LmdbStore:
     """Open the store in a folder that processes of this machine share, in any condition.
 
-    A damaged store, or one in which two processes in a row ended, is deleted and starts empty. Stores of earlier boots
-    of the machine, and of its containers that ended, are deleted; those of other machines are not.
+    A damaged store, or one in which two processes in a row ended, is deleted and starts empty, and so does a store from
+    an earlier boot of the machine.
 
     Args:
         path: Folder of the store; created if missing, with its parents.
@@ -584,7 +534,7 @@ def open_lmdb_store(path: str | os.PathLike[str]) -> LmdbStore:
         LocalStoreError: No store can be created there, or this process has it open.
     """
     path = Path(path)
-    _delete_ended(path)
+    _delete_older(path)
     try:
         return LmdbStore(path)
     except LocalStoreError as error:
@@ -594,13 +544,11 @@ def open_lmdb_store(path: str | os.PathLike[str]) -> LmdbStore:
     return LmdbStore(path)
 
 
-def _delete_ended(path: Path) -> None:
-    """Delete the stores of earlier boots of this machine and of other PID namespaces, unless they are open."""
-    own, own_boot, own_namespace = _machine()
-    for folder in path.glob(f"{_SUBFOLDER}*-*-*-*"):
-        machine, boot, namespace = folder.name.split("-")[-3:]
-        if (namespace != own_namespace) if boot == own_boot else (machine == own):
-            with suppress(OSError), (folder / "lock.mdb").open("r+b") as lock:
-                # LMDB holds this lock, which spans namespaces, while a store is open.
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+def _delete_older(path: Path) -> None:
+    """Delete the stores of earlier boots of this machine, and none of another machine."""
+    before = _started_at()
+    for folder in path.glob(f"{_SUBFOLDER}*"):
+        with suppress(OSError):
+            files = [file.stat().st_mtime for file in folder.iterdir()]
+            if folder.name != _subfolder() and max(files, default=0.0) < before:
                 shutil.rmtree(folder)

@@ -10,7 +10,6 @@ Addresses are sorted when they are read, and only within one time.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
@@ -128,26 +127,6 @@ class _TimeIndex:
         yield from rest
 
 
-class _Subs(dict[bytes, bytes]):
-    """The values of the subs of a prefix.
-
-    Attributes:
-        order: The subs in order, from the first `scan` on, so that it costs what it yields.
-    """
-
-    __slots__ = ("order",)
-
-    def __init__(self, *entries: tuple[bytes, bytes]) -> None:
-        super().__init__(entries)
-        self.order: list[bytes] | None = None
-
-    def scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over (sub, value) in order."""
-        if self.order is None:
-            self.order = sorted(self)
-        return zip(self.order, map(self.__getitem__, self.order), strict=True)
-
-
 class MemoryStore:
     """A `LocalStore` in the memory of the process."""
 
@@ -156,7 +135,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._position: tuple[str, int] | None = None
         self._values: dict[bytes, bytes] = {}
-        self._nested: dict[bytes, tuple[bytes, bytes] | _Subs] = {}
+        self._nested: dict[bytes, tuple[bytes, bytes] | dict[bytes, bytes]] = {}
         self._indexes: dict[int, _TimeIndex] = {}
         self._tables: dict[int, ChunkedTable] = {}
 
@@ -182,7 +161,8 @@ class MemoryStore:
         if held is None:
             found = iter(())
         elif isinstance(held, dict):
-            found = held.scan()
+            subs = sorted(held)
+            found = zip(subs, map(held.__getitem__, subs), strict=True)
         else:
             found = iter((held,))
         value = self._values.get(prefix)
@@ -276,22 +256,18 @@ class MemoryStore:
                 nested[prefix] = (sub, value)
             return None
         if isinstance(held, dict):
-            old, order = held.get(sub), held.order
             if value is not None:
+                old = held.get(sub)
                 held[sub] = value
-                if old is None and order is not None:
-                    insort(order, sub)
-            elif old is not None:
-                del held[sub]
-                if order is not None:
-                    del order[bisect_left(order, sub)]
-                if not held:
-                    del nested[prefix]
+                return old
+            old = held.pop(sub, None)
+            if not held:
+                del nested[prefix]
             return old
         only, old_value = held
         if only != sub:
             if value is not None:
-                nested[prefix] = _Subs(held, (sub, value))
+                nested[prefix] = {only: old_value, sub: value}
             return None
         if value is None:
             del nested[prefix]

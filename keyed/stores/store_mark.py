@@ -20,10 +20,13 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from random import SystemRandom
 from struct import Struct
+from typing import TypeVar
+from weakref import WeakSet
 
 from keyed.codec.frames import FRAME_OVERHEAD, frame, unframe
 from keyed.errors import CorruptionError, LocalStoreError
@@ -41,6 +44,7 @@ _MILLISECOND = 1_000_000
 #: Number of abnormal ends after which a store is rebuilt.
 _ENDS = 2
 _random = SystemRandom()
+_Database = TypeVar("_Database")
 
 
 class StoreMark:
@@ -70,6 +74,16 @@ class StoreMark:
             self._mark = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise LocalStoreError(f"{folder} cannot be created: {explained(str(error))}") from error
+        _open.add(self)
+
+    def opened(self, connect: Callable[[], _Database]) -> _Database:
+        """Begin an attempt and open the database. The mark is closed if that fails."""
+        try:
+            self.begin()
+            return connect()
+        except BaseException:
+            self.close()
+            raise
 
     def begin(self) -> None:
         """Begin an attempt to work in the store. Beginning again does nothing.
@@ -146,6 +160,7 @@ class StoreMark:
     def leave(self) -> None:
         """Release the files without an end of the attempt, which is the parent's in a forked process."""
         self._works = False
+        _open.discard(self)
         for each in (self._mark, self._watched):
             if each >= 0:
                 os.close(each)
@@ -182,3 +197,14 @@ class StoreMark:
             os.pwrite(self._mark, frame(_FRAME, _VERSION, _MARK.pack(unended, *self._status)), 0)
         except OSError as error:
             raise LocalStoreError(f"{self._folder} cannot be written: {explained(str(error))}") from error
+
+
+_open: WeakSet[StoreMark] = WeakSet()
+
+
+def _leave_all() -> None:
+    for mark in list(_open):
+        mark.leave()
+
+
+os.register_at_fork(after_in_child=_leave_all)

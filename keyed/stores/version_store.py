@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -646,7 +645,7 @@ def is_store(path: str | os.PathLike[str]) -> bool:
 def _numbers(path: Path) -> list[int]:
     """Return the numbers of the databases in a store's folder, in order."""
     names = (folder.name.removeprefix(_SUBFOLDER) for folder in path.glob(f"{_SUBFOLDER}*"))
-    return sorted(int(name) for name in names if re.fullmatch("[0-9]+", name))
+    return sorted(int(name) for name in names if name.isdigit())
 
 
 def _decoded(record: bytes, where: str) -> VersionedBatch:

@@ -158,7 +158,7 @@ class _Producer:
         broker, taken = self._broker, self._queue[:count]
         del self._queue[:count]
         for log, key, value, headers in taken:
-            if broker.faults.strikes("broker: a record is refused", 0.02):
+            if broker.faults.strikes("broker: a record is refused", 0.004):
                 self._reported(_error("_MSG_TIMED_OUT"), None)
                 continue
             stored = _Stored(len(log), key, value, headers, time.time_ns() // 1_000_000)

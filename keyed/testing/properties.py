@@ -854,10 +854,6 @@ def assert_runtimes_agree(
 
     # Outputs for a broadcast element come once per key group.
     process: Any = {"parallelism": 1} if descriptors else {}
-    order = options.get("order", "event_time")
-    process["order"] = order
-    said = f", {code_of(output)}" if output is not None else ""
-    said += f", order={order!r}" if order != "event_time" else ""
 
     def local(stream: list[Record], size: int) -> list[Any]:
         chain = chained([[row.value for row in each] for each in _by_side(stream, sides)])
@@ -913,7 +909,7 @@ def assert_runtimes_agree(
                             for number, (part, how) in enumerate(zip(parts, into, strict=True), 1)
                         ),
                         f"stream = stream1{'.connect(stream2)' if sides == 2 else ''}",
-                        f"stream = stream.process({code_of(function)}{said})",
+                        f"stream = stream.process({code_of(function)}{f', {code_of(output)}' if names else ''})",
                         f"result = stream.run(rows_per_batch={size}, processing_time=lambda: 0)",
                         f"assert sorted(map(tuple, result.values), key=repr) == {code_of(expected)}"
                         if names

@@ -8,9 +8,7 @@ checkpoint's own folders. At the end the rows that were written are checked: eac
 With ``--clients`` a server, a standby and the clients of `tests.benchmarks.soak_clients` run beside it, and the memory
 of each process is printed for each quarter of the time. A cache that fills for an hour looks like a leak, so the block
 cache and the write buffers of RocksDB are so small in these processes that they are full after some minutes
-(``--buffers``; 8 MB take half an hour at 500 rows a second). Descriptors include RocksDB's files, one to five between
-two of its compactions. ``--rate`` is to be one that the followers of all changes keep up with: a batch is five events a
-key.
+(``--buffers``). ``--rate`` is to be one that the followers of all changes keep up with: a batch is five events a key.
 
 Spark keeps 100 batches, and clears the files of older ones away once a minute, which is longer than a life here. So
 that it can be seen whether files stay few, it is told to keep ten and to clear away every two seconds.
@@ -127,7 +125,7 @@ def main() -> None:
     parser.add_argument(
         "--rate", type=int, default=0, help="rows a second at most, on the local runtime (as many as it can)"
     )
-    parser.add_argument("--buffers", type=int, default=1, help="MB of the cache and of a write buffer beside the job")
+    parser.add_argument("--buffers", type=int, default=8, help="MB of the cache and of a write buffer beside the job")
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.job:

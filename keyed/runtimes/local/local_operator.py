@@ -39,7 +39,6 @@ from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter, partitioned, rows_after_steps
 from keyed.stores import MemoryStore, open_store
 from keyed.stores.commit_store import BufferedCommits
-from keyed.transforms import keeps_tables
 from keyed.vectorized import VectorizedFunction
 
 #: Number of keys whose group is cached.
@@ -197,10 +196,6 @@ class LocalOperator:
 
             return output_rows(emitted, output, timed=timed)
         schema = output.schema
-        if self._vectorized and isinstance(emitted, EmittedTables) and keeps_tables(read.steps):
-            from keyed.runtimes.local.table_rows import rows_after_tables
-
-            return rows_after_tables(emitted, schema, read, self.stage.name, timed=timed)
         values = as_rows(list(map(OutputCopies(schema).take, emitted.values)), schema, output.stage.name)
         if read.steps:
             return rows_after_steps(read, values, emitted.timestamps() if timed else None, self.stage.name)

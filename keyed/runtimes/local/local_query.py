@@ -68,7 +68,6 @@ from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommit
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables.state_tables import StateTables
 from keyed.topics import KafkaSink
-from keyed.transforms import keeps_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -664,17 +663,9 @@ class LocalQuery(Shown):
         return loaders
 
 
-def _after_steps(output: Port, emitted: Emitted | EmittedTables) -> Emitted | EmittedTables:
+def _after_steps(output: Port, emitted: Emitted | EmittedTables) -> Emitted:
     """Return the rows of a batch for a sink after the transformations of the output."""
     plain = attrs.evolve(output, steps=())
-    if isinstance(emitted, EmittedTables) and keeps_tables(output.steps):
-        from keyed.runtimes.local.table_rows import after_tables
-
-        tables = EmittedTables()
-        table = after_tables(emitted, plain.schema, output.steps, output.stage.name, timed=False)
-        if table is not None:
-            tables.tables.append(table)
-        return tables
     own = map(OutputCopies(plain.schema).take, emitted.values)
     values = as_rows(list(own), plain.schema, output.stage.name)
     result = Emitted()

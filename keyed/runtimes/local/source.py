@@ -40,7 +40,6 @@ from keyed.runtimes.local.local_rows import (
     without_unreadable,
 )
 from keyed.sources import PAUSE, SeekableSource
-from keyed.transforms import keeps_tables
 from keyed.vectorized import VectorizedFunction
 
 _log = logging.getLogger(__name__)
@@ -509,7 +508,7 @@ def _table_after_steps(stage: Stage, batch: Any, limit: Limit | None) -> SourceR
 
     source, read, timestamp = stage.source, stage.inputs[0], stage.source.time
     if (
-        not keeps_tables(read.steps)
+        any(step.kind != "map_batches" for step in read.steps)
         or not isinstance(stage.function, VectorizedFunction)
         or callable(timestamp)
         or source.watermark.partition_by is not None

@@ -18,12 +18,11 @@ from keyed.codec.keys import key_type
 from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
-from keyed.graph import Input, Port, Stage
+from keyed.graph import Port, Stage
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
 from keyed.runtimes.local.local_rows import Limit, SourceRows, check_column, checked, column_times, timestamp_of
 from keyed.table_state.batches import check_keys, combined, first_key, group_indices, in_time_order, timestamped
-from keyed.transforms import Transform
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
 
 #: Exceptions for an element that does not fit the columns of a table.
@@ -86,50 +85,6 @@ def output_rows(emitted: Emitted | EmittedTables, output: Port, *, timed: bool) 
         where = f"operator {output.stage.name!r}, {what}"
         rows.table = lambda: _table(emitted.values, times, output.schema, where)
     return rows
-
-
-def rows_after_tables(
-    emitted: EmittedTables, schema: Schema | None, read: Input, operator: str, *, timed: bool
-) -> SourceRows:
-    """Return an output of an upstream stage after functions of tables.
-
-    Args:
-        emitted: The emitted tables.
-        schema: The declared columns of the output.
-        read: The input with the functions.
-        operator: Name of the operator that reads it.
-        timed: True if the stream has event time.
-    """
-    rows = SourceRows()
-    after = after_tables(emitted, schema, read.steps, operator, timed=timed)
-    if after is not None and after.num_rows:
-        rows.table = lambda: after
-    return rows
-
-
-def after_tables(
-    emitted: EmittedTables, schema: Schema | None, steps: Sequence[Transform], operator: str, *, timed: bool
-) -> pa.Table | None:
-    """Return emitted tables after functions of tables; ``None`` without rows.
-
-    Args:
-        emitted: The emitted tables.
-        schema: The declared columns of the output.
-        steps: The functions.
-        operator: Name of the operator that reads or made the rows.
-        timed: The functions get the event times, and the result has them.
-    """
-    from keyed.runtimes.transforming import TransformedRows, transformed
-
-    if not emitted.tables:
-        return None
-    table = pa.concat_tables([timestamped(each) for each in emitted.tables], promote_options="default")
-    times = table.column(TIMESTAMP_COLUMN).combine_chunks() if timed else None
-    after = transformed(TransformedRows(times, schema, None, table.drop_columns([TIMESTAMP_COLUMN])), steps, operator)
-    if not after.count:
-        return None
-    found = after.table(f"operator {operator!r}")
-    return found if after.times is None else found.append_column(TIMESTAMP_COLUMN, after.times)
 
 
 def routed(

@@ -11,7 +11,7 @@ import pytest
 from keyed.changelog import DirectoryChangelog
 from keyed.content import entry_hash
 from keyed.content.entry_hash import hash_sum, hash_text
-from keyed.engine import replica
+from keyed.engine import key_group as group
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.meta import MOST_COMMITS
@@ -200,7 +200,7 @@ def test_without_a_changelog_nothing_is_hashed(monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr(entry_hash, "_hasher", hashed)
-    monkeypatch.setattr(replica, "contents_hash", hashed)
+    monkeypatch.setattr(group, "contents_hash", hashed)
     subject = Subject()
     subject.start(exports=False)
     for number in range(3):

@@ -15,7 +15,6 @@ from keyed.engine import cleaning
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.errors import CorruptionError, LocalStoreError
-from keyed.recovery.verification import verify_changelog
 from keyed.stores import MemoryStore, open_lmdb_store, open_rocks_store
 from keyed.testing.memory_changelog import MemoryChangelog
 from tests.keyed.engine.groups import OPERATOR, Group, random_element
@@ -369,25 +368,3 @@ def test_counts_that_do_not_fit_are_found_before_a_marker_is_written():
     assert unsteady.asked > 1
     assert group.meta().live == len(group.entries()) == len(entries)
     assert group.entries() == group.rebuilt()
-
-
-@pytest.mark.parametrize("hashed", [True, False])
-def test_a_snapshot_is_not_written_from_a_store_that_lacks_entries(hashed):
-    group, changelog = Group(), MemoryChangelog()
-    if hashed:
-        earlier = MemoryChangelog()
-        earlier.prepare(OPERATOR, 1)
-        group.group = KeyGroup(group.spec, 0, group.log, group.replica, earlier.writer(0))
-    group.run(*[(f"k{number}", "value", b"1") for number in range(9)])
-    # Bring the store up to date, then lose an entry.
-    group.entries()
-    store: Any = group.replica.store
-    position = store.position()
-    (prefix, sub, _), *_ = store.items()
-    store.apply(*position, [(prefix, sub, None)])
-    changelog.prepare(OPERATOR, 1)
-    group.group = KeyGroup(group.spec, 0, group.log, group.replica, changelog.writer(0))
-    group.run(("k1", "value", b"2"))
-    group.group.flush()
-    assert len(group.entries()) == 9
-    assert not any(each.problem for each in verify_changelog(changelog))

@@ -193,7 +193,7 @@ def test_a_condition_that_raises_is_named_with_its_place():
     matched = stream_of(payments(0.5, "text", 60)).match(FRAUD)
     with pytest.raises(UserFunctionError) as caught:
         matched.select(amounts).run()
-    for part in ("the condition of step 'small' raised TypeError", "key 'c'", "'text'", "operator 'PatternOperator'"):
+    for part in ("the condition of step 'large' raised TypeError", "key 'c'", "'text'", "operator 'PatternOperator'"):
         assert part in str(caught.value)
     output = matched.on_bad_row("bad").select(amounts)
     result = output.run()

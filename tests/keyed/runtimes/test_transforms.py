@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -336,34 +335,3 @@ def test_spark_gives_the_same(spark: Any, tmp_path: Any) -> None:
     sink = keyed.collect_sink()
     keyed.run(output.filter(lambda row: row.n > 1).to(sink), checkpoint=tmp_path / "checkpoint")
     assert sorted(tuple(row)[:3] for row in sink.values) == [("be", 2000, 2), ("be", 3000, 3), ("to", 2000, 2)]
-
-
-class Passed(VectorizedFunction):
-    """Emits the rows that it gets, and keeps the types of their columns."""
-
-    seen: list[pa.Schema] = []  # noqa: RUF012 - of the test that runs
-
-    def process_batch(self, table: pa.Table, ctx: Any) -> None:
-        self.seen.append(table.schema)
-        ctx.emit(table)
-
-
-def test_outputs_of_vectorized_functions_stay_columns_through_functions_of_tables(tmp_path):
-    given = []
-
-    def last(table: pa.Table) -> pa.Table:
-        given.append(table.schema)
-        return table.slice(table.num_rows - 1)
-
-    rows = pa.table({"k": ["a", "a"], "n": pa.array([1, 2], pa.int32()), "t": pa.nulls(2, pa.string()), "at": [5, 6]})
-    columns = "k string, n int, t string"
-    Passed.seen.clear()
-    first = keyed.stream(rows, timestamp="at").key_by("k").process(Passed(), columns, name="first")
-    second = first.map_batches(last).key_by("k").process(Passed(), columns, name="second")
-    values, tables = keyed.collect_sink(), str(tmp_path / "out")
-    keyed.run(second.map_batches(last).to(values), first.map_batches(last).to(tables), drain=False)
-    # A column without values has its type, which rows would not have told.
-    assert {each.field("t").type for each in (*Passed.seen, *given)} == {pa.string()}
-    assert [each.names[-1] for each in given].count(TIMESTAMP_COLUMN) == 1
-    assert [tuple(row) for row in values.values] == [("a", 2, None)]
-    assert pq.read_table(tmp_path / "out").to_pylist() == [{"k": "a", "n": 2, "t": None}]

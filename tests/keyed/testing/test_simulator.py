@@ -27,7 +27,7 @@ FAST = [
 
 @pytest.mark.parametrize("bug", FAST)
 def test_a_planted_bug_is_found(bug):
-    assert simulations.finding(bug, 100) is not None
+    assert simulations.finding(bug, 300) is not None
 
 
 def test_a_failure_says_its_seed_and_its_steps_and_is_repeated_by_the_seed():
