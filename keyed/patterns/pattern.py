@@ -202,7 +202,8 @@ class Pattern(StepSequence):
                 self, steps=(*self.steps, Step(name="-".join(names), contiguity=contiguity, group=step))
             )
         if not isinstance(step, str) or not step:
-            raise DefinitionError(f"{contiguity}: the step {step!r} needs a name, as in {contiguity}('small')")
+            call = contiguity if self.steps else "begin"
+            raise DefinitionError(f"{call}: the step {step!r} needs a name, as in {call}('small')")
         condition = None if where is None else condition_of(where, step, "where")
         return attrs.evolve(self, steps=(*self.steps, Step(name=step, contiguity=contiguity, condition=condition)))
 

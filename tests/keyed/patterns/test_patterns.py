@@ -120,7 +120,7 @@ def test_a_step_may_be_of_a_class():
         (lambda: Pattern.begin("a").within(5, seconds=1), "not both"),
         (lambda: Pattern.begin("a").within(5, since="previous"), "no row comes before the first step"),
         (lambda: Pattern.begin("a").next("b").within(9, since="previous").within(8), "more than the 8 ms of the whole"),
-        (lambda: Pattern.begin(""), "needs a name"),
+        (lambda: Pattern.begin(""), "begin: the step '' needs a name"),
         (
             lambda: Pattern.begin("a", after_match=AfterMatchSkipStrategy.skip_to_last("b")),
             "the pattern has no such step",
