@@ -1,0 +1,178 @@
+"""The types of SQL columns, as Arrow and DuckDB have them. The list is closed."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: DuckDB's names of the types without parameters.
+_DUCKDB = {
+    "BOOLEAN": "BOOLEAN",
+    "INT": "INTEGER",
+    "BIGINT": "BIGINT",
+    "DOUBLE": "DOUBLE",
+    "STRING": "VARCHAR",
+    "BYTES": "BLOB",
+    "DATE": "DATE",
+    "TIME": "TIME",
+    "TIMESTAMP": "TIMESTAMP_MS",
+}
+
+
+@attrs.frozen
+class SqlType:
+    """The type of a column.
+
+    Attributes:
+        base: ``BOOLEAN``, ``INT``, ``BIGINT``, ``DOUBLE``, ``DECIMAL``, ``STRING``, ``BYTES``, ``DATE``, ``TIME``,
+            ``TIMESTAMP`` (UTC, milliseconds), ``ARRAY``, ``MAP`` or ``STRUCT``.
+        precision: Digits of a decimal.
+        scale: Digits after its point.
+        parts: The type of an array's elements, or those of a map's keys and values.
+        fields: Names and types of a struct's fields.
+    """
+
+    base: str
+    precision: int = 0
+    scale: int = 0
+    parts: tuple[SqlType, ...] = ()
+    fields: tuple[tuple[str, SqlType], ...] = ()
+
+    def __str__(self) -> str:
+        match self.base:
+            case "DECIMAL":
+                return f"DECIMAL({self.precision}, {self.scale})"
+            case "ARRAY" | "MAP":
+                return f"{self.base}<{', '.join(map(str, self.parts))}>"
+            case "STRUCT":
+                return f"STRUCT<{', '.join(f'{name} {type_}' for name, type_ in self.fields)}>"
+        return self.base
+
+    @property
+    def element(self) -> SqlType:
+        """The type of an array's elements, or of a map's values."""
+        return self.parts[-1]
+
+    @property
+    def has_map(self) -> bool:
+        """True if values of the type hold maps."""
+        return self.base == "MAP" or any(each.has_map for each in (*self.parts, *(each for _, each in self.fields)))
+
+    @property
+    def duckdb(self) -> str:
+        """The type as DuckDB names it."""
+        match self.base:
+            case "DECIMAL":
+                return f"DECIMAL({self.precision}, {self.scale})"
+            case "ARRAY":
+                return f"{self.element.duckdb}[]"
+            case "MAP":
+                return f"MAP({self.parts[0].duckdb}, {self.element.duckdb})"
+            case "STRUCT":
+                fields = (f'"{name.replace(chr(34), chr(34) * 2)}" {type_.duckdb}' for name, type_ in self.fields)
+                return f"STRUCT({', '.join(fields)})"
+        return _DUCKDB[self.base]
+
+    @cached_property
+    def arrow(self) -> pa.DataType:
+        """The type of Arrow columns."""
+        import pyarrow as pa
+
+        match self.base:
+            case "DECIMAL":
+                return pa.decimal128(self.precision, self.scale)
+            case "ARRAY":
+                return pa.list_(self.element.arrow)
+            case "MAP":
+                return pa.map_(self.parts[0].arrow, self.element.arrow)
+            case "STRUCT":
+                return pa.struct([(name, type_.arrow) for name, type_ in self.fields])
+        found: Any = {
+            "BOOLEAN": pa.bool_,
+            "INT": pa.int32,
+            "BIGINT": pa.int64,
+            "DOUBLE": pa.float64,
+            "STRING": pa.string,
+            "BYTES": pa.binary,
+            "DATE": pa.date32,
+        }.get(self.base)
+        if found is not None:
+            return found()
+        return pa.time32("ms") if self.base == "TIME" else pa.timestamp("ms")
+
+
+BOOLEAN, INT, BIGINT, DOUBLE, STRING, BYTES, DATE, TIME, TIMESTAMP = map(SqlType, _DUCKDB)
+#: The names of types without parameters in declarations.
+NAMED = {
+    "BOOLEAN": BOOLEAN,
+    "INT": INT,
+    "INTEGER": INT,
+    "BIGINT": BIGINT,
+    "DOUBLE": DOUBLE,
+    "STRING": STRING,
+    "VARCHAR": STRING,
+    "BYTES": BYTES,
+    "DATE": DATE,
+    "TIME": TIME,
+    "TIMESTAMP": TIMESTAMP,
+}
+
+
+def array(element: SqlType) -> SqlType:
+    """Return the type of arrays of elements."""
+    return SqlType("ARRAY", parts=(element,))
+
+
+def map_of(key: SqlType, value: SqlType) -> SqlType:
+    """Return the type of maps."""
+    return SqlType("MAP", parts=(key, value))
+
+
+def struct(*fields: tuple[str, SqlType]) -> SqlType:
+    """Return the type of structs with fields."""
+    return SqlType("STRUCT", fields=fields)
+
+
+def decimal(precision: int, scale: int) -> SqlType:
+    """Return the type of decimals."""
+    return SqlType("DECIMAL", precision, scale)
+
+
+def of_arrow(type_: pa.DataType) -> SqlType | None:
+    """Return the type of an Arrow column; ``None`` for one that is not of the list."""
+    import pyarrow as pa
+
+    kinds = pa.types
+    if kinds.is_boolean(type_):
+        return BOOLEAN
+    if kinds.is_integer(type_):
+        return INT if type_.bit_width < 32 or type_ == pa.int32() else BIGINT if type_ != pa.uint64() else None
+    if kinds.is_floating(type_):
+        return DOUBLE
+    if kinds.is_decimal(type_):
+        return decimal(type_.precision, type_.scale) if type_.precision <= 38 and type_.scale >= 0 else None
+    if kinds.is_string(type_) or kinds.is_large_string(type_) or kinds.is_string_view(type_):
+        return STRING
+    if kinds.is_binary(type_) or kinds.is_large_binary(type_) or kinds.is_binary_view(type_):
+        return BYTES
+    if kinds.is_date(type_):
+        return DATE
+    if kinds.is_time(type_):
+        return TIME
+    if kinds.is_timestamp(type_):
+        return TIMESTAMP
+    if kinds.is_map(type_):
+        key, item = of_arrow(type_.key_type), of_arrow(type_.item_type)
+        return map_of(key, item) if key and item else None
+    if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
+        element = of_arrow(type_.value_type)
+        return array(element) if element else None
+    if kinds.is_struct(type_):
+        fields = [(each.name, of_arrow(each.type)) for each in type_.fields]
+        return struct(*((name, each) for name, each in fields if each)) if all(each for _, each in fields) else None
+    return None

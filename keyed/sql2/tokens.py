@@ -1,0 +1,184 @@
+"""The words of a script: an expression is a range of them, whose text goes to DuckDB."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from keyed.sql.script_errors import Text
+
+_PATTERN = re.compile(
+    r"""
+    (?P<blank>\s+|--[^\n]*|/\*.*?\*/)
+  | (?P<number>\d[\d_]*(?:\.\d*)?(?:[eE][+-]?\d+)?(?![A-Za-z_\d])|\.\d+(?:[eE][+-]?\d+)?)
+  | (?P<text>'(?:[^']|'')*')
+  | (?P<name>`(?:[^`]|``)+`|"(?:[^"]|"")+")
+  | (?P<parameter>\$[A-Za-z_]\w*|\?)
+  | (?P<word>[^\W\d]\w*|\d\w+)
+  | (?P<sign>->>|->|=>|<>|!=|<=|>=|:=|::|\|\||==|//|\*\*|<<|>>|!~~\*|!~~|~~\*|~~|!~|[-+*/%^&|~!<>=.,;:()\[\]{}@#])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
+#: Brackets that may be inside each other: more would exhaust the stack of DuckDB's parser.
+_DEPTH = 500
+
+
+@attrs.frozen
+class Token:
+    """A word of a script.
+
+    Attributes:
+        kind: ``word``, ``name`` (in quotes), ``text``, ``number``, ``parameter``, ``sign`` or ``end``.
+        text: As DuckDB reads it: quoted names are in double quotes.
+        at: Its offset in the script.
+        end: The offset after it.
+    """
+
+    kind: str
+    text: str
+    at: int = attrs.field(default=0, eq=False)
+    end: int = attrs.field(default=0, eq=False)
+
+    @property
+    def upper(self) -> str:
+        """The word in upper case; empty for what is no word, so that a quoted name is no keyword."""
+        return self.text.upper() if self.kind == "word" else ""
+
+    @property
+    def identifier(self) -> str:
+        """The name that it is, without quotes."""
+        return self.text[1:-1].replace('""', '"') if self.kind == "name" else self.text
+
+    @property
+    def is_identifier(self) -> bool:
+        """True if it may be a name."""
+        return self.kind in ("word", "name")
+
+    @property
+    def folded(self) -> str:
+        """The form in which equal expressions have equal words: DuckDB ignores the case of words and names."""
+        if self.kind == "word":
+            return self.text.lower()
+        if self.kind == "name":
+            bare = self.identifier
+            return bare.lower() if re.fullmatch(r"[A-Za-z_]\w*", bare, re.ASCII) else self.text.lower()
+        return self.text
+
+
+def name(identifier: str) -> Token:
+    """Return a quoted name."""
+    return Token("name", '"' + identifier.replace('"', '""') + '"')
+
+
+def sign(text: str) -> Token:
+    """Return a sign."""
+    return Token("sign", text)
+
+
+def word(text: str) -> Token:
+    """Return a word."""
+    return Token("word", text)
+
+
+def tokens(text: Text) -> list[Token]:
+    """Return the words of a script, the last of kind ``end``.
+
+    Raises:
+        SqlError: A character is none of SQL, a quote is not closed, or brackets do not match.
+    """
+    found: list[Token] = []
+    script, at = text.text, 0
+    while at < len(script):
+        match = _PATTERN.match(script, at)
+        if match is None:
+            quote = script[at]
+            if quote in "'\"`" or script.startswith("/*", at):
+                text.fail(f"{quote if quote in chr(39) + chr(34) + chr(96) else '/*'} is not closed", at)
+            text.fail(f"the character {quote!r} is none of SQL", at)
+        kind = str(match.lastgroup)
+        if kind != "blank":
+            shown = match.group()
+            if kind == "name" and shown[0] == "`":
+                shown = '"' + shown[1:-1].replace("``", "`").replace('"', '""') + '"'
+            if kind == "word" and shown[0].isdigit():
+                text.fail(f"a name that starts with a digit is written in quotes: `{shown}`", at)
+            found.append(Token(kind, shown, at, match.end()))
+        at = match.end()
+    found.append(Token("end", "", len(script), len(script)))
+    _check_brackets(text, found)
+    return found
+
+
+def _check_brackets(text: Text, found: Sequence[Token]) -> None:
+    opened: list[Token] = []
+    for token in found:
+        if token.kind != "sign":
+            continue
+        if token.text in _OPEN:
+            opened.append(token)
+            if len(opened) > _DEPTH:
+                text.fail(f"more than {_DEPTH} brackets are inside each other", token.at)
+        elif token.text in _CLOSE:
+            if not opened or _OPEN[opened[-1].text] != token.text:
+                text.fail(f"{token.text!r} closes nothing", token.at)
+            opened.pop()
+    if opened:
+        text.fail(f"{opened[-1].text!r} is not closed", opened[-1].at)
+
+
+def sql(part: Sequence[Token]) -> str:
+    """Return the text of words, for DuckDB."""
+    return " ".join(each.text for each in part)
+
+
+def folded(part: Sequence[Token]) -> str:
+    """Return the form of words that is equal for equal expressions."""
+    return " ".join(each.folded for each in part)
+
+
+def closing(part: Sequence[Token], start: int) -> int:
+    """Return the place of the bracket that closes the one at a place."""
+    depth = 0
+    for place in range(start, len(part)):
+        if part[place].kind == "sign":
+            depth += (part[place].text in _OPEN) - (part[place].text in _CLOSE)
+            if depth == 0:
+                return place
+    raise AssertionError("brackets were checked")
+
+
+def opening(part: Sequence[Token], end: int) -> int:
+    """Return the place of the bracket that the one at a place closes."""
+    depth = 0
+    for place in range(end, -1, -1):
+        if part[place].kind == "sign":
+            depth += (part[place].text in _CLOSE) - (part[place].text in _OPEN)
+            if depth == 0:
+                return place
+    raise AssertionError("brackets were checked")
+
+
+def split(part: Sequence[Token], separator: str = ",") -> list[list[Token]]:
+    """Return the parts between separators that are in no brackets; none of nothing."""
+    found: list[list[Token]] = [[]]
+    depth = 0
+    for token in part:
+        if token.kind == "sign":
+            depth += (token.text in _OPEN) - (token.text in _CLOSE)
+            if depth == 0 and token.text == separator:
+                found.append([])
+                continue
+        found[-1].append(token)
+    return found if part else []
+
+
+def calls(part: Sequence[Token]) -> Iterator[tuple[int, int]]:
+    """Yield the places of the name and the closing bracket of each call."""
+    for place in range(len(part) - 1):
+        if part[place].is_identifier and part[place + 1].text == "(" and part[place + 1].kind == "sign":
+            if place and part[place - 1].kind == "sign" and part[place - 1].text in (".", "->"):
+                continue
+            yield place, closing(part, place + 1)
