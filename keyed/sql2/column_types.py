@@ -103,7 +103,7 @@ class SqlType:
         }.get(self.base)
         if found is not None:
             return found()
-        return pa.time32("ms") if self.base == "TIME" else pa.timestamp("ms")
+        return pa.int64() if self.base == "TIME" else pa.timestamp("us")
 
 
 BOOLEAN, INT, BIGINT, DOUBLE, STRING, BYTES, DATE, TIME, TIMESTAMP = map(SqlType, _DUCKDB)

@@ -376,6 +376,11 @@ class Parser:
             self._unexpected("the end")
         return found
 
+    def type_and_length(self) -> tuple[SqlType, int]:
+        """Return the type that the first words name, and their number."""
+        found = self._type()
+        return found, self._next
+
     def statements(self) -> list[Statement]:
         """Return the statements of the text."""
         found: list[Statement] = []

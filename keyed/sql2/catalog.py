@@ -1,0 +1,112 @@
+"""The streams and tables of a script by name."""
+
+from __future__ import annotations
+
+import attrs
+
+from keyed.sql.script_errors import Text, nearest
+from keyed.sql.topic_options import TopicOptions
+from keyed.sql2.engine import Columns
+from keyed.vectorized import TIMESTAMP_COLUMN
+
+
+@attrs.frozen(eq=False)
+class SqlSource:
+    """A stream or table.
+
+    Attributes:
+        name: Its name.
+        kind: ``STREAM`` or ``TABLE``.
+        keys: Columns of the key.
+        values: The other columns.
+        topic: Its topic.
+        key_format: Format of keys.
+        value_format: Format of values.
+        window: Type of its windows: ``TUMBLING``, ``HOPPING``, ``SESSION``; ``None`` without.
+        window_ms: Size of its windows.
+        timestamp: Name of the column with the timestamp, and the pattern of its text.
+        headers: Names of columns with headers: the name of one header, or ``None`` for all.
+        delimiter: Delimiter of delimited values.
+        key_delimiter: Delimiter of delimited keys.
+        is_wrapped: A value of one column is an object with that column.
+        nullable: How Protobuf represents the nulls of keys and values: ``OPTIONAL``, ``WRAPPER`` or ``None``: not.
+        is_read_only: Nothing may be inserted.
+        is_query: A query of the script writes it.
+        topic_options: How its topic is named and created.
+    """
+
+    name: str
+    kind: str
+    keys: Columns
+    values: Columns
+    topic: str
+    key_format: str = "KAFKA"
+    value_format: str = "JSON"
+    window: str | None = None
+    window_ms: int | None = None
+    timestamp: tuple[str, str | None] | None = None
+    headers: tuple[tuple[str, str | None], ...] = ()
+    delimiter: str = ","
+    key_delimiter: str = ","
+    is_wrapped: bool = True
+    nullable: tuple[str | None, str | None] = (None, None)
+    is_read_only: bool = False
+    is_query: bool = False
+    topic_options: TopicOptions = attrs.field(factory=TopicOptions)
+
+    @property
+    def is_table(self) -> bool:
+        """True if it is a table."""
+        return self.kind == "TABLE"
+
+    @property
+    def columns(self) -> Columns:
+        """All its columns, the key first."""
+        return (*self.keys, *self.values)
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """Columns of its batches that each step passes on: the event time, the change, the bounds of windows."""
+        found = (TIMESTAMP_COLUMN,)
+        if self.is_table:
+            found += (CHANGE,)
+        return found + (("window_start", "window_end") if self.window is not None else ())
+
+
+#: The column of a table's changes: 1 for a row that is there now, -1 for one that was there before.
+CHANGE = "#change"
+
+
+class Catalog:
+    """The streams and tables that are defined so far; their names match in any case."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, SqlSource] = {}
+
+    @property
+    def sources(self) -> list[SqlSource]:
+        """All of them."""
+        return list(self._sources.values())
+
+    def get(self, name: str) -> SqlSource | None:
+        """Return a source; ``None`` if there is none."""
+        return self._sources.get(name.lower())
+
+    def find(self, text: Text, name: str, at: int) -> SqlSource:
+        """Return a source.
+
+        Raises:
+            SqlError: There is none.
+        """
+        found = self.get(name)
+        if found is None:
+            text.fail(f"unknown stream or table {name}{nearest(name, [each.name for each in self.sources])}", at)
+        return found
+
+    def add(self, source: SqlSource) -> None:
+        """Add a source, or replace the one of its name."""
+        self._sources[source.name.lower()] = source
+
+    def drop(self, name: str) -> None:
+        """Remove a source."""
+        self._sources.pop(name.lower(), None)

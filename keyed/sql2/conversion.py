@@ -1,0 +1,383 @@
+"""Values from anywhere as columns of declared types: strictly, at any depth, from every kind of input alike.
+
+A value that does not fit its type is bad, never null and never another value. `column` returns a column with the reasons
+of the bad rows. Text of a number, truth or time is one, as CSV files have it; a date is the timestamp of its midnight;
+times without a zone are in UTC, and below a millisecond they are rounded down; bytes as text are base64; anything plain
+is text.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Context, Decimal, InvalidOperation
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyed.sql2.column_types import SqlType
+
+Convert = Callable[[Any], Any]
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
+_DAY_MS = 86_400_000
+_EXACT = Context(prec=80)
+_TRUTHS = {"true": True, "t": True, "yes": True, "1": True, "false": False, "f": False, "no": False, "0": False}
+#: Days and milliseconds that Python's dates have: from the year 1 to 9999.
+_DAYS = ((dt.date.min - _EPOCH.date()).days, (dt.date.max - _EPOCH.date()).days)
+_MOMENTS = (_DAYS[0] * _DAY_MS, (_DAYS[1] + 1) * _DAY_MS - 1)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,40}(\.0{0,40})?")
+_TIME = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?")
+
+
+class BadValue(ValueError):
+    """A value that does not fit its type."""
+
+
+def column(values: Sequence[Any] | pa.Array, type_: SqlType) -> tuple[pa.Array, dict[int, str]]:
+    """Return values as a column of a type, and the reasons of rows whose value does not fit, which are null.
+
+    Args:
+        values: A list of Python values, or a column of any type.
+        type_: The type.
+    """
+    target = type_.arrow
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.Array):
+        if values.type == target:
+            return values, {}
+        cast = _cast(values, type_)
+        if cast is not None:
+            return cast, {}
+        values = _values(values)
+    elif _is_exact(values, type_):
+        try:
+            return pa.array(values, target), {}
+        except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
+            pass
+    convert = converter(type_)
+    found: list[Any] = []
+    bad: dict[int, str] = {}
+    for place, value in enumerate(values):
+        try:
+            found.append(None if value is None else convert(value))
+        except (BadValue, RecursionError) as error:
+            found.append(None)
+            bad[place] = str(error) or "it is nested too deeply"
+    return pa.array(found, target), bad
+
+
+#: The Python types whose values Arrow converts to a type without a change.
+_PLAIN: dict[str, frozenset[type]] = {
+    "BOOLEAN": frozenset({bool}),
+    "INT": frozenset({int}),
+    "BIGINT": frozenset({int}),
+    "DOUBLE": frozenset({float}),
+    "STRING": frozenset({str}),
+    "BYTES": frozenset({bytes}),
+}
+
+
+def _is_exact(values: Sequence[Any], type_: SqlType) -> bool:
+    kinds = _PLAIN.get(type_.base)
+    return kinds is not None and set(map(type, values)) <= kinds | {type(None)}
+
+
+def _cast(values: pa.Array, type_: SqlType) -> pa.Array | None:
+    """Return a column of another Arrow type if each value is the same there; ``None`` if one needs a closer look."""
+    source, kinds = values.type, pa.types
+    if kinds.is_null(source):
+        return pa.nulls(len(values), type_.arrow)
+    if kinds.is_dictionary(source):
+        values = values.dictionary_decode()
+        source = values.type
+    try:
+        match type_.base:
+            case "INT" | "BIGINT":
+                if kinds.is_integer(source):
+                    return values.cast(type_.arrow)
+            case "DOUBLE":
+                if kinds.is_floating(source) or (kinds.is_integer(source) and source.bit_width < 64):
+                    return values.cast(pa.float64())
+            case "DECIMAL":
+                if kinds.is_integer(source) or kinds.is_decimal(source):
+                    return _fit(values.cast(pa.decimal256(76, type_.scale)), type_)
+            case "STRING":
+                if kinds.is_large_string(source) or kinds.is_string_view(source):
+                    return values.cast(pa.string())
+            case "BYTES":
+                if kinds.is_large_binary(source) or kinds.is_binary_view(source) or kinds.is_fixed_size_binary(source):
+                    return values.cast(pa.binary())
+            case "DATE":
+                if kinds.is_date(source):
+                    return values.cast(pa.date32())
+            case "TIMESTAMP":
+                if kinds.is_timestamp(source):
+                    return _milliseconds(values)
+                if kinds.is_date(source):
+                    return values.cast(pa.timestamp("ms"))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    return None
+
+
+def _fit(values: pa.Array, type_: SqlType) -> pa.Array:
+    return values.cast(pa.decimal128(type_.precision, type_.scale))
+
+
+def _milliseconds(values: pa.Array) -> pa.Array:
+    unit = values.type.unit
+    numbers = values.cast(pa.int64())
+    per = {"us": 1000, "ns": 1_000_000}.get(unit)
+    if per is not None:
+        # Arrow divides towards zero, and this rounds down.
+        quotient = pc.divide(numbers, per)
+        is_below = pc.and_(pc.less(numbers, 0), pc.not_equal(pc.multiply(quotient, per), numbers))
+        numbers = pc.subtract(quotient, is_below.cast(pa.int64()))
+    elif unit == "s":
+        numbers = pc.multiply_checked(numbers, 1000)
+    return numbers.cast(pa.timestamp("ms"))
+
+
+def _values(values: pa.Array) -> list[Any]:
+    """Return a column as Python values; timestamps that Python does not have are numbers of milliseconds."""
+    if pa.types.is_timestamp(values.type):
+        return [None if each is None else each for each in _milliseconds(values).cast(pa.int64()).to_pylist()]
+    try:
+        return values.to_pylist()
+    except (ValueError, OverflowError, UnicodeDecodeError):
+        return [_value(values[place]) for place in range(len(values))]
+
+
+def _value(cell: Any) -> Any:
+    try:
+        return cell.as_py()
+    except (ValueError, OverflowError, UnicodeDecodeError) as error:
+        return error
+
+
+def _bad(value: Any, type_: SqlType) -> NoReturn:
+    if isinstance(value, Exception):
+        raise BadValue(f"it is no {type_}: {value}")
+    shown = f"{value!r:.60}" if isinstance(value, str | int | float | Decimal | bytes) else f"a {type(value).__name__}"
+    raise BadValue(f"{shown} is no {type_}")
+
+
+def converter(type_: SqlType) -> Convert:
+    """Return the function from a value that is not null to one that Arrow takes for a type. It raises `BadValue`."""
+    match type_.base:
+        case "BOOLEAN":
+            return lambda value: _truth(value, type_)
+        case "INT" | "BIGINT":
+            return lambda value: _integer(value, type_, 1 << (31 if type_.base == "INT" else 63))
+        case "DOUBLE":
+            return lambda value: _double(value, type_)
+        case "DECIMAL":
+            return lambda value: _decimal(value, type_)
+        case "STRING":
+            return lambda value: _text(value, type_)
+        case "BYTES":
+            return lambda value: _bytes(value, type_)
+        case "DATE":
+            return lambda value: _date(value, type_)
+        case "TIME":
+            return lambda value: _time(value, type_)
+        case "TIMESTAMP":
+            return lambda value: _moment(value, type_)
+        case "ARRAY":
+            item = converter(type_.element)
+            return lambda value: _items(value, item, type_)
+        case "MAP":
+            key, item = map(converter, type_.parts)
+            return lambda value: _entries(value, key, item, type_)
+    fields = [(name, name.lower(), converter(each)) for name, each in type_.fields]
+    return lambda value: _struct(value, fields, type_)
+
+
+def _truth(value: Any, type_: SqlType) -> bool:
+    if isinstance(value, str):
+        value = _TRUTHS.get(value.strip().lower(), value)
+    return value if isinstance(value, bool) else _bad(value, type_)
+
+
+def _integer(value: Any, type_: SqlType, limit: int) -> int:
+    found = value
+    if isinstance(value, str):
+        found = int(value.strip().partition(".")[0]) if _WHOLE.fullmatch(value.strip()) else None
+    elif isinstance(value, float | Decimal):
+        # Of a number such as 1e999999999 there is not even the whole part.
+        fits = math.isfinite(value) and abs(value) < 2**64
+        found = int(value) if fits and value == int(value) else None
+    if not isinstance(found, int) or isinstance(found, bool) or not -limit <= found < limit:
+        _bad(value, type_)
+    return int(found)
+
+
+def _double(value: Any, type_: SqlType) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
+        _bad(value, type_)
+    try:
+        if isinstance(value, str) and ("_" in value or len(value) > 400):
+            _bad(value, type_)
+        return float(value)
+    except (ValueError, OverflowError):
+        _bad(value, type_)
+
+
+def _decimal(value: Any, type_: SqlType) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
+        _bad(value, type_)
+    try:
+        if isinstance(value, str) and ("_" in value or len(value) > 400):
+            _bad(value, type_)
+        exact = Decimal(str(value) if isinstance(value, float) else value)
+        if not exact.is_finite() or exact.adjusted() >= 40:
+            _bad(value, type_)
+        found = exact.quantize(Decimal(1).scaleb(-type_.scale), context=_EXACT)
+    except InvalidOperation:
+        _bad(value, type_)
+    if found != exact or (found and found.adjusted() >= type_.precision - type_.scale):
+        _bad(value, type_)
+    return found or found.copy_abs()
+
+
+def _text(value: Any, type_: SqlType) -> str:
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise BadValue("it has half a surrogate pair, which is no character") from None
+        return str(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, Decimal):
+        return format(value, "f") if abs(value.adjusted()) < 400 else str(value)
+    if isinstance(value, dict | list):
+        return _text(json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str), type_)
+    if isinstance(value, dt.datetime | dt.date | dt.time):
+        return value.isoformat()
+    _bad(value, type_)
+
+
+def _bytes(value: Any, type_: SqlType) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, str):
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            raise BadValue(f"{value!r:.60} is no base64") from None
+    _bad(value, type_)
+
+
+def _date(value: Any, type_: SqlType) -> int:
+    if isinstance(value, dt.datetime):
+        if value.time() != dt.time():
+            _bad(value.isoformat(), type_)
+        value = value.date()
+    if isinstance(value, dt.date):
+        return (value - _EPOCH.date()).days
+    if isinstance(value, str):
+        try:
+            return (dt.date.fromisoformat(value.strip()) - _EPOCH.date()).days
+        except ValueError:
+            _bad(value, type_)
+    found = _integer(value, type_, 1 << 31)
+    return found if _DAYS[0] <= found <= _DAYS[1] else _bad(value, type_)
+
+
+def _time(value: Any, type_: SqlType) -> int:
+    if isinstance(value, dt.time) and value.tzinfo is None:
+        return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
+    if isinstance(value, dt.timedelta):
+        value = value // dt.timedelta(milliseconds=1)
+    if isinstance(value, str):
+        parts = _TIME.fullmatch(value.strip())
+        if parts is None:
+            _bad(value, type_)
+        hours, minutes, seconds, rest = parts.groups()
+        if int(minutes) > 59 or int(seconds or 0) > 59:
+            _bad(value, type_)
+        found = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds or 0)) * 1000 + int((rest or "0").ljust(3, "0")[:3])
+    else:
+        found = _integer(value, type_, 1 << 31)
+    return found if 0 <= found < _DAY_MS else _bad(value, type_)
+
+
+def _moment(value: Any, type_: SqlType) -> int:
+    if isinstance(value, str):
+        try:
+            value = dt.datetime.fromisoformat(value.strip())
+        except ValueError:
+            if _WHOLE.fullmatch(value.strip()) is None:
+                _bad(value, type_)
+    if isinstance(value, dt.datetime):
+        if value.tzinfo is not None:
+            value = value.astimezone(dt.UTC).replace(tzinfo=None)
+        return (value - _EPOCH) // dt.timedelta(milliseconds=1)
+    if isinstance(value, dt.date):
+        return (value - _EPOCH.date()).days * _DAY_MS
+    found = _integer(value, type_, 1 << 63)
+    return found if _MOMENTS[0] <= found <= _MOMENTS[1] else _bad(value, type_)
+
+
+def _items(value: Any, item: Convert, type_: SqlType) -> list[Any]:
+    if not isinstance(value, list | tuple | set | frozenset) and not hasattr(value, "tolist"):
+        _bad(value, type_)
+    return [None if each is None else item(each) for each in value]
+
+
+def _entries(value: Any, key: Convert, item: Convert, type_: SqlType) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        value = list(value.items())
+    if not isinstance(value, list | tuple):
+        _bad(value, type_)
+    found: dict[Any, Any] = {}
+    for each in value:
+        if isinstance(each, Mapping) and each.keys() == {"key", "value"}:
+            # Kafka Connect writes maps so whose keys may be null.
+            each = (each["key"], each["value"])  # noqa: PLW2901
+        if not isinstance(each, list | tuple) or len(each) != 2 or each[0] is None:
+            _bad(value, type_)
+        found[key(each[0])] = None if each[1] is None else item(each[1])
+    return list(found.items())
+
+
+def _struct(value: Any, fields: list[tuple[str, str, Convert]], type_: SqlType) -> dict[str, Any]:
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        value = value._asdict()
+    if not isinstance(value, Mapping):
+        _bad(value, type_)
+    found: dict[str, Any] = {}
+    folded: dict[str, Any] | None = None
+    for name, lower, convert in fields:
+        cell = value.get(name)
+        if cell is None and name not in value:
+            if folded is None:
+                folded = by_folded_name(value)
+            cell = folded.get(lower)
+        found[name] = None if cell is None else convert(cell)
+    return found
+
+
+def by_folded_name(value: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the members of an object by their names in lower case.
+
+    Raises:
+        BadValue: Two differ only in case.
+    """
+    found: dict[str, Any] = {}
+    for name, each in value.items():
+        lower = str(name).lower()
+        if lower in found:
+            raise BadValue(f"it has the names {name!r} and another one that differs only in case")
+        found[lower] = each
+    return found

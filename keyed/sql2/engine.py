@@ -1,0 +1,385 @@
+"""DuckDB in this process: it binds the expressions of scripts, and computes stateless steps over batches.
+
+A step is one query over the table of a batch. A row in which an expression fails is bad, and no other: if the query
+raises, the batch runs again with each row's expressions in a ``TRY``, and where that is not possible in halves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.errors import DefinitionError
+from keyed.extras import extra
+from keyed.sql.script_errors import Text, nearest
+from keyed.sql2.column_types import (
+    BIGINT,
+    BOOLEAN,
+    BYTES,
+    DATE,
+    DOUBLE,
+    INT,
+    STRING,
+    TIME,
+    TIMESTAMP,
+    SqlType,
+    array,
+    decimal,
+    map_of,
+    struct,
+)
+from keyed.sql2.conversion import column
+from keyed.sql2.macros import MACROS
+from keyed.sql2.tokens import Token, calls, sql
+from keyed.tables.sql import SETTINGS
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+Columns = tuple[tuple[str, SqlType], ...]
+#: Major version of DuckDB: expressions of another one may have other values.
+MAJOR = "2"
+_LIMIT = "1GB"
+_TYPES = {
+    "boolean": BOOLEAN,
+    "tinyint": INT,
+    "smallint": INT,
+    "integer": INT,
+    "utinyint": INT,
+    "usmallint": INT,
+    "uinteger": BIGINT,
+    "bigint": BIGINT,
+    "float": DOUBLE,
+    "double": DOUBLE,
+    "varchar": STRING,
+    "enum": STRING,
+    "blob": BYTES,
+    "date": DATE,
+    "time": TIME,
+    "timestamp": TIMESTAMP,
+    "timestamp_s": TIMESTAMP,
+    "timestamp_ms": TIMESTAMP,
+    "timestamp_ns": TIMESTAMP,
+    "timestamp with time zone": TIMESTAMP,
+}
+#: Types that columns do not have, with the type to cast to.
+_CAST = {"hugeint": "BIGINT", "uhugeint": "BIGINT", "ubigint": "BIGINT", "uuid": "STRING", "interval": "STRING"}
+#: Functions whose values depend on the session, beside those that DuckDB itself calls volatile.
+_SESSION = {"version", "current_user", "session_user", "user", "getenv", "read_text", "read_blob", "glob", "query"}
+
+
+class Connections(threading.local):
+    """The connections of a thread: made at their first use, anew after a fork."""
+
+    def __init__(self) -> None:
+        self._made: dict[bool, duckdb.DuckDBPyConnection] = {}
+
+    def get(self, *, tries: bool = False) -> duckdb.DuckDBPyConnection:
+        """Return the connection for steps, or the one for steps with ``TRY``."""
+        if tries not in self._made:
+            self._made[tries] = _database(tries=tries).cursor()
+        return self._made[tries]
+
+
+_connections = Connections()
+#: The database of the parent of a forked process, which another thread may have been using: not even closed.
+_inherited: list[object] = []
+
+
+def _forget_parent() -> None:
+    global _connections  # noqa: PLW0603 - there is one
+    _inherited.append(_connections)
+    if _database.cache_info().currsize:
+        _inherited.append(_database())
+    _database.cache_clear()
+    _connections = Connections()
+
+
+os.register_at_fork(after_in_child=_forget_parent)
+
+
+@cache
+def _database(*, tries: bool = False) -> duckdb.DuckDBPyConnection:
+    with extra("sql", "keyed.sql"):
+        import duckdb
+    if duckdb.__version__.partition(".")[0] != MAJOR:
+        raise DefinitionError(
+            f"keyed.sql needs DuckDB {MAJOR}, and {duckdb.__version__} is installed: pip install 'duckdb>={MAJOR}'"
+        )
+    settings = dict(SETTINGS)
+    locked = settings.pop("lock_configuration")
+    found = duckdb.connect(config=settings)
+    for head, body in MACROS.items():
+        found.execute(f"CREATE MACRO {head} AS {body}")
+    found.execute("SET TimeZone = 'UTC'")
+    found.execute(f"SET memory_limit = '{_LIMIT}'")
+    found.execute("SET preserve_insertion_order = true")
+    if tries:
+        # With it TRY raises if a subexpression occurs twice.
+        found.execute("SET disabled_optimizers = 'common_subexpressions'")
+    found.execute(f"SET lock_configuration = {locked}")
+    return found
+
+
+@cache
+def _refused() -> Mapping[str, str]:
+    """Return the names of functions that a script may not call, with the reasons."""
+    found = dict.fromkeys(_SESSION, "its value depends on the session")
+    rows = _database().cursor().sql("SELECT function_name, function_type, stability FROM duckdb_functions()").fetchall()
+    scalars = {name for name, kind, _ in rows if kind in ("scalar", "aggregate", "macro")}
+    for name, kind, stability in rows:
+        if kind in ("table", "pragma", "table_macro") and name not in scalars and name != "unnest":
+            found[name] = "it reads what is not a row"
+        elif stability == "VOLATILE" and name != "error":
+            found[name] = "its value differs from call to call, and a batch may run again"
+        elif stability == "CONSISTENT_WITHIN_QUERY":
+            found[name] = "its value differs from batch to batch, and a batch may run again"
+    return found
+
+
+@cache
+def functions() -> frozenset[str]:
+    """Return the names of the functions that expressions may call, in upper case."""
+    rows = _database().cursor().sql("SELECT DISTINCT function_name FROM duckdb_functions()").fetchall()
+    return frozenset(name.upper() for (name,) in rows if name not in _refused() and name[0].isalpha())
+
+
+def empty(columns: Columns) -> pa.Table:
+    """Return a table of no rows with columns."""
+    import pyarrow as pa
+
+    return pa.schema([(name, type_.arrow) for name, type_ in columns]).empty_table()
+
+
+def check(text: Text, words: Sequence[Token]) -> None:
+    """Check that an expression reads nothing but its row.
+
+    Raises:
+        SqlError: It has a query, or calls a function that is refused.
+    """
+    for token in words:
+        if token.upper in ("SELECT", "VALUES", "PIVOT", "OVER", "SUMMARIZE"):
+            what = {"OVER": "OVER (...) is not supported; write WINDOW, or a GROUP BY"}.get(
+                token.upper, "a query inside of an expression is not supported; join the stream or table instead"
+            )
+            text.fail(what, token.at)
+    for place, _ in calls(words):
+        reason = _refused().get(words[place].identifier.lower())
+        if reason is not None:
+            text.fail(f"{words[place].text} is refused: {reason}", words[place].at)
+    for place, token in enumerate(words):
+        if token.text == "(" and place + 1 < len(words) and words[place + 1].upper == "FROM":
+            text.fail("a query inside of an expression is not supported", token.at)
+        if token.upper in ("CURRENT_DATE", "CURRENT_TIMESTAMP", "CURRENT_TIME", "LOCALTIMESTAMP", "LOCALTIME"):
+            text.fail(f"{token.text} is refused: its value differs from batch to batch, and a batch may run again", token.at)
+
+
+def bind(text: Text, columns: Columns, words: Sequence[Token], values: Mapping[str, Any]) -> SqlType:
+    """Return the type of an expression over columns.
+
+    Raises:
+        SqlError: DuckDB does not accept it, or its type is none of a column.
+    """
+    import duckdb
+
+    check(text, words)
+    at = words[0].at
+    connection = _connections.get()
+    connection.register("batch", empty(columns))
+    try:
+        relation = connection.sql(f"SELECT {sql(words)} FROM batch", params=_used(values, words))
+        kind = relation.types[0]
+    except (duckdb.Error, RuntimeError) as error:
+        _fail(text, words, columns, str(error))
+    finally:
+        connection.unregister("batch")
+    found = _type(kind)
+    if found is None:
+        name = str(kind.id)
+        if name == '"NULL"' or "NULL" in name:
+            text.fail("the column is NULL without a type; write CAST(NULL AS type)", at)
+        text.fail(f"a column has no type {kind}; write CAST(... AS {_CAST.get(name, 'STRING')})", at)
+    return found
+
+
+def _used(values: Mapping[str, Any], words: Iterable[Token]) -> dict[str, Any] | None:
+    names = {each.text[1:] for each in words if each.kind == "parameter"}
+    return {name: values[name] for name in names} or None
+
+
+_NAMED = re.compile(
+    r"(?:column|name|function matches the given name and argument types|Function with name|Macro|Function) "
+    r"[\"']?([A-Za-z_]\w*)", re.IGNORECASE
+)
+
+
+def _fail(text: Text, words: Sequence[Token], columns: Columns, error: str) -> Any:
+    """Raise the error of DuckDB's binder at its place in the script."""
+    message = error.partition("\n\nLINE ")[0].strip()
+    message = re.sub(r"^\w+(?: \w+)? Error: ", "", message)
+    at = words[0].at
+    found = _NAMED.search(message)
+    name = found.group(1) if found else ""
+    place = next((each for each in words if name and each.is_identifier and each.identifier.lower() == name.lower()), None)
+    at = at if place is None else place.at
+    if "not found in FROM clause" in message and name:
+        text.fail(f"unknown column {name}{nearest(name, [each for each, _ in columns if '#' not in each])}", at)
+    if "does not exist" in message and name:
+        text.fail(f"unknown function {name}{nearest(name, functions())}", at)
+    if "syntax error" in message:
+        near = re.search(r'at or near \\?"(.*?)\\?"', message)
+        shown = near.group(1) if near else ""
+        token = next((each for each in words if shown and each.text.lower() == shown.lower()), None)
+        text.fail(f"the expression is not valid{f' at {shown!r}' if shown else ''}", at if token is None else token.at)
+    text.fail(message.split("\n")[0], at)
+
+
+def _type(kind: Any) -> SqlType | None:
+    name = str(kind.id)
+    if name in _TYPES:
+        return _TYPES[name]
+    if name == "decimal":
+        parts = dict(kind.children)
+        return decimal(parts["precision"], parts["scale"])
+    if name in ("list", "array"):
+        element = _type(kind.children[0][1])
+        return element and array(element)
+    if name == "map":
+        key, item = (_type(each) for _, each in kind.children)
+        return map_of(key, item) if key and item else None
+    if name == "struct":
+        fields = [(field, _type(each)) for field, each in kind.children]
+        return struct(*((field, each) for field, each in fields if each)) if all(each for _, each in fields) else None
+    return None
+
+
+@attrs.frozen
+class Step:
+    """A stateless step: columns of rows that fit a condition. It is plain data, and travels to workers.
+
+    Attributes:
+        columns: Its columns: name, expression and type.
+        where: The condition; ``None`` for all rows.
+        kept: Columns of the input that the output has unchanged.
+        values: The values of parameters.
+        explodes: Its expressions make several rows of one.
+    """
+
+    columns: tuple[tuple[str, str, SqlType], ...]
+    where: str | None = None
+    kept: tuple[str, ...] = ()
+    values: Mapping[str, Any] = attrs.field(factory=dict)
+    explodes: bool = False
+
+    def run(self, table: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]]:
+        """Return the rows of a table after the step, and the places of bad rows with the reasons."""
+        import duckdb
+
+        if not table.num_rows:
+            return self._empty(table), []
+        try:
+            return self._typed(self._query(table, self._plain()), table), []
+        except (duckdb.Error, RuntimeError) as error:
+            if table.num_rows == 1:
+                return self._empty(table), [(0, _reason(error))]
+            if not self.explodes:
+                found = self._tried(table)
+                if found is not None:
+                    return found
+        middle = table.num_rows // 2
+        import pyarrow as pa
+
+        first, bad = self.run(table.slice(0, middle))
+        second, more = self.run(table.slice(middle))
+        return pa.concat_tables([first, second]), bad + [(place + middle, reason) for place, reason in more]
+
+    def _query(self, table: pa.Table, query: str, *, tries: bool = False) -> pa.Table:
+        connection = _connections.get(tries=tries)
+        connection.register("batch", table)
+        try:
+            words = set(re.findall(r"\$(\w+)", query))
+            used = {name: value for name, value in self.values.items() if name in words}
+            return connection.sql(query, params=used or None).to_arrow_table()
+        finally:
+            connection.unregister("batch")
+
+    def _plain(self) -> str:
+        shown = [f"{expression} AS {_quoted(name)}" for name, expression, _ in self.columns]
+        shown += map(_quoted, self.kept)
+        return f"SELECT {', '.join(shown)} FROM batch" + (f" WHERE {self.where}" if self.where else "")
+
+    def _tried(self, table: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]] | None:
+        """Return the rows that do not fail; ``None`` if that query fails as a whole."""
+        import duckdb
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        cells = ", ".join([expression for _, expression, _ in self.columns] or ["true"])
+        nothing = ", ".join(["NULL"] * max(1, len(self.columns)))
+        row = f"ROW(true, {cells})"
+        if self.where:
+            row = f"CASE WHEN {self.where} THEN {row} ELSE ROW(false, {nothing}) END"
+        try:
+            query = f"SELECT TRY({row}) AS cells FROM batch"
+            found = self._query(table, query, tries=True).column(0).combine_chunks()
+        except (duckdb.Error, RuntimeError):
+            return None
+        if isinstance(found, pa.ChunkedArray):
+            found = found.chunk(0)
+        failed = found.is_null()
+        passed = pc.and_(found.is_valid(), pc.fill_null(pc.struct_field(found, 0), False))
+        columns = [pc.struct_field(found, place + 1) for place in range(len(self.columns))]
+        made = pa.table(columns, names=[name for name, _, _ in self.columns]) if columns else None
+        kept = table.select(list(self.kept))
+        whole = kept if made is None else pa.table(
+            [*made.columns, *kept.columns], names=[*made.column_names, *kept.column_names]
+        )
+        bad = [(place, self._why(table.slice(place, 1))) for place in pc.indices_nonzero(failed).to_pylist()]
+        return self._typed(whole.filter(passed), table), bad
+
+    def _why(self, row: pa.Table) -> str:
+        """Return the reason of a bad row."""
+        import duckdb
+
+        try:
+            self._query(row, self._plain())
+        except (duckdb.Error, RuntimeError) as error:
+            return _reason(error)
+        return "an expression fails"
+
+    def _typed(self, found: pa.Table, table: pa.Table) -> pa.Table:
+        """Return a result with the columns' types."""
+        import pyarrow as pa
+
+        columns = []
+        for place, (name, _, type_) in enumerate(self.columns):
+            cells, bad = column(found.column(place), type_)
+            if bad:
+                raise RuntimeError(f"{name}: {next(iter(bad.values()))}")
+            columns.append(cells)
+        names = [name for name, _, _ in self.columns]
+        kept = [found.column(len(names) + place) for place in range(len(self.kept))]
+        types = [table.schema.field(name).type for name in self.kept]
+        kept = [each if each.type == type_ else each.cast(type_) for each, type_ in zip(kept, types, strict=True)]
+        return pa.table([*columns, *kept], names=[*names, *self.kept])
+
+    def _empty(self, table: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        fields = [(name, type_.arrow) for name, _, type_ in self.columns]
+        return pa.schema([*fields, *(table.schema.field(name) for name in self.kept)]).empty_table()
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _reason(error: Exception) -> str:
+    return re.sub(r"^\w+(?: \w+)* Error: ", "", str(error).partition("\n")[0])[:200]

@@ -1,0 +1,53 @@
+"""ksqlDB's names of functions that DuckDB lacks: a macro each. What no line expresses is not here."""
+
+from __future__ import annotations
+
+#: The definition of each macro, by its name with its parameters.
+MACROS = {
+    "len(x)": "length(x)",
+    "initcap(x)": "array_to_string(list_transform(string_split(x, ' '), lambda w: upper(w[1:1]) || lower(w[2:])), ' ')",
+    "split(x, d)": "CASE WHEN d = '' THEN string_split_regex(x, '') ELSE string_split(x, d) END",
+    "split_to_map(x, e, k)": (
+        "map_from_entries(list_transform(list_filter(string_split(x, e), lambda p: contains(p, k)), "
+        "lambda p: struct_pack(k := p[1 : instr(p, k) - 1], v := p[instr(p, k) + length(k) :])))"
+    ),
+    "geo_distance(a, b, c, d)": (
+        "2 * 6371.0 * asin(sqrt(pow(sin(radians(c - a) / 2), 2) "
+        "+ cos(radians(a)) * cos(radians(c)) * pow(sin(radians(d - b) / 2), 2)))"
+    ),
+    "as_value(x)": "x",
+    "extractjsonfield(x, p)": "json_extract_string(x, p)",
+    "is_json_string(x)": "json_valid(x)",
+    "json_array_contains(x, v)": "list_contains(from_json(x, '[\"VARCHAR\"]'), v::VARCHAR)",
+    "json_records(x)": "from_json(x, '\"MAP(VARCHAR, VARCHAR)\"')",
+    "json_items(x)": "list_transform(from_json(x, '[\"JSON\"]'), lambda e: e::VARCHAR)",
+    "from_unixtime(x)": "epoch_ms(x::BIGINT)",
+    "unix_timestamp(x)": "epoch_ms(x)",
+    "unix_date(x)": "date_diff('day', DATE '1970-01-01', x)",
+    "from_days(x)": "DATE '1970-01-01' + x::INTEGER",
+    "stringtotimestamp(x, p)": "epoch_ms(strptime(x, p))",
+    "parse_timestamp(x, p)": "strptime(x, p)",
+    "parse_date(x, p)": "strptime(x, p)::DATE",
+    "format_timestamp(x, p)": "strftime(x::TIMESTAMP, p)",
+    "format_date(x, p)": "strftime(x, p)",
+    "timestamptostring(x, p)": "strftime(epoch_ms(x::BIGINT), p)",
+    "array_length(x)": "length(x)",
+    "array_contains(x, v)": "list_contains(x, v)",
+    "array_join(x, d)": "array_to_string(x, d)",
+    "array_max(x)": "list_max(x)",
+    "array_min(x)": "list_min(x)",
+    "array_remove(x, v)": "list_filter(x, lambda e: e IS DISTINCT FROM v)",
+    "array_union(x, y)": "list_distinct(list_concat(x, y))",
+    "array_except(x, y)": "list_filter(list_distinct(x), lambda e: NOT list_contains(y, e))",
+    "entries(m, s)": "map_entries(m)",
+    "as_map(k, v)": "map(k, v)",
+    "map_union(a, b)": "map_concat(a, b)",
+    "elt(i, a, b)": "[a, b][i]",
+    "field(x, a, b)": "coalesce(list_position([a, b], x), 0)",
+    "mask(x)": (
+        "regexp_replace(regexp_replace(regexp_replace(regexp_replace(x, '[^\\p{Lu}\\p{Ll}\\p{Nd}]', '-', 'g'), "
+        "'\\p{Lu}', 'X', 'g'), '\\p{Ll}', 'x', 'g'), '\\p{Nd}', 'n', 'g')"
+    ),
+    "url_decode_param(x)": "url_decode(x)",
+    "url_encode_param(x)": "url_encode(x)",
+}
