@@ -10,7 +10,20 @@ import attrs
 from keyed.sql.script_errors import Text
 from keyed.sql2.column_types import BIGINT, DOUBLE, SqlType, array, decimal
 from keyed.sql2.tokens import Token, closing, split, sql, word
-from keyed.windows import CollectList, CollectSet, Count, CountDistinct, First, Latest, Max, Mean, Min, Stddev, Sum, TopK
+from keyed.windows import (
+    CollectList,
+    CollectSet,
+    Count,
+    CountDistinct,
+    First,
+    Latest,
+    Max,
+    Mean,
+    Min,
+    Stddev,
+    Sum,
+    TopK,
+)
 
 if TYPE_CHECKING:
     from keyed.sql2.catalog import SqlSource
@@ -159,5 +172,3 @@ def _constant(words: Sequence[Token]) -> Any:
     if shown.isdecimal():
         return int(shown)
     return {"TRUE": True, "FALSE": False}.get(shown.upper(), shown)
-
-

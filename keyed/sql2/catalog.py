@@ -65,6 +65,12 @@ class SqlSource:
         return (*self.keys, *self.values)
 
     @property
+    def stored(self) -> Columns:
+        """The columns of values that records hold, without those of headers."""
+        names = {name for name, _ in self.headers}
+        return tuple(each for each in self.values if each[0] not in names)
+
+    @property
     def carried(self) -> tuple[str, ...]:
         """Columns of its batches that each step passes on: the event time, the change, the bounds of windows."""
         found = (TIMESTAMP_COLUMN,)

@@ -306,7 +306,9 @@ def _time(value: Any, type_: SqlType) -> int:
         hours, minutes, seconds, rest = parts.groups()
         if int(minutes) > 59 or int(seconds or 0) > 59:
             _bad(value, type_)
-        found = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds or 0)) * 1000 + int((rest or "0").ljust(3, "0")[:3])
+        found = ((int(hours) * 60 + int(minutes)) * 60 + int(seconds or 0)) * 1000 + int(
+            (rest or "0").ljust(3, "0")[:3]
+        )
     else:
         found = _integer(value, type_, 1 << 31)
     return found if 0 <= found < _DAY_MS else _bad(value, type_)

@@ -178,7 +178,9 @@ def check(text: Text, words: Sequence[Token]) -> None:
         if token.text == "(" and place + 1 < len(words) and words[place + 1].upper == "FROM":
             text.fail("a query inside of an expression is not supported", token.at)
         if token.upper in ("CURRENT_DATE", "CURRENT_TIMESTAMP", "CURRENT_TIME", "LOCALTIMESTAMP", "LOCALTIME"):
-            text.fail(f"{token.text} is refused: its value differs from batch to batch, and a batch may run again", token.at)
+            text.fail(
+                f"{token.text} is refused: its value differs from batch to batch, and a batch may run again", token.at
+            )
 
 
 def bind(text: Text, columns: Columns, words: Sequence[Token], values: Mapping[str, Any]) -> SqlType:
@@ -216,7 +218,8 @@ def _used(values: Mapping[str, Any], words: Iterable[Token]) -> dict[str, Any] |
 
 _NAMED = re.compile(
     r"(?:column|name|function matches the given name and argument types|Function with name|Macro|Function) "
-    r"[\"']?([A-Za-z_]\w*)", re.IGNORECASE
+    r"[\"']?([A-Za-z_]\w*)",
+    re.IGNORECASE,
 )
 
 
@@ -227,7 +230,9 @@ def _fail(text: Text, words: Sequence[Token], columns: Columns, error: str) -> A
     at = words[0].at
     found = _NAMED.search(message)
     name = found.group(1) if found else ""
-    place = next((each for each in words if name and each.is_identifier and each.identifier.lower() == name.lower()), None)
+    place = next(
+        (each for each in words if name and each.is_identifier and each.identifier.lower() == name.lower()), None
+    )
     at = at if place is None else place.at
     if "not found in FROM clause" in message and name:
         text.fail(f"unknown column {name}{nearest(name, [each for each, _ in columns if '#' not in each])}", at)
@@ -282,6 +287,10 @@ class Step:
         """Return the rows of a table after the step, and the places of bad rows with the reasons."""
         import duckdb
 
+        lacking = [name for name in self.kept if name not in table.column_names]
+        if lacking:
+            # Event times come with batches that go to a key.
+            return attrs.evolve(self, kept=tuple(name for name in self.kept if name not in lacking)).run(table)
         if not table.num_rows:
             return self._empty(table), []
         try:
@@ -338,8 +347,10 @@ class Step:
         columns = [pc.struct_field(found, place + 1) for place in range(len(self.columns))]
         made = pa.table(columns, names=[name for name, _, _ in self.columns]) if columns else None
         kept = table.select(list(self.kept))
-        whole = kept if made is None else pa.table(
-            [*made.columns, *kept.columns], names=[*made.column_names, *kept.column_names]
+        whole = (
+            kept
+            if made is None
+            else pa.table([*made.columns, *kept.columns], names=[*made.column_names, *kept.column_names])
         )
         bad = [(place, self._why(table.slice(place, 1))) for place in pc.indices_nonzero(failed).to_pylist()]
         return self._typed(whole.filter(passed), table), bad

@@ -64,6 +64,20 @@ class QueryPlan:
     keeps_key: bool
     identity: Mapping[str, str]
 
+    def steps(self) -> list[dict[str, Any]]:
+        """Return the steps of the query, for ``EXPLAIN``."""
+        source = self.source
+        found = [("read", f"{source.kind} {source.name}, topic {source.topic}")]
+        found += [("filter", self.before.where)] if self.before.where else []
+        found += [("compute", ", ".join(expression for _, expression, _ in self.before.columns) or "nothing")]
+        if self.grouping is not None and self.after is not None:
+            kind = "in windows" if self.grouping.window is not None else "without windows"
+            found.append(("aggregate", f"{kind}, by {', '.join(each for each, _ in self.keys)}"))
+            found += [("filter", self.after.where)] if self.after.where else []
+            found.append(("compute", ", ".join(expression for _, expression, _ in self.after.columns)))
+        found.append(("state", "aggregates, and the rows of the table" if self.grouping is not None else "none"))
+        return [{"step": step, "detail": detail} for step, detail in found]
+
 
 @attrs.frozen
 class _Output:
@@ -84,9 +98,7 @@ class Planner:
         properties: The settings of ``SET``.
     """
 
-    def __init__(
-        self, text: Text, catalog: Catalog, values: Mapping[str, Any], properties: Mapping[str, str]
-    ) -> None:
+    def __init__(self, text: Text, catalog: Catalog, values: Mapping[str, Any], properties: Mapping[str, str]) -> None:
         self._text = text
         self._catalog = catalog
         self._values = values
@@ -215,7 +227,9 @@ class Planner:
         for part, what in zip(wanted, shown, strict=True):
             hits = [each for each in rest if folded(each.words) == folded(part)]
             if not hits:
-                self._text.fail(f"the projection lacks the key {what}: select the columns that it is keyed by", query.at)
+                self._text.fail(
+                    f"the projection lacks the key {what}: select the columns that it is keyed by", query.at
+                )
             if len(hits) > 1:
                 self._text.fail(
                     f"the projection has the key twice, as {hits[0].name} and {hits[1].name}; write AS_VALUE(...) for a "
@@ -294,12 +308,12 @@ class Planner:
         for type_, each in zip(types, query.group_by, strict=True):
             if type_.has_map:
                 text.fail(f"GROUP BY takes no values of type {type_}", each[0].at)
-        cells = [(f"#g{place}", sql(words), type_) for place, (words, type_) in enumerate(zip(groups, types, strict=True))]
+        cells = [
+            (f"#g{place}", sql(words), type_) for place, (words, type_) in enumerate(zip(groups, types, strict=True))
+        ]
         keys: Columns = tuple((each, type_) for each, _, type_ in cells)
         # After the aggregates: groups, results and bounds.
-        parts: list[tuple[Sequence[Token], Token]] = [
-            (words, name(f"#g{place}")) for place, words in enumerate(groups)
-        ]
+        parts: list[tuple[Sequence[Token], Token]] = [(words, name(f"#g{place}")) for place, words in enumerate(groups)]
         aggregates: dict[str, Aggregate] = {}
         calls_found: dict[str, str] = {}
         after_columns = [Column(f"#g{place}", type_, None, f"#g{place}") for place, type_ in enumerate(types)]

@@ -183,9 +183,7 @@ class Show:
     at: int = _at
 
 
-Statement: TypeAlias = (
-    CreateSource | CreateAs | InsertSelect | InsertValues | Drop | SetOption | Show | Query
-)
+Statement: TypeAlias = CreateSource | CreateAs | InsertSelect | InsertValues | Drop | SetOption | Show | Query
 _STATEMENTS = ("CREATE", "INSERT", "DROP", "SET", "UNSET", "SHOW", "LIST", "DESCRIBE", "EXPLAIN", "SELECT")
 #: Words that end an expression outside of brackets, unless they belong to it (``IS DISTINCT FROM``).
 _CLAUSES = frozenset(
@@ -491,7 +489,9 @@ class Parser:
                 scale = self._integer()
             self._expect_sign(")")
             if not 1 <= precision <= 38 or scale > precision:
-                self._text.fail("DECIMAL(precision, scale) has 1 to 38 digits, and scale is at most precision", token.at)
+                self._text.fail(
+                    "DECIMAL(precision, scale) has 1 to 38 digits, and scale is at most precision", token.at
+                )
             return decimal(precision, scale)
         if base == "ARRAY" and self._sign("<"):
             return self._closed(array(self._type()))
@@ -614,9 +614,7 @@ class Parser:
         limit = self._integer() if self._word("LIMIT") else None
         if self._token.upper in _REFUSED:
             self._text.fail(_REFUSED[self._token.upper], self._token.at)
-        return Query(
-            items, source, tuple(joins), window, where, group_by, partition_by, having, emit, limit, at=at
-        )
+        return Query(items, source, tuple(joins), window, where, group_by, partition_by, having, emit, limit, at=at)
 
     def _item(self) -> Item:
         at = self._token.at

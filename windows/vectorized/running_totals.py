@@ -125,6 +125,28 @@ class RunningTotals:
             totals = totals.append_column(TIMESTAMP_COLUMN, reduced(array_of(table.column(_LATEST)), came, "max"))
         ctx.emit(totals)
 
+    def merge(self, table: Any, accumulators: TableState, results: TableState) -> tuple[Any, Any]:
+        """Add combined rows to the totals of their keys; return the results before and after.
+
+        Args:
+            table: The rows, as `combine` returned them.
+            accumulators: The accumulators of all keys.
+            results: The results of all keys.
+        """
+        keys = [plain_column(table.column(name)) for name in self._keys]
+        named = self._table(taken(keys, grouped(keys).first_rows()))
+        stored, earlier = accumulators.lookup(named), results.lookup(named)
+        before = [plain_column(stored.column(name)) for name in self._keys]
+        keys = [concatenated(pair) for pair in zip(before, keys, strict=True)]
+        parts = [concatenated(pair) for pair in zip(*map(self._fold.stored, (stored, table)), strict=True)]
+        groups = grouped(keys)
+        parts = self._fold.merged(parts, groups)
+        keys = taken(keys, groups.first_rows())
+        accumulators.upsert(self._table(keys, parts, self._parts))
+        totals = self._table(keys, self._fold.results(parts), self._names)
+        results.upsert(totals)
+        return earlier, totals
+
     def _new_values(self, values: Any, keys: list[Any], counted: TableState) -> Any:
         """Add values to those that were counted, and return the number of new ones by row.
 

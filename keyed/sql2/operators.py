@@ -1,0 +1,219 @@
+"""The keyed operators of scripts, over whole columns."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyed import TaskContext
+from keyed.extending import Schema, inner_state
+from keyed.sql2.catalog import CHANGE
+from keyed.sql2.engine import Columns
+from keyed.sql2.inputs import GONE
+from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
+from keyed.windows.vectorized.row_groups import grouped, integers, plain_column
+from keyed.windows.vectorized.running_totals import RunningTotals, accumulators_of
+
+#: Spark's names of the types.
+_DDL = {
+    "BOOLEAN": "boolean",
+    "INT": "int",
+    "BIGINT": "bigint",
+    "DOUBLE": "double",
+    "STRING": "string",
+    "BYTES": "binary",
+    "DATE": "date",
+    "TIME": "bigint",
+    "TIMESTAMP": "timestamp_ntz",
+}
+
+
+def ddl_of(type_: Any) -> str:
+    """Return the type of a column as Spark names it."""
+    match type_.base:
+        case "DECIMAL":
+            return f"decimal({type_.precision},{type_.scale})"
+        case "ARRAY":
+            return f"array<{ddl_of(type_.element)}>"
+        case "MAP":
+            return f"map<{ddl_of(type_.parts[0])},{ddl_of(type_.element)}>"
+        case "STRUCT":
+            fields = ",".join(f"`{name.replace('`', '``')}`:{ddl_of(each)}" for name, each in type_.fields)
+            return f"struct<{fields}>"
+    return _DDL[type_.base]
+
+
+def schema_of(columns: Columns, **more: str) -> Schema:
+    """Return the schema of columns, and of further ones by Spark's names of their types."""
+    return Schema((*((name, ddl_of(type_)) for name, type_ in columns), *more.items()))
+
+
+#: The column with the time of a row, for records.
+MOMENT = "#moment"
+
+
+class Passed(VectorizedFunction):
+    """Passes rows on."""
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        emit(ctx, table)
+
+
+def emit(ctx: BatchContext, table: pa.Table) -> None:
+    """Emit rows, whose time is a column too."""
+    ctx.emit(table.append_column(MOMENT, table.column(TIMESTAMP_COLUMN)))
+
+
+class TableRows(VectorizedFunction):
+    """The rows of a declared table: the latest of each key.
+
+    A batch emits for each key the row before it and the row after it.
+
+    Args:
+        name: Name of the state.
+        keys: Columns of the key.
+        values: The other columns.
+    """
+
+    def __init__(self, name: str, keys: Columns, values: Columns) -> None:
+        self._keys = [each for each, _ in keys]
+        self._names = [*self._keys, *(each for each, _ in values)]
+        self.rows = TableState(schema_of((*keys, *values)).ddl, key=self._keys, name=name)
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        groups = grouped([plain_column(table.column(name)) for name in self._keys])
+        # Rows are in the order of time: the last one of a key is the one that stays.
+        last = table.take(pa.array(np.sort(groups.last_rows())))
+        before = self.rows.lookup(last.select(self._keys))
+        gone = last.column(GONE)
+        there = last.filter(pc.invert(gone))
+        if pc.any(gone).as_py():
+            self.rows.delete(last.filter(gone).select(self._keys))
+        if there.num_rows:
+            self.rows.upsert(there.select(self._names))
+        emit_changes(ctx, before.select(self._names), there.select(self._names), last, self._keys)
+
+
+def emit_changes(ctx: BatchContext, before: pa.Table, after: pa.Table, rows: pa.Table, keys: list[str]) -> None:
+    """Emit rows that are there no longer, and those that are there now, with the times of the rows that came.
+
+    Args:
+        ctx: Receives them.
+        before: The rows before the batch.
+        after: The rows after it.
+        rows: A row of each key, with its time.
+        keys: Columns of the key.
+    """
+    both = pa.concat_tables([before, after.cast(before.schema)])
+    change = np.concatenate([np.full(before.num_rows, -1), np.ones(after.num_rows, dtype=np.int64)]).astype(np.int8)
+    all_keys = pa.concat_tables([rows.select(keys), both.select(keys).cast(rows.select(keys).schema)])
+    ids = grouped([plain_column(all_keys.column(name)) for name in keys]).ids
+    times = np.zeros(int(ids.max()) + 1 if len(ids) else 0, dtype=np.int64)
+    np.maximum.at(times, ids[: rows.num_rows], integers(rows.column(TIMESTAMP_COLUMN)))
+    of_each = ids[rows.num_rows :]
+    order = np.lexsort((change, of_each))
+    both = both.append_column(CHANGE, pa.array(change)).append_column(TIMESTAMP_COLUMN, pa.array(times[of_each]))
+    emit(ctx, both.take(pa.array(order)))
+
+
+class Totals(VectorizedFunction):
+    """The aggregates of each key, and of each window of it.
+
+    Args:
+        name: Name of the state with the results.
+        keys: Columns of the key.
+        aggregates: The aggregates by name.
+        arguments: The columns that they read.
+        results: Their columns.
+        window: Size, advance and grace of its windows in milliseconds; ``None`` without.
+        is_final: Only the results of windows that have ended are emitted.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        keys: Columns,
+        aggregates: Mapping[str, Any],
+        arguments: Columns,
+        results: Columns,
+        window: tuple[int, int, int] | None = None,
+        *,
+        is_final: bool = False,
+    ) -> None:
+        self._window, self._is_final = window, is_final
+        bounds = {"window_start": "bigint", "window_end": "bigint"} if window is not None else {}
+        self._keys = (*(each for each, _ in keys), *bounds)
+        self._names = [*self._keys, *(each for each, _ in results)]
+        self._aggregates = dict(aggregates)
+        self._columns = dict(schema_of((*keys, *arguments), **bounds).columns)
+        parts = accumulators_of(self._aggregates, self._columns).columns
+        key_types = schema_of(keys, **bounds).columns
+        self.results = TableState(
+            Schema((*key_types, *schema_of(results).columns)).ddl if results else "", key=self._keys, name=name
+        )
+        accumulators = TableState(Schema((*key_types, *parts)).ddl, key=self._keys, name="accumulators")
+        self.accumulators = inner_state(accumulators, is_shown=False)
+        self._logic: Any = None
+
+    def _totals(self) -> RunningTotals:
+        if self._logic is None:
+            self._logic = RunningTotals(self._aggregates, self._keys, self._columns)
+        found: RunningTotals = self._logic
+        return found
+
+    def open(self, context: TaskContext) -> None:
+        self._logic = None
+
+    def _windowed(self, table: pa.Table) -> pa.Table:
+        """Return a row for each window of each row."""
+        assert self._window is not None
+        size, advance, _ = self._window
+        times = integers(table.column(TIMESTAMP_COLUMN))
+        last = times - times % advance
+        count = -(-size // advance)
+        starts = (last[:, None] - advance * np.arange(count)[None, ::-1]).ravel()
+        rows = np.repeat(np.arange(len(times)), count)
+        kept = (starts + size > times[rows]) & (starts >= 0)
+        rows, starts = rows[kept], starts[kept]
+        if count > 1 or not kept.all():
+            table = table.take(pa.array(rows))
+        return table.append_column("window_start", pa.array(starts)).append_column("window_end", pa.array(starts + size))
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        if self._window is not None:
+            came = table.num_rows
+            table = self._windowed(table)
+            closed = max(-(2**62), ctx.current_watermark()) - self._window[2]
+            late = pc.less_equal(table.column("window_end"), pa.scalar(closed + 1, pa.int64()))
+            if pc.any(late).as_py():
+                ctx.drop(int(pc.sum(late).as_py()))
+                table = table.filter(pc.invert(late))
+            del came
+            if not table.num_rows:
+                return
+        totals = self._totals()
+        combined = totals.combine(table)
+        before, after = totals.merge(combined, self.accumulators, self.results)
+        if not self._is_final:
+            last = combined.select(list(self._keys)).append_column(TIMESTAMP_COLUMN, combined.column("window.latest"))
+            emit_changes(ctx, before.select(self._names), after.select(self._names), last, list(self._keys))
+
+    def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
+        if self._window is None or watermark <= ctx.previous_watermark():
+            return
+        # The watermark is one millisecond behind the time of the stream.
+        closed = max(-(2**62), watermark) - self._window[2] + 1
+        ended = self.results.take(("window_end", "<=", closed)) if self._is_final else None
+        self.accumulators.take(("window_end", "<=", closed))
+        if ended is not None and ended.num_rows:
+            order = np.argsort(integers(ended.column("window_end")), kind="stable")
+            ended = ended.take(pa.array(order))
+            times = pa.array(integers(ended.column("window_end")) - 1)
+            change = pa.array(np.ones(ended.num_rows, dtype=np.int8))
+            emit(ctx, ended.append_column(CHANGE, change).append_column(TIMESTAMP_COLUMN, times))

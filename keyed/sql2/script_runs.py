@@ -1,0 +1,358 @@
+"""Runs scripts: `script` checks a text, builds its operators, and runs them over what is given."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import keyed
+from keyed.errors import DefinitionError
+from keyed.shown import shown
+from keyed.sql.registry_schemas import RegistrySchemas
+from keyed.sql.script_errors import nearest
+from keyed.sql2.catalog import CHANGE, SqlSource
+from keyed.sql2.column_types import SqlType
+from keyed.sql2.definitions import Answer, Definitions, WrittenQuery, define
+from keyed.sql2.engine import Columns, Step
+from keyed.sql2.inputs import GONE, SOURCE, TIME, Input, Skipped, merged, skip
+from keyed.sql2.operators import MOMENT, Passed, TableRows, Totals, schema_of
+from keyed.sql2.parameters import Given, Parameters
+from keyed.sql2.statements import parse
+from keyed.vectorized import TIMESTAMP_COLUMN
+
+DAY_MS = 86_400_000
+FAILS = "an expression fails"
+NO_GROUP = "a part of the group is null"
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
+
+
+@attrs.frozen
+class OutputRecord:
+    """A record of a stream or table.
+
+    Attributes:
+        key: Its key: the value of one column, a dictionary of several, ``None`` without a key.
+        value: Its value, ``None`` for a tombstone.
+        timestamp: Milliseconds since 1970.
+        window: Start and end of its window, ``None`` without one.
+    """
+
+    key: Any
+    value: Any
+    timestamp: int
+    window: tuple[int, int] | None = None
+
+
+@attrs.frozen(eq=False)
+class ScriptResult:
+    """The outputs of a script.
+
+    Attributes:
+        records: The records of each stream and table that a query wrote, by its name.
+        run: The result of `keyed.run`.
+        skipped: Records that this run has skipped, by the name of the stream or table and the reason.
+        answers: The answers to ``SHOW``, ``DESCRIBE`` and ``EXPLAIN``, in the order of the statements.
+    """
+
+    records: Mapping[str, list[OutputRecord]]
+    run: keyed.RunResult | None
+    skipped: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
+    answers: Sequence[Answer] = ()
+
+    def __getitem__(self, name: str) -> list[OutputRecord]:
+        """Return the records of a stream or table, whose name is in any case.
+
+        Raises:
+            KeyError: No query wrote it.
+        """
+        for each, records in self.records.items():
+            if each.lower() == name.lower():
+                return records
+        raise KeyError(f"no query writes {name}{nearest(name, self.records)}")
+
+    def table(self, name: str) -> dict[Any, Any]:
+        """Return the rows of a table at the end, by key; in a windowed table by key and window.
+
+        Raises:
+            KeyError: No query wrote it.
+        """
+        rows: dict[Any, Any] = {}
+        for record in self[name]:
+            key = tuple(record.key.items()) if isinstance(record.key, dict) else record.key
+            place = key if record.window is None else (key, record.window)
+            if record.value is None:
+                rows.pop(place, None)
+            else:
+                rows[place] = record.value
+        return rows
+
+
+@attrs.frozen(eq=False)
+class Pick:
+    """Takes the rows of one source out of the merged rows.
+
+    Attributes:
+        number: The number of the input; ``None`` if it is the only one.
+        names: Its columns.
+    """
+
+    number: int
+    names: tuple[str, ...]
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return its rows."""
+        own = pc.equal(table.column(SOURCE), self.number)
+        if not pc.all(own).as_py():
+            table = table.filter(own)
+        columns = [table.column(f"{self.number}.{name}") for name in self.names]
+        return pa.table([*columns, table.column(TIMESTAMP_COLUMN)], names=[*self.names, TIMESTAMP_COLUMN])
+
+
+@attrs.frozen(eq=False)
+class Stepped:
+    """Runs a step over batches; rows in which it fails, or that have no group, are skipped and counted.
+
+    Attributes:
+        step: The step.
+        source: What it reads, for the count.
+        skipped: The counts.
+        groups: Columns that may not be null.
+        constant: The name of a column of zeros that is added.
+    """
+
+    step: Step
+    source: str
+    skipped: Skipped
+    groups: tuple[str, ...] = ()
+    constant: str | None = None
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the rows after the step."""
+        if self.step.explodes or "row_number" in table.column_names:
+            pass
+        found, bad = self.step.run(table)
+        if bad:
+            skip(self.skipped, self.source, FAILS, len(bad), bad[0][1])
+        for name in self.groups:
+            nulls = found.column(name).null_count
+            if nulls:
+                skip(self.skipped, self.source, NO_GROUP, nulls, f"{name} is null")
+                found = found.filter(found.column(name).is_valid())
+        if self.constant is not None:
+            found = found.append_column(self.constant, pa.repeat(0, found.num_rows))
+        return found
+
+
+class Builder:
+    """Builds the outputs of a script.
+
+    Args:
+        found: The definitions.
+        inputs: The inputs of streams and tables by name.
+        skipped: Counts rows that are skipped.
+    """
+
+    def __init__(self, found: Definitions, inputs: Mapping[str, Input], skipped: Skipped) -> None:
+        self._found = found
+        self._skipped = skipped
+        self._numbers = {name: number for number, name in enumerate(inputs)}
+        self._inputs = inputs
+        self._base: Any = None
+        if inputs:
+            reader = merged(list(inputs.values()))
+            self._base = keyed.stream(reader, timestamp=TIME, watermark=keyed.ascending_timestamps())
+        self._built: dict[str, Any] = {}
+        self._names: set[str] = set()
+
+    def _name(self, what: str) -> str:
+        name, count = what.lower(), 1
+        while name in self._names:
+            count += 1
+            name = f"{what.lower()}_{count}"
+        self._names.add(name)
+        return name
+
+    def outputs(self) -> list[tuple[WrittenQuery, Any]]:
+        """Return the output of each query."""
+        return [(query, self._output(query)) for query in self._found.queries]
+
+    def _output(self, query: WrittenQuery) -> Any:
+        if query.name not in self._built:
+            self._built[query.name] = self._query(query)
+        return self._built[query.name]
+
+    def _query(self, query: WrittenQuery) -> Any:
+        plan = query.plan
+        changes = self._source(plan.source)
+        more = {CHANGE: "tinyint"} if plan.source.is_table else {}
+        name = self._name(query.name)
+        if plan.grouping is None:
+            columns: Columns = (*plan.keys, *plan.values)
+            schema = schema_of(columns, **more, **{"#one": "bigint"})
+            step = Stepped(plan.before, query.name, self._skipped, constant="#one")
+            made = changes.map_batches(step, output=schema)
+            keyed_by = made.key_by("#one")
+            return keyed_by.process(Passed(), schema_of(columns, **more, **{MOMENT: "bigint"}), name=name, order="arrival")
+        grouping = plan.grouping
+        assert plan.after is not None
+        arguments: Columns = tuple((each, type_) for each, _, type_ in plan.before.columns[len(grouping.keys) :])
+        schema = schema_of((*grouping.keys, *arguments), **more)
+        groups = tuple(each for each, _ in grouping.keys)
+        step = Stepped(plan.before, query.name, self._skipped, groups)
+        made = changes.map_batches(step, output=schema).key_by(*groups)
+        results: Columns = tuple((each, of.type) for each, of in grouping.aggregates.items())
+        window = grouping.window
+        bounds = None
+        if window is not None:
+            grace = window.grace_ms
+            if grace is None:
+                grace = 0 if grouping.is_final else max(0, DAY_MS - window.size_ms)
+            bounds = (window.size_ms, window.advance_ms, grace)
+        totals = Totals(
+            name,
+            grouping.keys,
+            {each: of.made for each, of in grouping.aggregates.items()},
+            arguments,
+            results,
+            bounds,
+            is_final=grouping.is_final,
+        )
+        own = {"window_start": "bigint", "window_end": "bigint"} if window is not None else {}
+        whole = schema_of(grouping.keys, **own)
+        out = type(whole)((*whole.columns, *schema_of(results).columns, (CHANGE, "tinyint"), (MOMENT, "bigint")))
+        output = made.process(totals, out, name=name, order="arrival")
+        after = attrs.evolve(plan.after, kept=(*own, CHANGE, MOMENT, TIMESTAMP_COLUMN))
+        schema = schema_of((*plan.keys, *plan.values), **own, **{CHANGE: "tinyint", MOMENT: "bigint"})
+        return output.map_batches(Stepped(after, query.name, self._skipped), output=schema)
+
+    def _source(self, source: SqlSource) -> Any:
+        """Return the stream of a source's tables."""
+        if source.name in self._built:
+            return self._built[source.name]
+        parts = [self._output(each) for each in self._found.queries if each.target.name == source.name]
+        if source.name in self._inputs:
+            number = self._numbers[source.name]
+            names = (*(each for each, _ in source.columns), *([GONE] if source.is_table else []))
+            more = {GONE: "boolean"} if source.is_table else {}
+            made = self._base.map_batches(Pick(number, names), output=schema_of(source.columns, **more))
+            if source.is_table:
+                rows = TableRows(self._name(source.name), source.keys, source.values)
+                keyed_by = made.key_by(*(each for each, _ in source.keys))
+                schema = schema_of(source.columns, **{CHANGE: "tinyint", MOMENT: "bigint"})
+                made = keyed_by.process(rows, schema, name=rows.rows.name or source.name, order="event_time")
+            parts.append(made)
+        if not parts:
+            raise DefinitionError(f"streams= has no rows for {source.name}, which a query reads; give it, or []")
+        found = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
+        self._built[source.name] = found
+        return found
+
+
+def _plain(value: Any, type_: SqlType) -> Any:
+    """Return a value of a table as a record has it."""
+    if value is None:
+        return None
+    match type_.base:
+        case "TIMESTAMP":
+            return (value - _EPOCH) // dt.timedelta(milliseconds=1)
+        case "DATE":
+            return (value - _EPOCH.date()).days
+        case "ARRAY":
+            return [_plain(each, type_.element) for each in value]
+        case "MAP":
+            items = value.items() if isinstance(value, Mapping) else value
+            return {key: _plain(each, type_.element) for key, each in items}
+        case "STRUCT":
+            get = value.get if isinstance(value, Mapping) else lambda name: getattr(value, name)
+            return {name: _plain(get(name), each) for name, each in type_.fields}
+    return value
+
+
+class Collector:
+    """Collects the records of an output.
+
+    Args:
+        query: The query.
+        collected: Takes them.
+    """
+
+    def __init__(self, query: WrittenQuery, collected: list[OutputRecord], schema: Any) -> None:
+        self._query = query
+        self._collected = collected
+        self._names = schema.names
+
+    def __call__(self, rows: Iterable[Any], _: int) -> None:
+        """Take the rows of a batch."""
+        plan = self._query.plan
+        at = {name: place for place, name in enumerate(self._names)}
+        keys = [(name, at[name], type_) for name, type_ in plan.keys]
+        values = [(name, at[name], type_) for name, type_ in plan.values]
+        change = at.get(CHANGE)
+        window = (at["window_start"], at["window_end"]) if "window_start" in at else None
+        time = at[MOMENT]
+        pending: dict[Any, OutputRecord] = {}
+        for row in rows:
+            cells = [_plain(row[place], type_) for _, place, type_ in keys]
+            key = None if not cells else cells[0] if len(cells) == 1 else dict(zip(self._key_names, cells, strict=True))
+            value = {name: _plain(row[place], type_) for name, place, type_ in values}
+            bounds = None if window is None else (row[window[0]], row[window[1]])
+            is_gone = change is not None and row[change] < 0
+            record = OutputRecord(key, None if is_gone else value, row[time], bounds)
+            if change is None:
+                self._collected.append(record)
+                continue
+            place = (repr(key), bounds)
+            pending.pop(place, None)
+            pending[place] = record
+        self._collected.extend(pending.values())
+
+    @property
+    def _key_names(self) -> list[str]:
+        return [name for name, _ in self._query.plan.keys]
+
+
+def script(
+    text: str,
+    streams: Mapping[str, Any] | None = None,
+    *,
+    rows_per_batch: int = 10_000,
+    properties: Mapping[str, str] | None = None,
+    parameters: Given | None = None,
+    **options: Any,
+) -> ScriptResult:
+    """Run a script of SQL statements over rows, and return what its queries write."""
+    where = "keyed.sql.script"
+    if not isinstance(text, str):
+        raise DefinitionError(f"{where}: text={shown(text)} must be text with SQL statements")
+    given = Parameters(parameters)
+    parsed, statements = parse(text, given)
+    if not statements:
+        raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
+    found = define(parsed, statements, given.values, dict(properties or {}), RegistrySchemas(None))
+    skipped: Skipped = {}
+    inputs: dict[str, Input] = {}
+    tables_first = sorted((streams or {}).items(), key=lambda each: not found.named(each[0]).is_table)
+    for name, rows in tables_first:
+        source = found.named(name)
+        inputs[source.name] = Input(
+            source, rows, skipped, is_strict=found.is_strict, waits=options.get("checkpoint") is not None
+        )
+    if not found.queries:
+        return ScriptResult({}, None, answers=found.answers)
+    builder = Builder(found, inputs, skipped)
+    bound = []
+    records: dict[str, list[OutputRecord]] = {each.target.name: [] for each in found.queries}
+    for query, output in builder.outputs():
+        bound.append(output.to(Collector(query, records[query.target.name], output.schema)))
+    run = keyed.run(*bound, **({"drain": False, "rows_per_batch": rows_per_batch} | options))
+    dropped = {name: each.get("rows_dropped", 0) for name, each in run.metrics.items()}
+    for query in found.queries:
+        count = dropped.get(query.name.lower(), 0)
+        if count:
+            skip(skipped, query.name, "late for its window", count, "its window has ended")
+    return ScriptResult(records, run, skipped, found.answers)
