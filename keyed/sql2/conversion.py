@@ -121,7 +121,7 @@ def _cast(values: pa.Array, type_: SqlType) -> pa.Array | None:
                 if kinds.is_timestamp(source):
                     return _milliseconds(values)
                 if kinds.is_date(source):
-                    return values.cast(pa.timestamp("ms"))
+                    return values.cast(pa.timestamp("us"))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
     return None
@@ -142,13 +142,13 @@ def _milliseconds(values: pa.Array) -> pa.Array:
         numbers = pc.subtract(quotient, is_below.cast(pa.int64()))
     elif unit == "s":
         numbers = pc.multiply_checked(numbers, 1000)
-    return numbers.cast(pa.timestamp("ms"))
+    return pc.multiply_checked(numbers, 1000).cast(pa.timestamp("us"))
 
 
 def _values(values: pa.Array) -> list[Any]:
     """Return a column as Python values; timestamps that Python does not have are numbers of milliseconds."""
     if pa.types.is_timestamp(values.type):
-        return [None if each is None else each for each in _milliseconds(values).cast(pa.int64()).to_pylist()]
+        return pc.divide(_milliseconds(values).cast(pa.int64()), 1000).to_pylist()
     try:
         return values.to_pylist()
     except (ValueError, OverflowError, UnicodeDecodeError):
@@ -315,6 +315,7 @@ def _time(value: Any, type_: SqlType) -> int:
 
 
 def _moment(value: Any, type_: SqlType) -> int:
+    """Return the microseconds of a timestamp, which are whole milliseconds."""
     if isinstance(value, str):
         try:
             value = dt.datetime.fromisoformat(value.strip())
@@ -324,11 +325,11 @@ def _moment(value: Any, type_: SqlType) -> int:
     if isinstance(value, dt.datetime):
         if value.tzinfo is not None:
             value = value.astimezone(dt.UTC).replace(tzinfo=None)
-        return (value - _EPOCH) // dt.timedelta(milliseconds=1)
+        return (value - _EPOCH) // dt.timedelta(milliseconds=1) * 1000
     if isinstance(value, dt.date):
-        return (value - _EPOCH.date()).days * _DAY_MS
+        return (value - _EPOCH.date()).days * _DAY_MS * 1000
     found = _integer(value, type_, 1 << 63)
-    return found if _MOMENTS[0] <= found <= _MOMENTS[1] else _bad(value, type_)
+    return found * 1000 if _MOMENTS[0] <= found <= _MOMENTS[1] else _bad(value, type_)
 
 
 def _items(value: Any, item: Convert, type_: SqlType) -> list[Any]:

@@ -85,7 +85,7 @@ class Input:
                 raise DefinitionError(f"the rows of {source.name}: {str(path)!r} must be a file of {', '.join(_FILES)}")
             if not path.is_file():
                 raise DefinitionError(f"the rows of {source.name}: there is no file {str(path)!r}")
-        elif isinstance(given, Mapping | bytes) or not (isinstance(given, Iterable) or hasattr(given, "to_arrow")):
+        elif isinstance(given, Mapping | bytes) or not (isinstance(given, Iterable) or _arrow(given) is not None):
             raise DefinitionError(
                 f"the rows of {source.name} are {type_of(given)}; give a list of dictionaries, a table, or the path of a "
                 "file"
