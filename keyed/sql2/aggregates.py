@@ -26,7 +26,7 @@ from keyed.windows import (
 )
 
 if TYPE_CHECKING:
-    from keyed.sql2.catalog import SqlSource
+    from keyed.sql2.planner import Relation
     from keyed.sql2.scope import Scope
 
 _NUMBERS = {"INT", "BIGINT", "DOUBLE", "DECIMAL"}
@@ -112,7 +112,7 @@ AGGREGATES: Mapping[str, Make] = {
 
 
 def aggregate_of(
-    text: Text, call: Sequence[Token], scope: Scope, number: int, source: SqlSource, properties: Mapping[str, str]
+    text: Text, call: Sequence[Token], scope: Scope, number: int, source: Relation, properties: Mapping[str, str]
 ) -> Aggregate:
     """Return the aggregate of a call.
 

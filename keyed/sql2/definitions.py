@@ -219,7 +219,11 @@ class _Definer:
                 ]
             case "QUERIES":
                 rows = [
-                    {"name": each.name, "writes": each.target.name, "reads": each.plan.source.name}
+                    {
+                        "name": each.name,
+                        "writes": each.target.name,
+                        "reads": ", ".join(s.name for s in each.plan.relation.sources),
+                    }
                     for each in self._found.queries
                 ]
             case "FUNCTIONS":
@@ -685,7 +689,7 @@ class _Definer:
         readers = [
             each.target.name
             for each in self._found.queries
-            if each.target.name != source.name and each.plan.source.name == source.name
+            if each.target.name != source.name and source.name in [s.name for s in each.plan.relation.sources]
         ]
         if readers:
             self._text.fail(f"{source.name} is read by {', '.join(readers)}; drop that first", statement.at)

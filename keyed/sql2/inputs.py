@@ -109,6 +109,10 @@ class Input:
             yield from self._of_tables(arrow.to_batches(_ROWS), f"the table of {self._source.name}")
             return
         rows = iter(given)
+        if self._is_topic:
+            while records := [each for _, each in zip(range(_ROWS), rows, strict=False)]:
+                yield self._of_records(records)
+            return
         while part := [row for _, row in zip(range(_ROWS), rows, strict=False)]:
             yield self._of_rows(part, [None] * len(part))
 
@@ -231,11 +235,11 @@ class Input:
             yield self._csv_table(rows, at, len(head), places)
 
     def _csv_table(self, rows: list[list[str]], at: Mapping[str, int], width: int, places: list[str]) -> pa.Table:
-        bad = {
-            place: f"expected {width} cells, got {len(row)}" for place, row in enumerate(rows) if len(row) != width
-        }
+        bad = {place: f"expected {width} cells, got {len(row)}" for place, row in enumerate(rows) if len(row) != width}
         bad |= {
-            place: "the line is not UTF-8" for place, row in enumerate(rows) if any("\udc80" <= c <= "\udcff" for v in row for c in v if c > "\x7f")
+            place: "the line is not UTF-8"
+            for place, row in enumerate(rows)
+            if any("\udc80" <= c <= "\udcff" for v in row for c in v if c > "\x7f")
         }
         types = dict(self._stored)
         cells: dict[str, list[Any]] = {}
@@ -286,6 +290,42 @@ class Input:
             for name, lower in names:
                 cells[name].append(folded.get(lower))
         return self._table(cells, len(rows), lambda place: places[place] or f"row {place}", bad)
+
+    def _of_records(self, records: list[Any]) -> pa.Table:
+        """Return records of a topic: key, value, time, and perhaps partition, offset, headers and window."""
+        source = self._source
+        bad: dict[int, str] = {}
+        cells: dict[str, list[Any]] = {name: [] for name, _ in self._stored}
+        cells["ROWTIME"] = []
+        gone: list[bool] = []
+        for place, record in enumerate(records):
+            if not isinstance(record, tuple | list) or not 2 <= len(record) <= 7:
+                raise DefinitionError(
+                    f"topics={{{source.topic!r}: ...}}: a record is (key, value, timestamp), and this one is "
+                    f"{shown(record)}"
+                )
+            key, value, time = (*record, None, None)[:3] if len(record) < 3 else record[:3]
+            if not isinstance(time, int | None) or isinstance(time, bool):
+                raise DefinitionError(
+                    f"topics={{{source.topic!r}: ...}}: a timestamp is a number of milliseconds, and that of "
+                    f"{shown(record)} is none"
+                )
+            found: dict[str, Any] = {}
+            try:
+                found |= _part(key, source.keys, source.key_format, wrapped=len(source.keys) > 1)
+                if value is not None:
+                    found |= _part(
+                        value, source.stored, source.value_format, wrapped=source.is_wrapped, delimiter=source.delimiter
+                    )
+            except (BadValue, ValueError, RecursionError) as error:
+                bad[place] = str(error)
+            if value is None and not source.is_table:
+                bad.setdefault(place, "the record has no value")
+            for name, _ in self._stored:
+                cells[name].append(found.get(name))
+            cells["ROWTIME"].append(time)
+            gone.append(value is None)
+        return self._table(cells, len(records), lambda place: f"topic {source.topic}, record {place}", bad, gone)
 
     def _table(
         self,
@@ -355,6 +395,35 @@ class Input:
         is_out = pc.fill_null(pc.or_(pc.less(found, 0), pc.greater_equal(found, _LATEST)), True)
         bad = dict.fromkeys(pc.indices_nonzero(is_out).to_pylist(), "it is null, below 1970 or beyond the year 9999")
         return pc.fill_null(found, 0).cast(pa.int64()), bad
+
+
+def _part(
+    data: Any, columns: Sequence[tuple[str, SqlType]], format_: str, *, wrapped: bool, delimiter: str = ","
+) -> dict[str, Any]:
+    """Return the columns of a record's key or value.
+
+    Raises:
+        BadValue: It does not have the format.
+    """
+    if not columns or data is None:
+        return {}
+    if format_ == "DELIMITED":
+        text = data.decode() if isinstance(data, bytes) else str(data)
+        cells = next(iter(csv.reader([text], delimiter=delimiter)), [""])
+        if len(cells) != len(columns):
+            raise BadValue(f"expected {len(columns)} cells, got {len(cells)}")
+        return {name: cell or None for (name, _), cell in zip(columns, cells, strict=True)}
+    if format_ != "KAFKA" and (isinstance(data, bytes) or (isinstance(data, str) and wrapped)):
+        exact = any(_has_decimal(type_) for _, type_ in columns)
+        data = (_decode_exactly if exact else _decode)(data)
+    if not wrapped:
+        return {columns[0][0]: data}
+    if data is None:
+        return {}
+    if not isinstance(data, Mapping):
+        raise BadValue(f"expected an object, got {type(data).__name__}")
+    folded = by_folded_name(data)
+    return {name: folded.get(name.lower()) for name, _ in columns}
 
 
 def _text_lines(binary: Any, *, waits: bool) -> Iterator[str]:
@@ -477,5 +546,3 @@ def _placed(table: pa.Table, number: int, schema: pa.Schema) -> pa.Table:
         for field in schema
     ]
     return pa.table(columns, schema=schema)
-
-

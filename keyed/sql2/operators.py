@@ -183,7 +183,9 @@ class Totals(VectorizedFunction):
         rows, starts = rows[kept], starts[kept]
         if count > 1 or not kept.all():
             table = table.take(pa.array(rows))
-        return table.append_column("window_start", pa.array(starts)).append_column("window_end", pa.array(starts + size))
+        return table.append_column("window_start", pa.array(starts)).append_column(
+            "window_end", pa.array(starts + size)
+        )
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
         if self._window is not None:

@@ -9,14 +9,91 @@ import attrs
 
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql2.aggregates import AGGREGATES, Aggregate, aggregate_of
-from keyed.sql2.catalog import Catalog, SqlSource
+from keyed.sql2.catalog import CHANGE, Catalog, SqlSource
 from keyed.sql2.column_types import BIGINT, SqlType
 from keyed.sql2.engine import Columns, Step, functions
 from keyed.sql2.scope import BOUNDS, PSEUDO, Column, Scope, replaced
-from keyed.sql2.statements import From, Item, Query, Window
-from keyed.sql2.tokens import Token, calls, closing, folded, name, sql
+from keyed.sql2.statements import From, Item, Join, Query, Window
+from keyed.sql2.tokens import Token, calls, closing, folded, name, sign, sql
+from keyed.vectorized import TIMESTAMP_COLUMN
 
 _RESERVED_NAMES = {*PSEUDO, *BOUNDS}
+
+
+@attrs.frozen(eq=False)
+class Relation:
+    """What a query reads: one source, or joined ones.
+
+    Attributes:
+        columns: Its columns.
+        is_table: It is a table.
+        keys: For each part of the key the names in batches of the columns that hold it.
+        window: Type and size of its windows.
+        input: The source, or the join.
+    """
+
+    columns: tuple[Column, ...]
+    is_table: bool
+    keys: tuple[tuple[str, ...], ...]
+    window: tuple[str, int | None] | None
+    input: SqlSource | SourceJoin
+
+    @property
+    def sources(self) -> list[SqlSource]:
+        """The sources that it reads."""
+        if isinstance(self.input, SqlSource):
+            return [self.input]
+        return [*self.input.left.sources, *self.input.right.sources]
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """Columns of its batches that each step passes on: the event time, the change, the bounds of windows."""
+        return (
+            TIMESTAMP_COLUMN,
+            *([CHANGE] if self.is_table else []),
+            *(("window_start", "window_end") if self.window is not None else ()),
+        )
+
+    @property
+    def label(self) -> str:
+        """What it reads, as the checkpoint knows it."""
+        if isinstance(self.input, SqlSource):
+            return self.input.name.lower()
+        join = self.input
+        return f"{join.left.label} {join.how} {join.right.label} {join.on} {join.within}"
+
+
+@attrs.frozen(eq=False)
+class SourceJoin:
+    """A join of two relations by an equality.
+
+    Attributes:
+        kind: ``stream-stream``, ``stream-table``, ``table-table`` or ``foreign-key``.
+        how: ``INNER``, ``LEFT``, ``RIGHT`` or ``FULL``.
+        left: The left relation.
+        right: The right relation.
+        left_step: Gives the left rows their columns in joined rows, and the key ``#join``.
+        right_step: The same for the right rows.
+        key: Type of the key.
+        within: Times before and after, and the grace period, in milliseconds.
+        on: The equality.
+        has_own_key: The joined rows have a column of their own for the key.
+    """
+
+    kind: str
+    how: str
+    left: Relation
+    right: Relation
+    left_step: Step
+    right_step: Step
+    key: SqlType
+    within: tuple[int, int, int | None] | None
+    on: str
+    has_own_key: bool
+
+
+#: The column of a join's key in batches.
+JOIN = "#join"
 
 
 @attrs.frozen(eq=False)
@@ -41,7 +118,7 @@ class QueryPlan:
     """A planned query.
 
     Attributes:
-        source: What it reads.
+        relation: What it reads.
         before: The step over what it reads.
         grouping: The aggregates; ``None`` without.
         after: The step over their results.
@@ -53,7 +130,7 @@ class QueryPlan:
         identity: The parts of the query that its state depends on, by name.
     """
 
-    source: SqlSource
+    relation: Relation
     before: Step
     grouping: Grouping | None
     after: Step | None
@@ -66,8 +143,9 @@ class QueryPlan:
 
     def steps(self) -> list[dict[str, Any]]:
         """Return the steps of the query, for ``EXPLAIN``."""
-        source = self.source
-        found = [("read", f"{source.kind} {source.name}, topic {source.topic}")]
+        found = [("read", f"{each.kind} {each.name}, topic {each.topic}") for each in self.relation.sources]
+        if isinstance(self.relation.input, SourceJoin):
+            found.append(("join", f"{self.relation.input.kind}, by {self.relation.input.on}"))
         found += [("filter", self.before.where)] if self.before.where else []
         found += [("compute", ", ".join(expression for _, expression, _ in self.before.columns) or "nothing")]
         if self.grouping is not None and self.after is not None:
@@ -118,8 +196,8 @@ class Planner:
         text = self._text
         if query.limit is not None:
             text.fail("LIMIT is for queries that are read, not for a stream or table", query.at)
-        source = self._catalog.find(text, query.source.name, query.source.at)
-        scope = self.scope(source, query.source)
+        source = self.relation(query)
+        scope = Scope(text, source.columns, self._values)
         if query.group_by or any(_aggregate_calls(item.words) for item in query.items):
             return self._grouped(query, source, scope, kind, output)
         if query.having is not None:
@@ -137,14 +215,186 @@ class Planner:
             text.fail("PARTITION BY is for streams; a table is partitioned by its primary key", query.at)
         return self._projected(query, source, scope)
 
-    def scope(self, source: SqlSource, given: From) -> Scope:
-        """Return the names that a query over one source may use."""
+    # FROM.
+
+    def relation(self, query: Query) -> Relation:
+        """Return what a query reads.
+
+        Raises:
+            SqlError: Something is unknown, or does not join.
+        """
+        aliases: list[str] = []
+        for each in (query.source, *(join.right for join in query.joins)):
+            self._catalog.find(self._text, each.name, each.at)
+            if each.alias.lower() in aliases:
+                self._text.fail(f"{each.alias} occurs twice; give each source an alias of its own", each.at)
+            aliases.append(each.alias.lower())
+        found = self._of_source(query.source, is_joined=bool(query.joins))
+        for number, join in enumerate(query.joins):
+            found = self._joined(found, join, number)
+        return found
+
+    def _of_source(self, given: From, *, is_joined: bool) -> Relation:
+        source = self._catalog.find(self._text, given.name, given.at)
         alias = given.alias
         columns = [Column(each, type_, alias, each, is_key=True) for each, type_ in source.keys]
         columns += [Column(each, type_, alias, each) for each, type_ in source.values]
-        pseudo = PSEUDO | (BOUNDS if source.window is not None else {})
+        pseudo = {"ROWTIME": PSEUDO["ROWTIME"]} if is_joined else PSEUDO
+        pseudo = pseudo | (BOUNDS if source.window is not None else {})
         columns += [Column(each, type_, alias, stored, is_pseudo=True) for each, (stored, type_) in pseudo.items()]
-        return Scope(self._text, columns, self._values)
+        keys = tuple((each,) for each, _ in source.keys)
+        window = None if source.window is None else (source.window, source.window_ms)
+        return Relation(tuple(columns), source.is_table, keys, window, source)
+
+    def _joined(self, left: Relation, join: Join, number: int) -> Relation:
+        text = self._text
+        right = self._of_source(join.right, is_joined=True)
+        if left.is_table and not right.is_table:
+            text.fail("a table does not join a stream; put the stream first: FROM stream JOIN table", join.at)
+        kind = f"{'table' if left.is_table else 'stream'}-{'table' if right.is_table else 'stream'}"
+        if (kind == "stream-stream") != (join.within is not None):
+            text.fail(
+                "streams join WITHIN a time: JOIN other WITHIN 1 HOUR ON ..."
+                if join.within is None
+                else "WITHIN is for joins of two streams; a table has one row for each key at any time",
+                join.at,
+            )
+        if kind == "stream-table" and join.kind not in ("INNER", "LEFT"):
+            text.fail("a stream joins a table with INNER or LEFT JOIN", join.at)
+        if left.window is not None or right.window is not None:
+            text.fail("a windowed source does not join; join the streams first, and cut windows then", join.at)
+        self._check_sources(left, right, join)
+        mine, other = self._sides(left, right, join)
+        left_type, right_type = (
+            Scope(text, left.columns, self._values).type_of(mine),
+            Scope(text, right.columns, self._values).type_of(other),
+        )
+        key = left_type
+        if left_type != right_type:
+            if {left_type.base, right_type.base} != {"INT", "BIGINT"} or kind == "table-table":
+                text.fail(f"the sides of ON are of types {left_type} and {right_type}; use CAST", join.on[0].at)
+            key = BIGINT
+        left_column = Scope(text, left.columns, self._values).column(mine)
+        right_column = Scope(text, right.columns, self._values).column(other)
+        right_is_key = right_column is not None and len(right.keys) == 1 and right_column.stored in right.keys[0]
+        left_is_key = left_column is not None and len(left.keys) == 1 and left_column.stored in left.keys[0]
+        if right.is_table and not right_is_key:
+            keys = [each.name for each in right.columns if each.is_key]
+            text.fail(
+                f"a table joins by its primary key: the condition must be ... = {join.right.alias}.{keys[0]}",
+                join.on[0].at,
+            )
+        if kind == "table-table" and not left_is_key:
+            kind = "foreign-key"
+            if join.kind not in ("INNER", "LEFT"):
+                text.fail("a join by another column than the primary key is INNER or LEFT JOIN", join.at)
+            if isinstance(left.input, SourceJoin):
+                text.fail(
+                    "a join by another column than the primary key is the first join of its query; create a table of "
+                    "the joins before it",
+                    join.on[0].at,
+                )
+        prefix = [f"{number}l.", f"{number}r."]
+        renamed = [
+            {each.stored: f"{prefix[side]}{each.stored}" for each in of.columns}
+            for side, of in enumerate((left, right))
+        ]
+        columns = [
+            attrs.evolve(each, stored=renamed[side][each.stored], is_pseudo=each.is_pseudo or each.source is None)
+            for side, of in enumerate((left, right))
+            for each in of.columns
+            if each.name != "ROWTIME"
+        ]
+        viable: list[str] = []
+        if kind == "foreign-key":
+            keys_of = tuple(tuple(renamed[0][each] for each in part) for part in left.keys)
+        else:
+            if join.kind != "FULL":
+                if left_column is not None:
+                    viable.append(renamed[0][left_column.stored])
+                    if left_is_key:
+                        viable += [renamed[0][each] for each in left.keys[0] if each != left_column.stored]
+                if right_column is not None:
+                    viable.append(renamed[1][right_column.stored])
+            if join.kind == "INNER" and right_column is not None and left_column is None:
+                viable = [renamed[1][right_column.stored]]
+            has_own = not viable
+            if has_own:
+                taken = {each.name.lower() for each in columns}
+                own = next(
+                    each
+                    for each in ("ROWKEY", *(f"ROWKEY_{count}" for count in range(1, 99)))
+                    if each.lower() not in taken
+                )
+                columns.append(Column(own, key, None, f"{number}k.key", is_key=True))
+                viable = [f"{number}k.key"]
+            keys_of = (tuple(viable),)
+        rowtime = Column("ROWTIME", BIGINT, None, TIMESTAMP_COLUMN, is_pseudo=True)
+        steps = [
+            Step(
+                (
+                    (JOIN, sql(words), key),
+                    *(
+                        (renamed[side][each.stored], sql((name(each.stored),)), each.type)
+                        for each in of.columns
+                        if each.name != "ROWTIME"
+                    ),
+                ),
+                None,
+                of.carried,
+                self._values,
+            )
+            for side, (of, words) in enumerate(((left, mine), (right, other)))
+        ]
+        plan = SourceJoin(
+            kind,
+            join.kind,
+            left,
+            right,
+            steps[0],
+            steps[1],
+            key,
+            join.within,
+            f"{folded(mine)} = {folded(other)}",
+            kind != "foreign-key" and keys_of[0][0] == f"{number}k.key",
+        )
+        return Relation((*columns, rowtime), left.is_table, keys_of, None, plan)
+
+    def _sides(self, left: Relation, right: Relation, join: Join) -> tuple[tuple[Token, ...], tuple[Token, ...]]:
+        """Return the expressions of the left and the right side of ``ON``."""
+        text, on = self._text, list(join.on)
+        while on[0].text == "(" and closing(on, 0) == len(on) - 1:
+            on = on[1:-1]
+        depth, at = 0, []
+        for place, token in enumerate(on):
+            if token.kind == "sign":
+                depth += (token.text in "([{") - (token.text in ")]}")
+                if depth == 0 and token.text in ("=", "=="):
+                    at.append(place)
+            if depth == 0 and token.upper in ("AND", "OR"):
+                text.fail("a join takes one equality: ON left_column = right_column", token.at)
+        if len(at) != 1:
+            text.fail("a join takes one equality: ON left_column = right_column", on[0].at)
+        parts = on[: at[0]], on[at[0] + 1 :]
+        both = Scope(text, (*left.columns, *right.columns), self._values)
+        alias = join.right.alias.lower()
+        owners = [both.owners(part) for part in parts]
+        if owners[0] == {alias} and alias not in owners[1] and owners[1]:
+            parts = parts[1], parts[0]
+        elif owners[1] != {alias} or alias in owners[0] or not owners[0]:
+            text.fail("one side of ON must be of the joined source, the other of the sources before it", on[0].at)
+        mine = Scope(text, left.columns, self._values).resolved(parts[0])
+        return mine, Scope(text, right.columns, self._values).resolved(parts[1])
+
+    def _check_sources(self, left: Relation, right: Relation, join: Join) -> None:
+        sources = [*left.sources, *right.sources]
+        for each in sources:
+            if each.value_format == "KAFKA":
+                self._text.fail(f"{each.name} has the value format KAFKA, which does not support JOIN", join.at)
+        if any(each.name == sources[-1].name for each in sources[:-1]):
+            self._text.fail(
+                f"{sources[-1].name} does not join itself; create a second stream or table of its topic", join.at
+            )
 
     # Projections.
 
@@ -170,11 +420,14 @@ class Planner:
             if query.partition_by:
                 # The new key comes first, and the old one after the values.
                 columns = (*(each for each in columns if not each.is_key), *(each for each in columns if each.is_key))
-            found += [
-                Item((attrs.evolve(name(each.name), at=item.at, end=item.words[0].end),), each.name, at=item.at)
-                for each in columns
-                if not each.is_pseudo and source in (None, str(each.source).lower())
-            ]
+            for each in columns:
+                if each.is_pseudo or source not in (None, str(each.source).lower()):
+                    continue
+                words: tuple[Token, ...] = (attrs.evolve(name(each.name), at=item.at, end=item.words[0].end),)
+                shown = each.name
+                if query.joins and each.source is not None:
+                    words, shown = (name(each.source), sign("."), *words), f"{each.source}_{each.name}"
+                found.append(Item(words, shown, at=item.at))
         return found
 
     def _outputs(self, query: Query, scope: Scope) -> list[_Output]:
@@ -187,7 +440,10 @@ class Planner:
             words = scope.resolved(item.words)
             column = scope.column(words)
             shown = item.alias
-            if shown is None and column is not None:
+            if item.alias is None and column is not None and query.joins and column.source is not None:
+                same = [each for each in scope.columns if each.name.lower() == column.name.lower()]
+                shown = f"{column.source}_{column.name}" if len(same) > 1 else column.name
+            elif item.alias is None and column is not None:
                 shown = column.name
             elif shown is None and len(item.words) > 2 and item.words[-2].text in ("->", "."):
                 shown = item.words[-1].identifier
@@ -240,7 +496,7 @@ class Planner:
             rest.remove(hits[0])
         return names, rest
 
-    def _projected(self, query: Query, source: SqlSource, scope: Scope) -> QueryPlan:
+    def _projected(self, query: Query, source: Relation, scope: Scope) -> QueryPlan:
         for item in query.items:
             if _aggregate_calls(item.words):
                 self._text.fail("aggregates need GROUP BY", item.at)
@@ -254,8 +510,12 @@ class Planner:
         elif partition:
             wanted = [scope.resolved(each) for each in partition]
         else:
-            wanted = [(name(each),) for each, _ in source.keys]
-        shown = [self._text.text[each[0].at : each[-1].end] or each[0].identifier for each in wanted]
+            wanted = self._own_keys(source, outputs)
+        named = {each.stored: f"{each.source}.{each.name}" if query.joins else each.name for each in source.columns}
+        shown = [
+            self._text.text[each[0].at : each[-1].end] or named.get(each[0].identifier, each[0].identifier)
+            for each in wanted
+        ]
         names, rest = self._split_keys(outputs, wanted, query, shown)
         key_types = [scope.type_of(each) for each in wanted]
         for type_ in key_types:
@@ -273,15 +533,26 @@ class Planner:
             explodes=any(_explodes(each.words) for each in outputs),
         )
         return QueryPlan(
-            source, step, None, None, keys, values, source.is_table, None, not partition, {"FROM": source.name.lower()}
+            source, step, None, None, keys, values, source.is_table, None, not partition, {"FROM": source.label}
         )
+
+    def _own_keys(self, source: Relation, outputs: list[_Output]) -> list[tuple[Token, ...]]:
+        """Return the columns of the key: of several that hold a part, the one that is selected."""
+        selected = {each.words[0].identifier for each in outputs if len(each.words) == 1}
+        found = []
+        for part in source.keys:
+            chosen = next((each for each in part if each in selected), part[0])
+            column = next(each for each in source.columns if each.stored == chosen)
+            found.append((attrs.evolve(name(chosen), at=0, end=0),))
+            del column
+        return found
 
     def _type_of(self, scope: Scope, output: _Output) -> SqlType:
         return scope.type_of(output.words)
 
     # Aggregates.
 
-    def _grouped(self, query: Query, source: SqlSource, scope: Scope, kind: str, output: str) -> QueryPlan:
+    def _grouped(self, query: Query, source: Relation, scope: Scope, kind: str, output: str) -> QueryPlan:
         text = self._text
         if kind == "STREAM":
             text.fail(f"the result of GROUP BY is a TABLE; write CREATE TABLE {output} AS SELECT ...", query.at)
@@ -362,15 +633,16 @@ class Planner:
         grouping = Grouping(keys, aggregates, query.window, query.emit == "FINAL")
         window = query.window
         identity = {
-            "FROM": source.name.lower(),
+            "FROM": source.label,
             "WINDOW": "" if window is None else str(attrs.astuple(window)[:5]),
             "GROUP BY": ", ".join(map(folded, groups)),
             "HAVING": condition or "",
             "aggregates": ", ".join(calls_found),
             "EMIT": query.emit or "",
         }
-        own = [(name(each),) for each, _ in source.keys]
-        keeps = [folded(each) for each in groups] == [folded(each) for each in own]
+        keeps = len(groups) == len(source.keys) and all(
+            len(words) == 1 and words[0].identifier in part for words, part in zip(groups, source.keys, strict=True)
+        )
         return QueryPlan(
             source,
             before,

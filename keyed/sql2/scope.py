@@ -203,6 +203,27 @@ class Scope:
         made += [Token("word", "struct_extract", at, at), sign("("), *base, sign(","), Token("text", quoted), sign(")")]
         return place + 2
 
+    def owners(self, words: Sequence[Token]) -> set[str]:
+        """Return the aliases of the sources whose columns an expression names, in lower case.
+
+        Raises:
+            SqlError: A name is ambiguous, or of an unknown column.
+        """
+        found = set()
+        for place, token in enumerate(words):
+            if not token.is_identifier or (place and words[place - 1].text in (".", "->")):
+                continue
+            after = words[place + 1].text if place + 1 < len(words) else ""
+            if after == "." and token.identifier.lower() in self.sources:
+                found.add(token.identifier.lower())
+                continue
+            same = [each for each in self.columns if each.name.lower() == token.identifier.lower() and each.source]
+            if len(same) > 1 and after != "(":
+                shown = ", ".join(f"{each.source}.{each.name}" for each in same)
+                self.text.fail(f"{token.identifier} is ambiguous: {shown}", token.at)
+            found |= {str(each.source).lower() for each in same}
+        return found
+
     def type_of(self, words: Sequence[Token]) -> SqlType:
         """Return the type of a resolved expression.
 

@@ -20,7 +20,9 @@ from keyed.sql2.column_types import SqlType
 from keyed.sql2.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql2.engine import Columns, Step
 from keyed.sql2.inputs import GONE, SOURCE, TIME, Input, Skipped, merged, skip
+from keyed.sql2.join_operators import JOIN, NO_KEY, StreamTableJoin, TableTableJoin
 from keyed.sql2.operators import MOMENT, Passed, TableRows, Totals, schema_of
+from keyed.sql2.planner import Relation
 from keyed.sql2.parameters import Given, Parameters
 from keyed.sql2.statements import parse
 from keyed.vectorized import TIMESTAMP_COLUMN
@@ -28,6 +30,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN
 DAY_MS = 86_400_000
 FAILS = "an expression fails"
 NO_GROUP = "a part of the group is null"
+NO_JOIN_KEY = "the key of the join is null"
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
 
 
@@ -114,6 +117,19 @@ class Pick:
 
 
 @attrs.frozen(eq=False)
+class Versions:
+    """Takes the rows of a declared table as changes: each replaces the row before it, or removes it."""
+
+    pick: Pick
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return its rows."""
+        found = self.pick(table)
+        change = pc.if_else(found.column(GONE), pa.scalar(-1, pa.int8()), pa.scalar(1, pa.int8()))
+        return found.drop_columns([GONE]).append_column(CHANGE, change)
+
+
+@attrs.frozen(eq=False)
 class Stepped:
     """Runs a step over batches; rows in which it fails, or that have no group, are skipped and counted.
 
@@ -146,6 +162,48 @@ class Stepped:
         if self.constant is not None:
             found = found.append_column(self.constant, pa.repeat(0, found.num_rows))
         return found
+
+
+@attrs.frozen(eq=False)
+class JoinKeys:
+    """Gives rows the key of a join.
+
+    Attributes:
+        step: The step that computes it.
+        query: The query, for the count.
+        skipped: The counts.
+        keeps_null: Rows without a key stay: an outer join emits them.
+    """
+
+    step: Step
+    query: str
+    skipped: Skipped
+    keeps_null: bool
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the rows with their keys."""
+        found, bad = self.step.run(table)
+        if bad:
+            skip(self.skipped, self.query, FAILS, len(bad), bad[0][1])
+        key = found.column(JOIN)
+        nulls = key.is_null()
+        if key.null_count and not self.keeps_null:
+            skip(self.skipped, self.query, NO_JOIN_KEY, key.null_count, "the key is null")
+            found = found.filter(pc.invert(nulls))
+            nulls = pa.repeat(False, found.num_rows)
+        elif key.null_count:
+            found = found.set_column(0, JOIN, pc.fill_null(key, _neutral(key.type)))
+        return found.append_column(NO_KEY, nulls)
+
+
+def _neutral(type_: pa.DataType) -> Any:
+    """Return a value of a type, which stands in for null in keys."""
+    kinds = pa.types
+    if kinds.is_string(type_) or kinds.is_binary(type_):
+        return pa.scalar("" if kinds.is_string(type_) else b"", type_)
+    if kinds.is_boolean(type_):
+        return pa.scalar(False, type_)
+    return pa.scalar(0).cast(pa.int32() if kinds.is_date(type_) else pa.int64()).cast(type_)
 
 
 class Builder:
@@ -188,8 +246,8 @@ class Builder:
 
     def _query(self, query: WrittenQuery) -> Any:
         plan = query.plan
-        changes = self._source(plan.source)
-        more = {CHANGE: "tinyint"} if plan.source.is_table else {}
+        changes = self._relation(plan.relation, query.name)
+        more = {CHANGE: "tinyint"} if plan.relation.is_table else {}
         name = self._name(query.name)
         if plan.grouping is None:
             columns: Columns = (*plan.keys, *plan.values)
@@ -197,7 +255,9 @@ class Builder:
             step = Stepped(plan.before, query.name, self._skipped, constant="#one")
             made = changes.map_batches(step, output=schema)
             keyed_by = made.key_by("#one")
-            return keyed_by.process(Passed(), schema_of(columns, **more, **{MOMENT: "bigint"}), name=name, order="arrival")
+            return keyed_by.process(
+                Passed(), schema_of(columns, **more, **{MOMENT: "bigint"}), name=name, order="arrival"
+            )
         grouping = plan.grouping
         assert plan.after is not None
         arguments: Columns = tuple((each, type_) for each, _, type_ in plan.before.columns[len(grouping.keys) :])
@@ -229,6 +289,47 @@ class Builder:
         after = attrs.evolve(plan.after, kept=(*own, CHANGE, MOMENT, TIMESTAMP_COLUMN))
         schema = schema_of((*plan.keys, *plan.values), **own, **{CHANGE: "tinyint", MOMENT: "bigint"})
         return output.map_batches(Stepped(after, query.name, self._skipped), output=schema)
+
+    def _relation(self, relation: Relation, query: str) -> Any:
+        """Return the stream of a relation's tables."""
+        if isinstance(relation.input, SqlSource):
+            return self._source(relation.input)
+        join = relation.input
+        sides = []
+        for step, of in ((join.left_step, join.left), (join.right_step, join.right)):
+            keeps = join.how == "FULL" or join.how == ("LEFT", "RIGHT")[len(sides)]
+            more = {CHANGE: "tinyint"} if of.is_table else {}
+            columns: Columns = tuple((each, type_) for each, _, type_ in step.columns)
+            schema = schema_of(columns, **{NO_KEY: "boolean"}, **more)
+            is_versions = join.kind == "stream-table" and of is join.right
+            made = (self._versions(of) if is_versions else self._relation(of, query)).map_batches(
+                JoinKeys(step, query, self._skipped, keeps_null=keeps), output=schema
+            )
+            sides.append((made.key_by(NO_KEY, JOIN), columns[1:]))
+        (left, left_columns), (right, right_columns) = sides
+        own = next((each.stored for each in relation.columns if each.stored.endswith("k.key")), None)
+        key = ((JOIN, join.key),)
+        function: Any
+        if join.kind == "stream-table":
+            function = StreamTableJoin(key, left_columns, right_columns, join.how, own if join.has_own_key else None)
+        elif join.kind == "table-table":
+            function = TableTableJoin(key, left_columns, right_columns, join.how, own if join.has_own_key else None)
+        else:
+            raise DefinitionError(f"{query}: joins of the kind {join.kind} are not there yet")
+        names = {each.stored: each.type for each in relation.columns if each.stored != TIMESTAMP_COLUMN}
+        more = {CHANGE: "tinyint"} if relation.is_table else {}
+        schema = schema_of(tuple(names.items()), **more, **{MOMENT: "bigint"})
+        return left.connect(right).process(function, schema, name=self._name(f"{query}_join"))
+
+    def _versions(self, relation: Relation) -> Any:
+        """Return the changes of a table: of a declared one all that come in a batch, not only the last of each key."""
+        source = relation.input
+        assert isinstance(source, SqlSource)
+        if source.name not in self._inputs or any(each.target.name == source.name for each in self._found.queries):
+            return self._source(source)
+        names = tuple(each for each, _ in source.columns)
+        schema = schema_of(source.columns, **{CHANGE: "tinyint"})
+        return self._base.map_batches(Versions(Pick(self._numbers[source.name], (*names, GONE))), output=schema)
 
     def _source(self, source: SqlSource) -> Any:
         """Return the stream of a source's tables."""
@@ -319,6 +420,7 @@ class Collector:
 def script(
     text: str,
     streams: Mapping[str, Any] | None = None,
+    topics: Mapping[str, Iterable[Any]] | Sequence[Any] | None = None,
     *,
     rows_per_batch: int = 10_000,
     properties: Mapping[str, str] | None = None,
@@ -336,11 +438,29 @@ def script(
     found = define(parsed, statements, given.values, dict(properties or {}), RegistrySchemas(None))
     skipped: Skipped = {}
     inputs: dict[str, Input] = {}
-    tables_first = sorted((streams or {}).items(), key=lambda each: not found.named(each[0]).is_table)
-    for name, rows in tables_first:
-        source = found.named(name)
+    by_topic: dict[str, list[Any]] = {}
+    if isinstance(topics, Mapping):
+        by_topic = {str(name).lower(): list(records) for name, records in topics.items()}
+    else:
+        for each in topics or ():
+            by_topic.setdefault(str(each[0]).lower(), []).append(tuple(each[1:]))
+    pairs: list[tuple[SqlSource, Any, bool]] = [
+        (found.named(name), rows, False) for name, rows in (streams or {}).items()
+    ]
+    for source in found.sources.sources:
+        if source.topic.lower() in by_topic and not source.is_query:
+            pairs.append((source, by_topic[source.topic.lower()], True))
+    if found.inserts:
+        for name in dict.fromkeys(each.target for each in found.inserts):
+            pairs.append((found.named(name), [each.row for each in found.inserts if each.target == name], False))
+    for source, rows, is_topic in sorted(pairs, key=lambda each: not each[0].is_table):
         inputs[source.name] = Input(
-            source, rows, skipped, is_strict=found.is_strict, waits=options.get("checkpoint") is not None
+            source,
+            rows,
+            skipped,
+            is_strict=found.is_strict,
+            waits=options.get("checkpoint") is not None,
+            is_topic=is_topic,
         )
     if not found.queries:
         return ScriptResult({}, None, answers=found.answers)

@@ -1,0 +1,167 @@
+"""The joins of scripts with tables, over whole columns. Joins of streams are `keyed.joins`."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyed.joins.matching import Ordered, codes_of
+from keyed.sql2.catalog import CHANGE
+from keyed.sql2.engine import Columns
+from keyed.sql2.operators import emit, emit_changes, schema_of
+from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedCoFunction
+from keyed.windows.vectorized.row_groups import grouped, integers, plain_column
+
+#: The column of a join's key, and the one that is true where it is null.
+JOIN, NO_KEY = "#join", "#no_key"
+_KEYS = [NO_KEY, JOIN]
+
+
+class _TableJoin(VectorizedCoFunction):
+    """A join with tables, whose rows are state by the key of the join.
+
+    Args:
+        key: The key of the join.
+        left: Columns of the left rows.
+        right: Columns of the right rows.
+        how: ``INNER``, ``LEFT``, ``RIGHT`` or ``FULL``.
+        own_key: Name of a column of joined rows with the key of the join.
+    """
+
+    def __init__(self, key: Columns, left: Columns, right: Columns, how: str, own_key: str | None = None) -> None:
+        self._key = key
+        self._columns = [[name for name, _ in side] for side in (left, right)]
+        self._how = how
+        self._own_key = own_key
+
+    def _state(self, side: Columns, name: str) -> TableState:
+        keys = ((NO_KEY, "boolean"), *schema_of(self._key).columns)
+        schema = schema_of(side)
+        return TableState(type(schema)((*keys, *schema.columns)).ddl, key=_KEYS, name=name)
+
+    def _keeps(self, side: int) -> bool:
+        return self._how == "FULL" or self._how == ("LEFT", "RIGHT")[side]
+
+    def _joined(self, left: pa.Table, of_left: Any, right: pa.Table, of_right: Any) -> pa.Table:
+        """Return joined rows.
+
+        Args:
+            left: Left rows.
+            of_left: The place of each joined row's left row, -1 for none.
+            right: Right rows.
+            of_right: The same of the right ones.
+        """
+        columns: list[Any] = []
+        names: list[str] = []
+        for side, table, places in ((0, left, of_left), (1, right, of_right)):
+            taken = table.select(self._columns[side]).take(pa.array(places, mask=places < 0))
+            columns += taken.columns
+            names += taken.column_names
+        found = pa.table(columns, names=names)
+        keys = [
+            pc.if_else(
+                pa.array(of_left >= 0),
+                left.column(name).take(pa.array(of_left, mask=of_left < 0)).combine_chunks(),
+                right.column(name).take(pa.array(of_right, mask=of_right < 0)).combine_chunks(),
+            )
+            for name in _KEYS
+        ]
+        if self._own_key is not None:
+            found = found.append_column(self._own_key, pc.if_else(keys[0], pa.scalar(None, keys[1].type), keys[1]))
+        for name, cells in zip(_KEYS, keys, strict=True):
+            found = found.append_column(name, cells)
+        return found
+
+
+class StreamTableJoin(_TableJoin):
+    """Joins each row of a stream with the row that the table had at its time.
+
+    Of equal times the table's rows come first. Rows of the table that come in a later batch change nothing.
+    """
+
+    def __init__(self, key: Columns, left: Columns, right: Columns, how: str, own_key: str | None = None) -> None:
+        super().__init__(key, left, right, how, own_key)
+        self.table = self._state(right, "table")
+
+    def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
+        if second is not None:
+            # Of a change that replaces a row, the row before it is not needed.
+            second = second.append_column("#at", pa.array(np.arange(second.num_rows)))
+        names = [*_KEYS, *self._columns[1]]
+        if first is not None:
+            before = self.table.lookup(_distinct(first.select(_KEYS))).select(names)
+            times = np.full(before.num_rows, -(2**63), dtype=np.int64)
+            gone = np.zeros(before.num_rows, dtype=bool)
+            versions = before
+            if second is not None:
+                came = second.select(names).cast(before.schema)
+                versions = pa.concat_tables([before, came])
+                times = np.concatenate([times, integers(second.column(TIMESTAMP_COLUMN))])
+                gone = np.concatenate([gone, integers(second.column(CHANGE)) < 0])
+            codes, of_left = codes_of([versions, first.select(_KEYS).cast(versions.select(_KEYS).schema)], _KEYS)
+            ordered = Ordered(codes, times, np.arange(len(times)))
+            left_times = integers(first.column(TIMESTAMP_COLUMN))
+            found = ordered.last(of_left, left_times, inclusive=True)
+            has = np.flatnonzero(found >= 0)
+            found[has[gone[found[has]]]] = -1
+            no_key = first.column(NO_KEY).to_numpy()
+            found[no_key] = -1
+            chosen = np.arange(first.num_rows) if self._keeps(0) else np.flatnonzero(found >= 0)
+            joined = self._joined(first.select([*_KEYS, *self._columns[0]]), chosen, versions, found[chosen])
+            joined = joined.drop_columns(_KEYS)
+            emit(ctx, joined.append_column(TIMESTAMP_COLUMN, pa.array(left_times[chosen])))
+        if second is not None:
+            last = _last(second)
+            is_gone = pc.less(last.column(CHANGE), 0)
+            self.table.delete(last.filter(is_gone).select(_KEYS))
+            self.table.upsert(last.filter(pc.invert(is_gone)).select(names))
+
+
+class TableTableJoin(_TableJoin):
+    """Joins the rows of two tables by their keys; a batch emits for each key the row before it and after it."""
+
+    def __init__(self, key: Columns, left: Columns, right: Columns, how: str, own_key: str | None = None) -> None:
+        super().__init__(key, left, right, how, own_key)
+        self.lefts, self.rights = self._state(left, "lefts"), self._state(right, "rights")
+
+    def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
+        came = [each for each in (first, second) if each is not None]
+        keys = pa.concat_tables([each.select([*_KEYS, TIMESTAMP_COLUMN]) for each in came])
+        wanted = _distinct(keys.select(_KEYS))
+        before = self._rows(wanted)
+        for state, table, names in zip((self.lefts, self.rights), (first, second), self._columns, strict=True):
+            if table is None:
+                continue
+            last = _last(table)
+            is_gone = pc.less(last.column(CHANGE), 0)
+            state.delete(last.filter(is_gone).select(_KEYS))
+            state.upsert(last.filter(pc.invert(is_gone)).select([*_KEYS, *names]))
+        emit_changes(ctx, before, self._rows(wanted), keys, _KEYS)
+
+    def _rows(self, wanted: pa.Table) -> pa.Table:
+        """Return the joined rows of keys."""
+        lefts, rights = self.lefts.lookup(wanted), self.rights.lookup(wanted)
+        codes, of_left, of_right = codes_of(
+            [wanted, lefts.select(_KEYS).cast(wanted.schema), rights.select(_KEYS).cast(wanted.schema)], _KEYS
+        )
+        places = [np.full(int(codes.max()) + 1 if len(codes) else 0, -1) for _ in range(2)]
+        places[0][of_left], places[1][of_right] = np.arange(len(of_left)), np.arange(len(of_right))
+        left, right = places[0][codes], places[1][codes]
+        kept = ((left >= 0) | (self._keeps(1) & (right >= 0))) & ((right >= 0) | (self._keeps(0) & (left >= 0)))
+        return self._joined(lefts, left[kept], rights, right[kept])
+
+
+def _distinct(table: pa.Table) -> pa.Table:
+    groups = grouped([plain_column(column) for column in table.columns])
+    return table.take(pa.array(groups.first_rows()))
+
+
+def _last(table: pa.Table) -> pa.Table:
+    """Return the last row of each key."""
+    groups = grouped([plain_column(table.column(name)) for name in _KEYS])
+    return table.take(pa.array(np.sort(groups.last_rows())))
