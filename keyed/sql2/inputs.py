@@ -66,9 +66,17 @@ class Input:
     """
 
     def __init__(
-        self, source: SqlSource, given: Any, skipped: Skipped, *, is_strict: bool = False, waits: bool = False
+        self,
+        source: SqlSource,
+        given: Any,
+        skipped: Skipped,
+        *,
+        is_strict: bool = False,
+        waits: bool = False,
+        is_topic: bool = False,
     ) -> None:
         self._source = source
+        self._is_topic = is_topic
         self._skipped = skipped
         self._is_strict = is_strict
         self._waits = waits
