@@ -7,7 +7,6 @@ import attrs
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql.topic_options import TopicOptions
 from keyed.sql2.engine import Columns
-from keyed.vectorized import TIMESTAMP_COLUMN
 
 
 @attrs.frozen(eq=False)
@@ -70,17 +69,11 @@ class SqlSource:
         names = {name for name, _ in self.headers}
         return tuple(each for each in self.values if each[0] not in names)
 
-    @property
-    def carried(self) -> tuple[str, ...]:
-        """Columns of its batches that each step passes on: the event time, the change, the bounds of windows."""
-        found = (TIMESTAMP_COLUMN,)
-        if self.is_table:
-            found += (CHANGE,)
-        return found + (("window_start", "window_end") if self.window is not None else ())
-
 
 #: The column of a table's changes: 1 for a row that is there now, -1 for one that was there before.
 CHANGE = "#change"
+#: The column of a stream's time when a row came: the highest time of the rows of its input up to it.
+STREAM = "#stream"
 
 
 class Catalog:

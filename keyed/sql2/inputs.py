@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from keyed.errors import DefinitionError, SourceError
 from keyed.shown import shown, type_of
 from keyed.sql.script_errors import nearest
-from keyed.sql2.catalog import SqlSource
+from keyed.sql2.catalog import STREAM, SqlSource
 from keyed.sql2.column_types import TIMESTAMP, SqlType
 from keyed.sql2.conversion import BadValue, by_folded_name, column
 
@@ -464,7 +464,7 @@ def merged(inputs: Sequence[Input]) -> pa.RecordBatchReader:
     Each input keeps its own order: a row waits for those before it. At equal times the inputs come in their order. The
     columns of an input have its number before their names.
     """
-    fields = [pa.field(SOURCE, pa.int32()), pa.field(TIME, pa.int64())]
+    fields = [pa.field(SOURCE, pa.int32()), pa.field(TIME, pa.int64()), pa.field(STREAM, pa.int64())]
     for number, each in enumerate(inputs):
         fields += [pa.field(f"{number}.{field.name}", field.type) for field in each.schema if field.name != TIME]
     schema = pa.schema(fields)
@@ -522,9 +522,10 @@ def _merged(inputs: Sequence[Input], schema: pa.Schema) -> Iterator[pa.RecordBat
             if not head.is_ended and int(head.keys[-1]) == bound:
                 blocked = True
             keys.append(head.keys[:count])
+            times = head.keys[:count]
             taken = head.take(count)
             if taken is not None:
-                parts.append(_placed(taken, number, schema))
+                parts.append(_placed(taken, times, number, schema))
                 ranks.append(np.full(count, number))
         if parts:
             table = parts[0]
@@ -540,7 +541,7 @@ def _merged(inputs: Sequence[Input], schema: pa.Schema) -> Iterator[pa.RecordBat
                     head.fill()
 
 
-def _placed(table: pa.Table, number: int, schema: pa.Schema) -> pa.Table:
+def _placed(table: pa.Table, times: Any, number: int, schema: pa.Schema) -> pa.Table:
     count = table.num_rows
     own = {f"{number}.{name}": table.column(name) for name in table.column_names if name != TIME}
     columns = [
@@ -548,6 +549,8 @@ def _placed(table: pa.Table, number: int, schema: pa.Schema) -> pa.Table:
         if field.name == SOURCE
         else table.column(TIME)
         if field.name == TIME
+        else pa.array(times)
+        if field.name == STREAM
         else own[field.name]
         if field.name in own
         else pa.nulls(count, field.type)

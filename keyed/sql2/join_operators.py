@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyed.joins.matching import Ordered, codes_of
-from keyed.sql2.catalog import CHANGE
+from keyed.sql2.catalog import CHANGE, STREAM
 from keyed.sql2.engine import Columns
 from keyed.sql2.operators import emit, emit_changes, schema_of
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedCoFunction
@@ -113,7 +113,7 @@ class StreamTableJoin(_TableJoin):
             found[no_key] = -1
             chosen = np.arange(first.num_rows) if self._keeps(0) else np.flatnonzero(found >= 0)
             joined = self._joined(first.select([*_KEYS, *self._columns[0]]), chosen, versions, found[chosen])
-            joined = joined.drop_columns(_KEYS)
+            joined = joined.drop_columns(_KEYS).append_column(STREAM, first.column(STREAM).take(pa.array(chosen)))
             emit(ctx, joined.append_column(TIMESTAMP_COLUMN, pa.array(left_times[chosen])))
         if second is not None:
             last = _last(second)

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from keyed import TaskContext
 from keyed.extending import Schema, inner_state
-from keyed.sql2.catalog import CHANGE
+from keyed.sql2.catalog import CHANGE, STREAM
 from keyed.sql2.engine import Columns
 from keyed.sql2.inputs import GONE
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
 from keyed.windows.vectorized.row_groups import grouped, integers, plain_column
-from keyed.windows.vectorized.running_totals import RunningTotals, accumulators_of
+from keyed.windows.vectorized.running_totals import DISTINCT_VALUE, RunningTotals, accumulators_of, distinct_columns
 
 #: Spark's names of the types.
 _DDL = {
@@ -159,6 +159,13 @@ class Totals(VectorizedFunction):
         )
         accumulators = TableState(Schema((*key_types, *parts)).ddl, key=self._keys, name="accumulators")
         self.accumulators = inner_state(accumulators, is_shown=False)
+        #: The values that each `CountDistinct` has counted, by its name.
+        self._distinct: dict[str, str] = {}
+        for number, (aggregate, column) in enumerate(distinct_columns(self._aggregates).items()):
+            schema = Schema((*key_types, (DISTINCT_VALUE, self._columns[column])))
+            values = TableState(schema.ddl, key=schema.names, name=f"distinct_{number}")
+            self._distinct[aggregate] = f"distinct_{number}"
+            setattr(self, self._distinct[aggregate], inner_state(values, is_shown=False))
         self._logic: Any = None
 
     def _totals(self) -> RunningTotals:
@@ -189,19 +196,17 @@ class Totals(VectorizedFunction):
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
         if self._window is not None:
-            came = table.num_rows
             table = self._windowed(table)
-            closed = max(-(2**62), ctx.current_watermark()) - self._window[2]
-            late = pc.less_equal(table.column("window_end"), pa.scalar(closed + 1, pa.int64()))
+            late = pc.less_equal(pc.add(table.column("window_end"), self._window[2]), table.column(STREAM))
             if pc.any(late).as_py():
                 ctx.drop(int(pc.sum(late).as_py()))
                 table = table.filter(pc.invert(late))
-            del came
             if not table.num_rows:
                 return
         totals = self._totals()
         combined = totals.combine(table)
-        before, after = totals.merge(combined, self.accumulators, self.results)
+        distinct = {name: getattr(self, attribute) for name, attribute in self._distinct.items()}
+        before, after = totals.merge(combined, self.accumulators, distinct, self.results)
         if not self._is_final:
             last = combined.select(list(self._keys)).append_column(TIMESTAMP_COLUMN, combined.column("window.latest"))
             emit_changes(ctx, before.select(self._names), after.select(self._names), last, list(self._keys))
@@ -213,6 +218,8 @@ class Totals(VectorizedFunction):
         closed = max(-(2**62), watermark) - self._window[2] + 1
         ended = self.results.take(("window_end", "<=", closed)) if self._is_final else None
         self.accumulators.take(("window_end", "<=", closed))
+        for attribute in self._distinct.values():
+            getattr(self, attribute).take(("window_end", "<=", closed))
         if ended is not None and ended.num_rows:
             order = np.argsort(integers(ended.column("window_end")), kind="stable")
             ended = ended.take(pa.array(order))

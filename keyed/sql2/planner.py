@@ -9,7 +9,7 @@ import attrs
 
 from keyed.sql.script_errors import Text, nearest
 from keyed.sql2.aggregates import AGGREGATES, Aggregate, aggregate_of
-from keyed.sql2.catalog import CHANGE, Catalog, SqlSource
+from keyed.sql2.catalog import CHANGE, STREAM, Catalog, SqlSource
 from keyed.sql2.column_types import BIGINT, SqlType
 from keyed.sql2.engine import Columns, Step, functions
 from keyed.sql2.scope import BOUNDS, PSEUDO, Column, Scope, replaced
@@ -50,7 +50,7 @@ class Relation:
         """Columns of its batches that each step passes on: the event time, the change, the bounds of windows."""
         return (
             TIMESTAMP_COLUMN,
-            *([CHANGE] if self.is_table else []),
+            CHANGE if self.is_table else STREAM,
             *(("window_start", "window_end") if self.window is not None else ()),
         )
 

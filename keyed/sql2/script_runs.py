@@ -15,7 +15,7 @@ from keyed.errors import DefinitionError
 from keyed.shown import shown
 from keyed.sql.registry_schemas import RegistrySchemas
 from keyed.sql.script_errors import nearest
-from keyed.sql2.catalog import CHANGE, SqlSource
+from keyed.sql2.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql2.column_types import SqlType
 from keyed.sql2.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql2.engine import Columns, Step
@@ -113,7 +113,8 @@ class Pick:
         if not pc.all(own).as_py():
             table = table.filter(own)
         columns = [table.column(f"{self.number}.{name}") for name in self.names]
-        return pa.table([*columns, table.column(TIMESTAMP_COLUMN)], names=[*self.names, TIMESTAMP_COLUMN])
+        more = [STREAM, TIMESTAMP_COLUMN]
+        return pa.table([*columns, *map(table.column, more)], names=[*self.names, *more])
 
 
 @attrs.frozen(eq=False)
@@ -206,6 +207,11 @@ def _neutral(type_: pa.DataType) -> Any:
     return pa.scalar(0).cast(pa.int32() if kinds.is_date(type_) else pa.int64()).cast(type_)
 
 
+def _more(*, is_table: bool) -> dict[str, str]:
+    """Return the further columns of a relation's batches."""
+    return {CHANGE: "tinyint"} if is_table else {STREAM: "bigint"}
+
+
 class Builder:
     """Builds the outputs of a script.
 
@@ -247,7 +253,7 @@ class Builder:
     def _query(self, query: WrittenQuery) -> Any:
         plan = query.plan
         changes = self._relation(plan.relation, query.name)
-        more = {CHANGE: "tinyint"} if plan.relation.is_table else {}
+        more = _more(is_table=plan.relation.is_table)
         name = self._name(query.name)
         if plan.grouping is None:
             columns: Columns = (*plan.keys, *plan.values)
@@ -298,7 +304,7 @@ class Builder:
         sides = []
         for step, of in ((join.left_step, join.left), (join.right_step, join.right)):
             keeps = join.how == "FULL" or join.how == ("LEFT", "RIGHT")[len(sides)]
-            more = {CHANGE: "tinyint"} if of.is_table else {}
+            more = _more(is_table=of.is_table)
             columns: Columns = tuple((each, type_) for each, _, type_ in step.columns)
             schema = schema_of(columns, **{NO_KEY: "boolean"}, **more)
             is_versions = join.kind == "stream-table" and of is join.right
@@ -317,7 +323,7 @@ class Builder:
         else:
             raise DefinitionError(f"{query}: joins of the kind {join.kind} are not there yet")
         names = {each.stored: each.type for each in relation.columns if each.stored != TIMESTAMP_COLUMN}
-        more = {CHANGE: "tinyint"} if relation.is_table else {}
+        more = _more(is_table=relation.is_table)
         schema = schema_of(tuple(names.items()), **more, **{MOMENT: "bigint"})
         return left.connect(right).process(function, schema, name=self._name(f"{query}_join"))
 
@@ -339,7 +345,7 @@ class Builder:
         if source.name in self._inputs:
             number = self._numbers[source.name]
             names = (*(each for each, _ in source.columns), *([GONE] if source.is_table else []))
-            more = {GONE: "boolean"} if source.is_table else {}
+            more = {GONE: "boolean"} if source.is_table else {STREAM: "bigint"}
             made = self._base.map_batches(Pick(number, names), output=schema_of(source.columns, **more))
             if source.is_table:
                 rows = TableRows(self._name(source.name), source.keys, source.values)

@@ -125,15 +125,22 @@ class RunningTotals:
             totals = totals.append_column(TIMESTAMP_COLUMN, reduced(array_of(table.column(_LATEST)), came, "max"))
         ctx.emit(totals)
 
-    def merge(self, table: Any, accumulators: TableState, results: TableState) -> tuple[Any, Any]:
+    def merge(
+        self, table: Any, accumulators: TableState, distinct: Mapping[str, TableState], results: TableState
+    ) -> tuple[Any, Any]:
         """Add combined rows to the totals of their keys; return the results before and after.
 
         Args:
             table: The rows, as `combine` returned them.
             accumulators: The accumulators of all keys.
+            distinct: The values that each `CountDistinct` has counted.
             results: The results of all keys.
         """
         keys = [plain_column(table.column(name)) for name in self._keys]
+        for name, counted in distinct.items():
+            table = table.append_column(
+                f"{name}.count", self._new_values(array_of(table.column(f"{name}.values")), keys, counted)
+            )
         named = self._table(taken(keys, grouped(keys).first_rows()))
         stored, earlier = accumulators.lookup(named), results.lookup(named)
         before = [plain_column(stored.column(name)) for name in self._keys]
