@@ -9,6 +9,7 @@ import attrs
 
 from keyed.sql.script_errors import Text
 from keyed.sql2.column_types import BIGINT, DOUBLE, SqlType, array, decimal
+from keyed.sql2.catalog import CHANGE
 from keyed.sql2.tokens import Token, closing, split, sql, word
 from keyed.windows import (
     CollectList,
@@ -37,60 +38,58 @@ class Aggregate:
     """An aggregate of a query.
 
     Attributes:
-        type: Type of its result.
         arguments: The columns that it reads: name, expression and type.
-        made: The aggregate of `keyed.windows`.
-        is_undone: A row can be taken away again.
+        parts: The aggregates of `keyed.windows` that it consists of, with the types of their results, by their names.
+        result: The expression of its result over the parts.
     """
 
-    type: SqlType
     arguments: tuple[tuple[str, str, SqlType], ...]
-    made: Any
-    is_undone: bool
+    parts: Mapping[str, tuple[Any, SqlType]]
+    result: str
 
 
-Make = Callable[[str, SqlType, Sequence[Any], Callable[[str], Any]], tuple[SqlType, Any, bool]]
+Make = Callable[[str, SqlType, Sequence[Any], Callable[[str], Any]], tuple[SqlType, Any]]
 
 
-def _sum(column: str, type_: SqlType, _: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any, bool]:
+def _sum(column: str, type_: SqlType, _: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
     if type_.base not in _NUMBERS:
         fail(f"SUM takes a number, and this is of type {type_}")
     result = {"DOUBLE": DOUBLE, "DECIMAL": decimal(38, type_.scale)}.get(type_.base, BIGINT)
-    return result, Sum(column), True
+    return result, Sum(column)
 
 
-def _avg(column: str, type_: SqlType, _: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any, bool]:
+def _avg(column: str, type_: SqlType, _: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
     if type_.base not in _NUMBERS:
         fail(f"AVG takes a number, and this is of type {type_}")
-    return DOUBLE, Mean(column, type="double"), True
+    return DOUBLE, Mean(column, type="double")
 
 
-def _stddev(column: str, type_: SqlType, _: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any, bool]:
+def _stddev(column: str, type_: SqlType, _: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
     if type_.base not in _NUMBERS:
         fail(f"STDDEV takes a number, and this is of type {type_}")
-    return DOUBLE, Stddev(column), True
+    return DOUBLE, Stddev(column)
 
 
 def _extreme(of: type) -> Make:
-    return lambda column, type_, _, __: (type_, of(column), False)
+    return lambda column, type_, _, __: (type_, of(column))
 
 
 def _collected(of: type) -> Make:
-    return lambda column, type_, _, __: (array(type_), of(column), False)
+    return lambda column, type_, _, __: (array(type_), of(column))
 
 
-def _ranked(column: str, type_: SqlType, rest: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any, bool]:
+def _ranked(column: str, type_: SqlType, rest: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
     if len(rest) != 1 or not isinstance(rest[0], int) or rest[0] < 1:
         fail("TOPK takes a column and the number of values, from 1")
-    return array(type_), TopK(rest[0], column), False
+    return array(type_), TopK(rest[0], column)
 
 
-def _count(column: str, _: SqlType, __: Sequence[Any], ___: Any) -> tuple[SqlType, Any, bool]:
-    return BIGINT, Count(column), True
+def _count(column: str, _: SqlType, __: Sequence[Any], ___: Any) -> tuple[SqlType, Any]:
+    return BIGINT, Count(column)
 
 
-def _distinct(column: str, _: SqlType, __: Sequence[Any], ___: Any) -> tuple[SqlType, Any, bool]:
-    return BIGINT, CountDistinct(column), False
+def _distinct(column: str, _: SqlType, __: Sequence[Any], ___: Any) -> tuple[SqlType, Any]:
+    return BIGINT, CountDistinct(column)
 
 
 #: The aggregates of one column by name.
@@ -146,10 +145,11 @@ def aggregate_of(
             if following and following[0].text == "(":
                 fail("an aggregate of an aggregate is not supported")
     arguments = split(inner)
+    name = f"#a{number}"
     if label == "COUNT" and (not arguments or sql(arguments[0]) == "*"):
+        if condition is None and not source.is_table:
+            return Aggregate((), {name: (Count(), BIGINT)}, f'"{name}"')
         arguments = [[word("true")]]
-        if condition is None:
-            return Aggregate(BIGINT, (), Count(), True)
     if not arguments:
         fail(f"{label} takes an argument")
     value = arguments[0]
@@ -160,11 +160,53 @@ def aggregate_of(
         if scope.type_of(condition).base != "BOOLEAN":
             fail("FILTER takes a condition")
         expression = f"CASE WHEN {sql(condition)} THEN {expression} END"
-    if source.is_table and label in ("MIN", "MAX", "TOPK", "COLLECT_LIST", "COLLECT_SET", "COUNT_DISTINCT"):
+    if source.is_table:
+        return _undone(label, name, expression, type_, fail)
+    column = f"#v{number}"
+    result, made = AGGREGATES[label](column, type_, rest, fail)
+    return Aggregate(((column, expression, type_),), {name: (made, result)}, f'"{name}"')
+
+
+def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[str], Any]) -> Aggregate:
+    """Return an aggregate over a table, whose rows leave again: sums of values with the sign of their change."""
+    if label not in ("COUNT", "SUM", "AVG", "STDDEV_SAMP", "STDDEV_SAMPLE"):
         fail(f"{label} is for streams: it cannot undo a row of a table that changes")
-    name = f"#v{number}"
-    result, made, is_undone = AGGREGATES[label](name, type_, rest, fail)
-    return Aggregate(result, ((name, expression, type_),), made, is_undone)
+    if label != "COUNT" and type_.base not in _NUMBERS:
+        fail(f"{label} takes a number, and this is of type {type_}")
+    change = f'"{CHANGE}"'
+    is_real = type_.base == "DOUBLE" or label.startswith("STDDEV")
+    whole = f"CAST({value} AS DOUBLE)" if is_real else value
+    sums: dict[str, tuple[str, SqlType]] = {"n": (f"CASE WHEN ({value}) IS NOT NULL THEN {change} END", BIGINT)}
+    if label != "COUNT" and not is_real:
+        total = decimal(38, type_.scale) if type_.base == "DECIMAL" else BIGINT
+        sums["s"] = (f"CAST({value} AS {total.duckdb}) * {change}", total)
+    elif label != "COUNT":
+        # NaN and infinities are counted apart, so that they can leave.
+        sums["s"] = (f"CASE WHEN isfinite({whole}) THEN {whole} * {change} END", DOUBLE)
+        sums["q"] = (f"CASE WHEN isfinite({whole}) THEN {whole} * {whole} * {change} END", DOUBLE)
+        for part, of in (("x", "isnan({0})"), ("i", "{0} = 'inf'::DOUBLE"), ("j", "{0} = '-inf'::DOUBLE")):
+            sums[part] = (f"CASE WHEN {of.format(whole)} THEN {change} END", BIGINT)
+    columns = {part: f'coalesce("{name}{part}", 0)' for part in sums}
+    total = columns.get("s", "")
+    if is_real and label != "COUNT":
+        infinite = f"CASE WHEN {columns['i']} > 0 THEN 'inf'::DOUBLE WHEN {columns['j']} > 0 THEN '-inf'::DOUBLE"
+        is_nan = f"{columns['x']} > 0 OR ({columns['i']} > 0 AND {columns['j']} > 0)"
+        total = f"CASE WHEN {is_nan} THEN 'nan'::DOUBLE ELSE {infinite} ELSE {total} END END"
+    n = columns["n"]
+    result = {
+        "COUNT": f"CAST({n} AS BIGINT)",
+        "SUM": f"CASE WHEN {n} > 0 THEN {total} END",
+        "AVG": f"CASE WHEN {n} > 0 THEN CAST({total} AS DOUBLE) / {n} END",
+    }.get(label)
+    if result is None:
+        squares = f"({columns['q']} - {columns['s']} * {columns['s']} / {n}) / ({n} - 1)"
+        special = f"{columns['x']} + {columns['i']} + {columns['j']} > 0"
+        result = (
+            f"CASE WHEN {n} > 1 THEN CASE WHEN {special} THEN 'nan'::DOUBLE ELSE sqrt(greatest({squares}, 0)) END END"
+        )
+    arguments = tuple((f"{name}{part}v", expression, of) for part, (expression, of) in sums.items())
+    parts = {f"{name}{part}": (Sum(f"{name}{part}v"), of) for part, (_, of) in sums.items()}
+    return Aggregate(arguments, parts, f"({result})")
 
 
 def _constant(words: Sequence[Token]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from keyed.sql.script_errors import Text, nearest
-from keyed.sql2.aggregates import AGGREGATES, Aggregate, aggregate_of
+from keyed.sql2.aggregates import AGGREGATES, aggregate_of
 from keyed.sql2.catalog import CHANGE, STREAM, Catalog, SqlSource
 from keyed.sql2.column_types import BIGINT, SqlType
 from keyed.sql2.engine import Columns, Step, functions
@@ -16,6 +16,7 @@ from keyed.sql2.scope import BOUNDS, PSEUDO, Column, Scope, replaced
 from keyed.sql2.statements import From, Item, Join, Query, Window
 from keyed.sql2.tokens import Token, calls, closing, folded, name, sign, sql
 from keyed.vectorized import TIMESTAMP_COLUMN
+from keyed.windows import Sum
 
 _RESERVED_NAMES = {*PSEUDO, *BOUNDS}
 
@@ -102,13 +103,13 @@ class Grouping:
 
     Attributes:
         keys: The columns of the groups in batches, with their types.
-        aggregates: The aggregates by the names of their columns.
+        aggregates: The aggregates with the types of their results, by the names of their columns.
         window: The window clause.
         is_final: Only results of windows that have ended are emitted.
     """
 
     keys: Columns
-    aggregates: Mapping[str, Aggregate]
+    aggregates: Mapping[str, tuple[Any, SqlType]]
     window: Window | None
     is_final: bool
 
@@ -585,8 +586,8 @@ class Planner:
         keys: Columns = tuple((each, type_) for each, _, type_ in cells)
         # After the aggregates: groups, results and bounds.
         parts: list[tuple[Sequence[Token], Token]] = [(words, name(f"#g{place}")) for place, words in enumerate(groups)]
-        aggregates: dict[str, Aggregate] = {}
-        calls_found: dict[str, str] = {}
+        aggregates: dict[str, tuple[Any, SqlType]] = {}
+        calls_found: list[str] = []
         after_columns = [Column(f"#g{place}", type_, None, f"#g{place}") for place, type_ in enumerate(types)]
         outputs = self._outputs(query, scope)
         having = None if query.having is None else scope.resolved(query.having)
@@ -595,13 +596,12 @@ class Planner:
                 call = words[start : end + 1]
                 if folded(call) in calls_found:
                     continue
-                made = aggregate_of(text, call, scope, len(aggregates), source, self._properties)
-                label = f"#a{len(aggregates)}"
-                calls_found[folded(call)] = label
-                aggregates[label] = made
+                made = aggregate_of(text, call, scope, len(calls_found), source, self._properties)
+                calls_found.append(folded(call))
+                aggregates |= made.parts
                 cells += made.arguments
-                parts.append((call, name(label)))
-                after_columns.append(Column(label, made.type, None, label))
+                parts.append((call, Token("word", made.result)))
+                after_columns += [Column(each, type_, None, each) for each, (_, type_) in made.parts.items()]
         if not aggregates:
             text.fail("GROUP BY needs an aggregate, such as COUNT(*)", query.at)
         if query.window is not None:
@@ -626,6 +626,12 @@ class Planner:
                 text.fail("HAVING takes a condition", query.having[0].at if query.having else query.at)
             condition = sql(words)
         key_cells = [(each, sql((name(f"#g{place}"),)), types[place]) for place, each in enumerate(names)]
+        if source.is_table:
+            # A group without rows is no group.
+            cells.append(("#rows", f'CAST("{CHANGE}" AS BIGINT)', BIGINT))
+            aggregates["#there"] = (Sum("#rows"), BIGINT)
+            is_there = '"#there" > 0'
+            condition = is_there if condition is None else f"{is_there} AND ({condition})"
         before = Step(tuple(cells), where and sql(where), source.carried, self._values)
         is_windowed = query.window is not None
         kept = ("window_start", "window_end") if is_windowed else ()

@@ -271,7 +271,7 @@ class Builder:
         groups = tuple(each for each, _ in grouping.keys)
         step = Stepped(plan.before, query.name, self._skipped, groups)
         made = changes.map_batches(step, output=schema).key_by(*groups)
-        results: Columns = tuple((each, of.type) for each, of in grouping.aggregates.items())
+        results: Columns = tuple((each, type_) for each, (_, type_) in grouping.aggregates.items())
         window = grouping.window
         bounds = None
         if window is not None:
@@ -282,7 +282,7 @@ class Builder:
         totals = Totals(
             name,
             grouping.keys,
-            {each: of.made for each, of in grouping.aggregates.items()},
+            {each: made for each, (made, _) in grouping.aggregates.items()},
             arguments,
             results,
             bounds,
