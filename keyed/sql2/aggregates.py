@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.sql.script_errors import Text
-from keyed.sql2.column_types import BIGINT, DOUBLE, SqlType, array, decimal
 from keyed.sql2.catalog import CHANGE
+from keyed.sql2.column_types import BIGINT, DOUBLE, SqlType, array, decimal
 from keyed.sql2.tokens import Token, closing, split, sql, word
 from keyed.windows import (
     CollectList,

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyed.extending import Schema
 from keyed.joins.matching import Ordered, codes_of
 from keyed.sql2.catalog import CHANGE, STREAM
 from keyed.sql2.engine import Columns
@@ -154,6 +155,72 @@ class TableTableJoin(_TableJoin):
         left, right = places[0][codes], places[1][codes]
         kept = ((left >= 0) | (self._keeps(1) & (right >= 0))) & ((right >= 0) | (self._keeps(0) & (left >= 0)))
         return self._joined(lefts, left[kept], rights, right[kept])
+
+
+class ForeignKeyJoin(_TableJoin):
+    """Joins the rows of a table with those of another one that they name: its first stage, keyed by the named key.
+
+    A batch emits, for each left row whose result changes, the row before it and the row after it. A left row that
+    names another key leaves the group of the former one, and comes to that of the new one.
+
+    Args:
+        left_keys: Columns of the left rows' key in joined rows.
+    """
+
+    def __init__(self, key: Columns, left: Columns, right: Columns, how: str, left_keys: list[str]) -> None:
+        super().__init__(key, left, right, how)
+        self._left_keys = left_keys
+        keys = ((NO_KEY, "boolean"), *schema_of(key).columns)
+        columns = (*keys, *schema_of(left).columns)
+        self.lefts = TableState(Schema(columns).ddl, key=(*_KEYS, *left_keys), name="lefts")
+        self.rights = self._state(right, "rights")
+
+    def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
+        identity = [*_KEYS, *self._left_keys]
+        came = []
+        if first is not None:
+            came.append(first.select([*identity, TIMESTAMP_COLUMN]))
+        if second is not None:
+            named = pc.unique(second.column(JOIN).combine_chunks())
+            held = self.lefts.scan(pc.field(JOIN).isin(named) & ~pc.field(NO_KEY)).select(identity)
+            codes, of_right = codes_of(
+                [held.select(_KEYS), second.select(_KEYS).cast(held.select(_KEYS).schema)], _KEYS
+            )
+            latest = np.full(int(max(codes.max(initial=-1), of_right.max(initial=-1))) + 1, -(2**63))
+            np.maximum.at(latest, of_right, integers(second.column(TIMESTAMP_COLUMN)))
+            times = pa.array(latest[codes], pa.int64())
+            came.append(held.append_column(TIMESTAMP_COLUMN, times))
+        rows = pa.concat_tables([came[0], *(each.cast(came[0].schema) for each in came[1:])])
+        if rows.num_rows:
+            groups = grouped([plain_column(rows.column(name)) for name in identity])
+            wanted = rows.select(identity).take(pa.array(groups.first_rows()))
+            before = self._rows(wanted)
+        self._apply(self.lefts, first, identity, self._columns[0])
+        self._apply(self.rights, second, _KEYS, self._columns[1])
+        if rows.num_rows:
+            emit_changes(ctx, before, self._rows(wanted), rows, identity)
+
+    def _apply(self, state: TableState, table: pa.Table | None, keys: list[str], columns: list[str]) -> None:
+        if table is None:
+            return
+        groups = grouped([plain_column(table.column(name)) for name in keys])
+        last = table.take(pa.array(np.sort(groups.last_rows())))
+        is_gone = pc.less(last.column(CHANGE), 0)
+        state.delete(last.filter(is_gone).select(keys))
+        state.upsert(last.filter(pc.invert(is_gone)).select([*_KEYS, *columns]))
+
+    def _rows(self, wanted: pa.Table) -> pa.Table:
+        """Return the joined rows of left rows."""
+        lefts = self.lefts.lookup(wanted)
+        rights = self.rights.lookup(_distinct(wanted.select(_KEYS)))
+        of_left, of_right = codes_of(
+            [lefts.select(_KEYS), rights.select(_KEYS).cast(lefts.select(_KEYS).schema)], _KEYS
+        )
+        places = np.full(int(max(of_left.max(initial=-1), of_right.max(initial=-1))) + 1, -1)
+        places[of_right] = np.arange(len(of_right))
+        right = places[of_left] if len(of_left) else np.empty(0, dtype=np.int64)
+        kept = np.flatnonzero((right >= 0) | self._keeps(0))
+        return self._joined(lefts, kept, rights, right[kept])
 
 
 def _distinct(table: pa.Table) -> pa.Table:

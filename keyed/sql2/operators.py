@@ -13,11 +13,14 @@ import pyarrow.compute as pc
 
 from keyed import TaskContext
 from keyed.extending import Schema, inner_state
+from keyed.joins.matching import Ordered
 from keyed.sql2.catalog import CHANGE, STREAM
 from keyed.sql2.engine import Columns
 from keyed.sql2.inputs import GONE
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
-from keyed.windows.vectorized.row_groups import grouped, integers, plain_column
+from keyed.windows.vectorized.accumulators import BatchRows
+from keyed.windows.vectorized.fold import fold_of
+from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, plain_column, taken
 from keyed.windows.vectorized.running_totals import DISTINCT_VALUE, RunningTotals, accumulators_of, distinct_columns
 
 #: Spark's names of the types.
@@ -87,6 +90,12 @@ class TableRows(VectorizedFunction):
         self.rows = TableState(schema_of((*keys, *values)).ddl, key=self._keys, name=name)
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        if CHANGE in table.column_names:
+            # Of a row that moved between key groups, where it is comes after where it was.
+            order = np.argsort(integers(table.column(CHANGE)), kind="stable")
+            table = table.take(pa.array(order)).append_column(
+                GONE, pc.less(table.column(CHANGE), 0).take(pa.array(order))
+            )
         groups = grouped([plain_column(table.column(name)) for name in self._keys])
         # Rows are in the order of time: the last one of a key is the one that stays.
         last = table.take(pa.array(np.sort(groups.last_rows())))
@@ -226,3 +235,144 @@ class Totals(VectorizedFunction):
             times = pa.array(integers(ended.column("window_end")) - 1)
             change = pa.array(np.ones(ended.num_rows, dtype=np.int8))
             emit(ctx, ended.append_column(CHANGE, change).append_column(TIMESTAMP_COLUMN, times))
+
+
+class Sessions(VectorizedFunction):
+    """The aggregates of each key's sessions: rows with no longer gap between them. A session ends with its last row.
+
+    A session that grows or merges emits the row before it, which is there no longer, and the row after it.
+
+    Args:
+        name: Name of the state with the results.
+        keys: Columns of the key.
+        aggregates: The aggregates by name.
+        arguments: The columns that they read.
+        results: Their columns.
+        gap_ms: The longest gap.
+        grace_ms: Time after its end and the gap in which rows still count.
+        is_final: Only the results of sessions that have ended are emitted.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        keys: Columns,
+        aggregates: Mapping[str, Any],
+        arguments: Columns,
+        results: Columns,
+        gap_ms: int,
+        grace_ms: int,
+        *,
+        is_final: bool = False,
+    ) -> None:
+        self._keys = [each for each, _ in keys]
+        self._results = [each for each, _ in results]
+        self._names = [*self._keys, "window_start", "window_end", *self._results]
+        self._aggregates = dict(aggregates)
+        self._columns = dict(schema_of((*keys, *arguments)).columns)
+        self._gap, self._grace, self._is_final = gap_ms, grace_ms, is_final
+        parts = fold_of(self._aggregates, self._columns).columns
+        bounds = (("window_start", "bigint"), ("window_end", "bigint"))
+        columns = (*schema_of(keys).columns, *bounds, *schema_of(results).columns, *parts)
+        self.sessions = TableState(Schema(columns).ddl, key=(*self._keys, "window_start"), name=name)
+        self._fold: Any = None
+
+    def open(self, context: TaskContext) -> None:
+        self._fold = None
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        fold = self._fold = self._fold or fold_of(self._aggregates, self._columns)
+        times = integers(table.column(TIMESTAMP_COLUMN))
+        least, most = int(times.min()) - self._gap, int(times.max()) + self._gap
+        stored = self.sessions.scan([("window_start", "<=", most), ("window_end", ">=", least)])
+        # A row that closes no gap to a session that is kept is late once its own session would be over.
+        closed = integers(table.column(STREAM)) - self._grace - self._gap
+        late = (times < closed) & ~self._joins(stored, table, times)
+        if late.any():
+            ctx.drop(int(late.sum()))
+            kept = np.flatnonzero(~late)
+            table, times = table.take(pa.array(kept)), times[kept]
+        if not len(times):
+            return
+        ids, count = self._spans(stored, table, times)
+        of_stored, of_rows = np.split(ids, [stored.num_rows])
+        touched = np.zeros(count, dtype=bool)
+        touched[of_rows] = True
+        place = np.cumsum(touched) - 1
+        chosen = np.flatnonzero(touched[of_stored])
+        before = stored.take(pa.array(chosen))
+        rows = Groups(place[of_rows], int(touched.sum()))
+        parts = fold.of_rows(BatchRows(table, times), rows)
+        held = Groups(np.concatenate([place[of_stored[chosen]], np.arange(rows.count)]), rows.count)
+        both = [concatenated(pair) for pair in zip(fold.stored(before), parts, strict=True)]
+        merged = fold.merged(both, held)
+        starts, ends = np.full(rows.count, 2**62), np.full(rows.count, -(2**62))
+        np.minimum.at(starts, rows.ids, times)
+        np.maximum.at(ends, rows.ids, times)
+        latest = ends.copy()
+        if before.num_rows:
+            np.minimum.at(starts, held.ids[: before.num_rows], integers(before.column("window_start")))
+            np.maximum.at(ends, held.ids[: before.num_rows], integers(before.column("window_end")))
+        keys = taken([plain_column(table.column(name)) for name in self._keys], rows.first_rows())
+        names = [*self._names, *(name for name, _ in fold.columns)]
+        after = pa.table([*keys, pa.array(starts), pa.array(ends), *fold.results(merged), *merged], names=names)
+        self.sessions.delete(before.select([*self._keys, "window_start"]))
+        self.sessions.upsert(after)
+        if not self._is_final:
+            identity = [*self._keys, "window_start", "window_end"]
+            came = pa.concat_tables(
+                [
+                    after.select(identity).append_column(TIMESTAMP_COLUMN, pa.array(latest)),
+                    before.select(identity)
+                    .cast(after.select(identity).schema)
+                    .append_column(TIMESTAMP_COLUMN, pa.array(latest[held.ids[: before.num_rows]])),
+                ]
+            )
+            emit_changes(ctx, before.select(self._names), after.select(self._names), came, identity)
+
+    def _codes(self, stored: pa.Table, table: pa.Table) -> Any:
+        pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._keys]
+        return grouped([concatenated(pair) for pair in pairs]).ids
+
+    def _joins(self, stored: pa.Table, table: pa.Table, times: Any) -> Any:
+        """Return a mask of the rows that are in a stored session, or in the gap around it."""
+        found = np.zeros(len(times), dtype=bool)
+        if not stored.num_rows:
+            return found
+        codes = self._codes(stored, table)
+        starts, ends = integers(stored.column("window_start")), integers(stored.column("window_end"))
+        ordered = Ordered(codes[: stored.num_rows], starts, np.arange(stored.num_rows))
+        last = ordered.last(codes[stored.num_rows :], times + self._gap, inclusive=True)
+        has = last >= 0
+        found[has] = ends[last[has]] + self._gap >= times[has]
+        return found
+
+    def _spans(self, stored: pa.Table, table: pa.Table, times: Any) -> tuple[Any, int]:
+        """Return the number of the session of each stored session and row, and the number of sessions."""
+        codes = self._codes(stored, table)
+        starts = np.concatenate([integers(stored.column("window_start")), times])
+        ends = np.concatenate([integers(stored.column("window_end")), times])
+        order = np.lexsort((starts, codes))
+        keys, begin, until = codes[order], starts[order], ends[order]
+        is_key = np.ones(len(order), dtype=bool)
+        is_key[1:] = keys[1:] != keys[:-1]
+        # The latest end before each row, within its key: keys are far apart on one axis.
+        width = int(until.max() - begin.min()) + 1
+        shifted = until - begin.min() + keys * width
+        latest = np.maximum.accumulate(shifted) - keys * width + begin.min()
+        is_new = is_key.copy()
+        is_new[1:] |= begin[1:] > latest[:-1] + self._gap
+        ids = np.empty(len(order), dtype=np.int64)
+        ids[order] = np.cumsum(is_new) - 1
+        return ids, int(is_new.sum())
+
+    def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
+        if watermark <= ctx.previous_watermark():
+            return
+        closed = max(-(2**62), watermark) + 1 - self._grace - self._gap
+        ended = self.sessions.take(("window_end", "<", closed))
+        if self._is_final and ended.num_rows:
+            order = np.argsort(integers(ended.column("window_end")), kind="stable")
+            ended = ended.select(self._names).take(pa.array(order))
+            change = pa.array(np.ones(ended.num_rows, dtype=np.int8))
+            emit(ctx, ended.append_column(CHANGE, change).append_column(TIMESTAMP_COLUMN, ended.column("window_end")))

@@ -20,10 +20,10 @@ from keyed.sql2.column_types import SqlType
 from keyed.sql2.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql2.engine import Columns, Step
 from keyed.sql2.inputs import GONE, SOURCE, TIME, Input, Skipped, merged, skip
-from keyed.sql2.join_operators import JOIN, NO_KEY, StreamTableJoin, TableTableJoin
-from keyed.sql2.operators import MOMENT, Passed, TableRows, Totals, schema_of
-from keyed.sql2.planner import Relation
+from keyed.sql2.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamTableJoin, TableTableJoin
+from keyed.sql2.operators import MOMENT, Passed, Sessions, TableRows, Totals, schema_of
 from keyed.sql2.parameters import Given, Parameters
+from keyed.sql2.planner import Relation, SourceJoin
 from keyed.sql2.statements import parse
 from keyed.vectorized import TIMESTAMP_COLUMN
 
@@ -273,21 +273,19 @@ class Builder:
         made = changes.map_batches(step, output=schema).key_by(*groups)
         results: Columns = tuple((each, type_) for each, (_, type_) in grouping.aggregates.items())
         window = grouping.window
-        bounds = None
+        made_of = {each: made for each, (made, _) in grouping.aggregates.items()}
+        grace = 0
         if window is not None:
-            grace = window.grace_ms
-            if grace is None:
-                grace = 0 if grouping.is_final else max(0, DAY_MS - window.size_ms)
-            bounds = (window.size_ms, window.advance_ms, grace)
-        totals = Totals(
-            name,
-            grouping.keys,
-            {each: made for each, (made, _) in grouping.aggregates.items()},
-            arguments,
-            results,
-            bounds,
-            is_final=grouping.is_final,
-        )
+            default = 0 if grouping.is_final else max(0, DAY_MS - window.size_ms)
+            grace = default if window.grace_ms is None else window.grace_ms
+        totals: Any
+        if window is not None and window.kind == "SESSION":
+            totals = Sessions(
+                name, grouping.keys, made_of, arguments, results, window.size_ms, grace, is_final=grouping.is_final
+            )
+        else:
+            bounds = None if window is None else (window.size_ms, window.advance_ms, grace)
+            totals = Totals(name, grouping.keys, made_of, arguments, results, bounds, is_final=grouping.is_final)
         own = {"window_start": "bigint", "window_end": "bigint"} if window is not None else {}
         whole = schema_of(grouping.keys, **own)
         out = type(whole)((*whole.columns, *schema_of(results).columns, (CHANGE, "tinyint"), (MOMENT, "bigint")))
@@ -320,12 +318,30 @@ class Builder:
             function = StreamTableJoin(key, left_columns, right_columns, join.how, own if join.has_own_key else None)
         elif join.kind == "table-table":
             function = TableTableJoin(key, left_columns, right_columns, join.how, own if join.has_own_key else None)
+        elif join.kind == "foreign-key":
+            return self._foreign(relation, join, left.connect(right), left_columns, right_columns, query)
         else:
             raise DefinitionError(f"{query}: joins of the kind {join.kind} are not there yet")
         names = {each.stored: each.type for each in relation.columns if each.stored != TIMESTAMP_COLUMN}
         more = _more(is_table=relation.is_table)
         schema = schema_of(tuple(names.items()), **more, **{MOMENT: "bigint"})
         return left.connect(right).process(function, schema, name=self._name(f"{query}_join"))
+
+    def _foreign(
+        self, relation: Relation, join: SourceJoin, both: Any, left: Columns, right: Columns, query: str
+    ) -> Any:
+        """Return the rows of a join by a foreign key: matched by the key that they name, then gathered by their own."""
+        keys = [part[0] for part in relation.keys]
+        function = ForeignKeyJoin(((JOIN, join.key),), left, right, join.how, keys)
+        columns: Columns = (*left, *right)
+        more = {CHANGE: "tinyint", MOMENT: "bigint"}
+        matched = both.process(function, schema_of(columns, **more), name=self._name(f"{query}_join"))
+        types = dict(columns)
+        name = self._name(f"{query}_rows")
+        own: Columns = tuple((each, types[each]) for each in keys)
+        rest: Columns = tuple((each, type_) for each, type_ in columns if each not in keys)
+        rows = TableRows(name, own, rest)
+        return matched.key_by(*keys).process(rows, schema_of((*own, *rest), **more), name=name, order="arrival")
 
     def _versions(self, relation: Relation) -> Any:
         """Return the changes of a table: of a declared one all that come in a batch, not only the last of each key."""
