@@ -21,6 +21,7 @@ from keyed.windows.vectorized.row_groups import grouped, integers, plain_column
 #: The column of a join's key, and the one that is true where it is null.
 JOIN, NO_KEY = "#join", "#no_key"
 _KEYS = [NO_KEY, JOIN]
+_TIME, _NUMBER, _PAIRED = "#time", "#number", "#paired"
 
 
 class _TableJoin(VectorizedCoFunction):
@@ -221,6 +222,116 @@ class ForeignKeyJoin(_TableJoin):
         right = places[of_left] if len(of_left) else np.empty(0, dtype=np.int64)
         kept = np.flatnonzero((right >= 0) | self._keeps(0))
         return self._joined(lefts, kept, rights, right[kept])
+
+
+class StreamStreamJoin(_TableJoin):
+    """Joins rows of two streams whose times lie within bounds of each other.
+
+    A pair is emitted as soon as both rows are there. A row without a partner is emitted once, by an outer join, when
+    its bounds and the grace period have passed.
+
+    Args:
+        within: Times before and after the left row, and the grace period, in milliseconds.
+    """
+
+    def __init__(
+        self,
+        key: Columns,
+        left: Columns,
+        right: Columns,
+        how: str,
+        within: tuple[int, int, int],
+        own_key: str | None = None,
+    ) -> None:
+        super().__init__(key, left, right, how, own_key)
+        self._before, self._after, self._grace = within
+        more = ((_TIME, "bigint"), (_NUMBER, "bigint"), (_PAIRED, "boolean"))
+        for side, columns, name in ((0, left, "lefts"), (1, right, "rights")):
+            schema = Schema(((NO_KEY, "boolean"), *schema_of(self._key).columns, *schema_of(columns).columns, *more))
+            state = TableState(schema.ddl, key=(*_KEYS, _TIME, _NUMBER), name=name)
+            setattr(self, ("lefts", "rights")[side], state)
+        self.lefts: TableState
+        self.rights: TableState
+
+    def _came(self, side: int, table: pa.Table | None, state: TableState, ctx: BatchContext) -> pa.Table:
+        """Return the new rows of a side that are not late, as they are stored."""
+        schema = state.scan((_TIME, "<", -(2**63))).schema
+        if table is None:
+            return schema.empty_table()
+        times = integers(table.column(TIMESTAMP_COLUMN))
+        kept_ms = self._before + self._after + self._grace
+        late = times < integers(table.column(STREAM)) - kept_ms
+        if late.any():
+            ctx.drop(int(late.sum()))
+            table = table.filter(pa.array(~late))
+            times = times[~late]
+        there = state.scan([(_TIME, ">=", int(times.min())), (_TIME, "<=", int(times.max()))]) if len(times) else None
+        first = 0
+        if there is not None and there.num_rows:
+            first = int(integers(there.column(_NUMBER)).max()) + 1
+        more = {
+            _TIME: pa.array(times),
+            _NUMBER: pa.array(np.arange(first, first + len(times))),
+            _PAIRED: pa.repeat(False, len(times)),
+        }
+        rows = table.select([*_KEYS, *self._columns[side]])
+        for name, cells in more.items():
+            rows = rows.append_column(name, cells)
+        return rows.select(schema.names).cast(schema)
+
+    def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
+        states = (self.lefts, self.rights)
+        new = [self._came(side, table, states[side], ctx) for side, table in enumerate((first, second))]
+        held = []
+        for side, (low, up) in enumerate(((-self._after, self._before), (-self._before, self._after))):
+            other = integers(new[1 - side].column(_TIME))
+            wanted = [(_TIME, ">=", int(other.min()) + low), (_TIME, "<=", int(other.max()) + up)] if len(other) else []
+            held.append(states[side].scan(wanted) if wanted else new[side].slice(0, 0))
+        lefts, rights = (pa.concat_tables([held[side], new[side].cast(held[side].schema)]) for side in (0, 1))
+        codes, of_right = codes_of([lefts.select(_KEYS), rights.select(_KEYS).cast(lefts.select(_KEYS).schema)], _KEYS)
+        left_times, right_times = integers(lefts.column(_TIME)), integers(rights.column(_TIME))
+        ordered = Ordered(of_right, right_times, np.arange(len(right_times)))
+        left, right = ordered.between(codes, left_times - self._before, left_times + self._after)
+        is_new = (left >= held[0].num_rows) | (right >= held[1].num_rows)
+        is_new &= ~lefts.column(NO_KEY).to_numpy()[left] & ~rights.column(NO_KEY).to_numpy()[right]
+        left, right = left[is_new], right[is_new]
+        times = np.maximum(left_times[left], right_times[right])
+        order = np.argsort(times, kind="stable")
+        left, right, times = left[order], right[order], times[order]
+        for side, (state, rows, paired) in enumerate(zip(states, (lefts, rights), (left, right), strict=True)):
+            flags = rows.column(_PAIRED).to_numpy().copy()
+            was = flags.copy()
+            flags[paired] = True
+            changed = np.flatnonzero(flags != was) if self._keeps(side) else np.empty(0, dtype=np.int64)
+            written = np.union1d(changed, np.arange(held[side].num_rows, rows.num_rows))
+            place = rows.column_names.index(_PAIRED)
+            state.upsert(rows.set_column(place, _PAIRED, pa.array(flags)).take(pa.array(written)))
+        self._emit(ctx, lefts, left, rights, right, times)
+
+    def _emit(self, ctx: BatchContext, lefts: pa.Table, left: Any, rights: pa.Table, right: Any, times: Any) -> None:
+        if not len(times):
+            return
+        joined = self._joined(lefts, left, rights, right).drop_columns(_KEYS)
+        emit(ctx, joined.append_column(STREAM, pa.array(times)).append_column(TIMESTAMP_COLUMN, pa.array(times)))
+
+    def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
+        if watermark <= ctx.previous_watermark():
+            return
+        stream = max(-(2**62), watermark) + 1
+        for side, state in enumerate((self.lefts, self.rights)):
+            reach = (self._after, self._before)[side]
+            over = state.take((_TIME, "<", stream - reach - self._grace))
+            if not self._keeps(side) or not over.num_rows:
+                continue
+            alone = over.filter(pc.invert(over.column(_PAIRED)))
+            alone = alone.take(pa.array(np.lexsort((integers(alone.column(_NUMBER)), integers(alone.column(_TIME))))))
+            places, none = np.arange(alone.num_rows), np.full(alone.num_rows, -1)
+            other = (self.rights, self.lefts)[side].scan((_TIME, "<", -(2**63)))
+            times = integers(alone.column(_TIME))
+            if side:
+                self._emit(ctx, other, none, alone, places, times)
+            else:
+                self._emit(ctx, alone, places, other, none, times)
 
 
 def _distinct(table: pa.Table) -> pa.Table:

@@ -20,7 +20,7 @@ from keyed.sql2.column_types import SqlType
 from keyed.sql2.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql2.engine import Columns, Step
 from keyed.sql2.inputs import GONE, SOURCE, TIME, Input, Skipped, merged, skip
-from keyed.sql2.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamTableJoin, TableTableJoin
+from keyed.sql2.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamStreamJoin, StreamTableJoin, TableTableJoin
 from keyed.sql2.operators import MOMENT, Passed, Sessions, TableRows, Totals, schema_of
 from keyed.sql2.parameters import Given, Parameters
 from keyed.sql2.planner import Relation, SourceJoin
@@ -321,7 +321,11 @@ class Builder:
         elif join.kind == "foreign-key":
             return self._foreign(relation, join, left.connect(right), left_columns, right_columns, query)
         else:
-            raise DefinitionError(f"{query}: joins of the kind {join.kind} are not there yet")
+            assert join.within is not None
+            before, after, grace = join.within
+            bounds = (before, after, max(0, DAY_MS - before - after) if grace is None else grace)
+            own_key = own if join.has_own_key else None
+            function = StreamStreamJoin(key, left_columns, right_columns, join.how, bounds, own_key)
         names = {each.stored: each.type for each in relation.columns if each.stored != TIMESTAMP_COLUMN}
         more = _more(is_table=relation.is_table)
         schema = schema_of(tuple(names.items()), **more, **{MOMENT: "bigint"})
