@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,7 +16,7 @@ from keyed import TaskContext
 from keyed.extending import Schema, inner_state
 from keyed.joins.matching import Ordered
 from keyed.sql2.catalog import CHANGE, STREAM
-from keyed.sql2.engine import Columns
+from keyed.sql2.engine import Columns, Step
 from keyed.sql2.inputs import GONE
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
 from keyed.windows.vectorized.accumulators import BatchRows
@@ -131,65 +132,105 @@ def emit_changes(ctx: BatchContext, before: pa.Table, after: pa.Table, rows: pa.
     emit(ctx, both.take(pa.array(order)))
 
 
-class Totals(VectorizedFunction):
-    """The aggregates of each key, and of each window of it.
+@attrs.frozen(eq=False)
+class Aggregation:
+    """The aggregates of a query.
 
-    Args:
-        name: Name of the state with the results.
+    Attributes:
         keys: Columns of the key.
+        arguments: The columns that aggregates read.
         aggregates: The aggregates by name.
-        arguments: The columns that they read.
         results: Their columns.
-        window: Size, advance and grace of its windows in milliseconds; ``None`` without.
+        after: The projection and ``HAVING`` over the groups (``#g0`` and so on) and results.
+        values: The columns of the table beside the key.
+        size_ms: Size of the windows, of sessions their gap; 0 without.
+        advance_ms: Distance of their starts.
+        grace_ms: Time after its end in which a window takes rows.
+        retention_ms: Time for which the row of a window is kept.
         is_final: Only the results of windows that have ended are emitted.
     """
 
-    def __init__(
-        self,
-        name: str,
-        keys: Columns,
-        aggregates: Mapping[str, Any],
-        arguments: Columns,
-        results: Columns,
-        window: tuple[int, int, int] | None = None,
-        *,
-        is_final: bool = False,
-    ) -> None:
-        self._window, self._is_final = window, is_final
-        bounds = {"window_start": "bigint", "window_end": "bigint"} if window is not None else {}
-        self._keys = (*(each for each, _ in keys), *bounds)
-        self._names = [*self._keys, *(each for each, _ in results)]
-        self._aggregates = dict(aggregates)
-        self._columns = dict(schema_of((*keys, *arguments), **bounds).columns)
-        parts = accumulators_of(self._aggregates, self._columns).columns
-        key_types = schema_of(keys, **bounds).columns
-        self.results = TableState(
-            Schema((*key_types, *schema_of(results).columns)).ddl if results else "", key=self._keys, name=name
+    keys: Columns
+    arguments: Columns
+    aggregates: Mapping[str, Any]
+    results: Columns
+    after: Step
+    values: Columns
+    size_ms: int = 0
+    advance_ms: int = 0
+    grace_ms: int = 0
+    retention_ms: int = 0
+    is_final: bool = False
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The columns of a window's bounds."""
+        return ("window_start", "window_end") if self.size_ms else ()
+
+
+class _Aggregating(VectorizedFunction):
+    """Base of the aggregates: their results after the projection and ``HAVING`` are the rows of the table.
+
+    Args:
+        plan: The aggregates.
+        name: Name of the table.
+    """
+
+    def __init__(self, plan: Aggregation, name: str) -> None:
+        self._plan = plan
+        self._keys = [*(each for each, _ in plan.keys), *plan.bounds]
+        self._values = [each for each, _ in plan.values]
+        bounds = dict.fromkeys(plan.bounds, "bigint")
+        self._key_types = schema_of(plan.keys, **bounds).columns
+        self._columns = dict((*self._key_types, *schema_of(plan.arguments).columns))
+        self.rows = TableState(
+            Schema((*self._key_types, *schema_of(plan.values).columns)).ddl, key=self._keys, name=name
         )
-        accumulators = TableState(Schema((*key_types, *parts)).ddl, key=self._keys, name="accumulators")
+
+    def _projected(self, keys: list[Any], results: list[Any], ctx: BatchContext) -> pa.Table:
+        """Return the rows of groups, of those that fit ``HAVING``, with the columns of the table."""
+        plan = self._plan
+        groups = [f"#g{place}" for place in range(len(plan.keys))]
+        names = [*groups, *plan.bounds, *(each for each, _ in plan.results)]
+        found, bad = plan.after.run(pa.table([*keys, *results], names=names))
+        if bad:
+            ctx.drop(len(bad))
+        return found.select([*self._keys, *self._values])
+
+    def _late(self, table: pa.Table, ctx: BatchContext, ends: Any) -> Any:
+        """Return a mask of the rows whose window has ended: the time of the stream has reached an end."""
+        return ends <= np.maximum(integers(table.column(STREAM)), ctx.current_watermark() + 1)
+
+
+class Totals(_Aggregating):
+    """The aggregates of each key, or of each tumbling or hopping window of it."""
+
+    def __init__(self, plan: Aggregation, name: str) -> None:
+        super().__init__(plan, name)
+        parts = accumulators_of(plan.aggregates, self._columns).columns
+        accumulators = TableState(Schema((*self._key_types, *parts)).ddl, key=self._keys, name="accumulators")
         self.accumulators = inner_state(accumulators, is_shown=False)
-        #: The values that each `CountDistinct` has counted, by its name.
+        #: The names of the states with the values that each `CountDistinct` has counted, by its name.
         self._distinct: dict[str, str] = {}
-        for number, (aggregate, column) in enumerate(distinct_columns(self._aggregates).items()):
-            schema = Schema((*key_types, (DISTINCT_VALUE, self._columns[column])))
+        for number, (aggregate, column) in enumerate(distinct_columns(plan.aggregates).items()):
+            schema = Schema((*self._key_types, (DISTINCT_VALUE, self._columns[column])))
             values = TableState(schema.ddl, key=schema.names, name=f"distinct_{number}")
             self._distinct[aggregate] = f"distinct_{number}"
             setattr(self, self._distinct[aggregate], inner_state(values, is_shown=False))
         self._logic: Any = None
 
-    def _totals(self) -> RunningTotals:
-        if self._logic is None:
-            self._logic = RunningTotals(self._aggregates, self._keys, self._columns)
-        found: RunningTotals = self._logic
-        return found
-
     def open(self, context: TaskContext) -> None:
         self._logic = None
 
+    def _totals(self) -> RunningTotals:
+        if self._logic is None:
+            self._logic = RunningTotals(self._plan.aggregates, tuple(self._keys), self._columns)
+        found: RunningTotals = self._logic
+        return found
+
     def _windowed(self, table: pa.Table) -> pa.Table:
         """Return a row for each window of each row."""
-        assert self._window is not None
-        size, advance, _ = self._window
+        size, advance = self._plan.size_ms, self._plan.advance_ms
         times = integers(table.column(TIMESTAMP_COLUMN))
         last = times - times % advance
         count = -(-size // advance)
@@ -204,90 +245,75 @@ class Totals(VectorizedFunction):
         )
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        if self._window is not None:
+        if self._plan.size_ms:
             table = self._windowed(table)
-            late = pc.less_equal(pc.add(table.column("window_end"), self._window[2]), table.column(STREAM))
-            if pc.any(late).as_py():
-                ctx.drop(int(pc.sum(late).as_py()))
-                table = table.filter(pc.invert(late))
+            late = self._late(table, ctx, integers(table.column("window_end")) + self._plan.grace_ms)
+            if late.any():
+                ctx.drop(int(late.sum()))
+                table = table.filter(pa.array(~late))
             if not table.num_rows:
                 return
         totals = self._totals()
         combined = totals.combine(table)
         distinct = {name: getattr(self, attribute) for name, attribute in self._distinct.items()}
-        before, after = totals.merge(combined, self.accumulators, distinct, self.results)
-        if not self._is_final:
-            last = combined.select(list(self._keys)).append_column(TIMESTAMP_COLUMN, combined.column("window.latest"))
-            emit_changes(ctx, before.select(self._names), after.select(self._names), last, list(self._keys))
+        keys, results = totals.merge(combined, self.accumulators, distinct)
+        before = self.rows.lookup(pa.table(keys, names=self._keys))
+        after = self._projected(keys, results, ctx).cast(before.schema)
+        self.rows.delete(before.select(self._keys))
+        self.rows.upsert(after)
+        if not self._plan.is_final:
+            last = combined.select(self._keys).append_column(TIMESTAMP_COLUMN, combined.column("window.latest"))
+            emit_changes(ctx, before, after, last, self._keys)
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
-        if self._window is None or watermark <= ctx.previous_watermark():
+        plan = self._plan
+        if not plan.size_ms or watermark <= ctx.previous_watermark():
             return
         # The watermark is one millisecond behind the time of the stream.
-        closed = max(-(2**62), watermark) - self._window[2] + 1
-        ended = self.results.take(("window_end", "<=", closed)) if self._is_final else None
-        self.accumulators.take(("window_end", "<=", closed))
-        for attribute in self._distinct.values():
-            getattr(self, attribute).take(("window_end", "<=", closed))
-        if ended is not None and ended.num_rows:
-            order = np.argsort(integers(ended.column("window_end")), kind="stable")
-            ended = ended.take(pa.array(order))
-            times = pa.array(integers(ended.column("window_end")) - 1)
-            change = pa.array(np.ones(ended.num_rows, dtype=np.int8))
-            emit(ctx, ended.append_column(CHANGE, change).append_column(TIMESTAMP_COLUMN, times))
+        stream = max(-(2**62), watermark) + 1
+        for name in ("accumulators", *self._distinct.values()):
+            getattr(self, name).take(("window_end", "<=", stream - plan.grace_ms))
+        kept_ms = plan.grace_ms if plan.is_final else max(plan.grace_ms, plan.retention_ms)
+        ended = self.rows.take(("window_end", "<=", stream - kept_ms))
+        if plan.is_final:
+            emit_ended(ctx, ended, integers(ended.column("window_end")) - 1)
 
 
-class Sessions(VectorizedFunction):
+def emit_ended(ctx: BatchContext, ended: pa.Table, times: Any) -> None:
+    """Emit the rows of windows that have ended, in the order of their times."""
+    if not ended.num_rows:
+        return
+    change = pa.array(np.ones(ended.num_rows, dtype=np.int8))
+    found = ended.append_column(CHANGE, change).append_column(TIMESTAMP_COLUMN, pa.array(times))
+    emit(ctx, found.take(pa.array(np.argsort(times, kind="stable"))))
+
+
+class Sessions(_Aggregating):
     """The aggregates of each key's sessions: rows with no longer gap between them. A session ends with its last row.
 
     A session that grows or merges emits the row before it, which is there no longer, and the row after it.
-
-    Args:
-        name: Name of the state with the results.
-        keys: Columns of the key.
-        aggregates: The aggregates by name.
-        arguments: The columns that they read.
-        results: Their columns.
-        gap_ms: The longest gap.
-        grace_ms: Time after its end and the gap in which rows still count.
-        is_final: Only the results of sessions that have ended are emitted.
     """
 
-    def __init__(
-        self,
-        name: str,
-        keys: Columns,
-        aggregates: Mapping[str, Any],
-        arguments: Columns,
-        results: Columns,
-        gap_ms: int,
-        grace_ms: int,
-        *,
-        is_final: bool = False,
-    ) -> None:
-        self._keys = [each for each, _ in keys]
-        self._results = [each for each, _ in results]
-        self._names = [*self._keys, "window_start", "window_end", *self._results]
-        self._aggregates = dict(aggregates)
-        self._columns = dict(schema_of((*keys, *arguments)).columns)
-        self._gap, self._grace, self._is_final = gap_ms, grace_ms, is_final
-        parts = fold_of(self._aggregates, self._columns).columns
-        bounds = (("window_start", "bigint"), ("window_end", "bigint"))
-        columns = (*schema_of(keys).columns, *bounds, *schema_of(results).columns, *parts)
-        self.sessions = TableState(Schema(columns).ddl, key=(*self._keys, "window_start"), name=name)
+    def __init__(self, plan: Aggregation, name: str) -> None:
+        super().__init__(plan, name)
+        self._group = [each for each, _ in plan.keys]
+        parts = fold_of(plan.aggregates, self._columns).columns
+        columns = Schema((*self._key_types, *parts)).ddl
+        sessions = TableState(columns, key=[*self._group, "window_start"], name="sessions")
+        self.sessions = inner_state(sessions, is_shown=False)
+        self._gap, self._grace = plan.size_ms, plan.grace_ms
         self._fold: Any = None
 
     def open(self, context: TaskContext) -> None:
         self._fold = None
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        fold = self._fold = self._fold or fold_of(self._aggregates, self._columns)
+        fold = self._fold = self._fold or fold_of(self._plan.aggregates, self._columns)
         times = integers(table.column(TIMESTAMP_COLUMN))
         least, most = int(times.min()) - self._gap, int(times.max()) + self._gap
         stored = self.sessions.scan([("window_start", "<=", most), ("window_end", ">=", least)])
         # A row that closes no gap to a session that is kept is late once its own session would be over.
-        closed = integers(table.column(STREAM)) - self._grace - self._gap
-        late = (times < closed) & ~self._joins(stored, table, times)
+        late = self._late(table, ctx, times + self._grace + self._gap + 1) & ~self._joins(stored, table, times)
         if late.any():
             ctx.drop(int(late.sum()))
             kept = np.flatnonzero(~late)
@@ -313,25 +339,24 @@ class Sessions(VectorizedFunction):
         if before.num_rows:
             np.minimum.at(starts, held.ids[: before.num_rows], integers(before.column("window_start")))
             np.maximum.at(ends, held.ids[: before.num_rows], integers(before.column("window_end")))
-        keys = taken([plain_column(table.column(name)) for name in self._keys], rows.first_rows())
-        names = [*self._names, *(name for name, _ in fold.columns)]
-        after = pa.table([*keys, pa.array(starts), pa.array(ends), *fold.results(merged), *merged], names=names)
-        self.sessions.delete(before.select([*self._keys, "window_start"]))
-        self.sessions.upsert(after)
-        if not self._is_final:
-            identity = [*self._keys, "window_start", "window_end"]
-            came = pa.concat_tables(
-                [
-                    after.select(identity).append_column(TIMESTAMP_COLUMN, pa.array(latest)),
-                    before.select(identity)
-                    .cast(after.select(identity).schema)
-                    .append_column(TIMESTAMP_COLUMN, pa.array(latest[held.ids[: before.num_rows]])),
-                ]
-            )
-            emit_changes(ctx, before.select(self._names), after.select(self._names), came, identity)
+        keys = taken([plain_column(table.column(name)) for name in self._group], rows.first_rows())
+        identity = [*keys, pa.array(starts), pa.array(ends)]
+        wanted = before.select(self._keys)
+        self.sessions.delete(wanted)
+        self.sessions.upsert(pa.table([*identity, *merged], names=[*self._keys, *(name for name, _ in fold.columns)]))
+        former = self.rows.lookup(wanted)
+        after = self._projected(identity, fold.results(merged), ctx).cast(former.schema)
+        self.rows.delete(wanted)
+        self.rows.upsert(after)
+        if not self._plan.is_final:
+            came = pa.table(identity, names=self._keys).append_column(TIMESTAMP_COLUMN, pa.array(latest))
+            gone = wanted.cast(came.select(self._keys).schema)
+            times_of = pa.array(latest[held.ids[: before.num_rows]], pa.int64())
+            came = pa.concat_tables([came, gone.append_column(TIMESTAMP_COLUMN, times_of)])
+            emit_changes(ctx, former, after, came, self._keys)
 
     def _codes(self, stored: pa.Table, table: pa.Table) -> Any:
-        pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._keys]
+        pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._group]
         return grouped([concatenated(pair) for pair in pairs]).ids
 
     def _joins(self, stored: pa.Table, table: pa.Table, times: Any) -> Any:
@@ -369,10 +394,10 @@ class Sessions(VectorizedFunction):
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         if watermark <= ctx.previous_watermark():
             return
-        closed = max(-(2**62), watermark) + 1 - self._grace - self._gap
-        ended = self.sessions.take(("window_end", "<", closed))
-        if self._is_final and ended.num_rows:
-            order = np.argsort(integers(ended.column("window_end")), kind="stable")
-            ended = ended.select(self._names).take(pa.array(order))
-            change = pa.array(np.ones(ended.num_rows, dtype=np.int8))
-            emit(ctx, ended.append_column(CHANGE, change).append_column(TIMESTAMP_COLUMN, ended.column("window_end")))
+        stream = max(-(2**62), watermark) + 1
+        closed = stream - self._grace - self._gap
+        self.sessions.take(("window_end", "<", closed))
+        kept_to = closed if self._plan.is_final else min(closed, stream - self._plan.retention_ms)
+        ended = self.rows.take(("window_end", "<", kept_to))
+        if self._plan.is_final:
+            emit_ended(ctx, ended, integers(ended.column("window_end")))

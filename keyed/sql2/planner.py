@@ -580,16 +580,16 @@ class Planner:
         for type_, each in zip(types, query.group_by, strict=True):
             if type_.has_map:
                 text.fail(f"GROUP BY takes no values of type {type_}", each[0].at)
-        cells = [
-            (f"#g{place}", sql(words), type_) for place, (words, type_) in enumerate(zip(groups, types, strict=True))
-        ]
-        keys: Columns = tuple((each, type_) for each, _, type_ in cells)
+        outputs = self._outputs(query, scope)
+        shown = [self._text.text[each[0].at : each[-1].end] for each in query.group_by]
+        names, rest = self._split_keys(outputs, groups, query, shown)
+        keys: Columns = tuple(zip(names, types, strict=True))
+        cells = [(each, sql(words), type_) for (each, type_), words in zip(keys, groups, strict=True)]
         # After the aggregates: groups, results and bounds.
         parts: list[tuple[Sequence[Token], Token]] = [(words, name(f"#g{place}")) for place, words in enumerate(groups)]
         aggregates: dict[str, tuple[Any, SqlType]] = {}
         calls_found: list[str] = []
         after_columns = [Column(f"#g{place}", type_, None, f"#g{place}") for place, type_ in enumerate(types)]
-        outputs = self._outputs(query, scope)
         having = None if query.having is None else scope.resolved(query.having)
         for words in [each.words for each in outputs] + ([having] if having else []):
             for start, end in _aggregate_calls(words):
@@ -607,8 +607,6 @@ class Planner:
         if query.window is not None:
             after_columns += [Column(each, type_, None, stored) for each, (stored, type_) in BOUNDS.items()]
         after = Scope(text, after_columns, self._values)
-        shown = [self._text.text[each[0].at : each[-1].end] for each in query.group_by]
-        names, rest = self._split_keys(outputs, groups, query, shown)
         made_items = []
         for each in rest:
             words = replaced(each.words, parts)

@@ -21,7 +21,7 @@ from keyed.sql2.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql2.engine import Columns, Step
 from keyed.sql2.inputs import GONE, SOURCE, TIME, Input, Skipped, merged, skip
 from keyed.sql2.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamStreamJoin, StreamTableJoin, TableTableJoin
-from keyed.sql2.operators import MOMENT, Passed, Sessions, TableRows, Totals, schema_of
+from keyed.sql2.operators import MOMENT, Aggregation, Passed, Sessions, TableRows, Totals, schema_of
 from keyed.sql2.parameters import Given, Parameters
 from keyed.sql2.planner import Relation, SourceJoin
 from keyed.sql2.statements import parse
@@ -255,44 +255,49 @@ class Builder:
         changes = self._relation(plan.relation, query.name)
         more = _more(is_table=plan.relation.is_table)
         name = self._name(query.name)
+        columns: Columns = (*plan.keys, *plan.values)
+        moment = {MOMENT: "bigint"}
+        if plan.grouping is None and plan.is_table:
+            step = Stepped(plan.before, query.name, self._skipped)
+            made = changes.map_batches(step, output=schema_of(columns, **more))
+            rows = TableRows(name, plan.keys, plan.values)
+            keyed_by = made.key_by(*(each for each, _ in plan.keys))
+            return keyed_by.process(rows, schema_of(columns, **more, **moment), name=name, order="arrival")
         if plan.grouping is None:
-            columns: Columns = (*plan.keys, *plan.values)
             schema = schema_of(columns, **more, **{"#one": "bigint"})
             step = Stepped(plan.before, query.name, self._skipped, constant="#one")
-            made = changes.map_batches(step, output=schema)
-            keyed_by = made.key_by("#one")
-            return keyed_by.process(
-                Passed(), schema_of(columns, **more, **{MOMENT: "bigint"}), name=name, order="arrival"
-            )
-        grouping = plan.grouping
+            keyed_by = changes.map_batches(step, output=schema).key_by("#one")
+            return keyed_by.process(Passed(), schema_of(columns, **more, **moment), name=name, order="arrival")
+        grouping, window = plan.grouping, plan.grouping.window
         assert plan.after is not None
         arguments: Columns = tuple((each, type_) for each, _, type_ in plan.before.columns[len(grouping.keys) :])
-        schema = schema_of((*grouping.keys, *arguments), **more)
         groups = tuple(each for each, _ in grouping.keys)
         step = Stepped(plan.before, query.name, self._skipped, groups)
-        made = changes.map_batches(step, output=schema).key_by(*groups)
-        results: Columns = tuple((each, type_) for each, (_, type_) in grouping.aggregates.items())
-        window = grouping.window
-        made_of = {each: made for each, (made, _) in grouping.aggregates.items()}
-        grace = 0
+        made = changes.map_batches(step, output=schema_of((*grouping.keys, *arguments), **more)).key_by(*groups)
+        aggregation = Aggregation(
+            grouping.keys,
+            arguments,
+            {each: of for each, (of, _) in grouping.aggregates.items()},
+            tuple((each, type_) for each, (_, type_) in grouping.aggregates.items()),
+            plan.after,
+            plan.values,
+            is_final=grouping.is_final,
+        )
         if window is not None:
             default = 0 if grouping.is_final else max(0, DAY_MS - window.size_ms)
-            grace = default if window.grace_ms is None else window.grace_ms
-        totals: Any
-        if window is not None and window.kind == "SESSION":
-            totals = Sessions(
-                name, grouping.keys, made_of, arguments, results, window.size_ms, grace, is_final=grouping.is_final
+            aggregation = attrs.evolve(
+                aggregation,
+                size_ms=window.size_ms,
+                advance_ms=window.advance_ms,
+                grace_ms=default if window.grace_ms is None else window.grace_ms,
+                retention_ms=max(window.retention_ms or DAY_MS, 1),
             )
-        else:
-            bounds = None if window is None else (window.size_ms, window.advance_ms, grace)
-            totals = Totals(name, grouping.keys, made_of, arguments, results, bounds, is_final=grouping.is_final)
-        own = {"window_start": "bigint", "window_end": "bigint"} if window is not None else {}
-        whole = schema_of(grouping.keys, **own)
-        out = type(whole)((*whole.columns, *schema_of(results).columns, (CHANGE, "tinyint"), (MOMENT, "bigint")))
-        output = made.process(totals, out, name=name, order="arrival")
-        after = attrs.evolve(plan.after, kept=(*own, CHANGE, MOMENT, TIMESTAMP_COLUMN))
-        schema = schema_of((*plan.keys, *plan.values), **own, **{CHANGE: "tinyint", MOMENT: "bigint"})
-        return output.map_batches(Stepped(after, query.name, self._skipped), output=schema)
+        is_session = window is not None and window.kind == "SESSION"
+        function: Any = (Sessions if is_session else Totals)(aggregation, name)
+        bounds = dict.fromkeys(aggregation.bounds, "bigint")
+        return made.process(
+            function, schema_of(columns, **bounds, **{CHANGE: "tinyint"}, **moment), name=name, order="arrival"
+        )
 
     def _relation(self, relation: Relation, query: str) -> Any:
         """Return the stream of a relation's tables."""

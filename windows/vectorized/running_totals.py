@@ -126,23 +126,21 @@ class RunningTotals:
         ctx.emit(totals)
 
     def merge(
-        self, table: Any, accumulators: TableState, distinct: Mapping[str, TableState], results: TableState
-    ) -> tuple[Any, Any]:
-        """Add combined rows to the totals of their keys; return the results before and after.
+        self, table: Any, accumulators: TableState, distinct: Mapping[str, TableState]
+    ) -> tuple[list[Any], list[Any]]:
+        """Add combined rows to the totals of their keys; return the keys and their results.
 
         Args:
             table: The rows, as `combine` returned them.
             accumulators: The accumulators of all keys.
             distinct: The values that each `CountDistinct` has counted.
-            results: The results of all keys.
         """
         keys = [plain_column(table.column(name)) for name in self._keys]
         for name, counted in distinct.items():
             table = table.append_column(
                 f"{name}.count", self._new_values(array_of(table.column(f"{name}.values")), keys, counted)
             )
-        named = self._table(taken(keys, grouped(keys).first_rows()))
-        stored, earlier = accumulators.lookup(named), results.lookup(named)
+        stored = accumulators.lookup(self._table(taken(keys, grouped(keys).first_rows())))
         before = [plain_column(stored.column(name)) for name in self._keys]
         keys = [concatenated(pair) for pair in zip(before, keys, strict=True)]
         parts = [concatenated(pair) for pair in zip(*map(self._fold.stored, (stored, table)), strict=True)]
@@ -150,9 +148,7 @@ class RunningTotals:
         parts = self._fold.merged(parts, groups)
         keys = taken(keys, groups.first_rows())
         accumulators.upsert(self._table(keys, parts, self._parts))
-        totals = self._table(keys, self._fold.results(parts), self._names)
-        results.upsert(totals)
-        return earlier, totals
+        return keys, self._fold.results(parts)
 
     def _new_values(self, values: Any, keys: list[Any], counted: TableState) -> Any:
         """Add values to those that were counted, and return the number of new ones by row.
