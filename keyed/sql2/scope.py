@@ -250,7 +250,8 @@ def replaced(words: Sequence[Token], parts: Sequence[tuple[Sequence[Token], Toke
     """Return words with parts replaced by one word each; a part may not be within a longer name."""
     made: list[Token] = []
     place = 0
-    texts = [(list(map(_folded, part)), token) for part, token in parts]
+    # The longest first: COUNT(*) FILTER (...) is no COUNT(*).
+    texts = sorted(((list(map(_folded, part)), token) for part, token in parts), key=lambda each: -len(each[0]))
     mine = list(map(_folded, words))
     while place < len(words):
         for part, token in texts:
