@@ -82,30 +82,38 @@ class CountDistinct(CollectSet):
 
 
 class First(ColumnAggregate):
-    """The first value, by arrival or by time. Nulls count as values.
+    """The first value, by arrival or by time.
 
     Args:
         column: As for all.
         by_time: By the elements' timestamps; of equal timestamps, the first to arrive.
+        ignore_nulls: Elements whose value is null do not count; by default null is a value.
         type: Column type of the result, if it does not follow from the column's.
     """
 
     commutative = False
     _keeps = True
     _parts = (Part("value", "first"),)
-    _options = ("by_time",)
+    _options = ("by_time", "ignore_nulls")
 
-    def __init__(self, column: Column = None, *, by_time: bool = False, type: str | None = None) -> None:
+    def __init__(
+        self, column: Column = None, *, by_time: bool = False, ignore_nulls: bool = False, type: str | None = None
+    ) -> None:
         super().__init__(column, type=type)
         self.by_time = by_time
+        self.ignore_nulls = ignore_nulls
         self.timed = by_time
 
     def add(self, value: Any, accumulator: Any) -> Any:
-        return [self._value(value)] if accumulator is None else accumulator
+        if accumulator is not None:
+            return accumulator
+        found = self._value(value)
+        return None if found is None and self.ignore_nulls else [found]
 
     def add_at(self, value: Any, timestamp: int, accumulator: Any) -> Any:
         if accumulator is None or timestamp < accumulator[1]:
-            return [self._value(value), timestamp]
+            found = self._value(value)
+            return accumulator if found is None and self.ignore_nulls else [found, timestamp]
         return accumulator
 
     def _merged(self, a: Any, b: Any) -> Any:
@@ -116,22 +124,25 @@ class First(ColumnAggregate):
 
 
 class Latest(First):
-    """The last value, by arrival or by time. Nulls count as values.
+    """The last value, by arrival or by time.
 
     Args:
         column: As for all.
         by_time: By the elements' timestamps; of equal timestamps, the last to arrive.
+        ignore_nulls: Elements whose value is null do not count; by default null is a value.
         type: Column type of the result, if it does not follow from the column's.
     """
 
     _parts = (Part("value", "latest"),)
 
     def add(self, value: Any, accumulator: Any) -> Any:
-        return [self._value(value)]
+        found = self._value(value)
+        return accumulator if found is None and self.ignore_nulls else [found]
 
     def add_at(self, value: Any, timestamp: int, accumulator: Any) -> Any:
         if accumulator is None or timestamp >= accumulator[1]:
-            return [self._value(value), timestamp]
+            found = self._value(value)
+            return accumulator if found is None and self.ignore_nulls else [found, timestamp]
         return accumulator
 
     def _merged(self, a: Any, b: Any) -> Any:

@@ -74,6 +74,15 @@ def _extreme(of: type) -> Make:
     return lambda column, type_, _, __: (type_, of(column))
 
 
+def _by_offset(of: type) -> Make:
+    def make(column: str, type_: SqlType, rest: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
+        if len(rest) > 1 or not all(isinstance(each, bool) for each in rest):
+            fail("the second argument is true or false: whether nulls are ignored")
+        return type_, of(column, ignore_nulls=rest[0] if rest else True)
+
+    return make
+
+
 def _collected(of: type) -> Make:
     return lambda column, type_, _, __: (array(type_), of(column))
 
@@ -101,8 +110,8 @@ AGGREGATES: Mapping[str, Make] = {
     "STDDEV_SAMPLE": _stddev,
     "MIN": _extreme(Min),
     "MAX": _extreme(Max),
-    "LATEST_BY_OFFSET": _extreme(Latest),
-    "EARLIEST_BY_OFFSET": _extreme(First),
+    "LATEST_BY_OFFSET": _by_offset(Latest),
+    "EARLIEST_BY_OFFSET": _by_offset(First),
     "COLLECT_LIST": _collected(CollectList),
     "COLLECT_SET": _collected(CollectSet),
     "COUNT_DISTINCT": _distinct,

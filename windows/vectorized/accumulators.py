@@ -246,18 +246,23 @@ class Timed(Accumulator):
         column: The column.
         type_: Its type.
         latest: True for the latest value, false for the first.
+        ignore_nulls: Null is no value.
     """
 
-    def __init__(self, column: str, type_: str, *, latest: bool) -> None:
+    def __init__(self, column: str, type_: str, *, latest: bool, ignore_nulls: bool) -> None:
         self._column = column
         self._latest = latest
+        self._ignore_nulls = ignore_nulls
         self.parts = (("value", type_), ("time", "bigint"))
         #: A time that loses to every other.
         self._never = MIN_TIMESTAMP if latest else MAX_TIMESTAMP
         self.neutral = (None, self._never)
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
-        return self.merged([rows.column(self._column), pa.array(rows.times)], groups)
+        column, times = rows.column(self._column), rows.times
+        if self._ignore_nulls and column.null_count:
+            times = np.where(column.is_valid().to_numpy(zero_copy_only=False), times, self._never)
+        return self.merged([column, pa.array(times)], groups)
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
         times = parts[1].to_numpy()
@@ -275,22 +280,29 @@ class Arrived(Accumulator):
         column: The column.
         type_: Its type.
         latest: True for the latest value, false for the first.
+        ignore_nulls: Null is no value.
     """
 
     neutral = (None, False)
 
-    def __init__(self, column: str, type_: str, *, latest: bool) -> None:
+    def __init__(self, column: str, type_: str, *, latest: bool, ignore_nulls: bool) -> None:
         self._column = column
         self._latest = latest
+        self._ignore_nulls = ignore_nulls
         self.parts = (("value", type_), ("there", "boolean"))
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
-        return self.merged([rows.column(self._column), pa.repeat(True, len(groups.ids))], groups)
+        column = rows.column(self._column)
+        there = column.is_valid() if self._ignore_nulls else pa.repeat(True, len(groups.ids))
+        return self.merged([column, there], groups)
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
         there = np.flatnonzero(parts[1].to_numpy(zero_copy_only=False))
         chosen = groups.of(there)
-        return taken(parts, there[chosen.last_rows() if self._latest else chosen.first_rows()])
+        # Where no value is there, any row has a null.
+        found = groups.last_rows()
+        found[chosen.ids[::-1] if not self._latest else chosen.ids] = there[::-1] if not self._latest else there
+        return taken(parts, found)
 
 
 class Ranked(Accumulator):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from keyed.extending import plain_type
 from keyed.windows.aggregates import AnyAggregate, Count, Mean, Min, Stddev, Sum, Variance
-from keyed.windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK
+from keyed.windows.collecting import ArgMax, ArgMin, CollectList, CollectSet, CountDistinct, First, Latest, TopK
 from keyed.windows.frequent import MostFrequent
 from keyed.windows.sketches import ApproxCountDistinct
 from keyed.windows.vectorized.accumulators import (
@@ -26,7 +26,7 @@ from keyed.windows.vectorized.accumulators import (
     SumColumn,
     Timed,
 )
-from keyed.windows.vectorized.list_accumulators import DistinctValues, Registers, TopValues, ValueCounts
+from keyed.windows.vectorized.list_accumulators import AllValues, DistinctValues, Registers, TopValues, ValueCounts
 from keyed.windows.vectorized.row_groups import Groups, array_of, concatenated, pc, taken
 
 #: Rows of a segment that are merged at a time by `Fold.running`.
@@ -178,7 +178,8 @@ def _accumulator(aggregate: Any, columns: Mapping[str, str]) -> Accumulator:
     if isinstance(aggregate, Variance):
         return Moments(column, sample=aggregate.sample, root=isinstance(aggregate, Stddev))
     if isinstance(aggregate, First):
-        return (Timed if aggregate.by_time else Arrived)(column, type_, latest=isinstance(aggregate, Latest))
+        kind = Timed if aggregate.by_time else Arrived
+        return kind(column, type_, latest=isinstance(aggregate, Latest), ignore_nulls=aggregate.ignore_nulls)
     if isinstance(aggregate, ArgMax):
         operation = "min" if isinstance(aggregate, ArgMin) else "max"
         return Ranked(column, type_, str(aggregate.by), plain_type(columns[str(aggregate.by)]), operation)
@@ -186,6 +187,8 @@ def _accumulator(aggregate: Any, columns: Mapping[str, str]) -> Accumulator:
         return TopValues(aggregate.k, column, type_, str(aggregate.by), plain_type(columns[str(aggregate.by)]))
     if isinstance(aggregate, MostFrequent):
         return ValueCounts(aggregate.k, column, type_)
+    if isinstance(aggregate, CollectList):
+        return AllValues(column, type_)
     if isinstance(aggregate, CollectSet):
         return DistinctValues(column, type_, count=isinstance(aggregate, CountDistinct))
     if isinstance(aggregate, ApproxCountDistinct):

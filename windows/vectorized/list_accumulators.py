@@ -41,6 +41,27 @@ class _Lists(Accumulator):
         return self._of_items([pc.list_flatten(part) for part in parts], groups.of(parents))
 
 
+class AllValues(_Lists):
+    """All values in order of arrival, without nulls.
+
+    Args:
+        column: The column.
+        type_: Its type.
+    """
+
+    def __init__(self, column: str, type_: str) -> None:
+        self._column = column
+        self.parts = (("values", f"array<{type_}>"),)
+
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
+        column = rows.column(self._column)
+        present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        return self._of_items(taken([column], present), groups.of(present))
+
+    def _selected(self, items: list[Any], groups: Groups) -> Any:
+        return np.argsort(groups.ids, kind="stable")
+
+
 class DistinctValues(_Lists):
     """The distinct values, or their number.
 
