@@ -1,0 +1,240 @@
+"""Push queries: ``SELECT … EMIT CHANGES`` over state tables, on top of their subscriptions."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.sql.script_errors import Text, nearest
+from keyed.sql2.catalog import Catalog, SqlSource
+from keyed.sql2.column_types import STRING, of_arrow
+from keyed.sql2.conversion import column
+from keyed.sql2.engine import Columns, Step
+from keyed.sql2.parameters import Given, Parameters
+from keyed.sql2.planner import Planner
+from keyed.sql2.statements import Parser
+from keyed.sql2.tokens import calls, tokens
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The schema of a table's dataset, and the columns of its key.
+Description = tuple["pa.Schema", Sequence[str]]
+#: An entry of a table: its key, the entry of the key, and its value; a value of ``None`` is no row.
+Entry = tuple[Any, Any, Any]
+#: Columns of a dataset that are not of the entry.
+_OTHERS = ("namespace", "expires")
+_PLACE = "#place"
+
+
+@attrs.frozen
+class PushedRow:
+    """A row of a push query that has changed.
+
+    Attributes:
+        row: The row after the change; ``None`` if it was removed, or no longer fits ``WHERE``.
+        old: The row before it; ``None`` if it is new, and in the state at the beginning.
+        batch: Id of the batch.
+        token: The text for ``subscribe(after=)`` to resume after this row.
+    """
+
+    row: dict[str, Any] | None
+    old: dict[str, Any] | None
+    batch: int
+    token: str
+
+
+@attrs.frozen(eq=False)
+class RowQuery:
+    """A checked push query, as a function of the entries of a table.
+
+    Attributes:
+        table: Name of the table.
+        columns: Names of the columns of a row.
+        limit: Number of rows after which the query ends, ``None`` without ``LIMIT``.
+    """
+
+    table: str
+    columns: list[str]
+    limit: int | None
+    _read: TableColumns
+    _step: Step
+
+    def rows(self, entries: Sequence[Entry]) -> list[dict[str, Any] | None]:
+        """Return the row of each entry; ``None`` if there is no entry, it does not fit ``WHERE``, or it is bad."""
+        found: list[dict[str, Any] | None] = [None] * len(entries)
+        table = self._read.table(entries)
+        made, _ = self._step.run(table)
+        places = made.column(_PLACE).to_pylist()
+        for place, row in zip(places, made.drop_columns([_PLACE]).to_pylist(maps_as_pydicts="strict"), strict=True):
+            found[place] = row
+        return found
+
+
+class TableColumns:
+    """A state table as the source of a push query.
+
+    Args:
+        schema: The schema of its dataset.
+        key_columns: Names of the columns of its key.
+    """
+
+    def __init__(self, schema: pa.Schema, key_columns: Sequence[str]) -> None:
+        names = [each for each in schema.names if each not in _OTHERS and (each != "key" or not key_columns)]
+        self._keys = [each for each in (*key_columns, "key") if each in names]
+        self._bounds = [each for each in ("window_start", "window_end") if each in names and "entry" not in names]
+        self._fields = [each for each in names if each not in (*self._keys, *self._bounds, "entry")]
+        self._is_row = self._fields != ["value"]
+        self.columns: Columns = tuple((name, of_arrow(schema.field(name).type) or STRING) for name in names)
+
+    def table(self, entries: Sequence[Entry]) -> pa.Table:
+        """Return entries as a table, with their places."""
+        import pyarrow as pa
+
+        there = [(place, each) for place, each in enumerate(entries) if each[2] is not None]
+        cells: dict[str, list[Any]] = {name: [] for name, _ in self.columns}
+        for _, (key, entry, value) in there:
+            keys = key if isinstance(key, tuple) and len(self._keys) > 1 else (key,)
+            row = dict(zip(self._keys, keys, strict=False))
+            row |= zip(self._bounds, entry if isinstance(entry, tuple | list) else (), strict=False)
+            row["entry"] = entry
+            for name in self._fields:
+                row[name] = _field(value, name) if self._is_row else value
+            for name, of in cells.items():
+                of.append(row.get(name))
+        columns = [column(cells[name], type_)[0] for name, type_ in self.columns]
+        places = pa.array([place for place, _ in there], pa.int64())
+        return pa.table([*columns, places], names=[*(name for name, _ in self.columns), _PLACE])
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+class PushQuery(Iterator[PushedRow]):
+    """A push query that `subscribe` has started: an iterator that waits for changes."""
+
+    def __init__(self, subscription: Any, query: RowQuery) -> None:
+        self._subscription = subscription
+        self._query = query
+        self._left = query.limit
+        self._waiting: deque[PushedRow] = deque()
+
+    @property
+    def is_done(self) -> bool:
+        """True if ``LIMIT`` is reached."""
+        return self._left == 0
+
+    def take(self, timeout: float | None = None) -> list[PushedRow]:
+        """Return the next rows.
+
+        Args:
+            timeout: Seconds to wait for a change of the table; for ever if ``None``.
+
+        Returns:
+            The rows; none if the table has not changed for that time, or when ``LIMIT`` is reached.
+        """
+        while not self._waiting and not self.is_done:
+            changes = self._subscription.take(timeout)
+            if not changes:
+                break
+            self._waiting.extend(self._pushed(changes))
+        found = list(itertools.islice(self._waiting, self._left))
+        self._waiting.clear()
+        if self._left is not None:
+            self._left -= len(found)
+        return found
+
+    def __next__(self) -> PushedRow:
+        """Return the next row, and wait for it.
+
+        Raises:
+            StopIteration: ``LIMIT`` is reached.
+        """
+        while not self._waiting:
+            if self.is_done:
+                raise StopIteration
+            self._waiting.extend(self._pushed(self._subscription.take(None)))
+        if self.is_done:
+            raise StopIteration
+        if self._left is not None:
+            self._left -= 1
+        return self._waiting.popleft()
+
+    def _pushed(self, changes: Sequence[Any]) -> Iterator[PushedRow]:
+        rows = self._query.rows([(each.key, each.entry, None if each.removed else each.new) for each in changes])
+        before = self._query.rows([(each.key, each.entry, each.old) for each in changes])
+        for change, row, old in zip(changes, rows, before, strict=True):
+            if row is not None or old is not None:
+                yield PushedRow(row, old, change.batch, change.token)
+
+
+def subscribe(
+    tables: Mapping[str, Any], query: str, parameters: Given | None = None, *, after: str | None = None
+) -> PushQuery:
+    """Run a push query, ``SELECT … FROM table [WHERE …] EMIT CHANGES [LIMIT n]``, over a state table.
+
+    It iterates the rows of the table, and then each row that changes. Expressions have the meaning that they have in
+    scripts. The query is checked before it returns.
+
+    Args:
+        tables: State tables: those of `keyed.run` with ``tables=``, of `keyed.tables.read_tables` or ``open_tables``.
+        query: The query. The columns of a table are the fields of its values, else ``value``, and those of the key.
+        parameters: Values for ``?`` or ``$name`` in it.
+        after: The start, as of `keyed.tables.StateTable.subscribe`: the state first, ``"now"``, ``"beginning"``, or the
+            token of a row, after which it resumes.
+
+    Raises:
+        SqlError: The query is not valid.
+        DefinitionError: ``after`` or a parameter is not valid.
+    """
+
+    def describe(name: str) -> Description:
+        return tables[name].dataset().schema, tables[name].key_columns
+
+    found = checked_query(query, parameters, tables, describe)
+    return PushQuery(tables[found.table].subscribe(after=after), found)
+
+
+def checked_query(
+    query: str, parameters: Given | None, names: Iterable[str], describe: Callable[[str], Description]
+) -> RowQuery:
+    """Check a push query.
+
+    Args:
+        query: The query.
+        parameters: Its parameters.
+        names: Names of the tables that it may read.
+        describe: Returns the description of a table.
+
+    Raises:
+        SqlError: The query is not valid.
+        DefinitionError: A parameter is not valid.
+    """
+    text, given = Text(query), Parameters(parameters)
+    select = Parser(text, given.bound(text, tokens(text))).single_query()
+    if select.emit != "CHANGES":
+        text.fail("a push query ends with EMIT CHANGES; a pull query, without it, is for tables.sql(...)", select.at)
+    if any(item.words[place].upper == "EXPLODE" for item in select.items for place, _ in calls(item.words)):
+        text.fail("a push query gives one row for each; use EXPLODE in a CREATE STREAM ... AS SELECT", select.at)
+    if select.joins or select.group_by or select.partition_by or select.window or select.having:
+        text.fail(
+            "a push query filters and projects one table; define a table by CREATE TABLE ... AS SELECT for joins and "
+            "aggregates, and query that",
+            select.at,
+        )
+    names = list(names)
+    name = next((each for each in names if each.lower() == select.source.name.lower()), None)
+    if name is None:
+        text.fail(f"unknown table {select.source.name}{nearest(select.source.name, names)}", select.source.at)
+    read = TableColumns(*describe(name))
+    catalog = Catalog()
+    catalog.add(SqlSource(select.source.name, "STREAM", (), read.columns, name, is_query=True))
+    planner = Planner(text, catalog, given.values, {})
+    plan = planner.plan(attrs.evolve(select, emit=None, limit=None), "STREAM", "query")
+    step = attrs.evolve(plan.before, kept=(_PLACE,))
+    return RowQuery(name, [each for each, _ in plan.values], select.limit, read, step)
