@@ -1,19 +1,12 @@
-"""The streams and tables of a script by name, with their columns and formats."""
+"""The streams and tables of a script by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
-
 import attrs
 
-from keyed.sql.engine_expressions import EngineColumns
+from keyed.sql.engine import Columns
 from keyed.sql.script_errors import Text, nearest
-from keyed.sql.sql_types import SqlType
 from keyed.sql.topic_options import TopicOptions
-from keyed.sql.value_formats import decoder, encoder
-
-Columns = tuple[tuple[str, SqlType], ...]
 
 
 @attrs.frozen(eq=False)
@@ -39,8 +32,6 @@ class SqlSource:
         is_read_only: Nothing may be inserted.
         is_query: A query of the script writes it.
         topic_options: How its topic is named and created.
-        computed: The expressions that the engine of its columns computes; ``None`` if it is not read from columns. In
-            a change their values are a tuple, the last of its value.
     """
 
     name: str
@@ -61,7 +52,6 @@ class SqlSource:
     is_read_only: bool = False
     is_query: bool = False
     topic_options: TopicOptions = attrs.field(factory=TopicOptions)
-    computed: EngineColumns | None = None
 
     @property
     def is_table(self) -> bool:
@@ -69,11 +59,9 @@ class SqlSource:
         return self.kind == "TABLE"
 
     @property
-    def has_plain_columns(self) -> bool:
-        """True if it is a stream whose records have the values of the columns that they are made of."""
-        formats = ("JSON", "JSON_SR", "AVRO")
-        is_plain = self.value_format in formats and self.is_wrapped and not self.headers and self.window is None
-        return is_plain and not self.is_table and (not self.keys or self.key_format in (*formats, "KAFKA"))
+    def columns(self) -> Columns:
+        """All its columns, the key first."""
+        return (*self.keys, *self.values)
 
     @property
     def stored(self) -> Columns:
@@ -81,68 +69,27 @@ class SqlSource:
         names = {name for name, _ in self.headers}
         return tuple(each for each in self.values if each[0] not in names)
 
-    def key_decoder(self) -> Callable[[Any], Any]:
-        """Return the function from a record's key to its columns."""
-        if not self.keys:
-            return lambda _: ()
-        wrapped = len(self.keys) > 1 or self.key_format.startswith("PROTOBUF")
-        decode = decoder(
-            self.key_format,
-            self.keys,
-            delimiter=self.key_delimiter,
-            wrapped_value=wrapped,
-            nullable=self.nullable[0] is not None,
-        )
-        width = len(self.keys)
 
-        def decoded(data: Any) -> Any:
-            found = decode(data)
-            return (None,) * width if found is None else found
-
-        return decoded
-
-    def key_encoder(self) -> Callable[[Any], Any]:
-        """Return the function from the columns of a key to the record's key."""
-        if not self.keys:
-            return lambda _: None
-        wrapped = len(self.keys) > 1 or self.key_format.startswith("PROTOBUF")
-        encode = encoder(
-            self.key_format,
-            self.keys,
-            delimiter=self.key_delimiter,
-            wrapped_value=wrapped,
-            nullable=self.nullable[0] is not None,
-        )
-        return lambda key: None if key == (None,) else encode(key)
-
-    def value_decoder(self) -> Callable[[Any], Any]:
-        """Return the function from a record's value to its columns."""
-        return decoder(
-            self.value_format,
-            self.stored,
-            delimiter=self.delimiter,
-            wrapped_value=self.is_wrapped,
-            nullable=self.nullable[1] is not None,
-        )
-
-    def value_encoder(self) -> Callable[[Any], Any]:
-        """Return the function from columns to the record's value."""
-        return encoder(
-            self.value_format,
-            self.stored,
-            delimiter=self.delimiter,
-            wrapped_value=self.is_wrapped,
-            nullable=self.nullable[1] is not None,
-        )
+#: The column of a table's changes: 1 for a row that is there now, -1 for one that was there before.
+CHANGE = "#change"
+#: The column of a stream's time when a row came: the highest time of the rows of its input up to it.
+STREAM = "#stream"
 
 
 class Catalog:
-    """The sources that are defined so far."""
+    """The streams and tables that are defined so far; their names match in any case."""
 
     def __init__(self) -> None:
-        self.sources: dict[str, SqlSource] = {}
-        #: Names of streams and tables that were dropped but are still fed.
-        self.dropped: set[str] = set()
+        self._sources: dict[str, SqlSource] = {}
+
+    @property
+    def sources(self) -> list[SqlSource]:
+        """All of them."""
+        return list(self._sources.values())
+
+    def get(self, name: str) -> SqlSource | None:
+        """Return a source; ``None`` if there is none."""
+        return self._sources.get(name.lower())
 
     def find(self, text: Text, name: str, at: int) -> SqlSource:
         """Return a source.
@@ -150,14 +97,15 @@ class Catalog:
         Raises:
             SqlError: There is none.
         """
-        if name not in self.sources:
-            text.fail(f"unknown stream or table {name}{nearest(name, self.sources)}", at)
-        return self.sources[name]
+        found = self.get(name)
+        if found is None:
+            text.fail(f"unknown stream or table {name}{nearest(name, [each.name for each in self.sources])}", at)
+        return found
 
     def add(self, source: SqlSource) -> None:
-        """Add a source."""
-        self.sources[source.name] = source
+        """Add a source, or replace the one of its name."""
+        self._sources[source.name.lower()] = source
 
-    def of_topic(self, topic: str) -> Iterable[SqlSource]:
-        """Return the sources of a topic."""
-        return [source for source in self.sources.values() if source.topic == topic]
+    def drop(self, name: str) -> None:
+        """Remove a source."""
+        self._sources.pop(name.lower(), None)

@@ -10,7 +10,7 @@ from typing import Any
 
 from keyed.errors import DefinitionError
 from keyed.extras import extra
-from keyed.sql.sql_types import SqlType, shown_name
+from keyed.sql.column_types import SqlType
 
 Columns = Sequence[tuple[str, SqlType]]
 #: Names that ksqlDB gives its schemas.
@@ -19,7 +19,7 @@ _MESSAGE = "ConnectDefault"
 _AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _AVRO: dict[str, Any] = {
     "BOOLEAN": "boolean",
-    "INTEGER": "int",
+    "INT": "int",
     "BIGINT": "long",
     "DOUBLE": "double",
     "STRING": "string",
@@ -30,7 +30,7 @@ _AVRO: dict[str, Any] = {
 }
 _JSON: dict[str, Any] = {
     "BOOLEAN": {"type": "boolean"},
-    "INTEGER": {"type": "integer", "connect.type": "int32"},
+    "INT": {"type": "integer", "connect.type": "int32"},
     "BIGINT": {"type": "integer", "connect.type": "int64"},
     "DOUBLE": {"type": "number", "connect.type": "float64"},
     "DECIMAL": {"type": "number", "connect.type": "bytes", "title": "org.apache.kafka.connect.data.Decimal"},
@@ -41,7 +41,7 @@ _JSON: dict[str, Any] = {
     "TIMESTAMP": {"type": "integer", "title": "org.apache.kafka.connect.data.Timestamp", "connect.type": "int64"},
 }
 #: Types of fields, as in `google.protobuf.descriptor_pb2.FieldDescriptorProto`.
-_PROTOBUF = {"BOOLEAN": 8, "INTEGER": 5, "BIGINT": 3, "DOUBLE": 1, "STRING": 9, "BYTES": 12}
+_PROTOBUF = {"BOOLEAN": 8, "INT": 5, "BIGINT": 3, "DOUBLE": 1, "STRING": 9, "BYTES": 12}
 _PROTOBUF_MESSAGES = {
     "DECIMAL": (".confluent.type.Decimal", "confluent/type/decimal.proto"),
     "DATE": (".google.type.Date", "google/type/date.proto"),
@@ -51,7 +51,7 @@ _PROTOBUF_MESSAGES = {
 #: Messages with one value, for columns that are null where the message is missing.
 WRAPPERS = {
     "BOOLEAN": ("BoolValue", 8),
-    "INTEGER": ("Int32Value", 5),
+    "INT": ("Int32Value", 5),
     "BIGINT": ("Int64Value", 3),
     "DOUBLE": ("DoubleValue", 1),
     "STRING": ("StringValue", 9),
@@ -91,7 +91,7 @@ def _avro_record(columns: Columns, name: str, where: str) -> dict[str, Any]:
     for column, _ in columns:
         if _AVRO_NAME.fullmatch(column) is None:
             raise DefinitionError(
-                f"{where}: Avro has no names like {shown_name(column)}; rename the column, or choose another format"
+                f"{where}: Avro has no names like {column}; rename the column, or choose another format"
             )
     fields = [
         {"name": column, "type": ["null", _avro(type_, f"{name}_{column}", where)], "default": None}
@@ -193,7 +193,7 @@ class ProtobufMessage:
         for number, (name, type_) in enumerate(columns, 1):
             if _AVRO_NAME.fullmatch(name) is None:
                 raise DefinitionError(
-                    f"{self._where}: Protocol Buffers have no names like {shown_name(name)}; rename the column, or "
+                    f"{self._where}: Protocol Buffers have no names like {name}; rename the column, or "
                     "choose another format"
                 )
             field = message.field.add(name=name, number=number, label=1)
@@ -232,6 +232,6 @@ class ProtobufMessage:
             self._imports.add(file)
         else:
             raise DefinitionError(
-                f"{self._where}: column {shown_name(field.name)}: Protocol Buffers have no arrays or maps of {type_}; "
+                f"{self._where}: column {field.name}: Protocol Buffers have no arrays or maps of {type_}; "
                 "put it into a STRUCT, or choose another format"
             )

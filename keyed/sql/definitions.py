@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
 from keyed.errors import DefinitionError, SqlError
-from keyed.sql import syntax as tree
-from keyed.sql.catalog import Catalog, Columns, SqlSource
-from keyed.sql.conversions import is_implicit, widening
-from keyed.sql.engine_expressions import EngineColumns
-from keyed.sql.expressions import RowScope, function_names, guarded
-from keyed.sql.grammar import UNITS
-from keyed.sql.planner import Planner, QueryPlan, has_map
+from keyed.sql import statements as tree
+from keyed.sql.aggregates import AGGREGATES
+from keyed.sql.catalog import Catalog, SqlSource
+from keyed.sql.column_types import BIGINT, BYTES, STRING, SqlType, array, struct
+from keyed.sql.conversion import column
+from keyed.sql.engine import Columns, Step, functions
+from keyed.sql.planner import Planner, QueryPlan
 from keyed.sql.registry_schemas import RegistrySchemas
+from keyed.sql.scope import Scope
 from keyed.sql.script_errors import Text, nearest
-from keyed.sql.sql_aggregates import AGGREGATES
-from keyed.sql.sql_types import BIGINT, BYTES, STRING, array, shown_name, struct
+from keyed.sql.statements import UNITS
+from keyed.sql.tokens import sql
 from keyed.sql.topic_options import topic_options
-from keyed.sql.value_formats import FORMATS
+
+FORMATS = ("AVRO", "DELIMITED", "JSON", "JSON_SR", "KAFKA", "NONE", "PROTOBUF", "PROTOBUF_NOSR")
 
 _OPTIONS = {
     "KAFKA_TOPIC",
@@ -52,7 +53,7 @@ _ONE_VALUE = {"KAFKA"}
 _NO_UNWRAPPED = {"DELIMITED", "KAFKA", "NONE"}
 _FIXED_WRAP = {"PROTOBUF", "PROTOBUF_NOSR", "DELIMITED", "KAFKA", "NONE"}
 _WITH_SCHEMA = {"AVRO", "JSON_SR", "PROTOBUF", "PROTOBUF_NOSR"}
-_PRIMITIVE = {"INTEGER", "BIGINT", "DOUBLE", "STRING", "BYTES"}
+_PRIMITIVE = {"INT", "BIGINT", "DOUBLE", "STRING", "BYTES"}
 
 
 @attrs.frozen(eq=False)
@@ -61,22 +62,13 @@ class WrittenQuery:
 
     Attributes:
         name: Name of the query.
-        target: The output.
+        target: What it writes.
         plan: Its plan.
-        fit: Returns a value with the column types of the output.
-        time: Returns the timestamp of a row of the output, if a column has it.
     """
 
     name: str
-    target: str
+    target: SqlSource
     plan: QueryPlan
-    fit: Any
-    time: Any
-
-    @property
-    def read(self) -> list[str]:
-        """Names of the streams and tables that it reads."""
-        return _read_by(self.plan.relation)
 
 
 @attrs.frozen(eq=False)
@@ -116,22 +108,11 @@ class Definitions:
 
     text: Text
     catalog: Catalog
-    sources: dict[str, SqlSource]
+    sources: Catalog
     queries: list[WrittenQuery]
     inserts: list[Insert]
     properties: dict[str, str]
     answers: list[Answer] = attrs.field(factory=list)
-
-    @property
-    def read(self) -> set[str]:
-        """Names of the streams and tables that queries read."""
-        return {name for query in self.queries for name in query.read}
-
-    @property
-    def is_timed(self) -> bool:
-        """True if the timestamps of rows that a query leaves out matter, because they close windows and joins."""
-        plans = [query.plan for query in self.queries]
-        return any(each.window is not None or not isinstance(each.relation.input, SqlSource) for each in plans)
 
     @property
     def is_strict(self) -> bool:
@@ -144,11 +125,11 @@ class Definitions:
         Raises:
             DefinitionError: There is none.
         """
-        found = self.sources.get(name) or self.sources.get(name.upper())
+        found = self.sources.get(name)
         if found is None:
             raise DefinitionError(
                 f"streams={{{name!r}: ...}}: the script declares no stream or table of that name"
-                f"{nearest(name, self.sources)}"
+                f"{nearest(name, [each.name for each in self.sources.sources])}"
             )
         return found
 
@@ -156,55 +137,38 @@ class Definitions:
 def define(
     text: Text,
     statements: list[tree.Statement],
+    values: Mapping[str, Any],
     properties: dict[str, str] | None = None,
     schemas: RegistrySchemas | None = None,
-    engines: Mapping[str, EngineColumns] | None = None,
 ) -> Definitions:
     """Check statements and return what they define.
 
     Args:
         text: The script.
         statements: Its statements.
+        values: The values of parameters.
         properties: Settings.
         schemas: The schemas of topics.
-        engines: The engines of streams that are read from columns, by name.
 
     Raises:
         SqlError: A statement is not valid.
         DefinitionError: A schema cannot be read, or is of no topic.
     """
     schemas = schemas or RegistrySchemas(None)
-    created = [each.name for each in statements if isinstance(each, tree.CreateSource | tree.CreateAs)]
-    named = {name if name in created else name.upper(): engine.empty() for name, engine in (engines or {}).items()}
-    named = {name: engine for name, engine in named.items() if created.count(name) == 1}
-    found = _Definer(text, dict(properties or {}), schemas, named).define(statements)
-    used = [name for name in named if name in found.sources and _is_computed(found.sources[name], found)]
-    if len(used) < len(named):
-        plain = {name: named[name].empty() for name in used}
-        found = _Definer(text, dict(properties or {}), schemas, plain).define(statements)
-    schemas.check_topics({each.topic for each in found.sources.values()})
+    found = _Definer(text, values, dict(properties or {}), schemas).define(statements)
+    schemas.check_topics({each.topic for each in found.sources.sources})
     return found
-
-
-def _is_computed(source: SqlSource, found: Definitions) -> bool:
-    """Return whether an engine computes of a stream: only the given rows reach it, and no join reads it."""
-    if source.computed is None or not source.computed.expressions:
-        return False
-    others = [each for each in found.sources.values() if each is not source and each.topic == source.topic]
-    written = {query.target for query in found.queries} | {each.target for each in found.inserts}
-    joined = [query for query in found.queries if not isinstance(query.plan.relation.input, SqlSource)]
-    return not others and source.name not in written and not any(source.name in query.read for query in joined)
 
 
 class _Definer:
     def __init__(
-        self, text: Text, properties: dict[str, str], schemas: RegistrySchemas, engines: Mapping[str, EngineColumns]
+        self, text: Text, values: Mapping[str, Any], properties: dict[str, str], schemas: RegistrySchemas
     ) -> None:
         self._text = text
-        self._engines = engines
+        self._values = values
         self._schemas = schemas
         self._catalog = Catalog()
-        self._found = Definitions(text, self._catalog, {}, [], [], properties)
+        self._found = Definitions(text, self._catalog, Catalog(), [], [], properties)
 
     def define(self, statements: list[tree.Statement]) -> Definitions:
         for statement in statements:
@@ -226,7 +190,7 @@ class _Definer:
                         self._found.properties[statement.name] = statement.value
                 case tree.Show():
                     self._found.answers.append(Answer(*self._answer(statement)))
-                case tree.SelectQuery():
+                case tree.Query():
                     self._text.fail(
                         "a script has no SELECT alone: write CREATE STREAM or CREATE TABLE name AS SELECT, and query "
                         "the tables when it runs, by keyed.sql.subscribe or by tables.sql",
@@ -241,7 +205,7 @@ class _Definer:
         match statement.what:
             case "STREAMS" | "TABLES":
                 kind = statement.what.removesuffix("S")
-                found = [each for each in self._catalog.sources.values() if each.kind == kind]
+                found = [each for each in self._catalog.sources if each.kind == kind]
                 rows = [
                     {
                         "name": each.name,
@@ -255,11 +219,16 @@ class _Definer:
                 ]
             case "QUERIES":
                 rows = [
-                    {"name": each.name, "writes": each.target, "reads": ", ".join(_read_by(each.plan.relation))}
+                    {
+                        "name": each.name,
+                        "writes": each.target.name,
+                        "reads": ", ".join(s.name for s in each.plan.relation.sources),
+                    }
                     for each in self._found.queries
                 ]
             case "FUNCTIONS":
-                rows = [{"name": name, "is_aggregate": name in AGGREGATES} for name in sorted(function_names())]
+                names = sorted({*functions(), *AGGREGATES})
+                rows = [{"name": name, "is_aggregate": name in AGGREGATES} for name in names]
             case "TYPES":
                 rows = [{"name": name, "type": str(type_)} for name, type_ in sorted(statement.types.items())]
             case "DESCRIBE":
@@ -268,56 +237,28 @@ class _Definer:
                 role = "PRIMARY KEY" if source.is_table else "KEY"
                 rows = [{"column": name, "type": str(type_), "role": role} for name, type_ in source.keys]
                 rows += [{"column": name, "type": str(type_), "role": ""} for name, type_ in source.values]
-                return f"DESCRIBE {shown_name(source.name)}", rows
+                return f"DESCRIBE {source.name}", rows
             case _:
                 return self._explained(statement)
         return f"SHOW {statement.what}", rows
 
     def _explained(self, statement: tree.Show) -> tuple[str, list[dict[str, Any]]]:
         if statement.query is not None:
-            query = statement.query
-            with self._not_running():
-                try:
-                    plan = self._planner().plan(query, "TABLE", "query")
-                except SqlError:
-                    plan = self._planner().plan(query, "STREAM", "query")
+            try:
+                plan = self._planner().plan(statement.query, "TABLE", "query")
+            except SqlError:
+                plan = self._planner().plan(statement.query, "STREAM", "query")
             return "EXPLAIN SELECT", plan.steps()
         assert statement.name is not None
-        found = [each for each in self._found.queries if statement.name in (each.name, each.target)]
+        wanted = statement.name.lower()
+        found = [each for each in self._found.queries if wanted in (each.name.lower(), each.target.name.lower())]
         if not found:
-            names = {name for each in self._found.queries for name in (each.name, each.target)}
-            self._text.fail(
-                f"no query writes {shown_name(statement.name)}{nearest(statement.name, names)}", statement.at
-            )
-        return f"EXPLAIN {shown_name(statement.name)}", [
-            step for each in found for step in each.plan.steps(self._chained_to(each))
-        ]
-
-    def _chained_to(self, query: WrittenQuery) -> str | None:
-        """Return the source to whose operator a query is chained: that of the query before it, if the key is the same.
-
-        Its operator must come directly before, and write all rows of the source.
-        """
-        queries, source = self._found.queries, query.plan.relation.input
-        number = queries.index(query)
-        if not number or not isinstance(source, SqlSource) or (query.plan.grouping is not None and query.plan.shuffles):
-            return None
-        writers = [each for each in queries if self._found.sources[each.target].topic == source.topic]
-        before = queries[number - 1]
-        is_alone = writers == [before] and before.target == source.name and query.target != source.name
-        return source.name if is_alone and before.plan.forwards else None
-
-    @contextmanager
-    def _not_running(self) -> Iterator[None]:
-        """Plan queries that are not run: no engine computes for them."""
-        engines = [each.computed for each in self._catalog.sources.values() if each.computed is not None]
-        before = [(each.expressions[:], each.filters[:]) for each in engines]
-        yield
-        for each, (expressions, filters) in zip(engines, before, strict=True):
-            each.expressions, each.filters = expressions, filters
+            names = {name for each in self._found.queries for name in (each.name, each.target.name)}
+            self._text.fail(f"no query writes {statement.name}{nearest(statement.name, names)}", statement.at)
+        return f"EXPLAIN {statement.name}", [step for each in found for step in each.plan.steps()]
 
     def _planner(self) -> Planner:
-        return Planner(self._text, self._catalog, self._found.properties)
+        return Planner(self._text, self._catalog, self._values, self._found.properties)
 
     # Sources.
 
@@ -423,12 +364,12 @@ class _Definer:
         for format_, columns in ((source.key_format, source.keys), (source.value_format, source.stored)):
             for name, type_ in columns:
                 if format_ == "KAFKA" and type_.base not in _PRIMITIVE:
-                    fail(f"format KAFKA does not support type {type_}, of column {shown_name(name)}", at)
+                    fail(f"format KAFKA does not support type {type_}, of column {name}", at)
                 if format_ == "DELIMITED" and type_.base in ("ARRAY", "MAP", "STRUCT"):
-                    fail(f"format DELIMITED does not support type {type_}, of column {shown_name(name)}", at)
+                    fail(f"format DELIMITED does not support type {type_}, of column {name}", at)
                 if format_ == "AVRO" and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
                     fail(
-                        f"format AVRO does not support the name {shown_name(name)}: names have letters, digits and _, "
+                        f"format AVRO does not support the name {name}: names have letters, digits and _, "
                         "and begin with no digit",
                         at,
                     )
@@ -444,7 +385,7 @@ class _Definer:
     def _existing(self, statement: tree.CreateSource | tree.CreateAs) -> bool:
         """Return whether the statement is to be skipped, because its name exists."""
         name = statement.name
-        before = self._catalog.sources.get(name)
+        before = self._catalog.get(name)
         if statement.replace and (
             getattr(statement, "read_only", False) or (before is not None and before.is_read_only)
         ):
@@ -453,7 +394,7 @@ class _Definer:
             return False
         if statement.only_if_missing:
             return True
-        return self._text.fail(f"{shown_name(name)} exists already; write CREATE OR REPLACE", statement.at)
+        return self._text.fail(f"{name} exists already; write CREATE OR REPLACE", statement.at)
 
     def _source(self, statement: tree.CreateSource) -> None:
         text, options, at = self._text, statement.options, statement.at
@@ -476,10 +417,12 @@ class _Definer:
         wrong = "primary" if statement.kind == "STREAM" else "key"
         names: set[str] = set()
         for each in statement.elements:
-            if each.name in names:
-                text.fail(f"column {shown_name(each.name)} is declared twice", each.at)
-            names.add(each.name)
-            if each.name in ("ROWTIME", "ROWPARTITION", "ROWOFFSET", "WINDOWSTART", "WINDOWEND"):
+            if each.name.lower() in names:
+                text.fail(f"column {each.name} is declared twice: names that differ only in case are one", each.at)
+            if each.name.startswith(("__keyed_", "#")):
+                text.fail(f"{each.name}: names that begin with __keyed_ or # are reserved", each.at)
+            names.add(each.name.lower())
+            if each.name.upper() in ("ROWTIME", "ROWPARTITION", "ROWOFFSET", "WINDOWSTART", "WINDOWEND"):
                 text.fail(f"{each.name} is a column that each source has; choose another name", each.at)
             if each.role == wrong:
                 text.fail(
@@ -495,8 +438,8 @@ class _Definer:
         if statement.kind == "TABLE" and not keys:
             text.fail("a table needs a PRIMARY KEY: CREATE TABLE name (id INT PRIMARY KEY, ...)", at)
         for name, type_ in keys:
-            if has_map(type_):
-                text.fail(f"a key of type {type_}, of column {shown_name(name)}, is not supported", at)
+            if type_.has_map:
+                text.fail(f"a key of type {type_}, of column {name}, is not supported", at)
         window = self._option(options, "WINDOW_TYPE")
         size = self._option(options, "WINDOW_SIZE")
         if window is not None and (str(window).upper() not in ("TUMBLING", "HOPPING", "SESSION") or not keys):
@@ -523,8 +466,6 @@ class _Definer:
             statement.read_only,
             topic_options=topic_options(text, options),
         )
-        if source.has_plain_columns:
-            source = attrs.evolve(source, computed=self._engines.get(source.name))
         self._check_formats(source, at)
         self._add(source)
 
@@ -579,7 +520,7 @@ class _Definer:
 
     def _add(self, source: SqlSource) -> None:
         self._catalog.add(source)
-        self._found.sources[source.name] = source
+        self._found.sources.add(source)
 
     def _timestamp(self, options: dict[str, Any], columns: Columns, at: int) -> tuple[str, str | None] | None:
         if "TIMESTAMP" not in options:
@@ -587,10 +528,11 @@ class _Definer:
                 self._text.fail("TIMESTAMP_FORMAT needs TIMESTAMP, the name of the column", at)
             return None
         given = str(self._option(options, "TIMESTAMP"))
-        name = given[1:-1] if given[:1] in '`"' else given.upper()
+        bare = (given[1:-1] if given[:1] in '`"' else given).lower()
         types = dict(columns)
+        name = next((each for each in types if each.lower() == bare), given)
         if name not in types:
-            self._text.fail(f"TIMESTAMP: unknown column {shown_name(name)}{nearest(name, types)}", at)
+            self._text.fail(f"TIMESTAMP: unknown column {name}{nearest(name, types)}", at)
         pattern = self._option(options, "TIMESTAMP_FORMAT")
         type_ = types[name]
         if type_ == STRING and pattern is None:
@@ -643,8 +585,8 @@ class _Definer:
             str(self._option(options, "KAFKA_TOPIC", prefix + statement.name)),
             key_format,
             value_format,
-            None if plan.output_window is None else plan.output_window[0],
-            None if plan.output_window is None else plan.output_window[1],
+            None if plan.window is None else plan.window[0],
+            None if plan.window is None else plan.window[1],
             self._timestamp(options, (*plan.keys, *plan.values), at),
             (),
             self._delimiter(options, "VALUE_DELIMITER", value_format, at, inherited),
@@ -655,26 +597,19 @@ class _Definer:
             topic_options=topic_options(text, options),
         )
         self._check_formats(source, at)
-        if statement.replace and statement.name in self._catalog.sources:
-            self._found.queries = [each for each in self._found.queries if each.name != statement.name]
+        if statement.replace and self._catalog.get(statement.name) is not None:
+            self._found.queries = [each for each in self._found.queries if each.name.lower() != statement.name.lower()]
         self._add(source)
-        time = None
-        if source.timestamp is not None:
-            name, pattern = source.timestamp
-            place = [each for each, _ in (*plan.keys, *plan.values)].index(name)
-            time = (place, pattern)
-        self._found.queries.append(WrittenQuery(statement.name, statement.name, plan, None, time))
+        self._found.queries.append(WrittenQuery(statement.name, source, plan))
 
     def _check_replaced(self, statement: tree.CreateAs, plan: QueryPlan) -> None:
-        before = self._catalog.sources.get(statement.name)
+        before = self._catalog.get(statement.name)
         if before is None:
             return
         columns = (*plan.keys, *plan.values)
         for name, type_ in (*before.keys, *before.values):
             if (name, type_) not in columns:
-                self._text.fail(
-                    f"CREATE OR REPLACE can add columns, but column {shown_name(name)} {type_} is gone", statement.at
-                )
+                self._text.fail(f"CREATE OR REPLACE can add columns, but column {name} {type_} is gone", statement.at)
         if before.keys != plan.keys:
             self._text.fail("CREATE OR REPLACE cannot change the key", statement.at)
 
@@ -684,95 +619,83 @@ class _Definer:
         if target.is_table:
             text.fail("INSERT INTO ... SELECT is for streams", at)
         if target.is_read_only:
-            text.fail(f"{shown_name(target.name)} is a SOURCE stream, which is read only", at)
+            text.fail(f"{target.name} is a SOURCE stream, which is read only", at)
         if target.headers:
             text.fail("a stream with columns for headers takes no rows", at)
         plan = self._planner().plan(statement.query, "STREAM", statement.name)
         mine, theirs = (*plan.keys, *plan.values), (*target.keys, *target.values)
-        if plan.output_window is not None and target.window is None:
+        if plan.window is not None and target.window is None:
             text.fail("the query is windowed, and the stream is not", at)
-        wanted = dict(theirs)
-        fits = (
-            len(plan.keys) == len(target.keys)
-            and [name for name, _ in mine] == [name for name, _ in theirs]
-            and all(
-                is_implicit(type_, wanted[name])
-                or (type_.base in ("INTEGER", "BIGINT") and wanted[name].base == "DECIMAL")
-                for name, type_ in mine
-            )
-        )
-        if not fits:
+        fits = [(each.lower(), type_) for each, type_ in mine] == [(each.lower(), type_) for each, type_ in theirs]
+        if not fits or len(plan.keys) != len(target.keys):
             text.fail(
-                f"the query has the columns ({_shown(mine)}), and {shown_name(target.name)} ({_shown(theirs)}); they "
-                "must have the same names, types and order",
+                f"the query has the columns ({_shown(mine)}), and {target.name} ({_shown(theirs)}); they must have the "
+                "same names, types and order; write CAST(... AS type)",
                 at,
             )
-        converts = [guarded(widening(type_, wanted[name])) for name, type_ in plan.values]
-        fit = lambda value: tuple(each(cell) for each, cell in zip(converts, value, strict=True))  # noqa: E731
         name = f"INSERT_{len(self._found.queries)}_{statement.name}"
-        self._found.queries.append(WrittenQuery(name, target.name, plan, fit, None))
+        self._found.queries.append(WrittenQuery(name, target, plan))
 
     def _insert_values(self, statement: tree.InsertValues) -> None:
         text, at = self._text, statement.at
         target = self._catalog.find(text, statement.name, at)
         if target.is_read_only:
-            text.fail(f"{shown_name(target.name)} is a SOURCE, which is read only", at)
-        types = dict((*target.keys, *target.values)) | {"ROWTIME": BIGINT}
-        names = statement.columns or tuple(name for name, _ in (*target.keys, *target.values))
+            text.fail(f"{target.name} is a SOURCE, which is read only", at)
+        types = {name.lower(): (name, type_) for name, type_ in (*target.columns, ("ROWTIME", BIGINT))}
+        names = statement.columns or tuple(name for name, _ in target.columns)
         for name, _ in target.headers:
             if name in names:
-                text.fail(f"column {shown_name(name)} is of headers, so no row has it; name the other columns", at)
+                text.fail(f"column {name} is of headers, so no row has it; name the other columns", at)
         if len(names) != len(statement.values):
             text.fail(f"{len(names)} columns and {len(statement.values)} values", at)
         row: dict[str, Any] = {}
-        nothing = RowScope(text, (), " in VALUES")
-        for name, node in zip(names, statement.values, strict=True):
-            if name not in types:
-                text.fail(f"unknown column {shown_name(name)}{nearest(name, types)}", at)
-            value = nothing.compile(node)
-            convert = widening(value.type, types[name])
-            if not is_implicit(value.type, types[name]):
-                from keyed.sql.conversions import casting
-
-                found = casting(value.type, types[name])
-                if found is None:
-                    text.fail(f"column {shown_name(name)} is of type {types[name]}, not {value.type}", node.at)
-                convert = found
-            row[name] = convert(guarded(value.of)(()))
+        nothing = Scope(text, (), self._values)
+        for name, words in zip(names, statement.values, strict=True):
+            if name.lower() not in types:
+                text.fail(f"unknown column {name}{nearest(name, [each for each, _ in types.values()])}", at)
+            declared, type_ = types[name.lower()]
+            row[declared] = self._constant(nothing, words, declared, type_)
         self._found.inserts.append(Insert(target.name, row))
+
+    def _constant(self, scope: Scope, words: tree.Words, name: str, type_: SqlType) -> Any:
+        """Return the value of an expression without columns."""
+        import pyarrow as pa
+
+        if len(words) == 1 and words[0].upper == "NULL":
+            return None
+        resolved = scope.resolved(words)
+        found = scope.type_of(resolved)
+        step = Step((("value", sql(resolved), found),), values=self._values)
+        table, bad = step.run(pa.table({"row": [1]}))
+        if bad:
+            self._text.fail(f"column {name}: {bad[0][1]}", words[0].at)
+        cells, wrong = column(table.column("value"), type_)
+        if wrong:
+            self._text.fail(f"column {name}: {wrong[0]}", words[0].at)
+        return cells[0].as_py()
 
     def _drop(self, statement: tree.Drop) -> None:
         if statement.kind == "TYPE":
             return
-        source = self._catalog.sources.get(statement.name)
+        source = self._catalog.get(statement.name)
         if source is None:
             if not statement.if_exists:
                 self._catalog.find(self._text, statement.name, statement.at)
             return
         if source.kind != statement.kind:
-            self._text.fail(f"{shown_name(source.name)} is a {source.kind}", statement.at)
+            self._text.fail(f"{source.name} is a {source.kind}", statement.at)
         if statement.deletes_topic and source.is_read_only:
-            self._text.fail(f"the topic of {shown_name(source.name)}, a SOURCE, is read only", statement.at)
+            self._text.fail(f"the topic of {source.name}, a SOURCE, is read only", statement.at)
         readers = [
-            each.target
+            each.target.name
             for each in self._found.queries
-            if each.target != source.name and _reads(each.plan.relation, source.name)
+            if each.target.name != source.name and source.name in [s.name for s in each.plan.relation.sources]
         ]
         if readers:
-            self._text.fail(f"{shown_name(source.name)} is read by {', '.join(readers)}; drop that first", statement.at)
-        del self._catalog.sources[statement.name]
-        self._found.queries = [each for each in self._found.queries if each.target != source.name]
-
-
-def _read_by(relation: Any) -> list[str]:
-    """Return the names of the sources that a relation reads."""
-    given = relation.input
-    return [given.name] if isinstance(given, SqlSource) else [*_read_by(given.left), *_read_by(given.right)]
-
-
-def _reads(relation: Any, name: str) -> bool:
-    return name in _read_by(relation)
+            self._text.fail(f"{source.name} is read by {', '.join(readers)}; drop that first", statement.at)
+        self._catalog.drop(statement.name)
+        self._found.queries = [each for each in self._found.queries if each.target.name != source.name]
 
 
 def _shown(columns: Columns) -> str:
-    return ", ".join(f"{shown_name(name)} {type_}" for name, type_ in columns)
+    return ", ".join(f"{name} {type_}" for name, type_ in columns)

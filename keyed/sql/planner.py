@@ -1,77 +1,117 @@
-"""Checks queries and plans them: which operators they become, and the functions of rows that these run.
-
-Nothing runs here, and nothing of keyed is created: a `QueryPlan` is data and functions, which `compiler` builds.
-"""
+"""Plans queries: stateless steps, and the keyed operator between them. Nothing runs here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 
-from keyed.sql import syntax as tree
-from keyed.sql.catalog import Catalog, Columns, SqlSource
-from keyed.sql.expressions import Column, Compiled, RowScope, function_names, guarded
-from keyed.sql.row_changes import KEY, META, OLD, TIME, VALUE, WINDOW, Change, meta_of, route_of
+from keyed.sql.aggregates import AGGREGATES, aggregate_of
+from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
+from keyed.sql.column_types import BIGINT, SqlType
+from keyed.sql.engine import Columns, Step, functions
+from keyed.sql.scope import BOUNDS, PSEUDO, Column, Scope, replaced
 from keyed.sql.script_errors import Text, nearest
-from keyed.sql.sql_aggregates import AGGREGATES, SqlAggregate, aggregate_of, distinct, filtered, limited
-from keyed.sql.sql_operators import Grouping, Sides
-from keyed.sql.sql_types import BIGINT, INTEGER, NULL, STRING, SqlType, shown_name
-from keyed.sql.table_functions import TABLE_FUNCTIONS, table_function
+from keyed.sql.statements import From, Item, Join, Query, Window
+from keyed.sql.tokens import Token, calls, closing, folded, name, sign, sql
+from keyed.vectorized import TIMESTAMP_COLUMN
+from keyed.windows import Sum
 
-DAY_MS = 86_400_000
-_PSEUDO = (("ROWTIME", BIGINT), ("ROWPARTITION", INTEGER), ("ROWOFFSET", BIGINT))
-_BOUNDS = (("WINDOWSTART", BIGINT), ("WINDOWEND", BIGINT))
-_RESERVED_NAMES = {name for name, _ in (*_PSEUDO, *_BOUNDS)}
+_RESERVED_NAMES = {*PSEUDO, *BOUNDS}
 
 
 @attrs.frozen(eq=False)
 class Relation:
-    """The rows of ``FROM``: of one source, or joined ones.
+    """What a query reads: one source, or joined ones.
 
     Attributes:
-        columns: The columns of a row.
-        row: Returns the row of a change with its key and a value.
+        columns: Its columns.
         is_table: It is a table.
-        keys: Places of the columns that are the key: for each part of it the places that hold its value.
-        window: Type of its windows, and their size.
+        keys: For each part of the key the names in batches of the columns that hold it.
+        window: Type and size of its windows.
         input: The source, or the join.
     """
 
     columns: tuple[Column, ...]
-    row: Callable[[Change, Any], tuple[Any, ...]]
     is_table: bool
-    keys: tuple[tuple[int, ...], ...]
+    keys: tuple[tuple[str, ...], ...]
     window: tuple[str, int | None] | None
     input: SqlSource | SourceJoin
+
+    @property
+    def sources(self) -> list[SqlSource]:
+        """The sources that it reads."""
+        if isinstance(self.input, SqlSource):
+            return [self.input]
+        return [*self.input.left.sources, *self.input.right.sources]
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """Columns of its batches that each step passes on: the event time, the change, the bounds of windows."""
+        return (
+            TIMESTAMP_COLUMN,
+            CHANGE if self.is_table else STREAM,
+            *(("window_start", "window_end") if self.window is not None else ()),
+        )
+
+    @property
+    def label(self) -> str:
+        """What it reads, as the checkpoint knows it."""
+        if isinstance(self.input, SqlSource):
+            return self.input.name.lower()
+        join = self.input
+        return f"{join.left.label} {join.how} {join.right.label} {join.on} {join.within}"
 
 
 @attrs.frozen(eq=False)
 class SourceJoin:
-    """A join of two relations.
+    """A join of two relations by an equality.
 
     Attributes:
         kind: ``stream-stream``, ``stream-table``, ``table-table`` or ``foreign-key``.
+        how: ``INNER``, ``LEFT``, ``RIGHT`` or ``FULL``.
         left: The left relation.
         right: The right relation.
-        left_key: Returns the change of a left row, routed by its join key, with the row as its value.
-        right_key: The same for a right row.
-        sides: The rows that it keeps.
-        within: Bounds of time, and grace period.
-        foreign: The key of the other table, as a function of a left row.
-        matches_end: Windows of both sides have the same end too, not only the same start: they are sessions.
+        left_step: Gives the left rows their columns in joined rows, and the key ``#join``.
+        right_step: The same for the right rows.
+        key: Type of the key.
+        within: Times before and after, and the grace period, in milliseconds.
+        on: The equality.
+        has_own_key: The joined rows have a column of their own for the key.
     """
 
     kind: str
+    how: str
     left: Relation
     right: Relation
-    left_key: Callable[[Change], Iterable[Change]]
-    right_key: Callable[[Change], Iterable[Change]]
-    sides: Sides
-    within: tuple[int, int, int | None] | None = None
-    foreign: Callable[[Any], Any] | None = None
-    matches_end: bool = False
+    left_step: Step
+    right_step: Step
+    key: SqlType
+    within: tuple[int, int, int | None] | None
+    on: str
+    has_own_key: bool
+
+
+#: The column of a join's key in batches.
+JOIN = "#join"
+
+
+@attrs.frozen(eq=False)
+class Grouping:
+    """The aggregates of a query.
+
+    Attributes:
+        keys: The columns of the groups in batches, with their types.
+        aggregates: The aggregates with the types of their results, by the names of their columns.
+        window: The window clause.
+        is_final: Only results of windows that have ended are emitted.
+    """
+
+    keys: Columns
+    aggregates: Mapping[str, tuple[Any, SqlType]]
+    window: Window | None
+    is_final: bool
 
 
 @attrs.frozen(eq=False)
@@ -80,69 +120,50 @@ class QueryPlan:
 
     Attributes:
         relation: What it reads.
-        prepare: Returns the changes that are grouped, routed by group; ``None`` without aggregates.
-        grouping: The aggregates, without aggregates ``None``.
-        window: The window clause.
-        emit: ``CHANGES`` or ``FINAL``.
-        transform: Returns the output's changes of a change of the relation, without aggregates.
+        before: The step over what it reads.
+        grouping: The aggregates; ``None`` without.
+        after: The step over their results.
         keys: Columns of the output's key.
         values: Its other columns.
         is_table: The output is a table.
-        output_window: Type and size of the output's windows.
-        shuffles: The rows are routed by another key than the source's.
-        shape: The parts of the query that its state depends on, by the name of each.
-        computed: What the engine of its columns computes, for ``EXPLAIN``; ``None`` for nothing.
+        window: Type and size of the output's windows.
+        keeps_key: Rows stay with the key of the source.
+        identity: The parts of the query that its state depends on, by name.
     """
 
     relation: Relation
-    prepare: Callable[[Change], Iterable[Change]] | None
+    before: Step
     grouping: Grouping | None
-    window: tree.WindowClause | None
-    emit: str
-    transform: Callable[[Change], Iterable[Change]] | None
+    after: Step | None
     keys: Columns
     values: Columns
     is_table: bool
-    output_window: tuple[str, int | None] | None
-    shuffles: bool
-    shape: Mapping[str, str] = attrs.field(factory=dict)
-    computed: str | None = None
+    window: tuple[str, int | None] | None
+    keeps_key: bool
+    identity: Mapping[str, str]
 
-    @property
-    def forwards(self) -> bool:
-        """True if its changes have the key by which its operator is keyed: groups, and what is not repartitioned."""
-        return self.grouping is not None or not self.shuffles
-
-    def steps(self, chained_to: str | None = None) -> list[dict[str, Any]]:
-        """Return the steps of the query, for ``EXPLAIN``.
-
-        Args:
-            chained_to: The stream or table whose key it has and to whose operator it is chained, if there is one.
-        """
-        found = _read_steps(self.relation)
-        if self.computed is not None:
-            found.append(("compute", self.computed))
-        if self.grouping is None:
-            found.append(("project", "keyed by " + _names(self.keys)))
-        else:
-            kind = "in windows" if self.window is not None else "without windows"
-            found.append(("aggregate", f"{kind}, by {_names(self.keys)}"))
-        found.append(("route", "by another key than the source's" if self.shuffles else "by the key of the source"))
-        if chained_to is not None:
-            found.append(("shuffle", f"none: it has the key of {shown_name(chained_to)}, and is chained to it"))
-        else:
-            found.append(("shuffle", "on Spark; none in this process, which has one key group"))
-        state = "the rows of the table" if self.is_table else "none"
-        found.append(("state", f"aggregates, and {state}" if self.grouping is not None else state))
+    def steps(self) -> list[dict[str, Any]]:
+        """Return the steps of the query, for ``EXPLAIN``."""
+        found = [("read", f"{each.kind} {each.name}, topic {each.topic}") for each in self.relation.sources]
+        if isinstance(self.relation.input, SourceJoin):
+            found.append(("join", f"{self.relation.input.kind}, by {self.relation.input.on}"))
+        found += [("filter", self.before.where)] if self.before.where else []
+        found += [("compute", ", ".join(expression for _, expression, _ in self.before.columns) or "nothing")]
+        if self.grouping is not None and self.after is not None:
+            kind = "in windows" if self.grouping.window is not None else "without windows"
+            found.append(("aggregate", f"{kind}, by {', '.join(each for each, _ in self.keys)}"))
+            found += [("filter", self.after.where)] if self.after.where else []
+            found.append(("compute", ", ".join(expression for _, expression, _ in self.after.columns)))
+        found.append(("state", "aggregates, and the rows of the table" if self.grouping is not None else "none"))
         return [{"step": step, "detail": detail} for step, detail in found]
 
 
 @attrs.frozen
 class _Output:
-    """A column of the output: its name, expression and place in the text."""
+    """A column of the output: its name, resolved expression and place in the text."""
 
     name: str
-    value: Any
+    words: tuple[Token, ...]
     at: int
 
 
@@ -151,64 +172,84 @@ class Planner:
 
     Args:
         text: The script.
-        catalog: The sources.
+        catalog: The streams and tables.
+        values: The values of parameters.
         properties: The settings of ``SET``.
     """
 
-    def __init__(self, text: Text, catalog: Catalog, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(self, text: Text, catalog: Catalog, values: Mapping[str, Any], properties: Mapping[str, str]) -> None:
         self._text = text
         self._catalog = catalog
-        self._properties = dict(properties or {})
+        self._values = values
+        self._properties = properties
+
+    def plan(self, query: Query, kind: str, output: str) -> QueryPlan:
+        """Return the plan of a query.
+
+        Args:
+            query: The query.
+            kind: ``STREAM`` or ``TABLE``: what is created of it.
+            output: Name of the output, for errors.
+
+        Raises:
+            SqlError: It is not valid.
+        """
+        text = self._text
+        if query.limit is not None:
+            text.fail("LIMIT is for queries that are read, not for a stream or table", query.at)
+        source = self.relation(query)
+        scope = Scope(text, source.columns, self._values)
+        if query.group_by or any(_aggregate_calls(item.words) for item in query.items):
+            return self._grouped(query, source, scope, kind, output)
+        if query.having is not None:
+            text.fail("HAVING needs GROUP BY; write WHERE", query.having[0].at)
+        if query.window is not None:
+            text.fail("WINDOW needs GROUP BY", query.window.at)
+        if query.emit == "FINAL":
+            text.fail("EMIT FINAL needs a WINDOW and GROUP BY", query.at)
+        if source.is_table != (kind == "TABLE"):
+            wanted = "TABLE" if source.is_table else "STREAM"
+            text.fail(f"the result of this query is a {wanted}; write CREATE {wanted} {output} AS SELECT ...", query.at)
+        if source.is_table and source.window is not None:
+            text.fail("a windowed table is not read by another query; write its query over the stream", query.at)
+        if query.partition_by and source.is_table:
+            text.fail("PARTITION BY is for streams; a table is partitioned by its primary key", query.at)
+        return self._projected(query, source, scope)
 
     # FROM.
 
-    def relation(self, query: tree.SelectQuery) -> Relation:
+    def relation(self, query: Query) -> Relation:
         """Return what a query reads.
 
         Raises:
             SqlError: Something is unknown, or does not join.
         """
-        froms = [query.source, *(join.right for join in query.joins)]
-        aliases = [each.alias for each in froms]
-        for place, each in enumerate(froms):
+        aliases: list[str] = []
+        for each in (query.source, *(join.right for join in query.joins)):
             self._catalog.find(self._text, each.name, each.at)
-            if each.alias in aliases[:place]:
+            if each.alias.lower() in aliases:
                 self._text.fail(f"{each.alias} occurs twice; give each source an alias of its own", each.at)
-        found = self._of_source(query.source)
-        for join in query.joins:
-            found = self._joined(found, join)
+            aliases.append(each.alias.lower())
+        found = self._of_source(query.source, is_joined=bool(query.joins))
+        for number, join in enumerate(query.joins):
+            found = self._joined(found, join, number)
         return found
 
-    def _of_source(self, each: tree.From) -> Relation:
-        source = self._catalog.find(self._text, each.name, each.at)
-        columns = [Column(name, type_, each.alias, is_key=True) for name, type_ in source.keys]
-        columns += [Column(name, type_, each.alias) for name, type_ in source.values]
-        columns += [Column(name, type_, each.alias, is_pseudo=True) for name, type_ in _PSEUDO]
-        if source.window is not None:
-            columns += [Column(name, type_, each.alias, is_pseudo=True) for name, type_ in _BOUNDS]
-        nothing = (None,) * len(source.values)
-        width = len(source.values)
-        if source.computed is not None:
-            # The values that the engine computes follow those of the record.
-            columns.append(Column(tree.ENGINE, NULL, each.alias, is_pseudo=True))
-
-            def computed_row(change: Change, value: Any) -> tuple[Any, ...]:
-                value = (*nothing, None) if value is None else value
-                return (*change[KEY], *value[:width], change[TIME], *change[META][:2], value[-1])
-
-        def row(change: Change, value: Any) -> tuple[Any, ...]:
-            found = (*change[KEY], *(nothing if value is None else value), change[TIME], *change[META][:2])
-            return found if change[WINDOW] is None else found + change[WINDOW]
-
-        keys = tuple((place,) for place in range(len(source.keys)))
+    def _of_source(self, given: From, *, is_joined: bool) -> Relation:
+        source = self._catalog.find(self._text, given.name, given.at)
+        alias = given.alias
+        columns = [Column(each, type_, alias, each, is_key=True) for each, type_ in source.keys]
+        columns += [Column(each, type_, alias, each) for each, type_ in source.values]
+        pseudo = {"ROWTIME": PSEUDO["ROWTIME"]} if is_joined else PSEUDO
+        pseudo = pseudo | (BOUNDS if source.window is not None else {})
+        columns += [Column(each, type_, alias, stored, is_pseudo=True) for each, (stored, type_) in pseudo.items()]
+        keys = tuple((each,) for each, _ in source.keys)
         window = None if source.window is None else (source.window, source.window_ms)
-        if source.computed is not None:
-            row = computed_row
-        return Relation(tuple(columns), row, source.is_table, keys, window, source)
+        return Relation(tuple(columns), source.is_table, keys, window, source)
 
-    def _joined(self, left: Relation, join: tree.Join) -> Relation:
-        right = self._of_source(join.right)
+    def _joined(self, left: Relation, join: Join, number: int) -> Relation:
         text = self._text
+        right = self._of_source(join.right, is_joined=True)
         if left.is_table and not right.is_table:
             text.fail("a table does not join a stream; put the stream first: FROM stream JOIN table", join.at)
         kind = f"{'table' if left.is_table else 'stream'}-{'table' if right.is_table else 'stream'}"
@@ -221,790 +262,440 @@ class Planner:
             )
         if kind == "stream-table" and join.kind not in ("INNER", "LEFT"):
             text.fail("a stream joins a table with INNER or LEFT JOIN", join.at)
-        if (left.window is None) != (right.window is None):
-            text.fail("a windowed source joins only another windowed source", join.at)
-        if left.window and right.window and (left.window[0] == "SESSION") != (right.window[0] == "SESSION"):
-            text.fail("sources with windows of different types do not join", join.at)
-        on = join.on
-        if not isinstance(on, tree.Binary) or on.operator != "=":
-            text.fail("a join takes one equality: ON left_column = right_column", join.on.at)
-        both = RowScope(text, (*left.columns, *right.columns))
-        mine, other = on.left, on.right
-        sources = self._sources(mine, both)
-        right_alias = join.right.alias
-        if right_alias in sources:
-            mine, other = other, mine
-        mine_sources, other_sources = self._sources(mine, both), self._sources(other, both)
-        if right_alias in mine_sources or other_sources != {right_alias} or not mine_sources:
-            text.fail("one side of ON must be of the joined source, the other of the sources before it", on.at)
-        left_scope, right_scope = RowScope(text, left.columns), RowScope(text, right.columns)
-        left_value, right_value = left_scope.compile(mine), right_scope.compile(other)
-        left_of, right_of, key_type = self._key_types(left_value, right_value, on)
-        if kind == "table-table" and left_value.type != right_value.type:
-            text.fail(
-                f"the sides of ON are of types {left_value.type} and {right_value.type}; they must be the same", on.at
-            )
-        left_place = left_scope.find(mine) if isinstance(mine, tree.Name) else None
-        right_place = right_scope.find(other) if isinstance(other, tree.Name) else None
-        self._check_joined(left, right, join)
-        right_is_key = right_place is not None and len(right.keys) == 1 and right_place in right.keys[0]
-        left_is_key = left_place is not None and len(left.keys) == 1 and left_place in left.keys[0]
-        if left.window is not None and not (left_is_key and right_is_key):
-            text.fail("windowed sources join by their keys", on.at)
+        if left.window is not None or right.window is not None:
+            text.fail("a windowed source does not join; join the streams first, and cut windows then", join.at)
+        self._check_sources(left, right, join)
+        mine, other = self._sides(left, right, join)
+        left_type, right_type = (
+            Scope(text, left.columns, self._values).type_of(mine),
+            Scope(text, right.columns, self._values).type_of(other),
+        )
+        key = left_type
+        if left_type != right_type:
+            if {left_type.base, right_type.base} != {"INT", "BIGINT"} or kind == "table-table":
+                text.fail(f"the sides of ON are of types {left_type} and {right_type}; use CAST", join.on[0].at)
+            key = BIGINT
+        left_column = Scope(text, left.columns, self._values).column(mine)
+        right_column = Scope(text, right.columns, self._values).column(other)
+        right_is_key = right_column is not None and len(right.keys) == 1 and right_column.stored in right.keys[0]
+        left_is_key = left_column is not None and len(left.keys) == 1 and left_column.stored in left.keys[0]
         if right.is_table and not right_is_key:
+            keys = [each.name for each in right.columns if each.is_key]
             text.fail(
-                f"a table joins by its primary key: the condition must be ... = {right_alias}."
-                f"{right.columns[right.keys[0][0]].name if right.keys else 'KEY'}",
-                on.at,
+                f"a table joins by its primary key: the condition must be ... = {join.right.alias}.{keys[0]}",
+                join.on[0].at,
             )
         if kind == "table-table" and not left_is_key:
+            kind = "foreign-key"
+            if join.kind not in ("INNER", "LEFT"):
+                text.fail("a join by another column than the primary key is INNER or LEFT JOIN", join.at)
             if isinstance(left.input, SourceJoin):
                 text.fail(
-                    "a join by another column than the primary key is the first join of its query; create a "
-                    "table of the joins before it",
-                    on.at,
+                    "a join by another column than the primary key is the first join of its query; create a table of "
+                    "the joins before it",
+                    join.on[0].at,
                 )
-            return self._foreign(left, right, join, left_of)
-        keeps_left, keeps_right = join.kind in ("LEFT", "FULL"), join.kind in ("RIGHT", "FULL")
-        sides = Sides(len(left.columns), len(right.columns), keeps_left, keeps_right)
-        offset = len(left.columns)
-        viable: list[int] = []
-        if join.kind != "FULL":
-            if left_place is not None:
-                viable.append(left_place)
-                if left_is_key:
-                    viable += [place for place in left.keys[0] if place != left_place]
-            if right_place is not None:
-                viable.append(offset + right_place)
-        synthetic = not viable
-        columns = (*(_hidden(each, lasts=not synthetic) for each in left.columns), *right.columns)
-        if synthetic:
-            columns = (*columns, Column(_free("ROWKEY", columns), key_type, None, is_key=True))
-            viable = [len(columns) - 1]
-        elif join.kind == "INNER" and right_place is not None and left_place is None:
-            viable = [offset + right_place]
-
-        def row(change: Change, value: Any) -> tuple[Any, ...]:
-            found = (None,) * (len(columns) - synthetic) if value is None else tuple(value)
-            return (*found, *change[KEY]) if synthetic else found
-
+        prefix = [f"{number}l.", f"{number}r."]
+        renamed = [
+            {each.stored: f"{prefix[side]}{each.stored}" for each in of.columns}
+            for side, of in enumerate((left, right))
+        ]
+        columns = [
+            attrs.evolve(each, stored=renamed[side][each.stored], is_pseudo=each.is_pseudo or each.source is None)
+            for side, of in enumerate((left, right))
+            for each in of.columns
+            if each.name != "ROWTIME"
+        ]
+        viable: list[str] = []
+        if kind == "foreign-key":
+            keys_of = tuple(tuple(renamed[0][each] for each in part) for part in left.keys)
+        else:
+            if join.kind != "FULL":
+                if left_column is not None:
+                    viable.append(renamed[0][left_column.stored])
+                    if left_is_key:
+                        viable += [renamed[0][each] for each in left.keys[0] if each != left_column.stored]
+                if right_column is not None:
+                    viable.append(renamed[1][right_column.stored])
+            if join.kind == "INNER" and right_column is not None and left_column is None:
+                viable = [renamed[1][right_column.stored]]
+            has_own = not viable
+            if has_own:
+                taken = {each.name.lower() for each in columns}
+                own = next(
+                    each
+                    for each in ("ROWKEY", *(f"ROWKEY_{count}" for count in range(1, 99)))
+                    if each.lower() not in taken
+                )
+                columns.append(Column(own, key, None, f"{number}k.key", is_key=True))
+                viable = [f"{number}k.key"]
+            keys_of = (tuple(viable),)
+        rowtime = Column("ROWTIME", BIGINT, None, TIMESTAMP_COLUMN, is_pseudo=True)
+        steps = [
+            Step(
+                (
+                    (JOIN, sql(words), key),
+                    *(
+                        (renamed[side][each.stored], sql((name(each.stored),)), each.type)
+                        for each in of.columns
+                        if each.name != "ROWTIME"
+                    ),
+                ),
+                None,
+                of.carried,
+                self._values,
+            )
+            for side, (of, words) in enumerate(((left, mine), (right, other)))
+        ]
         plan = SourceJoin(
             kind,
+            join.kind,
             left,
             right,
-            _keyed_rows(left, left_of, keeps_null=kind == "stream-table" and keeps_left),
-            _keyed_rows(right, right_of, keeps_null=False),
-            sides,
+            steps[0],
+            steps[1],
+            key,
             join.within,
-            matches_end=left.window is not None and left.window[0] == "SESSION",
+            f"{folded(mine)} = {folded(other)}",
+            kind != "foreign-key" and keys_of[0][0] == f"{number}k.key",
         )
-        return Relation(columns, row, left.is_table, (tuple(viable),), left.window, plan)
+        return Relation((*columns, rowtime), left.is_table, keys_of, None, plan)
 
-    def _check_joined(self, left: Relation, right: Relation, join: tree.Join) -> None:
-        """Check the formats and windows of sources that join."""
-        sources = [each for relation in (left, right) for each in _sources_of(relation)]
+    def _sides(self, left: Relation, right: Relation, join: Join) -> tuple[tuple[Token, ...], tuple[Token, ...]]:
+        """Return the expressions of the left and the right side of ``ON``."""
+        text, on = self._text, list(join.on)
+        while on[0].text == "(" and closing(on, 0) == len(on) - 1:
+            on = on[1:-1]
+        depth, at = 0, []
+        for place, token in enumerate(on):
+            if token.kind == "sign":
+                depth += (token.text in "([{") - (token.text in ")]}")
+                if depth == 0 and token.text in ("=", "=="):
+                    at.append(place)
+            if depth == 0 and token.upper in ("AND", "OR"):
+                text.fail("a join takes one equality: ON left_column = right_column", token.at)
+        if len(at) != 1:
+            text.fail("a join takes one equality: ON left_column = right_column", on[0].at)
+        parts = on[: at[0]], on[at[0] + 1 :]
+        both = Scope(text, (*left.columns, *right.columns), self._values)
+        alias = join.right.alias.lower()
+        owners = [both.owners(part) for part in parts]
+        if owners[0] == {alias} and alias not in owners[1] and owners[1]:
+            parts = parts[1], parts[0]
+        elif owners[1] != {alias} or alias in owners[0] or not owners[0]:
+            text.fail("one side of ON must be of the joined source, the other of the sources before it", on[0].at)
+        mine = Scope(text, left.columns, self._values).resolved(parts[0])
+        return mine, Scope(text, right.columns, self._values).resolved(parts[1])
+
+    def _check_sources(self, left: Relation, right: Relation, join: Join) -> None:
+        sources = [*left.sources, *right.sources]
         for each in sources:
             if each.value_format == "KAFKA":
-                self._text.fail(
-                    f"{shown_name(each.name)} has the value format KAFKA, which does not support JOIN", join.at
-                )
+                self._text.fail(f"{each.name} has the value format KAFKA, which does not support JOIN", join.at)
         if any(each.name == sources[-1].name for each in sources[:-1]):
             self._text.fail(
-                f"{shown_name(sources[-1].name)} does not join itself; create a second stream or table of its topic",
-                join.at,
+                f"{sources[-1].name} does not join itself; create a second stream or table of its topic", join.at
             )
-        by_start = all(each.key_format not in ("KAFKA", "JSON", "DELIMITED") for each in sources)
-        if left.window is not None and left.window != right.window and not by_start:
-            self._text.fail("windowed sources join if their windows have the same type and size", join.at)
 
-    def _foreign(self, left: Relation, right: Relation, join: tree.Join, foreign: Any) -> Relation:
-        if join.kind not in ("INNER", "LEFT"):
-            self._text.fail("a join by another column than the primary key is INNER or LEFT JOIN", join.at)
-        sides = Sides(len(left.columns), len(right.columns), join.kind == "LEFT", keeps_right=False)
-        columns = (*left.columns, *right.columns)
+    # Projections.
 
-        def row(_: Change, value: Any) -> tuple[Any, ...]:
-            return (None,) * len(columns) if value is None else tuple(value)
-
-        left_rows = _keyed_rows(left, None, keeps_null=False)
-        place = right.keys[0][0]
-        right_rows = _keyed_rows(right, lambda found: found[place], keeps_null=False)
-        plan = SourceJoin("foreign-key", left, right, left_rows, right_rows, sides, None, guarded(foreign))
-        return Relation(columns, row, True, left.keys, None, plan)
-
-    def _key_types(self, left: Compiled, right: Compiled, on: Any) -> tuple[Any, Any, SqlType]:
-        a, b = left.type, right.type
-        if a == b:
-            return left.of, right.of, a
-        if {a.base, b.base} == {"INTEGER", "BIGINT"}:
-            return left.of, right.of, BIGINT
-        return self._text.fail(f"the sides of ON are of types {a} and {b}; use CAST", on.at)
-
-    def _sources(self, node: Any, scope: RowScope) -> set[str]:
-        if isinstance(node, tree.Name):
-            return {scope.columns[scope.find(node)].source or ""}
-        return {source for child in tree.children(node) for source in self._sources(child, scope)}
-
-    # Queries.
-
-    def plan(self, query: tree.SelectQuery, kind: str, name: str) -> QueryPlan:
-        """Return the plan of a query.
-
-        Args:
-            query: The query.
-            kind: ``STREAM`` or ``TABLE``: what is created of it.
-            name: Name of the output, for errors.
-
-        Raises:
-            SqlError: It is not valid.
-        """
-        relation = self.relation(query)
-        scope = RowScope(self._text, relation.columns, f" of {query.source.name}" if not query.joins else "")
-        if query.limit is not None:
-            self._text.fail("LIMIT is for queries that are read, not for a stream or table", query.at)
-        query = self._normalized(query, scope)
-        grouped = bool(query.group_by) or self._has_aggregates(query)
-        shape = _shape(query)
-        query, computed = self._computed(query, relation, scope, grouped=grouped)
-        if grouped:
-            return attrs.evolve(self._grouped(query, relation, scope, kind, name), shape=shape, computed=computed)
-        if query.having is not None:
-            self._text.fail("HAVING needs GROUP BY; write WHERE", query.having.at)
-        if query.window is not None:
-            self._text.fail("WINDOW needs GROUP BY", query.window.at)
-        if query.emit == "FINAL":
-            self._text.fail("EMIT FINAL needs a WINDOW and GROUP BY", query.at)
-        if relation.is_table != (kind == "TABLE"):
-            self._text.fail(
-                f"the result of this query is a {'TABLE' if relation.is_table else 'STREAM'}; write CREATE "
-                f"{'TABLE' if relation.is_table else 'STREAM'} {shown_name(name)} AS SELECT ...",
-                query.at,
-            )
-        if relation.is_table and relation.window is not None:
-            self._text.fail("a windowed table is not read by another query; write its query over the stream", query.at)
-        if query.partition_by and relation.is_table:
-            self._text.fail("PARTITION BY is for streams; a table is partitioned by its primary key", query.at)
-        return attrs.evolve(self._projected(query, relation, scope), shape=shape, computed=computed)
-
-    def _computed(
-        self, query: tree.SelectQuery, relation: Relation, scope: RowScope, *, grouped: bool
-    ) -> tuple[tree.SelectQuery, str | None]:
-        """Return a query with the expressions that the engine of its columns computes replaced, and what those are."""
-        source = relation.input
-        if isinstance(source, SourceJoin) or source.computed is None:
-            return query, None
-        if any(calls_of(item.value, TABLE_FUNCTIONS) for item in query.items):
-            source.computed.filters.append(None)
-            return query, None
-        columns = dict((*source.keys, *source.values))
-        found = source.computed.rewritten(query, columns, scope.compile, grouped=grouped)
-        return found, source.computed.described(found)
-
-    def _normalized(self, query: tree.SelectQuery, scope: RowScope) -> tree.SelectQuery:
-        """Return the query with stars replaced by columns, and names by full ones."""
-        items: list[tree.Item] = []
-        joined = isinstance(scope.columns, tuple) and len({c.source for c in scope.columns if c.source}) > 1
+    def _items(self, query: Query, scope: Scope) -> list[Item]:
+        """Return the items of a projection with stars replaced by columns."""
+        found: list[Item] = []
         for item in query.items:
-            if isinstance(item.value, tree.Star):
-                items += self._expanded(item.value, scope, query, joined=joined)
-            else:
-                items.append(attrs.evolve(item, value=self._named(item.value, scope)))
-
-        def named(each: Any) -> Any:
-            return None if each is None else self._named(each, scope)
-
-        return attrs.evolve(
-            query,
-            items=tuple(items),
-            where=named(query.where),
-            having=named(query.having),
-            group_by=tuple(named(each) for each in query.group_by),
-            partition_by=tuple(named(each) for each in query.partition_by),
-        )
-
-    def _expanded(self, star: tree.Star, scope: RowScope, query: tree.SelectQuery, *, joined: bool) -> list[tree.Item]:
-        if star.struct is not None:
-            base = self._named(star.struct, scope)
-            type_ = scope.compile(base).type
-            if type_.base != "STRUCT":
-                self._text.fail(f"->* takes a STRUCT, and this is of type {type_}", star.at)
-            return [tree.Item(tree.Field(base, name, at=star.at), name, at=star.at) for name, _ in type_.fields]
-        if star.source is not None and star.source not in {column.source for column in scope.columns}:
-            sources = {column.source for column in scope.columns if column.source}
-            self._text.fail(f"unknown source {star.source}{nearest(star.source, sources)}", star.at)
-        found = []
-        columns = scope.columns
-        if query.partition_by:
-            # The new key comes first, and the old one after the values.
-            columns = (*(each for each in columns if not each.is_key), *(each for each in columns if each.is_key))
-        for column in columns:
-            # Joined rows have the bounds of their sources' windows; a new key has what is no column otherwise.
-            is_bound = column.name in dict(_BOUNDS)
-            shows = joined and column.source and is_bound != bool(query.partition_by)
-            hidden = column.is_pseudo and not shows
-            if hidden or star.source not in (None, column.source):
+            if item.words[-1].text != "*" or (len(item.words) > 1 and item.words[-2].text not in (".", "->")):
+                found.append(item)
                 continue
-            alias = f"{column.source}_{column.name}" if joined and column.source else column.name
-            name = tree.Name(column.name, column.source, at=star.at)
-            found.append(tree.Item(name, alias, at=star.at))
+            if len(item.words) > 2 and item.words[-2].text == "->":
+                base = scope.resolved(item.words[:-2])
+                type_ = scope.type_of(base)
+                if type_.base != "STRUCT":
+                    self._text.fail(f"->* takes a STRUCT, and this is of type {type_}", item.at)
+                arrow = item.words[-2]
+                found += [Item((*item.words[:-2], arrow, name(each)), each, at=item.at) for each, _ in type_.fields]
+                continue
+            source = item.words[0].identifier.lower() if len(item.words) == 3 else None
+            if source is not None and source not in scope.sources:
+                self._text.fail(f"unknown source {source}{nearest(source, scope.sources.values())}", item.at)
+            columns = scope.columns
+            if query.partition_by:
+                # The new key comes first, and the old one after the values.
+                columns = (*(each for each in columns if not each.is_key), *(each for each in columns if each.is_key))
+            for each in columns:
+                if each.is_pseudo or source not in (None, str(each.source).lower()):
+                    continue
+                words: tuple[Token, ...] = (attrs.evolve(name(each.name), at=item.at, end=item.words[0].end),)
+                shown = each.name
+                if query.joins and each.source is not None:
+                    words, shown = (name(each.source), sign("."), *words), f"{each.source}_{each.name}"
+                found.append(Item(words, shown, at=item.at))
         return found
 
-    def _named(self, node: Any, scope: RowScope, bound: frozenset[str] = frozenset()) -> Any:
-        """Return an expression with the full names of its columns, so that equal expressions are equal trees."""
-        if isinstance(node, tree.Name):
-            if node.source is None and node.name in bound:
-                return node
-            if node.name in dict(_BOUNDS) and not any(column.name == node.name for column in scope.columns):
-                return node
-            column = scope.columns[scope.find(node)]
-            return tree.Name(column.name, column.source, at=node.at)
-        if isinstance(node, tree.Lambda):
-            return attrs.evolve(node, body=self._named(node.body, scope, bound | set(node.parameters)))
-        if isinstance(node, tree.Call) and node.name in _UNITS_FIRST and node.arguments:
-            unit = node.arguments[0]
-            if isinstance(unit, tree.Name) and unit.source is None:
-                if f"{unit.name.removesuffix('S')}S" not in _UNITS:
-                    self._text.fail(f"{unit.name} is no unit of time; units are {', '.join(_UNITS)}", unit.at)
-                rest = tuple(self._named(each, scope, bound) for each in node.arguments[1:])
-                return attrs.evolve(node, arguments=(tree.Literal(unit.name, STRING, at=unit.at), *rest))
-        return tree.mapped(node, lambda each: self._named(each, scope, bound))
-
-    def _has_aggregates(self, query: tree.SelectQuery) -> bool:
-        return any(calls_of(item.value, AGGREGATES) for item in query.items)
-
-    def _outputs(self, query: tree.SelectQuery, scope: RowScope) -> list[_Output]:
+    def _outputs(self, query: Query, scope: Scope) -> list[_Output]:
         """Return the columns of the projection with their names."""
-        names: list[str] = []
         found: list[_Output] = []
-        taken = {item.alias for item in query.items if item.alias} | {
-            item.value.name for item in query.items if isinstance(item.value, tree.Name)
-        }
-        taken_columns = {column.name for column in scope.columns}
-        clashing = {
-            column.name for column in scope.columns if sum(other.name == column.name for other in scope.columns) > 1
-        }
+        items = self._items(query, scope)
+        taken = {item.alias.lower() for item in items if item.alias} | {each.name.lower() for each in scope.columns}
         generated = 0
-        for item in query.items:
-            value: Any = item.value
-            name: Any = item.alias
-            if name is None:
-                if isinstance(value, tree.Name):
-                    name = f"{value.source}_{value.name}" if value.name in clashing and value.source else value.name
-                elif isinstance(value, tree.Field):
-                    name, count = value.name, 0
-                    while name in names or name in taken_columns:
-                        count += 1
-                        name = f"{value.name}_{count}"
-                else:
-                    while (name := f"KSQL_COL_{generated}") in taken | taken_columns:
-                        generated += 1
+        for item in items:
+            words = scope.resolved(item.words)
+            column = scope.column(words)
+            shown = item.alias
+            if item.alias is None and column is not None and query.joins and column.source is not None:
+                same = [each for each in scope.columns if each.name.lower() == column.name.lower()]
+                shown = f"{column.source}_{column.name}" if len(same) > 1 else column.name
+            elif item.alias is None and column is not None:
+                shown = column.name
+            elif shown is None and len(item.words) > 2 and item.words[-2].text in ("->", "."):
+                shown = item.words[-1].identifier
+                count = 0
+                while shown.lower() in {each.name.lower() for each in found} | taken:
+                    count += 1
+                    shown = f"{item.words[-1].identifier}_{count}"
+            elif shown is None:
+                while f"ksql_col_{generated}" in taken:
                     generated += 1
-            if name in names:
-                self._text.fail(f"the projection has the column {shown_name(name)} twice; give one an alias", item.at)
-            if item.alias and name in _RESERVED_NAMES:
-                self._text.fail(f"{name} is a column that each source has; choose another alias", item.at)
-            if not item.alias and not query.joins and isinstance(value, tree.Name) and name in _RESERVED_NAMES:
-                self._text.fail(f"{name} is a column that each source has; give it an alias", item.at)
-            names.append(name)
-            found.append(_Output(name, value, item.at))
+                shown = f"KSQL_COL_{generated}"
+                generated += 1
+            if shown.lower() in {each.name.lower() for each in found}:
+                self._text.fail(f"the projection has the column {shown} twice; give one an alias", item.at)
+            if shown.upper() in _RESERVED_NAMES:
+                self._text.fail(f"{shown} is a column that each source has; give it another alias", item.at)
+            if shown.startswith(("__keyed_", "#")):
+                self._text.fail(f"{shown}: names that begin with __keyed_ or # are reserved; choose another", item.at)
+            found.append(_Output(shown, words, item.at))
         return found
 
-    def _where(self, query: tree.SelectQuery, scope: RowScope) -> Callable[[Any], Any] | None:
-        if query.where is None:
+    def _condition(self, words: Sequence[Token] | None, scope: Scope, clause: str) -> tuple[Token, ...] | None:
+        if words is None:
             return None
-        if calls_of(query.where, AGGREGATES):
-            self._text.fail("WHERE sees single rows; write HAVING for aggregates", query.where.at)
-        condition = scope.compile(query.where)
-        if condition.type.base != "BOOLEAN":
-            self._text.fail(f"WHERE takes a condition, and this is of type {condition.type}", query.where.at)
-        return guarded(condition.of)
+        resolved = scope.resolved(words)
+        type_ = scope.type_of(resolved)
+        if type_.base != "BOOLEAN":
+            self._text.fail(f"{clause} takes a condition, and this is of type {type_}", words[0].at)
+        return resolved
 
     def _split_keys(
-        self, outputs: list[_Output], wanted: Sequence[Sequence[Any]], query: tree.SelectQuery, *, added: bool = False
+        self, outputs: list[_Output], wanted: Sequence[Sequence[Token]], query: Query, shown: Sequence[str]
     ) -> tuple[list[str], list[_Output]]:
-        """Return the names of the key's columns, and the outputs that are not the key.
-
-        Args:
-            outputs: The projection.
-            wanted: For each part of the key the expressions that have its value.
-            query: The query.
-            added: A part that is missing gets a name of its own.
-        """
+        """Return the names of the key's columns, and the outputs that are not the key."""
         names: list[str] = []
         rest = list(outputs)
-        for part in wanted:
-            hits = [each for each in rest if any(each.value == option for option in part)]
+        for part, what in zip(wanted, shown, strict=True):
+            hits = [each for each in rest if folded(each.words) == folded(part)]
             if not hits:
-                if added and isinstance(part[0], tree.Name) and part[0].name in dict(_PSEUDO):
-                    names.append(part[0].name)
-                    continue
-                if added and not isinstance(part[0], tree.Name):
-                    count = 0
-                    while f"KSQL_COL_{count}" in {*names, *(each.name for each in outputs)}:
-                        count += 1
-                    names.append(f"KSQL_COL_{count}")
-                    continue
-                shown = self._text.text[part[0].at :].split("\n")[0][:40] if part else ""
                 self._text.fail(
-                    "the projection lacks the key: select the column(s) that the output is keyed by"
-                    + (f", {part[0]}" if isinstance(part[0], tree.Name) else f" ({shown}...)" if shown else ""),
-                    query.at,
+                    f"the projection lacks the key {what}: select the columns that it is keyed by", query.at
                 )
-            first = next((each for option in part for each in hits if each.value == option), hits[0])
-            again = [each for each in hits if each is not first and each.value == first.value]
-            if again:
+            if len(hits) > 1:
                 self._text.fail(
-                    f"the projection has the key twice, as {first.name} and {again[0].name}; write AS_VALUE(...) for a "
+                    f"the projection has the key twice, as {hits[0].name} and {hits[1].name}; write AS_VALUE(...) for a "
                     "copy among the values",
-                    again[0].at,
+                    hits[1].at,
                 )
-            names.append(first.name)
-            rest.remove(first)
+            names.append(hits[0].name)
+            rest.remove(hits[0])
         return names, rest
 
-    def _projected(self, query: tree.SelectQuery, relation: Relation, scope: RowScope) -> QueryPlan:
-        query, scope, explode = self._exploded(query, relation, scope)
-        outputs = self._outputs(query, scope)
-        where = self._where(query, scope)
-        partition = query.partition_by
-        has_star = any(True for item in query.items if item.alias is not None)
-        for each in query.items:
-            if calls_of(each.value, AGGREGATES):
-                self._text.fail("aggregates need GROUP BY", each.at)
-        if partition:
-            if len(partition) == 1 and isinstance(partition[0], tree.Literal) and partition[0].value is None:
-                wanted: list[list[Any]] = []
-                key_of: list[Compiled] = []
-            else:
-                wanted = [[each] for each in partition]
-                key_of = [scope.compile(each) for each in partition]
-                names, rest = self._split_keys(outputs, wanted, query, added=has_star)
-        else:
-            wanted = [
-                [tree.Name(relation.columns[place].name, relation.columns[place].source) for place in part]
-                for part in relation.keys
-            ]
-            key_of = []
-        if not partition or not wanted:
-            names, rest = self._split_keys(outputs, wanted, query)
-        values = [scope.compile(each.value) for each in rest]
-        self._check_values(values, rest)
-        functions = [guarded(each.of) for each in values]
-        if partition:
-            key_types = [each.type for each in key_of]
-        else:
-            key_types = [relation.columns[part[0]].type for part in relation.keys]
-        for type_ in key_types:
-            if has_map(type_):
-                self._text.fail(f"a key of type {type_} is not supported", query.at)
-        row_of = relation.row
-        key_functions = [guarded(each.of) for each in key_of]
-        # Without a value, only the columns of the key have one.
-        keyed = [_of_key(each, scope) for each in partition] if key_of else []
-        is_table = relation.is_table
-        repartitions = bool(partition)
-
-        def transform(change: Change) -> Iterable[Change]:
-            value = change[VALUE]
-            key = change[KEY]
-            if is_table:
-                return of_table(change)
-            if value is None:
-                if where is not None or explode is not None:
-                    return ()
-                if repartitions:
-                    row = row_of(change, None)
-                    key = tuple(
-                        each(row) if of_key else None for each, of_key in zip(key_functions, keyed, strict=True)
-                    )
-                return ((route_of(key) if repartitions else change[0], key, None, None, *change[TIME:]),)
-            found = []
-            for row in (row_of(change, value),) if explode is None else explode(row_of(change, value)):
-                if where is not None and not where(row):
-                    continue
-                if repartitions:
-                    key = tuple(each(row) for each in key_functions)
-                result = tuple(each(row) for each in functions)
-                found.append((route_of(key) if repartitions else change[0], key, result, None, *change[TIME:]))
-            return found
-
-        def of_table(change: Change) -> Iterable[Change]:
-            def projected(value: Any) -> Any:
-                if value is None:
-                    return None
-                row = row_of(change, value)
-                if where is not None and not where(row):
-                    return None
-                return tuple(each(row) for each in functions)
-
-            new, old = projected(change[VALUE]), projected(change[OLD])
-            if new is None and old is None and where is not None:
-                return ()
-            return ((change[0], change[KEY], new, old, *change[TIME:]),)
-
-        return QueryPlan(
-            relation,
-            None,
-            None,
-            None,
-            "CHANGES",
-            transform,
-            tuple(zip(names, key_types, strict=True)),
-            tuple((each.name, value.type) for each, value in zip(rest, values, strict=True)),
-            is_table,
-            relation.window,
-            repartitions,
-        )
-
-    def _exploded(
-        self, query: tree.SelectQuery, relation: Relation, scope: RowScope
-    ) -> tuple[tree.SelectQuery, RowScope, Callable[[Any], Iterable[Any]] | None]:
-        """Return the query with its table functions replaced by columns, and the function that makes the rows."""
-        calls: list[Any] = []
+    def _projected(self, query: Query, source: Relation, scope: Scope) -> QueryPlan:
         for item in query.items:
-            calls += [each for each in calls_of(item.value, TABLE_FUNCTIONS) if each not in calls]
-        if not calls:
-            return query, scope, None
-        if relation.is_table:
-            self._text.fail("table functions, such as EXPLODE, are for streams", calls[0].at)
-        made = []
-        columns = list(scope.columns)
-        replaced = {}
-        for place, call in enumerate(calls):
-            arguments = [scope.compile(each) for each in call.arguments]
-            type_, function = table_function(
-                call.name, [each.type for each in arguments], _failing(self._text, call.at)
-            )
-            made.append((function, [guarded(each.of) for each in arguments]))
-            columns.append(Column(f"KSQL_SYNTH_{place}", type_, None))
-            replaced[call] = tree.Name(f"KSQL_SYNTH_{place}", None, at=call.at)
-
-        def rows(row: Any) -> Iterable[Any]:
-            lists = [function(*(each(row) for each in arguments)) or [] for function, arguments in made]
-            for place in range(max(map(len, lists))):
-                yield (*row, *(each[place] if place < len(each) else None for each in lists))
-
-        def swap(node: Any) -> Any:
-            for call, name in replaced.items():
-                if node == call:
-                    return name
-            return tree.mapped(node, swap)
-
-        names = self._outputs(query, scope)
-        items = tuple(
-            tree.Item(swap(item.value), output.name, at=item.at)
-            for item, output in zip(query.items, names, strict=True)
+            if _aggregate_calls(item.words):
+                self._text.fail("aggregates need GROUP BY", item.at)
+        outputs = self._outputs(query, scope)
+        where = self._condition(query.where, scope, "WHERE")
+        if query.where and _aggregate_calls(query.where):
+            self._text.fail("WHERE sees single rows; write HAVING for aggregates", query.where[0].at)
+        partition = [tuple(each) for each in query.partition_by]
+        if len(partition) == 1 and len(partition[0]) == 1 and partition[0][0].upper == "NULL":
+            wanted: list[tuple[Token, ...]] = []
+        elif partition:
+            wanted = [scope.resolved(each) for each in partition]
+        else:
+            wanted = self._own_keys(source, outputs)
+        named = {each.stored: f"{each.source}.{each.name}" if query.joins else each.name for each in source.columns}
+        shown = [
+            self._text.text[each[0].at : each[-1].end] or named.get(each[0].identifier, each[0].identifier)
+            for each in wanted
+        ]
+        names, rest = self._split_keys(outputs, wanted, query, shown)
+        key_types = [scope.type_of(each) for each in wanted]
+        for type_ in key_types:
+            if type_.has_map:
+                self._text.fail(f"a key of type {type_}, which has a map, is not supported", query.at)
+        keys = tuple(zip(names, key_types, strict=True))
+        values = tuple((each.name, self._type_of(scope, each)) for each in rest)
+        cells = [(each, sql(words), type_) for (each, type_), words in zip(keys, wanted, strict=True)]
+        cells += [(each.name, sql(each.words), type_) for each, (_, type_) in zip(rest, values, strict=True)]
+        step = Step(
+            tuple(cells),
+            where and sql(where),
+            source.carried,
+            self._values,
+            explodes=any(_explodes(each.words) for each in outputs),
         )
-        return attrs.evolve(query, items=items), RowScope(self._text, columns, scope.what), rows
+        return QueryPlan(
+            source, step, None, None, keys, values, source.is_table, None, not partition, {"FROM": source.label}
+        )
 
-    def _check_values(self, values: Sequence[Compiled], outputs: Sequence[_Output]) -> None:
-        for value, output in zip(values, outputs, strict=True):
-            if value.type.base == "NULL":
-                self._text.fail(f"column {output.name} is NULL without a type; write CAST(NULL AS type)", output.at)
+    def _own_keys(self, source: Relation, outputs: list[_Output]) -> list[tuple[Token, ...]]:
+        """Return the columns of the key: of several that hold a part, the one that is selected."""
+        selected = {each.words[0].identifier for each in outputs if len(each.words) == 1}
+        found = []
+        for part in source.keys:
+            chosen = next((each for each in part if each in selected), part[0])
+            column = next(each for each in source.columns if each.stored == chosen)
+            found.append((attrs.evolve(name(chosen), at=0, end=0),))
+            del column
+        return found
 
-    def _grouped(self, query: tree.SelectQuery, relation: Relation, scope: RowScope, kind: str, name: str) -> QueryPlan:
+    def _type_of(self, scope: Scope, output: _Output) -> SqlType:
+        return scope.type_of(output.words)
+
+    # Aggregates.
+
+    def _grouped(self, query: Query, source: Relation, scope: Scope, kind: str, output: str) -> QueryPlan:
         text = self._text
         if kind == "STREAM":
-            text.fail(
-                f"the result of GROUP BY is a TABLE; write CREATE TABLE {shown_name(name)} AS SELECT ...", query.at
-            )
+            text.fail(f"the result of GROUP BY is a TABLE; write CREATE TABLE {output} AS SELECT ...", query.at)
         if not query.group_by:
             text.fail("aggregates need GROUP BY", query.at)
         if query.partition_by:
             text.fail("GROUP BY and PARTITION BY exclude each other", query.at)
-        if query.window is not None and relation.is_table:
+        if query.window is not None and source.is_table:
             text.fail("WINDOW is for streams, and this is a table", query.window.at)
-        for source in _sources_of(relation):
-            if source.value_format == "KAFKA":
-                text.fail(
-                    f"{shown_name(source.name)} has the value format KAFKA, which does not support GROUP BY", query.at
-                )
-        query, scope, explode = self._exploded(query, relation, scope)
-        where = self._where(query, scope)
-        for each in query.group_by:
-            if calls_of(each, AGGREGATES):
-                text.fail("GROUP BY takes no aggregates", each.at)
-        groups = [scope.compile(each) for each in query.group_by]
-        for group, each in zip(groups, query.group_by, strict=True):
-            if has_map(group.type):
-                text.fail(f"GROUP BY takes no values of type {group.type}", each.at)
-            if query.group_by.count(each) > 1:
-                text.fail("GROUP BY has an expression twice", each.at)
-        aggregates: list[SqlAggregate] = []
-        arguments: list[Callable[[Any], Any]] = []
-        calls: list[Any] = []
-
-        def column_of(call: Any) -> Any:
-            for place, other in enumerate(calls):
-                if other == call:
-                    return tree.Name(f"KSQL_AGG_{place}", None, at=call.at)
-            for each in tree.children(call):
-                if calls_of(each, AGGREGATES):
-                    text.fail("an aggregate of an aggregate is not supported", call.at)
-            given = [scope.compile(each) for each in call.arguments]
-            constants = [each.value if isinstance(each, tree.Literal) else ... for each in call.arguments]
-            fail = _failing(text, call.at)
-            limit = self._properties.get(f"ksql.functions.{call.name.lower()}.limit")
-            if limit is not None:
-                if not limit.isdecimal():
-                    fail(f"'ksql.functions.{call.name.lower()}.limit' is {limit!r}; set it to a number")
-                aggregate = limited(call.name, [each.type for each in given], int(limit), fail)
-            else:
-                aggregate = aggregate_of(call.name, [each.type for each in given], constants, fail)
-            if call.name in _NEED_STRUCTS and any(s.value_format == "DELIMITED" for s in _sources_of(relation)):
-                text.fail(
-                    f"{call.name} has a state that the format DELIMITED cannot hold; create a stream WITH "
-                    "(VALUE_FORMAT='JSON') of the source first",
-                    call.at,
-                )
-            if relation.is_table and aggregate.undo is None:
-                text.fail(f"{call.name} is for streams: it cannot undo a row of a table that changes", call.at)
-            if call.is_distinct:
-                aggregate = distinct(aggregate)
-            condition = None
-            if call.condition is not None:
-                found = scope.compile(call.condition)
-                if found.type.base != "BOOLEAN":
-                    text.fail(f"FILTER takes a condition, and this is of type {found.type}", call.condition.at)
-                condition = guarded(found.of)
-                aggregate = filtered(aggregate)
-            calls.append(call)
-            aggregates.append(aggregate)
-            arguments.append(_arguments([guarded(each.of) for each in given], condition))
-            return tree.Name(f"KSQL_AGG_{len(calls) - 1}", None, at=call.at)
-
-        # Checked before the columns: those of a misspelt aggregate are not the mistake.
-        known = function_names()
-
-        def rewritten(node: Any) -> Any:
-            for place, each in enumerate(query.group_by):
-                if node == each:
-                    return tree.Name(f"KSQL_GROUP_{place}", None, at=node.at)
-            if isinstance(node, tree.Call) and node.name in AGGREGATES:
-                return column_of(node)
-            if isinstance(node, tree.Call) and node.name not in known:
-                text.fail(f"unknown function {node.name}{nearest(node.name, known)}", node.at)
-            if isinstance(node, tree.Name):
-                if node.name in dict(_BOUNDS) and query.window is not None:
-                    return tree.Name(node.name, None, at=node.at)
-                if node.source is not None or any(column.name == node.name for column in scope.columns):
-                    text.fail(
-                        f"{node} is neither in GROUP BY nor in an aggregate; write LATEST_BY_OFFSET({node})", node.at
-                    )
-            return tree.mapped(node, rewritten)
-
-        outputs = self._outputs(query, scope)
-        names, rest = self._split_keys(outputs, [[each] for each in query.group_by], query)
-        plain = [rewritten(each.value) for each in rest]
-        having_node = None if query.having is None else rewritten(query.having)
-        if not calls:
-            text.fail("GROUP BY needs an aggregate, such as COUNT(*)", query.at)
-        columns = [Column(f"KSQL_GROUP_{place}", group.type) for place, group in enumerate(groups)]
-        columns += [Column(f"KSQL_AGG_{place}", each.type) for place, each in enumerate(aggregates)]
-        columns += [Column(each, BIGINT) for each, _ in _BOUNDS] if query.window is not None else []
-        after = RowScope(text, columns, " in GROUP BY")
-        values = [after.compile(each) for each in plain]
-        self._check_values(values, rest)
-        functions = [guarded(each.of) for each in values]
-        having = None
-        if having_node is not None:
-            condition = after.compile(having_node)
-            if condition.type.base != "BOOLEAN":
-                text.fail(f"HAVING takes a condition, and this is of type {condition.type}", query.at)
-            having = guarded(condition.of)
-
-        def emit(key: Any, before: Any, results: Any, time: int, window: Any, number: int) -> Iterable[Change]:
-            def projected(found: Any) -> Any:
-                if found is None:
-                    return None
-                row = (*key, *found, *(window or ()))
-                if having is not None and not having(row):
-                    return None
-                return tuple(each(row) for each in functions)
-
-            new, old = projected(results), projected(before)
-            if new is None and old is None:
-                return ()
-            return ((route_of(key), key, new, old, time, window, meta_of(number)),)
-
-        prepare = _grouped_rows(relation, where, [guarded(each.of) for each in groups], arguments, explode)
-        grouping = Grouping(tuple(aggregates), emit, relation.is_table)
-        window = query.window
-        shuffles = tuple(query.group_by) != tuple(
-            tree.Name(relation.columns[part[0]].name, relation.columns[part[0]].source) for part in relation.keys
-        )
-        if query.emit == "FINAL" and window is None:
+        if query.emit == "FINAL" and query.window is None:
             text.fail("EMIT FINAL needs a WINDOW: without one no result is final", query.at)
+        if query.where and _aggregate_calls(query.where):
+            text.fail("WHERE sees single rows; write HAVING for aggregates", query.where[0].at)
+        where = self._condition(query.where, scope, "WHERE")
+        groups: list[tuple[Token, ...]] = []
+        for each in query.group_by:
+            if _aggregate_calls(each):
+                text.fail("GROUP BY takes no aggregates", each[0].at)
+            resolved = scope.resolved(each)
+            if folded(resolved) in map(folded, groups):
+                text.fail("GROUP BY has an expression twice", each[0].at)
+            groups.append(resolved)
+        types = [scope.type_of(each) for each in groups]
+        for type_, each in zip(types, query.group_by, strict=True):
+            if type_.has_map:
+                text.fail(f"GROUP BY takes no values of type {type_}", each[0].at)
+        outputs = self._outputs(query, scope)
+        shown = [self._text.text[each[0].at : each[-1].end] for each in query.group_by]
+        names, rest = self._split_keys(outputs, groups, query, shown)
+        keys: Columns = tuple(zip(names, types, strict=True))
+        cells = [(each, sql(words), type_) for (each, type_), words in zip(keys, groups, strict=True)]
+        # After the aggregates: groups, results and bounds.
+        parts: list[tuple[Sequence[Token], Token]] = [(words, name(f"#g{place}")) for place, words in enumerate(groups)]
+        aggregates: dict[str, tuple[Any, SqlType]] = {}
+        calls_found: list[str] = []
+        after_columns = [Column(f"#g{place}", type_, None, f"#g{place}") for place, type_ in enumerate(types)]
+        having = None if query.having is None else scope.resolved(query.having)
+        for words in [each.words for each in outputs] + ([having] if having else []):
+            for start, end in _aggregate_calls(words):
+                call = words[start : end + 1]
+                if folded(call) in calls_found:
+                    continue
+                made = aggregate_of(text, call, scope, len(calls_found), source, self._properties)
+                calls_found.append(folded(call))
+                aggregates |= made.parts
+                cells += made.arguments
+                parts.append((call, Token("word", made.result)))
+                after_columns += [Column(each, type_, None, each) for each, (_, type_) in made.parts.items()]
+        if not aggregates:
+            text.fail("GROUP BY needs an aggregate, such as COUNT(*)", query.at)
+        if query.window is not None:
+            after_columns += [Column(each, type_, None, stored) for each, (stored, type_) in BOUNDS.items()]
+        after = Scope(text, after_columns, self._values)
+        made_items = []
+        for each in rest:
+            words = replaced(each.words, parts)
+            if query.window is not None:
+                words = after.resolved(words)
+            self._check_grouped(words, scope)
+            made_items.append((each.name, sql(words), after.type_of(words)))
+        condition = None
+        if having is not None:
+            words = replaced(having, parts)
+            if query.window is not None:
+                words = after.resolved(words)
+            self._check_grouped(words, scope)
+            if after.type_of(words).base != "BOOLEAN":
+                text.fail("HAVING takes a condition", query.having[0].at if query.having else query.at)
+            condition = sql(words)
+        key_cells = [(each, sql((name(f"#g{place}"),)), types[place]) for place, each in enumerate(names)]
+        if source.is_table:
+            # A group without rows is no group.
+            cells.append(("#rows", f'CAST("{CHANGE}" AS BIGINT)', BIGINT))
+            aggregates["#there"] = (Sum("#rows"), BIGINT)
+            is_there = '"#there" > 0'
+            condition = is_there if condition is None else f"{is_there} AND ({condition})"
+        before = Step(tuple(cells), where and sql(where), source.carried, self._values)
+        is_windowed = query.window is not None
+        kept = ("window_start", "window_end") if is_windowed else ()
+        step = Step((*key_cells, *made_items), condition, kept, self._values)
+        grouping = Grouping(keys, aggregates, query.window, query.emit == "FINAL")
+        window = query.window
+        identity = {
+            "FROM": source.label,
+            "WINDOW": "" if window is None else str(attrs.astuple(window)[:5]),
+            "GROUP BY": ", ".join(map(folded, groups)),
+            "HAVING": condition or "",
+            "aggregates": ", ".join(calls_found),
+            "EMIT": query.emit or "",
+        }
+        keeps = len(groups) == len(source.keys) and all(
+            len(words) == 1 and words[0].identifier in part for words, part in zip(groups, source.keys, strict=True)
+        )
         return QueryPlan(
-            relation,
-            prepare,
+            source,
+            before,
             grouping,
-            window,
-            query.emit or "CHANGES",
-            None,
-            tuple((each, group.type) for each, group in zip(names, groups, strict=True)),
-            tuple((each.name, value.type) for each, value in zip(rest, values, strict=True)),
+            step,
+            tuple(zip(names, types, strict=True)),
+            tuple((each, type_) for each, _, type_ in made_items),
             True,
             None if window is None else (window.kind, None if window.kind == "SESSION" else window.size_ms),
-            shuffles,
+            keeps,
+            identity,
         )
 
+    def _check_grouped(self, words: Sequence[Token], scope: Scope) -> None:
+        """Check that an expression names no column that is neither a group nor in an aggregate.
 
-#: Aggregates that ksqlDB does not compute over delimited values.
-_NEED_STRUCTS = ("AVG", "CORRELATION", "STDDEV_SAMP", "STDDEV_SAMPLE")
-
-
-def _sources_of(relation: Relation) -> list[SqlSource]:
-    given = relation.input
-    return [given] if isinstance(given, SqlSource) else [*_sources_of(given.left), *_sources_of(given.right)]
-
-
-def _names(columns: Columns) -> str:
-    return ", ".join(shown_name(name) for name, _ in columns) or "nothing"
-
-
-def _read_steps(relation: Relation) -> list[tuple[str, str]]:
-    given = relation.input
-    if isinstance(given, SqlSource):
-        return [("read", f"{given.kind} {shown_name(given.name)}, topic {given.topic}")]
-    return [*_read_steps(given.left), *_read_steps(given.right), ("join", f"{given.kind}, by an equality")]
-
-
-def _shape(query: tree.SelectQuery) -> dict[str, str]:
-    """Return the parts of a query that its state depends on; trees are shown without their places in the text."""
-    aggregates: list[Any] = []
-    found = [*(item.value for item in query.items), *([] if query.having is None else [query.having])]
-    for each in found:
-        aggregates += [call for call in calls_of(each, AGGREGATES) if call not in aggregates]
-    return {
-        "FROM": ", ".join((query.source.name, *(f"{join.kind} {join.right.name} {join.on}" for join in query.joins))),
-        "WITHIN": ", ".join(str(join.within) for join in query.joins if join.within),
-        "WINDOW": str(query.window or ""),
-        "GROUP BY": str(query.group_by or ""),
-        # Accumulators of standard deviations of before hold sums of squares.
-        "aggregates": ", ".join(
-            f"{call}{' by deviations' if call.name[:6] == 'STDDEV' else ''}" for call in aggregates
-        ),
-        "EMIT": query.emit or "",
-    }
+        Raises:
+            SqlError: It does.
+        """
+        for place, token in enumerate(words):
+            if token.kind != "name" or token.identifier.startswith("#"):
+                continue
+            column = next((each for each in scope.columns if each.stored == token.identifier), None)
+            if column is not None and token.identifier not in ("window_start", "window_end"):
+                self._text.fail(
+                    f"{column.name} is neither in GROUP BY nor in an aggregate; write LATEST_BY_OFFSET({column.name})",
+                    token.at,
+                )
+        for place, _ in calls(words):
+            token = words[place]
+            if token.identifier.upper() not in functions() and not token.identifier.startswith("#"):
+                known = {*functions(), *AGGREGATES}
+                self._text.fail(f"unknown function {token.identifier}{nearest(token.identifier, known)}", token.at)
 
 
-def _arguments(functions: Sequence[Callable[[Any], Any]], condition: Any) -> Callable[[Any], Any]:
-    """Return the function from a row to the arguments of an aggregate; ``None`` without its condition."""
-
-    def arguments(row: Any) -> Any:
-        if condition is not None and not condition(row):
-            return None
-        return tuple([of(row) for of in functions])
-
-    return arguments
-
-
-def _failing(text: Text, at: int) -> Callable[[str], NoReturn]:
-    def fail(message: str) -> NoReturn:
-        text.fail(message, at)
-
-    return fail
+def _aggregate_calls(words: Sequence[Token]) -> list[tuple[int, int]]:
+    """Return the places of the first and last word of each aggregate, with its ``FILTER``."""
+    found = []
+    for place, end in calls(words):
+        if words[place].kind == "word" and words[place].upper in AGGREGATES:
+            if end + 2 < len(words) and words[end + 1].upper == "FILTER" and words[end + 2].text == "(":
+                end = closing(words, end + 2)
+            if not found or place > found[-1][1]:
+                found.append((place, end))
+    return found
 
 
-_UNITS = ("MILLISECONDS", "SECONDS", "MINUTES", "HOURS", "DAYS")
-_UNITS_FIRST = {f"{what}{how}" for what in ("TIMESTAMP", "DATE", "TIME") for how in ("ADD", "SUB")}
+def _explodes(words: Sequence[Token]) -> bool:
+    return any(words[place].text.lower() == "unnest" for place, _ in calls(words))
 
 
-def has_map(type_: SqlType) -> bool:
-    """Return whether values of a type hold maps."""
-    return type_.base == "MAP" or any(map(has_map, type_.parts)) or any(has_map(each) for _, each in type_.fields)
-
-
-def calls_of(node: Any, names: Iterable[str]) -> list[Any]:
-    """Return the calls of functions with these names in an expression."""
-    found = [each for child in tree.children(node) for each in calls_of(child, names)]
-    return [node, *found] if isinstance(node, tree.Call) and node.name in names else found
-
-
-def _hidden(column: Column, *, lasts: bool) -> Column:
-    """Return a column of a relation that is joined again: ``*`` leaves out the key that a join before has added.
-
-    Args:
-        column: The column.
-        lasts: The key can still be named.
-    """
-    if column.source is not None or column.is_pseudo:
-        return column
-    return attrs.evolve(column, name=column.name if lasts else f"{column.name} of a join", is_pseudo=True)
-
-
-def _free(name: str, columns: Sequence[Column]) -> str:
-    taken = {column.name for column in columns}
-    return next(each for each in (name, *(f"{name}_{i}" for i in range(1, len(taken) + 1))) if each not in taken)
-
-
-def _of_key(node: Any, scope: RowScope) -> bool:
-    """Return whether an expression reads columns of the key only."""
-    if isinstance(node, tree.Name):
-        return scope.columns[scope.find(node)].is_key
-    return all(_of_key(each, scope) for each in tree.children(node))
-
-
-def _keyed_rows(relation: Relation, key_of: Any, *, keeps_null: bool) -> Callable[[Change], Iterable[Change]]:
-    """Return the function from a change to that of its whole row, routed by a key."""
-    row_of = relation.row
-    key = None if key_of is None else guarded(key_of)
-
-    def rows(change: Change) -> Iterable[Change]:
-        value, old = change[VALUE], change[OLD]
-        new_row = None if value is None else row_of(change, value)
-        old_row = None if old is None else row_of(change, old)
-        if key is None:
-            return ((change[0], change[KEY], new_row, old_row, *change[TIME:]),)
-        found = key(row_of(change, value))
-        if relation.is_table and value is None and found is None:
-            found = key(row_of(change, old))
-        if found is None and not keeps_null:
-            return ()
-        if value is None and not relation.is_table:
-            return ()
-        return ((route_of((found,)), (found,), new_row, old_row, *change[TIME:]),)
-
-    return rows
-
-
-def _grouped_rows(
-    relation: Relation,
-    where: Callable[[Any], Any] | None,
-    groups: Sequence[Callable[[Any], Any]],
-    arguments: Sequence[Callable[[Any], Any]],
-    explode: Callable[[Any], Iterable[Any]] | None,
-) -> Callable[[Change], Iterable[Change]]:
-    """Return the function from a change to the changes of groups: arguments of the aggregates, added and taken away."""
-    row_of, is_table = relation.row, relation.is_table
-
-    def of_row(row: Any) -> Any:
-        if where is not None and not where(row):
-            return None
-        key = tuple(each(row) for each in groups)
-        if None in key:
-            return None
-        return key, tuple([of(row) for of in arguments])
-
-    def prepared(change: Change) -> Iterable[Change]:
-        value, old = change[VALUE], change[OLD]
-        if not is_table:
-            if value is None:
-                return ()
-            row = row_of(change, value)
-            rows = (row,) if explode is None else explode(row)
-            found = [each for row in rows if (each := of_row(row)) is not None]
-            return [(route_of(key), key, given, None, change[TIME], None, change[META]) for key, given in found]
-        new = None if value is None else of_row(row_of(change, value))
-        before = None if old is None else of_row(row_of(change, old))
-        if new and before and new[0] == before[0]:
-            return ((route_of(new[0]), new[0], new[1], before[1], change[TIME], None, change[META]),)
-        changes = []
-        if before:
-            changes.append((route_of(before[0]), before[0], None, before[1], change[TIME], None, change[META]))
-        if new:
-            changes.append((route_of(new[0]), new[0], new[1], None, change[TIME], None, change[META]))
-        return changes
-
-    return prepared
+__all__ = ["BIGINT", "Grouping", "Planner", "QueryPlan"]

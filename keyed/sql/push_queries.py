@@ -9,21 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.sql import syntax as tree
-from keyed.sql.bound_parameters import Parameters
-from keyed.sql.catalog import Catalog
-from keyed.sql.grammar import parse
-from keyed.sql.planner import Planner, QueryPlan, calls_of
-from keyed.sql.pushed_tables import PushedTable, shown_cell
-from keyed.sql.row_changes import VALUE
+from keyed.sql.catalog import Catalog, SqlSource
+from keyed.sql.column_types import STRING, of_arrow
+from keyed.sql.conversion import column
+from keyed.sql.engine import Columns, Step
+from keyed.sql.parameters import Given, Parameters
+from keyed.sql.planner import Planner
 from keyed.sql.script_errors import Text, nearest
-from keyed.sql.table_functions import TABLE_FUNCTIONS
+from keyed.sql.statements import Parser
+from keyed.sql.tokens import calls, tokens
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 #: The schema of a table's dataset, and the columns of its key.
 Description = tuple["pa.Schema", Sequence[str]]
+#: An entry of a table: its key, the entry of the key, and its value; a value of ``None`` is no row.
+Entry = tuple[Any, Any, Any]
+#: Columns of a dataset that are not of the entry.
+_OTHERS = ("namespace", "expires")
+_PLACE = "#place"
 
 
 @attrs.frozen
@@ -56,19 +61,58 @@ class RowQuery:
     table: str
     columns: list[str]
     limit: int | None
-    _source: PushedTable
-    _plan: QueryPlan
+    _read: TableColumns
+    _step: Step
 
-    def row(self, key: Any, entry: Any, value: Any) -> dict[str, Any] | None:
-        """Return the row of an entry; ``None`` if there is no entry, or it does not fit ``WHERE``."""
-        if value is None or self._plan.transform is None:
-            return None
-        changes: Iterable[Any] = self._plan.transform(self._source.change(key, entry, value))
-        made = next(iter(changes), None)
-        if made is None:
-            return None
-        cells = zip(self._plan.values, made[VALUE], strict=True)
-        return {name: shown_cell(type_)(cell) for (name, type_), cell in cells}
+    def rows(self, entries: Sequence[Entry]) -> list[dict[str, Any] | None]:
+        """Return the row of each entry; ``None`` if there is no entry, it does not fit ``WHERE``, or it is bad."""
+        found: list[dict[str, Any] | None] = [None] * len(entries)
+        table = self._read.table(entries)
+        made, _ = self._step.run(table)
+        places = made.column(_PLACE).to_pylist()
+        for place, row in zip(places, made.drop_columns([_PLACE]).to_pylist(maps_as_pydicts="strict"), strict=True):
+            found[place] = row
+        return found
+
+
+class TableColumns:
+    """A state table as the source of a push query.
+
+    Args:
+        schema: The schema of its dataset.
+        key_columns: Names of the columns of its key.
+    """
+
+    def __init__(self, schema: pa.Schema, key_columns: Sequence[str]) -> None:
+        names = [each for each in schema.names if each not in _OTHERS and (each != "key" or not key_columns)]
+        self._keys = [each for each in (*key_columns, "key") if each in names]
+        self._bounds = [each for each in ("window_start", "window_end") if each in names and "entry" not in names]
+        self._fields = [each for each in names if each not in (*self._keys, *self._bounds, "entry")]
+        self._is_row = self._fields != ["value"]
+        self.columns: Columns = tuple((name, of_arrow(schema.field(name).type) or STRING) for name in names)
+
+    def table(self, entries: Sequence[Entry]) -> pa.Table:
+        """Return entries as a table, with their places."""
+        import pyarrow as pa
+
+        there = [(place, each) for place, each in enumerate(entries) if each[2] is not None]
+        cells: dict[str, list[Any]] = {name: [] for name, _ in self.columns}
+        for _, (key, entry, value) in there:
+            keys = key if isinstance(key, tuple) and len(self._keys) > 1 else (key,)
+            row = dict(zip(self._keys, keys, strict=False))
+            row |= zip(self._bounds, entry if isinstance(entry, tuple | list) else (), strict=False)
+            row["entry"] = entry
+            for name in self._fields:
+                row[name] = _field(value, name) if self._is_row else value
+            for name, of in cells.items():
+                of.append(row.get(name))
+        columns = [column(cells[name], type_)[0] for name, type_ in self.columns]
+        places = pa.array([place for place, _ in there], pa.int64())
+        return pa.table([*columns, places], names=[*(name for name, _ in self.columns), _PLACE])
+
+
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 class PushQuery(Iterator[PushedRow]):
@@ -98,7 +142,7 @@ class PushQuery(Iterator[PushedRow]):
             changes = self._subscription.take(timeout)
             if not changes:
                 break
-            self._waiting.extend(filter(None, map(self._pushed, changes)))
+            self._waiting.extend(self._pushed(changes))
         found = list(itertools.islice(self._waiting, self._left))
         self._waiting.clear()
         if self._left is not None:
@@ -114,21 +158,23 @@ class PushQuery(Iterator[PushedRow]):
         while not self._waiting:
             if self.is_done:
                 raise StopIteration
-            self._waiting.extend(filter(None, map(self._pushed, self._subscription.take(None))))
+            self._waiting.extend(self._pushed(self._subscription.take(None)))
         if self.is_done:
             raise StopIteration
         if self._left is not None:
             self._left -= 1
         return self._waiting.popleft()
 
-    def _pushed(self, change: Any) -> PushedRow | None:
-        row = None if change.removed else self._query.row(change.key, change.entry, change.new)
-        old = self._query.row(change.key, change.entry, change.old)
-        return None if row is None and old is None else PushedRow(row, old, change.batch, change.token)
+    def _pushed(self, changes: Sequence[Any]) -> Iterator[PushedRow]:
+        rows = self._query.rows([(each.key, each.entry, None if each.removed else each.new) for each in changes])
+        before = self._query.rows([(each.key, each.entry, each.old) for each in changes])
+        for change, row, old in zip(changes, rows, before, strict=True):
+            if row is not None or old is not None:
+                yield PushedRow(row, old, change.batch, change.token)
 
 
 def subscribe(
-    tables: Mapping[str, Any], query: str, parameters: Parameters | None = None, *, after: str | None = None
+    tables: Mapping[str, Any], query: str, parameters: Given | None = None, *, after: str | None = None
 ) -> PushQuery:
     """Run a push query, ``SELECT … FROM table [WHERE …] EMIT CHANGES [LIMIT n]``, over a state table.
 
@@ -137,7 +183,7 @@ def subscribe(
 
     Args:
         tables: State tables: those of `keyed.run` with ``tables=``, of `keyed.tables.read_tables` or ``open_tables``.
-        query: The query. The columns of a table are the fields of its values, else ``VALUE``, and those of the key.
+        query: The query. The columns of a table are the fields of its values, else ``value``, and those of the key.
         parameters: Values for ``?`` or ``$name`` in it.
         after: The start, as of `keyed.tables.StateTable.subscribe`: the state first, ``"now"``, ``"beginning"``, or the
             token of a row, after which it resumes.
@@ -155,7 +201,7 @@ def subscribe(
 
 
 def checked_query(
-    query: str, parameters: Parameters | None, names: Iterable[str], describe: Callable[[str], Description]
+    query: str, parameters: Given | None, names: Iterable[str], describe: Callable[[str], Description]
 ) -> RowQuery:
     """Check a push query.
 
@@ -169,13 +215,11 @@ def checked_query(
         SqlError: The query is not valid.
         DefinitionError: A parameter is not valid.
     """
-    text, statements = parse(query, parameters)
-    select = statements[0] if statements else None
-    if len(statements) != 1 or not isinstance(select, tree.SelectQuery):
-        text.fail("give one SELECT ... FROM table EMIT CHANGES", 0 if len(statements) < 2 else statements[1].at)
+    text, given = Text(query), Parameters(parameters)
+    select = Parser(text, given.bound(text, tokens(text))).single_query()
     if select.emit != "CHANGES":
         text.fail("a push query ends with EMIT CHANGES; a pull query, without it, is for tables.sql(...)", select.at)
-    if any(calls_of(item.value, TABLE_FUNCTIONS) for item in select.items):
+    if any(item.words[place].upper == "EXPLODE" for item in select.items for place, _ in calls(item.words)):
         text.fail("a push query gives one row for each; use EXPLODE in a CREATE STREAM ... AS SELECT", select.at)
     if select.joins or select.group_by or select.partition_by or select.window or select.having:
         text.fail(
@@ -186,15 +230,11 @@ def checked_query(
     names = list(names)
     name = next((each for each in names if each.lower() == select.source.name.lower()), None)
     if name is None:
-        text.fail(
-            f"unknown table {select.source.name}{nearest(select.source.name, map(str.upper, names))}", select.source.at
-        )
-    source = PushedTable(select.source.name, *describe(name))
-    plan = _planned(text, attrs.evolve(select, emit=None, limit=None), source)
-    return RowQuery(name, [column for column, _ in plan.values], select.limit, source, plan)
-
-
-def _planned(text: Text, select: tree.SelectQuery, source: PushedTable) -> QueryPlan:
+        text.fail(f"unknown table {select.source.name}{nearest(select.source.name, names)}", select.source.at)
+    read = TableColumns(*describe(name))
     catalog = Catalog()
-    catalog.add(source.source)
-    return Planner(text, catalog).plan(select, "STREAM", "query")
+    catalog.add(SqlSource(select.source.name, "STREAM", (), read.columns, name, is_query=True))
+    planner = Planner(text, catalog, given.values, {})
+    plan = planner.plan(attrs.evolve(select, emit=None, limit=None), "STREAM", "query")
+    step = attrs.evolve(plan.before, kept=(_PLACE,))
+    return RowQuery(name, [each for each, _ in plan.values], select.limit, read, step)

@@ -9,14 +9,13 @@ from typing import Any
 
 from keyed.errors import DefinitionError
 from keyed.shown import shown
-from keyed.sql.script_errors import nearest
-from keyed.sql.sql_types import (
+from keyed.sql.column_types import (
     BIGINT,
     BOOLEAN,
     BYTES,
     DATE,
     DOUBLE,
-    INTEGER,
+    INT,
     STRING,
     TIME,
     TIMESTAMP,
@@ -26,6 +25,7 @@ from keyed.sql.sql_types import (
     map_of,
     struct,
 )
+from keyed.sql.script_errors import nearest
 
 _PARTS = ("key", "value", "references")
 _LOGICAL = {
@@ -39,7 +39,7 @@ _CONNECT = "org.apache.kafka.connect.data."
 _CONNECT_TIMES = {f"{_CONNECT}Date": DATE, f"{_CONNECT}Time": TIME, f"{_CONNECT}Timestamp": TIMESTAMP}
 _AVRO = {
     "boolean": BOOLEAN,
-    "int": INTEGER,
+    "int": INT,
     "long": BIGINT,
     "float": DOUBLE,
     "double": DOUBLE,
@@ -48,12 +48,12 @@ _AVRO = {
     "enum": STRING,
     "fixed": BYTES,
 }
-_JSON_NUMBERS = {"int8": INTEGER, "int16": INTEGER, "int32": INTEGER, "int64": BIGINT}
+_JSON_NUMBERS = {"int8": INT, "int16": INT, "int32": INT, "int64": BIGINT}
 _PROTOBUF = {
     "bool": BOOLEAN,
-    "int32": INTEGER,
-    "sint32": INTEGER,
-    "sfixed32": INTEGER,
+    "int32": INT,
+    "sint32": INT,
+    "sfixed32": INT,
     "string": STRING,
     "bytes": BYTES,
     "float": DOUBLE,
@@ -62,7 +62,7 @@ _PROTOBUF = {
     "google.type.Date": DATE,
     "google.type.TimeOfDay": TIME,
     "google.protobuf.BoolValue": BOOLEAN,
-    "google.protobuf.Int32Value": INTEGER,
+    "google.protobuf.Int32Value": INT,
     "google.protobuf.StringValue": STRING,
     "google.protobuf.BytesValue": BYTES,
     **{f"google.protobuf.{name}Value": DOUBLE for name in ("Float", "Double")},

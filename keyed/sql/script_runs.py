@@ -1,46 +1,49 @@
-"""Runs scripts: `script` checks a text, compiles it to operators, and runs them over the given records."""
+"""Runs scripts: `script` checks a text, builds its operators, and runs them over what is given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
+import pyarrow as pa
+import pyarrow.compute as pc
 
 import keyed
-from keyed.arguments import texts
-from keyed.durations import milliseconds_of
 from keyed.errors import DefinitionError
-from keyed.graph import BoundOutput
+from keyed.extending import Schema
 from keyed.shown import shown
-from keyed.sql.bound_parameters import Parameters
-from keyed.sql.bound_streams import is_frame, is_stream, is_topic, runs_on_spark
-from keyed.sql.compiler import Compiler
-from keyed.sql.definitions import Answer, Definitions, define
-from keyed.sql.engine_expressions import EngineColumns, columns_of
-from keyed.sql.given_rows import GivenRows, engine_of, inserting
-from keyed.sql.grammar import parse
-from keyed.sql.kafka_deployment import Deployment, Kafka
-from keyed.sql.packed_changes import unpack
+from keyed.sql.catalog import CHANGE, STREAM, SqlSource
+from keyed.sql.column_types import SqlType
+from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
+from keyed.sql.engine import Columns, Step
+from keyed.sql.inputs import GONE, SOURCE, TIME, Input, Skipped, merged, skip
+from keyed.sql.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamStreamJoin, StreamTableJoin, TableTableJoin
+from keyed.sql.operators import MOMENT, Aggregation, Passed, Sessions, TableRows, Totals, schema_of
+from keyed.sql.parameters import Given, Parameters
+from keyed.sql.planner import Relation, SourceJoin
 from keyed.sql.registry_schemas import RegistrySchemas
-from keyed.sql.row_changes import KEY, NO_KEY, ROUTE, TIME, VALUE, WINDOW
 from keyed.sql.script_errors import nearest
-from keyed.sql.script_source import STREAM_TIME, Extractor, ScriptRecords, extractor_of
-from keyed.sql.wire_formats import WireFormats
+from keyed.sql.statements import parse
+from keyed.vectorized import TIMESTAMP_COLUMN
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+DAY_MS = 86_400_000
+FAILS = "an expression fails"
+NO_GROUP = "a part of the group is null"
+NO_JOIN_KEY = "the key of the join is null"
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
 
 
 @attrs.frozen
 class OutputRecord:
-    """A record of a topic.
+    """A record of a stream or table.
 
     Attributes:
         key: Its key: the value of one column, a dictionary of several, ``None`` without a key.
         value: Its value, ``None`` for a tombstone.
         timestamp: Milliseconds since 1970.
-        window: Start and end of its window, ``None`` without one. The end of a session is its last timestamp.
+        window: Start and end of its window, ``None`` without one.
     """
 
     key: Any
@@ -49,40 +52,32 @@ class OutputRecord:
     window: tuple[int, int] | None = None
 
 
-#: Called with the name of an output, and its records of a batch.
-OnRecords = Callable[[str, list[OutputRecord]], object]
-
-
 @attrs.frozen(eq=False)
 class ScriptResult:
     """The outputs of a script.
 
     Attributes:
-        records: The records of each stream and table that a query wrote, by its name, without those that were written
-            to Kafka topics.
-        topics: The same by topic.
+        records: The records of each stream and table that a query wrote, by its name.
+        run: The result of `keyed.run`.
         skipped: Records that this run has skipped, by the name of the stream or table and the reason.
         answers: The answers to ``SHOW``, ``DESCRIBE`` and ``EXPLAIN``, in the order of the statements.
-        run: The result of `keyed.run`, with its metrics and, with ``tables=``, its state tables.
     """
 
     records: Mapping[str, list[OutputRecord]]
-    topics: Mapping[str, list[OutputRecord]]
     run: keyed.RunResult | None
     skipped: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
     answers: Sequence[Answer] = ()
 
     def __getitem__(self, name: str) -> list[OutputRecord]:
-        """Return the records of a stream or table; its name is in upper case unless it was quoted.
+        """Return the records of a stream or table, whose name is in any case.
 
         Raises:
             KeyError: No query wrote it.
         """
-        if name not in self.records and name.upper() in self.records:
-            name = name.upper()
-        if name not in self.records:
-            raise KeyError(f"no query writes {name}{nearest(name, self.records)}")
-        return self.records[name]
+        for each, records in self.records.items():
+            if each.lower() == name.lower():
+                return records
+        raise KeyError(f"no query writes {name}{nearest(name, self.records)}")
 
     def table(self, name: str) -> dict[Any, Any]:
         """Return the rows of a table at the end, by key; in a windowed table by key and window.
@@ -101,372 +96,415 @@ class ScriptResult:
         return rows
 
 
+@attrs.frozen(eq=False)
+class Pick:
+    """Takes the rows of one source out of the merged rows.
+
+    Attributes:
+        number: The number of the input.
+        names: Its columns.
+    """
+
+    number: int
+    names: tuple[str, ...]
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return its rows."""
+        own = pc.equal(table.column(SOURCE), self.number)
+        if not pc.all(own).as_py():
+            table = table.filter(own)
+        columns = [table.column(name if name == STREAM else f"{self.number}.{name}") for name in self.names]
+        return pa.table([*columns, table.column(TIMESTAMP_COLUMN)], names=[*self.names, TIMESTAMP_COLUMN])
+
+
+def versions(table: pa.Table) -> pa.Table:
+    """Return the rows of a declared table as changes: each replaces the row before it, or removes it."""
+    change = pc.if_else(table.column(GONE), pa.scalar(-1, pa.int8()), pa.scalar(1, pa.int8()))
+    return table.drop_columns([GONE]).append_column(CHANGE, change)
+
+
+def given_columns(source: SqlSource) -> Schema:
+    """Return the columns of the stream that is given for a source."""
+    return schema_of(source.columns, **({GONE: "boolean"} if source.is_table else {STREAM: "bigint"}))
+
+
+def local_streams(inputs: Mapping[str, Input]) -> dict[str, keyed.Stream]:
+    """Return the streams of inputs of this process, merged by time, by name."""
+    if not inputs:
+        return {}
+    reader = merged(list(inputs.values()))
+    base = keyed.stream(reader, timestamp=TIME, watermark=keyed.ascending_timestamps())
+    streams = {}
+    for number, (name, each) in enumerate(inputs.items()):
+        schema = given_columns(each.source)
+        streams[name] = base.map_batches(Pick(number, tuple(schema.names)), output=schema)
+    return streams
+
+
+@attrs.frozen(eq=False)
+class Stepped:
+    """Runs a step over batches; rows in which it fails, or that have no group, are skipped and counted.
+
+    Attributes:
+        step: The step.
+        source: What it reads, for the count.
+        skipped: The counts.
+        groups: Columns that may not be null.
+        constant: The name of a column of zeros that is added.
+    """
+
+    step: Step
+    source: str
+    skipped: Skipped
+    groups: tuple[str, ...] = ()
+    constant: str | None = None
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the rows after the step."""
+        found, bad = self.step.run(table)
+        if bad:
+            skip(self.skipped, self.source, FAILS, len(bad), bad[0][1])
+        for name in self.groups:
+            nulls = found.column(name).null_count
+            if nulls:
+                skip(self.skipped, self.source, NO_GROUP, nulls, f"{name} is null")
+                found = found.filter(found.column(name).is_valid())
+        if self.constant is not None:
+            found = found.append_column(self.constant, pa.repeat(0, found.num_rows))
+        return found
+
+
+@attrs.frozen(eq=False)
+class JoinKeys:
+    """Gives rows the key of a join.
+
+    Attributes:
+        step: The step that computes it.
+        query: The query, for the count.
+        skipped: The counts.
+        keeps_null: Rows without a key stay: an outer join emits them.
+    """
+
+    step: Step
+    query: str
+    skipped: Skipped
+    keeps_null: bool
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the rows with their keys."""
+        found, bad = self.step.run(table)
+        if bad:
+            skip(self.skipped, self.query, FAILS, len(bad), bad[0][1])
+        key = found.column(JOIN)
+        nulls = key.is_null()
+        if key.null_count and not self.keeps_null:
+            skip(self.skipped, self.query, NO_JOIN_KEY, key.null_count, "the key is null")
+            found = found.filter(pc.invert(nulls))
+            nulls = pa.repeat(False, found.num_rows)
+        elif key.null_count:
+            found = found.set_column(0, JOIN, pc.fill_null(key, _neutral(key.type)))
+        return found.append_column(NO_KEY, nulls)
+
+
+def _neutral(type_: pa.DataType) -> Any:
+    """Return a value of a type, which stands in for null in keys."""
+    kinds = pa.types
+    if kinds.is_string(type_) or kinds.is_binary(type_):
+        return pa.scalar("" if kinds.is_string(type_) else b"", type_)
+    if kinds.is_boolean(type_):
+        return pa.scalar(False, type_)
+    return pa.scalar(0).cast(pa.int32() if kinds.is_date(type_) else pa.int64()).cast(type_)
+
+
+def _more(*, is_table: bool) -> dict[str, str]:
+    """Return the further columns of a relation's batches."""
+    return {CHANGE: "tinyint"} if is_table else {STREAM: "bigint"}
+
+
+class Builder:
+    """Builds the outputs of a script.
+
+    Args:
+        found: The definitions.
+        given: The streams of what is given for streams and tables by name, as tables of the declared columns, and of
+            `GONE` for a table or `STREAM` for a stream.
+        skipped: Counts rows that are skipped.
+    """
+
+    def __init__(self, found: Definitions, given: Mapping[str, keyed.Stream], skipped: Skipped) -> None:
+        self._found = found
+        self._skipped = skipped
+        self._given = given
+        self._built: dict[str, Any] = {}
+        self._names: set[str] = set()
+
+    def _name(self, what: str) -> str:
+        name, count = what.lower(), 1
+        while name in self._names:
+            count += 1
+            name = f"{what.lower()}_{count}"
+        self._names.add(name)
+        return name
+
+    def outputs(self) -> list[tuple[WrittenQuery, Any]]:
+        """Return the output of each query."""
+        return [(query, self._output(query)) for query in self._found.queries]
+
+    def _output(self, query: WrittenQuery) -> Any:
+        if query.name not in self._built:
+            self._built[query.name] = self._query(query)
+        return self._built[query.name]
+
+    def _query(self, query: WrittenQuery) -> Any:
+        plan = query.plan
+        changes = self._relation(plan.relation, query.name)
+        more = _more(is_table=plan.relation.is_table)
+        name = self._name(query.name)
+        columns: Columns = (*plan.keys, *plan.values)
+        moment = {MOMENT: "bigint"}
+        if plan.grouping is None and plan.is_table:
+            step = Stepped(plan.before, query.name, self._skipped)
+            made = changes.map_batches(step, output=schema_of(columns, **more))
+            rows = TableRows(name, plan.keys, plan.values)
+            keyed_by = made.key_by(*(each for each, _ in plan.keys))
+            return keyed_by.process(rows, schema_of(columns, **more, **moment), name=name, order="arrival")
+        if plan.grouping is None:
+            schema = schema_of(columns, **more, **{"#one": "bigint"})
+            step = Stepped(plan.before, query.name, self._skipped, constant="#one")
+            keyed_by = changes.map_batches(step, output=schema).key_by("#one")
+            return keyed_by.process(Passed(), schema_of(columns, **more, **moment), name=name, order="arrival")
+        grouping, window = plan.grouping, plan.grouping.window
+        assert plan.after is not None
+        arguments: Columns = tuple((each, type_) for each, _, type_ in plan.before.columns[len(grouping.keys) :])
+        groups = tuple(each for each, _ in grouping.keys)
+        step = Stepped(plan.before, query.name, self._skipped, groups)
+        made = changes.map_batches(step, output=schema_of((*grouping.keys, *arguments), **more)).key_by(*groups)
+        aggregation = Aggregation(
+            grouping.keys,
+            arguments,
+            {each: of for each, (of, _) in grouping.aggregates.items()},
+            tuple((each, type_) for each, (_, type_) in grouping.aggregates.items()),
+            plan.after,
+            plan.values,
+            is_final=grouping.is_final,
+        )
+        if window is not None:
+            default = 0 if grouping.is_final else max(0, DAY_MS - window.size_ms)
+            aggregation = attrs.evolve(
+                aggregation,
+                size_ms=window.size_ms,
+                advance_ms=window.advance_ms,
+                grace_ms=default if window.grace_ms is None else window.grace_ms,
+                retention_ms=max(window.retention_ms or DAY_MS, 1),
+            )
+        is_session = window is not None and window.kind == "SESSION"
+        function: Any = (Sessions if is_session else Totals)(aggregation, name)
+        bounds = dict.fromkeys(aggregation.bounds, "bigint")
+        return made.process(
+            function, schema_of(columns, **bounds, **{CHANGE: "tinyint"}, **moment), name=name, order="arrival"
+        )
+
+    def _relation(self, relation: Relation, query: str) -> Any:
+        """Return the stream of a relation's tables."""
+        if isinstance(relation.input, SqlSource):
+            return self._source(relation.input)
+        join = relation.input
+        sides = []
+        for step, of in ((join.left_step, join.left), (join.right_step, join.right)):
+            keeps = join.how == "FULL" or join.how == ("LEFT", "RIGHT")[len(sides)]
+            more = _more(is_table=of.is_table)
+            columns: Columns = tuple((each, type_) for each, _, type_ in step.columns)
+            schema = schema_of(columns, **{NO_KEY: "boolean"}, **more)
+            is_versions = join.kind == "stream-table" and of is join.right
+            made = (self._versions(of) if is_versions else self._relation(of, query)).map_batches(
+                JoinKeys(step, query, self._skipped, keeps_null=keeps), output=schema
+            )
+            sides.append((made.key_by(NO_KEY, JOIN), columns[1:]))
+        (left, left_columns), (right, right_columns) = sides
+        own = next((each.stored for each in relation.columns if each.stored.endswith("k.key")), None)
+        key = ((JOIN, join.key),)
+        function: Any
+        if join.kind == "stream-table":
+            function = StreamTableJoin(key, left_columns, right_columns, join.how, own if join.has_own_key else None)
+        elif join.kind == "table-table":
+            function = TableTableJoin(key, left_columns, right_columns, join.how, own if join.has_own_key else None)
+        elif join.kind == "foreign-key":
+            return self._foreign(relation, join, left.connect(right), left_columns, right_columns, query)
+        else:
+            assert join.within is not None
+            before, after, grace = join.within
+            bounds = (before, after, max(0, DAY_MS - before - after) if grace is None else grace)
+            own_key = own if join.has_own_key else None
+            function = StreamStreamJoin(key, left_columns, right_columns, join.how, bounds, own_key)
+        names = {each.stored: each.type for each in relation.columns if each.stored != TIMESTAMP_COLUMN}
+        more = _more(is_table=relation.is_table)
+        schema = schema_of(tuple(names.items()), **more, **{MOMENT: "bigint"})
+        return left.connect(right).process(function, schema, name=self._name(f"{query}_join"))
+
+    def _foreign(
+        self, relation: Relation, join: SourceJoin, both: Any, left: Columns, right: Columns, query: str
+    ) -> Any:
+        """Return the rows of a join by a foreign key: matched by the key that they name, then gathered by their own."""
+        keys = [part[0] for part in relation.keys]
+        function = ForeignKeyJoin(((JOIN, join.key),), left, right, join.how, keys)
+        columns: Columns = (*left, *right)
+        more = {CHANGE: "tinyint", MOMENT: "bigint"}
+        matched = both.process(function, schema_of(columns, **more), name=self._name(f"{query}_join"))
+        types = dict(columns)
+        name = self._name(f"{query}_rows")
+        own: Columns = tuple((each, types[each]) for each in keys)
+        rest: Columns = tuple((each, type_) for each, type_ in columns if each not in keys)
+        rows = TableRows(name, own, rest)
+        return matched.key_by(*keys).process(rows, schema_of((*own, *rest), **more), name=name, order="arrival")
+
+    def _versions(self, relation: Relation) -> Any:
+        """Return the changes of a table: of a declared one all that come in a batch, not only the last of each key."""
+        source = relation.input
+        assert isinstance(source, SqlSource)
+        if source.name not in self._given or any(each.target.name == source.name for each in self._found.queries):
+            return self._source(source)
+        schema = schema_of(source.columns, **{CHANGE: "tinyint"})
+        return self._given[source.name].map_batches(versions, output=schema)
+
+    def _source(self, source: SqlSource) -> Any:
+        """Return the stream of a source's tables."""
+        if source.name in self._built:
+            return self._built[source.name]
+        parts = [self._output(each) for each in self._found.queries if each.target.name == source.name]
+        if source.name in self._given:
+            made: Any = self._given[source.name]
+            if source.is_table:
+                rows = TableRows(self._name(source.name), source.keys, source.values)
+                keyed_by = made.key_by(*(each for each, _ in source.keys))
+                schema = schema_of(source.columns, **{CHANGE: "tinyint", MOMENT: "bigint"})
+                made = keyed_by.process(rows, schema, name=rows.rows.name or source.name, order="event_time")
+            parts.append(made)
+        if not parts:
+            raise DefinitionError(f"streams= has no rows for {source.name}, which a query reads; give it, or []")
+        found = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
+        self._built[source.name] = found
+        return found
+
+
+def _plain(value: Any, type_: SqlType) -> Any:
+    """Return a value of a table as a record has it."""
+    if value is None:
+        return None
+    match type_.base:
+        case "TIMESTAMP":
+            return (value - _EPOCH) // dt.timedelta(milliseconds=1)
+        case "DATE":
+            return (value - _EPOCH.date()).days
+        case "ARRAY":
+            return [_plain(each, type_.element) for each in value]
+        case "MAP":
+            items = value.items() if isinstance(value, Mapping) else value
+            return {key: _plain(each, type_.element) for key, each in items}
+        case "STRUCT":
+            get = value.get if isinstance(value, Mapping) else lambda name: getattr(value, name)
+            return {name: _plain(get(name), each) for name, each in type_.fields}
+    return value
+
+
+class Collector:
+    """Collects the records of an output.
+
+    Args:
+        query: The query.
+        collected: Takes them.
+    """
+
+    def __init__(self, query: WrittenQuery, collected: list[OutputRecord], schema: Any) -> None:
+        self._query = query
+        self._collected = collected
+        self._names = schema.names
+
+    def __call__(self, rows: Iterable[Any], _: int) -> None:
+        """Take the rows of a batch."""
+        plan = self._query.plan
+        at = {name: place for place, name in enumerate(self._names)}
+        keys = [(name, at[name], type_) for name, type_ in plan.keys]
+        values = [(name, at[name], type_) for name, type_ in plan.values]
+        change = at.get(CHANGE)
+        window = (at["window_start"], at["window_end"]) if "window_start" in at else None
+        time = at[MOMENT]
+        pending: dict[Any, OutputRecord] = {}
+        for row in rows:
+            cells = [_plain(row[place], type_) for _, place, type_ in keys]
+            key = None if not cells else cells[0] if len(cells) == 1 else dict(zip(self._key_names, cells, strict=True))
+            value = {name: _plain(row[place], type_) for name, place, type_ in values}
+            bounds = None if window is None else (row[window[0]], row[window[1]])
+            is_gone = change is not None and row[change] < 0
+            record = OutputRecord(key, None if is_gone else value, row[time], bounds)
+            if change is None:
+                self._collected.append(record)
+                continue
+            place = (repr(key), bounds)
+            pending.pop(place, None)
+            pending[place] = record
+        self._collected.extend(pending.values())
+
+    @property
+    def _key_names(self) -> list[str]:
+        return [name for name, _ in self._query.plan.keys]
+
+
 def script(
     text: str,
     streams: Mapping[str, Any] | None = None,
     topics: Mapping[str, Iterable[Any]] | Sequence[Any] | None = None,
     *,
-    kafka: Kafka | None = None,
-    on_records: OnRecords | None = None,
-    rows_per_batch: int | None = None,
+    rows_per_batch: int = 10_000,
     properties: Mapping[str, str] | None = None,
-    parameters: Parameters | None = None,
-    schemas: Mapping[str, Mapping[str, Any]] | None = None,
-    spark: SparkSession | None = None,
+    parameters: Given | None = None,
     **options: Any,
 ) -> ScriptResult:
-    """Run a script of SQL statements over records, and return what its queries write.
-
-    The whole script is checked before anything runs. Over Kafka topics without ``Kafka(bounded=True)`` it runs until it
-    is stopped.
-
-    Args:
-        text: The statements.
-        streams: Rows of streams and tables by their names: a list of dictionaries with the columns, those of the key
-            too, and optionally ``ROWTIME``; a pandas, polars or Arrow table; or the path of a file (``.jsonl``,
-            ``.csv``, ``.parquet``); or a `keyed.Stream` or `keyed.Output` whose elements have the columns. If all are
-            Spark DataFrames, or streams and outputs over them, the script runs on Spark.
-        topics: Records of topics by name: ``(key, value, timestamp)``, and optionally more fields: partition, offset,
-            headers, window; or the records of an output. Records of several topics are merged by timestamp. A list of
-            ``(topic, key, value, timestamp, …)`` gives the order in which they arrive.
-        kafka: The cluster whose topics are read and written, those that ``KAFKA_TOPIC`` names. Rows in ``streams`` and
-            ``topics`` take the place of a topic. Outputs that are written to a topic need a ``checkpoint``.
-        on_records: Called with the name of an output and its records of a batch, which are then not in the result.
-        rows_per_batch: Records of a micro-batch, not on Spark; 1 by default, and 10,000 with ``kafka``. The results do
-            not depend on it.
-        properties: Settings, as of ``SET``.
-        parameters: Values for ``?`` in the text, in their order, or for ``$name`` by name.
-        schemas: Schemas by topic, for statements without columns: a dictionary with ``key``, ``value`` or both, each in
-            the form of the topic's format: Avro or JSON Schema, as text or data, or the text of a Protobuf file. The
-            texts of other files that it imports are ``references``.
-        spark: With ``kafka`` the session in which the script runs: Spark reads the topics, from which the sinks of this
-            process write.
-        options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``.
-
-    Raises:
-        SqlError: A statement is not valid.
-        DefinitionError: A stream or record does not fit the script.
-        KeyedError: The query failed.
-    """
-    made = _Script(text, streams, topics, kafka, on_records, properties, parameters, "script", schemas, spark)
-    if not made.found.queries:
-        return ScriptResult(made.sinks, {}, None, answers=made.found.answers)
-    if spark is not None and kafka is not None and not kafka.bounded:
-        raise DefinitionError(
-            "keyed.sql.script: on Spark it ends with the records of its topics; give Kafka(..., bounded=True), or use "
-            "keyed.sql.start"
-        )
-    bound, options = made.bound(rows_per_batch, options)
-    return made.result(keyed.run(*bound, **options))
-
-
-def start(
-    text: str,
-    streams: Mapping[str, Any] | None = None,
-    *,
-    kafka: Kafka,
-    on_records: OnRecords | None = None,
-    rows_per_batch: int | None = None,
-    properties: Mapping[str, str] | None = None,
-    parameters: Parameters | None = None,
-    schemas: Mapping[str, Mapping[str, Any]] | None = None,
-    spark: SparkSession | None = None,
-    **options: Any,
-) -> keyed.Query:
-    """Start a script over Kafka topics in a thread, and return the handle of its query.
-
-    Args:
-        text: See `script`, as for the other arguments.
-        streams: See `script`.
-        kafka: See `script`.
-        on_records: Called with the name of an output that is not written to a topic, and its records of a batch.
-        rows_per_batch: See `script`.
-        properties: See `script`.
-        parameters: See `script`.
-        schemas: See `script`.
-        spark: See `script`.
-        options: Other options of `keyed.start`, such as ``checkpoint`` and ``tables``.
-
-    Raises:
-        SqlError: A statement is not valid.
-        DefinitionError: A stream does not fit the script, or no query writes.
-        KeyedError: A topic or the schema registry cannot be used.
-    """
-    if kafka is None:
-        raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
-    made = _Script(text, streams, None, kafka, on_records or _nowhere, properties, parameters, "start", schemas, spark)
-    if not made.found.queries:
-        raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
-    if made.on_spark and kafka.bounded:
-        raise DefinitionError(
-            "keyed.sql.start: on Spark it follows its topics until it is stopped; give Kafka(...) without bounded=, or "
-            "use keyed.sql.script"
-        )
-    bound, options = made.bound(rows_per_batch, options)
-    if made.on_spark:
-        interval = milliseconds_of(kafka.batch_interval, "Kafka(batch_interval)")
-        options = {"trigger": f"{interval} milliseconds"} | options
-    return keyed.start(*bound, **options)
-
-
-def _nowhere(name: str, records: list[OutputRecord]) -> None:
-    """Discard records."""
-
-
-class _Script:
-    """A script with its inputs, checked and ready to run."""
-
-    def __init__(
-        self,
-        text: str,
-        streams: Mapping[str, Any] | None,
-        topics: Any,
-        kafka: Kafka | None,
-        on_records: OnRecords | None,
-        properties: Mapping[str, str] | None,
-        parameters: Parameters | None,
-        call: str,
-        schemas: Mapping[str, Mapping[str, Any]] | None,
-        spark: SparkSession | None,
-    ) -> None:
-        where = f"keyed.sql.{call}"
-        if not isinstance(text, str):
-            raise DefinitionError(f"{where}: text={shown(text)} must be text with SQL statements")
-        if not isinstance(streams or {}, Mapping):
-            raise DefinitionError(f"{where}: streams={shown(streams)} must be a dict of rows by stream")
-        if not isinstance(topics or {}, Mapping | Sequence):
-            raise DefinitionError(f"{where}: topics={shown(topics)} must be a dict of records by topic, or a list")
-        if kafka is not None and not isinstance(kafka, Kafka):
-            raise DefinitionError(f"{where}: kafka={shown(kafka)} must be a keyed.sql.Kafka(bootstrap)")
-        if on_records is not None and not callable(on_records):
-            raise DefinitionError(f"{where}: on_records={shown(on_records)} must be a function of a name and records")
-        parsed, statements = parse(text, parameters)
-        if not statements:
-            raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
-        self.found = found = define(
-            parsed,
-            statements,
-            texts(properties, f"{where}: properties"),
-            RegistrySchemas(schemas),
-            {} if topics else {str(name): made for name, given in (streams or {}).items() if (made := _engine(given))},
-        )
-        self._where = where
-        streams = streams or {}
-        if spark is not None and (kafka is None or not hasattr(spark, "readStream")):
-            raise DefinitionError(
-                f"{where}: spark={shown(spark)} must be a SparkSession, for the topics of kafka=; without topics give "
-                "DataFrames in streams="
-            )
-        self._bound = _bound(found, streams, topics, is_on_spark=spark is not None)
-        self.on_spark = spark is not None or any(map(runs_on_spark, self._bound.values()))
-        rows = {name: given for name, given in streams.items() if not is_frame(given) and not is_stream(given)}
-        inputs, self._read = _inputs(found, rows, topics or {})
-        self._deployment: Deployment | None = None
-        formats = WireFormats(None)
-        if kafka is not None:
-            self._deployment = Deployment(
-                found, kafka, self._read | {found.sources[name].topic for name in self._bound}
-            )
-            formats = self._deployment.formats
-            self._read |= self._deployment.reads.keys()
-            if spark is not None:
-                self._bound |= self._deployment.frames(spark)
-            elif self.on_spark and self._deployment.reads:
-                raise DefinitionError(
-                    f"{where}: no DataFrame is given for the topic {min(self._deployment.reads)!r}; give spark=, the "
-                    "session that reads it"
-                )
-        for name, each in self._bound.items():
-            if is_topic(each):
-                formats.check(found.sources[name])
-        self._kafka = kafka
-        self._on_records = on_records
-        self._formats = formats
-        extractors = self._extractors = _extractors(found, self._deployment)
-        queries = {each.name: each.plan.shape for each in found.queries}
-        live = None if self._deployment is None or self.on_spark else self._deployment.reader(extractors)
-        interval = 1.0 if self._deployment is None else self._deployment.interval_seconds
-        self.records = ScriptRecords(inputs, extractors, queries, live, interval)
-        self.sinks: dict[str, list[OutputRecord]] = {each.target: [] for each in found.queries}
-
-    def bound(self, rows_per_batch: int | None, options: dict[str, Any]) -> tuple[list[BoundOutput], dict[str, Any]]:
-        """Return the outputs with their sinks, and the options of the run."""
-        found, deployment = self.found, self._deployment
-        if deployment is not None and deployment.writes and options.get("checkpoint") is None:
-            raise DefinitionError(
-                f"{self._where}: an output is written to a Kafka topic, each record once, and that needs a checkpoint; "
-                "give checkpoint= (--checkpoint), a folder"
-            )
-        on_spark = self.on_spark
-        source: Any = keyed.stream(self.records, timestamp=_time, max_ahead=None) if not on_spark else None
-        topics = () if deployment is None else deployment.reads
-        self.compiler = Compiler(found, source, self._read, self._bound, self._extractors, self._formats, topics)
-        self.records.unreadable = self.compiler.unreadable
-        compiled = self.compiler.build()
-        if deployment is not None:
-            deployment.prepare()
-        bound = []
-        for query, output in compiled:
-            sink = None if deployment is None else deployment.sink(query, is_packed=on_spark)
-            if sink is not None:
-                self.sinks.pop(query.target, None)
-            bound.append(output.to(self._collector(query.target) if sink is None else sink))
-        # The last windows of a script stay open, as those of a stream that has no end.
-        options = {"drain": False} | options
-        if not on_spark:
-            default = 1 if deployment is None else 10_000
-            options = {"rows_per_batch": default if rows_per_batch is None else rows_per_batch} | options
-        return bound, options
-
-    def result(self, run: keyed.RunResult) -> ScriptResult:
-        """Return the result of a run."""
-        found = self.found
-        by_topic = {found.sources[name].topic: written for name, written in self.sinks.items()}
-        return ScriptResult(self.sinks, by_topic, run, _skipped(found, self.compiler, self.records), found.answers)
-
-    def _collector(self, target: str) -> Callable[[Iterable[Any], int], None]:
-        source, collected = self.found.sources[target], self.sinks[target]
-        key_of, value_of = source.key_encoder(), source.value_encoder()
-        call = self._on_records
-        if call is None and self._kafka is not None and not self._kafka.bounded and not self.on_spark:
-            # There is no end at which a result could have them.
-            call = _nowhere
-
-        def collect(batch: Any, _: int) -> None:
-            # A batch of Spark is a DataFrame.
-            changes = map(unpack, batch.collect()) if is_frame(batch) else batch
-            records = [
-                OutputRecord(
-                    None if change[ROUTE] == NO_KEY else key_of(change[KEY]),
-                    value_of(change[VALUE]),
-                    change[TIME],
-                    change[WINDOW],
-                )
-                for change in changes
-            ]
-            if call is None:
-                collected.extend(records)
-            elif records:
-                call(target, records)
-
-        return collect
-
-
-def _skipped(found: Definitions, compiler: Compiler, records: ScriptRecords) -> dict[str, dict[str, int]]:
-    """Return how many records were skipped, by source and reason."""
-    counts: dict[str, dict[str, int]] = {}
-    for name, count in compiler.unreadable.items():
-        counts.setdefault(name, {})["the format cannot read them"] = count
-    for source in found.sources.values():
-        count = records.skipped.get(source.topic, 0)
-        if count and not source.is_query:
-            counts.setdefault(source.name, {})["no usable timestamp"] = count
-    return counts
-
-
-def _bound(found: Definitions, streams: Mapping[str, Any], topics: Any, *, is_on_spark: bool) -> dict[str, Any]:
-    """Return the DataFrames, streams and outputs by the names of streams and tables.
-
-    Raises:
-        DefinitionError: Some of them run on Spark, and the script has records that Spark does not read.
-    """
-    bound = {found.named(name).name: each for name, each in streams.items() if is_frame(each) or is_stream(each)}
-    on_spark = [name for name, each in bound.items() if runs_on_spark(each)]
-    if (on_spark or is_on_spark) and (len(on_spark) < len(streams) or topics or found.inserts):
-        raise DefinitionError(
-            "a script runs on Spark if its streams are DataFrames: give all of them so, without topics= and without "
-            "INSERT INTO ... VALUES"
-        )
-    return bound
-
-
-def _engine(given: Any) -> EngineColumns | None:
-    """Return the engine of the columns of what is given for a stream; ``None`` if it has none."""
-    if is_frame(given):
-        return None if is_topic(given) else EngineColumns("spark", columns_of(given.dtypes))
-    return None if is_stream(given) else engine_of(given)
-
-
-def _time(record: Any) -> Any:
-    return record[STREAM_TIME]
-
-
-def _inputs(found: Definitions, streams: Mapping[str, Any], topics: Any) -> tuple[dict[str, Iterable[Any]], set[str]]:
-    """Return the given records by the name of their input, and the topics that have some."""
-    known = {source.topic for source in found.sources.values()}
-    inputs: dict[str, Iterable[Any]] = {}
-    read: set[str] = set()
-    if found.inserts:
-        inputs["INSERT"] = [
-            inserting(found.sources[each.target])(each.row, each.row.get("ROWTIME", 0)) for each in found.inserts
-        ]
-        read |= {record[0] for record in inputs["INSERT"]}
-    for name, rows in streams.items():
-        source = found.named(name)
-        inputs[f"the rows of {source.name}"] = GivenRows(source, rows, not found.is_timed)
-        read.add(source.topic)
+    """Run a script of SQL statements over rows, and return what its queries write."""
+    where = "keyed.sql.script"
+    if not isinstance(text, str):
+        raise DefinitionError(f"{where}: text={shown(text)} must be text with SQL statements")
+    given = Parameters(parameters)
+    parsed, statements = parse(text, given)
+    if not statements:
+        raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
+    found = define(parsed, statements, given.values, dict(properties or {}), RegistrySchemas(None))
+    skipped: Skipped = {}
+    inputs: dict[str, Input] = {}
+    by_topic: dict[str, list[Any]] = {}
     if isinstance(topics, Mapping):
-        for name, given in topics.items():
-            if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-                raise DefinitionError(f"topics={{{name!r}: ...}}: give a list of records, not {shown(given)}")
-            topic = _topic(name, known)
-            inputs[f"topic {topic}"] = [_raw(topic, each) for each in given]
-            read.add(topic)
+        by_topic = {str(name).lower(): list(records) for name, records in topics.items()}
     else:
-        for each in topics:
-            if not isinstance(each, tuple | list) or not each:
-                raise DefinitionError(
-                    f"topics=: a record is (topic, key, value, timestamp), and this one is {shown(each)}"
-                )
-        found_records = [_raw(_topic(each[0], known), each[1:]) for each in topics]
-        inputs["the records of topics"] = found_records
-        read |= {record[0] for record in found_records}
-    return inputs, read
-
-
-def _topic(name: Any, known: Iterable[str]) -> str:
-    """Return a topic of the script by its name, in any case if only one has it.
-
-    Raises:
-        DefinitionError: There is none.
-    """
-    if name in known:
-        return str(name)
-    alike = [each for each in known if each.upper() == str(name).upper()]
-    if len(alike) != 1:
-        raise DefinitionError(f"topics={{{name!r}: ...}}: no statement names that topic{nearest(str(name), known)}")
-    return alike[0]
-
-
-def _raw(topic: str, record: Any) -> tuple[Any, ...]:
-    if isinstance(record, OutputRecord):
-        record = (record.key, record.value, record.timestamp, None, None, None, record.window)
-    if not isinstance(record, tuple | list) or not 2 <= len(record) <= 7:
-        raise DefinitionError(
-            f"topics={{{topic!r}: ...}}: a record is (key, value, timestamp), and this one is {shown(record)}"
+        for each in topics or ():
+            by_topic.setdefault(str(each[0]).lower(), []).append(tuple(each[1:]))
+    pairs: list[tuple[SqlSource, Any, bool]] = [
+        (found.named(name), rows, False) for name, rows in (streams or {}).items()
+    ]
+    for source in found.sources.sources:
+        if source.topic.lower() in by_topic and not source.is_query:
+            pairs.append((source, by_topic[source.topic.lower()], True))
+    if found.inserts:
+        for name in dict.fromkeys(each.target for each in found.inserts):
+            pairs.append((found.named(name), [each.row for each in found.inserts if each.target == name], False))
+    for source, rows, is_topic in sorted(pairs, key=lambda each: not each[0].is_table):
+        inputs[source.name] = Input(
+            source,
+            rows,
+            skipped,
+            is_strict=found.is_strict,
+            waits=options.get("checkpoint") is not None,
+            is_topic=is_topic,
         )
-    key, value, *rest = record
-    rest += [None] * (5 - len(rest))
-    time, partition, offset, headers, window = rest
-    if not isinstance(time, int | None):
-        raise DefinitionError(
-            f"topics={{{topic!r}: ...}}: a timestamp is a number of milliseconds, and that of {shown(record)} is none"
-        )
-    if window is not None and not (
-        isinstance(window, tuple | list) and len(window) == 2 and all(isinstance(each, int) for each in window)
-    ):
-        raise DefinitionError(
-            f"topics={{{topic!r}: ...}}: a window is (start, end) in milliseconds, and that of {shown(record)} is none"
-        )
-    return topic, key, value, time or 0, partition or 0, offset, headers, None if window is None else tuple(window)
-
-
-def _extractors(found: Definitions, deployment: Deployment | None) -> dict[str, Extractor]:
-    """Return for topics whose source has a column with the timestamp the function that reads it."""
-    extractors: dict[str, Extractor] = {}
-    for source in found.sources.values():
-        if source.timestamp is None or source.is_query or source.topic in extractors:
-            continue
-        formats = deployment.formats if deployment is not None and source.topic in deployment.reads else None
-        extractors[source.topic] = extractor_of(source, formats, strict=found.is_strict)
-    return extractors
+    if not found.queries:
+        return ScriptResult({}, None, answers=found.answers)
+    builder = Builder(found, local_streams(inputs), skipped)
+    bound = []
+    records: dict[str, list[OutputRecord]] = {each.target.name: [] for each in found.queries}
+    for query, output in builder.outputs():
+        bound.append(output.to(Collector(query, records[query.target.name], output.schema)))
+    run = keyed.run(*bound, **({"drain": False, "rows_per_batch": rows_per_batch} | options))
+    dropped = {name: each.get("rows_dropped", 0) for name, each in run.metrics.items()}
+    for query in found.queries:
+        count = dropped.get(query.name.lower(), 0)
+        if count:
+            skip(skipped, query.name, "late for its window", count, "its window has ended")
+    return ScriptResult(records, run, skipped, found.answers)

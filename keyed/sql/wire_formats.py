@@ -23,15 +23,15 @@ from keyed.kafka_values import BadValue, check_format, plain_message, registered
 from keyed.kafka_values import decoder as registry_decoder
 from keyed.sql.catalog import SqlSource
 from keyed.sql.column_schemas import WRAPPERS, ProtobufMessage, avro_schema, json_schema
+from keyed.sql.column_types import SqlType
 from keyed.sql.given_rows import plain_time
-from keyed.sql.sql_types import SqlType
 from keyed.sql.value_formats import BadRecord, defaults, encoder
 from keyed.topics import Avro, Registry
 
 Columns = Sequence[tuple[str, SqlType]]
 #: Formats whose schemas a registry has.
 REGISTERED = ("AVRO", "JSON_SR", "PROTOBUF")
-_NUMBERS = {"INTEGER": struct.Struct(">i"), "BIGINT": struct.Struct(">q"), "DOUBLE": struct.Struct(">d")}
+_NUMBERS = {"INT": struct.Struct(">i"), "BIGINT": struct.Struct(">q"), "DOUBLE": struct.Struct(">d")}
 _LONG = struct.Struct(">q")
 _HEADER = struct.Struct(">bI")
 _json = msgspec.json.Encoder(decimal_format="number").encode

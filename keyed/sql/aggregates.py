@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.sql.catalog import CHANGE
+from keyed.sql.column_types import BIGINT, DOUBLE, SqlType, array, decimal
 from keyed.sql.script_errors import Text
-from keyed.sql2.catalog import CHANGE
-from keyed.sql2.column_types import BIGINT, DOUBLE, SqlType, array, decimal
-from keyed.sql2.tokens import Token, closing, split, sql, word
+from keyed.sql.tokens import Token, closing, split, sql, word
 from keyed.windows import (
     CollectList,
     CollectSet,
@@ -27,8 +27,8 @@ from keyed.windows import (
 )
 
 if TYPE_CHECKING:
-    from keyed.sql2.planner import Relation
-    from keyed.sql2.scope import Scope
+    from keyed.sql.planner import Relation
+    from keyed.sql.scope import Scope
 
 _NUMBERS = {"INT", "BIGINT", "DOUBLE", "DECIMAL"}
 

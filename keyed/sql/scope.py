@@ -7,11 +7,11 @@ from typing import Any
 
 import attrs
 
+from keyed.sql.column_types import BIGINT, INT, SqlType
+from keyed.sql.engine import Columns, bind
 from keyed.sql.script_errors import Text, nearest
-from keyed.sql2.column_types import BIGINT, INT, SqlType
-from keyed.sql2.engine import Columns, bind
-from keyed.sql2.statements import Parser
-from keyed.sql2.tokens import Token, closing, folded, name, opening, sign, split, sql, word
+from keyed.sql.statements import Parser
+from keyed.sql.tokens import Token, closing, folded, name, opening, sign, split, sql, word
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 #: Columns that each source has: their names in a script, in batches, and their types.

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyed.sql2.column_types import SqlType
+from keyed.sql.column_types import SqlType
 
 Convert = Callable[[Any], Any]
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
@@ -347,7 +347,7 @@ def _entries(value: Any, key: Convert, item: Convert, type_: SqlType) -> list[tu
     for each in value:
         if isinstance(each, Mapping) and each.keys() == {"key", "value"}:
             # Kafka Connect writes maps so whose keys may be null.
-            each = (each["key"], each["value"])  # noqa: PLW2901
+            each = (each["key"], each["value"])
         if not isinstance(each, list | tuple) or len(each) != 2 or each[0] is None:
             _bad(value, type_)
         found[key(each[0])] = None if each[1] is None else item(each[1])

@@ -7,10 +7,10 @@ from typing import Any, NoReturn, TypeAlias
 
 import attrs
 
+from keyed.sql.column_types import NAMED, SqlType, array, decimal, map_of, struct
+from keyed.sql.parameters import Parameters
 from keyed.sql.script_errors import Text, nearest
-from keyed.sql2.column_types import NAMED, SqlType, array, decimal, map_of, struct
-from keyed.sql2.parameters import Parameters
-from keyed.sql2.tokens import Token, closing, split, tokens
+from keyed.sql.tokens import Token, closing, split, tokens
 
 #: Units of time in milliseconds.
 UNITS = {
@@ -187,20 +187,96 @@ Statement: TypeAlias = CreateSource | CreateAs | InsertSelect | InsertValues | D
 _STATEMENTS = ("CREATE", "INSERT", "DROP", "SET", "UNSET", "SHOW", "LIST", "DESCRIBE", "EXPLAIN", "SELECT")
 #: Words that end an expression outside of brackets, unless they belong to it (``IS DISTINCT FROM``).
 _CLAUSES = frozenset(
-    "FROM WHERE GROUP PARTITION HAVING EMIT WINDOW LIMIT JOIN INNER LEFT RIGHT FULL CROSS ON WITHIN "
-    "UNION ORDER QUALIFY EXCEPT INTERSECT OFFSET".split()
+    [
+        "FROM",
+        "WHERE",
+        "GROUP",
+        "PARTITION",
+        "HAVING",
+        "EMIT",
+        "WINDOW",
+        "LIMIT",
+        "JOIN",
+        "INNER",
+        "LEFT",
+        "RIGHT",
+        "FULL",
+        "CROSS",
+        "ON",
+        "WITHIN",
+        "UNION",
+        "ORDER",
+        "QUALIFY",
+        "EXCEPT",
+        "INTERSECT",
+        "OFFSET",
+    ]
 )
 #: Words that are no names without quotes.
 RESERVED = _CLAUSES | frozenset(
-    "SELECT AS BY AND OR NOT IN BETWEEN LIKE IS NULL TRUE FALSE CASE WHEN THEN ELSE END OUTER WITH INSERT INTO CREATE "
-    "DESCRIBE DROP VALUES CAST".split()
+    [
+        "SELECT",
+        "AS",
+        "BY",
+        "AND",
+        "OR",
+        "NOT",
+        "IN",
+        "BETWEEN",
+        "LIKE",
+        "IS",
+        "NULL",
+        "TRUE",
+        "FALSE",
+        "CASE",
+        "WHEN",
+        "THEN",
+        "ELSE",
+        "END",
+        "OUTER",
+        "WITH",
+        "INSERT",
+        "INTO",
+        "CREATE",
+        "DESCRIBE",
+        "DROP",
+        "VALUES",
+        "CAST",
+    ]
 )
 #: Words after which an expression goes on, so that the name after them is no alias.
 _GOES_ON = frozenset(
-    "AND OR NOT IN BETWEEN LIKE ILIKE SIMILAR TO GLOB IS CASE WHEN THEN ELSE AS DISTINCT FROM ESCAPE INTERVAL AT TIME "
-    "COLLATE LAMBDA DATE TIMESTAMP BY".split()
+    [
+        "AND",
+        "OR",
+        "NOT",
+        "IN",
+        "BETWEEN",
+        "LIKE",
+        "ILIKE",
+        "SIMILAR",
+        "TO",
+        "GLOB",
+        "IS",
+        "CASE",
+        "WHEN",
+        "THEN",
+        "ELSE",
+        "AS",
+        "DISTINCT",
+        "FROM",
+        "ESCAPE",
+        "INTERVAL",
+        "AT",
+        "TIME",
+        "COLLATE",
+        "LAMBDA",
+        "DATE",
+        "TIMESTAMP",
+        "BY",
+    ]
 )
-_ENDS = frozenset("NULL TRUE FALSE END".split())
+_ENDS = frozenset(["NULL", "TRUE", "FALSE", "END"])
 #: Clauses of other engines, with the statement that does the same here.
 _REFUSED = {
     "UNION": "UNION is not supported; write an INSERT INTO for each query: INSERT INTO target SELECT ...",

@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 
 from keyed.errors import DefinitionError, SourceError
 from keyed.shown import shown, type_of
+from keyed.sql.catalog import STREAM, SqlSource
+from keyed.sql.column_types import TIMESTAMP, SqlType
+from keyed.sql.conversion import BadValue, by_folded_name, column
 from keyed.sql.script_errors import nearest
-from keyed.sql2.catalog import STREAM, SqlSource
-from keyed.sql2.column_types import TIMESTAMP, SqlType
-from keyed.sql2.conversion import BadValue, by_folded_name, column
 
 _log = logging.getLogger(__name__)
 #: Rows that are converted at a time.
@@ -75,7 +75,7 @@ class Input:
         waits: bool = False,
         is_topic: bool = False,
     ) -> None:
-        self._source = source
+        self.source = source
         self._is_topic = is_topic
         self._skipped = skipped
         self._is_strict = is_strict
@@ -86,7 +86,7 @@ class Input:
         self.schema = pa.schema([*fields, (TIME, pa.int64()), (GONE, pa.bool_())])
 
     def _check(self) -> None:
-        source, given = self._source, self._given
+        source, given = self.source, self._given
         if isinstance(given, str | os.PathLike):
             path = Path(given)
             if path.suffix.lower() not in _FILES:
@@ -114,7 +114,7 @@ class Input:
             return
         arrow = _arrow(given)
         if arrow is not None:
-            yield from self._of_tables(arrow.to_batches(_ROWS), f"the table of {self._source.name}")
+            yield from self._of_tables(arrow.to_batches(_ROWS), f"the table of {self.source.name}")
             return
         rows = iter(given)
         if self._is_topic:
@@ -160,8 +160,8 @@ class Input:
 
     @property
     def _stored(self) -> list[tuple[str, SqlType]]:
-        headers = {name for name, _ in self._source.headers}
-        return [each for each in self._source.columns if each[0] not in headers]
+        headers = {name for name, _ in self.source.headers}
+        return [each for each in self.source.columns if each[0] not in headers]
 
     def _of_parquet(self, path: Path) -> Iterator[pa.Table]:
         import pyarrow.parquet as pq
@@ -180,7 +180,7 @@ class Input:
                 if self._waits and not line.endswith(b"\n"):
                     break
                 if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")  # noqa: PLW2901
+                    line = line.removeprefix(b"\xef\xbb\xbf")
                 if line.strip():
                     part.append((number, line))
                 if len(part) >= _ROWS:
@@ -210,8 +210,8 @@ class Input:
         folded = {each.lower() for each in seen}
         for name, _ in self._stored:
             if total and name.lower() not in folded:
-                _log.warning("%s: no row of %s has the column %s; it is null", self._source.name, path, name)
-                skip(self._skipped, self._source.name, f"no row has the column {name}", total, str(path))
+                _log.warning("%s: no row of %s has the column %s; it is null", self.source.name, path, name)
+                skip(self._skipped, self.source.name, f"no row has the column {name}", total, str(path))
 
     def _of_csv(self, path: Path) -> Iterator[pa.Table]:
         limit = csv.field_size_limit(2**31 - 1)
@@ -275,7 +275,7 @@ class Input:
                 found = row
             elif is_given:
                 raise DefinitionError(
-                    f"the rows of {self._source.name}: a row is a dictionary, and this one is {shown(row)}"
+                    f"the rows of {self.source.name}: a row is a dictionary, and this one is {shown(row)}"
                 )
             else:
                 bad[place] = f"expected an object, got {type(row).__name__}"
@@ -292,7 +292,7 @@ class Input:
                 unknown = [each for each in folded if each not in {lower for _, lower in names}]
                 if unknown:
                     raise DefinitionError(
-                        f"{self._source.name} has no column {unknown[0]!r}{nearest(unknown[0], whole)}; the row is "
+                        f"{self.source.name} has no column {unknown[0]!r}{nearest(unknown[0], whole)}; the row is "
                         f"{shown(dict(found))}"
                     )
             for name, lower in names:
@@ -301,7 +301,7 @@ class Input:
 
     def _of_records(self, records: list[Any]) -> pa.Table:
         """Return records of a topic: key, value, time, and perhaps partition, offset, headers and window."""
-        source = self._source
+        source = self.source
         bad: dict[int, str] = {}
         cells: dict[str, list[Any]] = {name: [] for name, _ in self._stored}
         cells["ROWTIME"] = []
@@ -346,7 +346,7 @@ class Input:
         """Return converted columns without the bad rows."""
         bad = dict(bad or {})
         columns: list[Any] = []
-        for name, type_ in self._source.columns:
+        for name, type_ in self.source.columns:
             if name not in cells:
                 columns.append(pa.nulls(count, type_.arrow))
                 continue
@@ -354,9 +354,9 @@ class Input:
             columns.append(made)
             for place, reason in wrong.items():
                 bad.setdefault(place, f"column {name}: {reason}")
-        if self._source.is_table:
-            for name, _ in self._source.keys:
-                made = columns[[each for each, _ in self._source.columns].index(name)]
+        if self.source.is_table:
+            for name, _ in self.source.keys:
+                made = columns[[each for each, _ in self.source.columns].index(name)]
                 for place in pc.indices_nonzero(made.is_null()).to_pylist():
                     bad.setdefault(place, f"the key {name} is null")
         times, no_time = self._times(cells, columns, count)
@@ -364,13 +364,13 @@ class Input:
         if no_time and self._is_strict:
             place, reason = next(iter(no_time.items()))
             raise SourceError(
-                f"{self._source.name}: {where(place)} has no usable timestamp: {reason}; without "
+                f"{self.source.name}: {where(place)} has no usable timestamp: {reason}; without "
                 "'ksql.timestamp.throw.on.invalid' it would be skipped and counted"
             )
         for reasons, what in ((bad, UNREADABLE), (no_time, NO_TIME)):
             if reasons:
                 place, reason = next(iter(reasons.items()))
-                skip(self._skipped, self._source.name, what, len(reasons), f"{where(place)}: {reason}")
+                skip(self._skipped, self.source.name, what, len(reasons), f"{where(place)}: {reason}")
         flags = pa.array(gone) if gone is not None else pa.repeat(False, count)
         table = pa.table([*columns, times, flags], schema=self.schema)
         if bad or no_time:
@@ -380,7 +380,7 @@ class Input:
         return table
 
     def _times(self, cells: Mapping[str, Any], columns: list[Any], count: int) -> tuple[Any, dict[int, str]]:
-        source = self._source
+        source = self.source
         if source.timestamp is not None:
             name, pattern = source.timestamp
             place = [each for each, _ in source.columns].index(name)

@@ -12,7 +12,7 @@ import attrs
 from keyed.errors import DefinitionError
 from keyed.shown import shown
 from keyed.sql.script_errors import Text, nearest
-from keyed.sql2.tokens import Token
+from keyed.sql.tokens import Token
 
 #: Values of ``?`` in their order, or of ``$name`` by name.
 Given: TypeAlias = Sequence[Any] | Mapping[str, Any]

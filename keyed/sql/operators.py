@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from keyed import TaskContext
 from keyed.extending import Schema, inner_state
 from keyed.joins.matching import Ordered
-from keyed.sql2.catalog import CHANGE, STREAM
-from keyed.sql2.engine import Columns, Step
-from keyed.sql2.inputs import GONE
+from keyed.sql.catalog import CHANGE, STREAM
+from keyed.sql.engine import Columns, Step
+from keyed.sql.inputs import GONE
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
 from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.fold import fold_of

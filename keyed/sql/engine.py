@@ -17,8 +17,7 @@ import attrs
 
 from keyed.errors import DefinitionError
 from keyed.extras import extra
-from keyed.sql.script_errors import Text, nearest
-from keyed.sql2.column_types import (
+from keyed.sql.column_types import (
     BIGINT,
     BOOLEAN,
     BYTES,
@@ -34,9 +33,10 @@ from keyed.sql2.column_types import (
     map_of,
     struct,
 )
-from keyed.sql2.conversion import column
-from keyed.sql2.macros import MACROS
-from keyed.sql2.tokens import Token, calls, sql
+from keyed.sql.conversion import column
+from keyed.sql.macros import MACROS
+from keyed.sql.script_errors import Text, nearest
+from keyed.sql.tokens import Token, calls, sql
 from keyed.tables.sql import SETTINGS
 
 if TYPE_CHECKING:
