@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import functools
 import html
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
@@ -182,9 +183,16 @@ def names_options(function: F) -> F:
 
 
 def _no_option(function: Callable[..., Any], name: str, known: list[str]) -> TypeError:
-    import difflib
-
     near = "".join(f" (did you mean {each!r}?)" for each in difflib.get_close_matches(name, known, n=1))
     called = function.__qualname__.removesuffix(".__init__")
     names = ", ".join(each for each in known if each != "self")
     return TypeError(f"{called}: {name!r} is not an option{near}; the options are {names}")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return ``; did you mean …?`` for an unknown name, or the known names, or nothing."""
+    known = {each.lower(): each for each in sorted(names)}
+    found = difflib.get_close_matches(name.lower(), known, n=1)
+    if found:
+        return f"; did you mean {known[found[0]]}?"
+    return f"; known are {', '.join(known.values())}" if 0 < len(known) <= 12 else ""

@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "outputs": {"errors", "column_types", "extras", "api"},
     "arrow": {*BASE, *TYPES},
     "content": BASE,
+    "formats": API,
     "table_state": {*API, "arrow", "content"},
     "extras": {"errors"},
     "changelog": {*BASE, "content"},
@@ -88,7 +89,7 @@ MAY_IMPORT = {
     "joins": set(),
     "patterns": set(),
     "windows": set(),
-    "sql": {*BASE, "api", "keyed", "extending"},
+    "sql": {*BASE, "api", "keyed", "extending", "formats"},
     "cli": {
         "testing",
         "sql",

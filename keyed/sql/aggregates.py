@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.formats.sql_types import BIGINT, DOUBLE, SqlType, array, decimal
 from keyed.sql.catalog import CHANGE
-from keyed.sql.column_types import BIGINT, DOUBLE, SqlType, array, decimal
 from keyed.sql.script_errors import Text
 from keyed.sql.tokens import Token, closing, split, sql, word
 from keyed.windows import (

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import keyed
 from keyed.errors import DefinitionError
+from keyed.formats.record_formats import WireFormats
 from keyed.rows import Row
-from keyed.shown import shown
+from keyed.shown import nearest, shown
 from keyed.sql.catalog import SqlSource
 from keyed.sql.given_rows import converted, inserting, time_of
 from keyed.sql.packed_changes import PACKED, pack
 from keyed.sql.row_changes import Change
-from keyed.sql.script_errors import nearest
 from keyed.sql.script_source import Extractor, decoder_of, extractor_of
-from keyed.sql.wire_formats import WireFormats
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import attrs
 
+from keyed.shown import nearest
 from keyed.sql.engine import Columns
-from keyed.sql.script_errors import Text, nearest
+from keyed.sql.script_errors import Text
 from keyed.sql.topic_options import TopicOptions
 
 

@@ -9,16 +9,17 @@ from typing import Any
 import attrs
 
 from keyed.errors import DefinitionError, SqlError
+from keyed.formats.conversion import column
+from keyed.formats.registry_schemas import RegistrySchemas
+from keyed.formats.sql_types import BIGINT, BYTES, STRING, SqlType, array, struct
+from keyed.shown import nearest
 from keyed.sql import statements as tree
 from keyed.sql.aggregates import AGGREGATES
 from keyed.sql.catalog import Catalog, SqlSource
-from keyed.sql.column_types import BIGINT, BYTES, STRING, SqlType, array, struct
-from keyed.sql.conversion import column
 from keyed.sql.engine import Columns, Step, functions
 from keyed.sql.planner import Planner, QueryPlan
-from keyed.sql.registry_schemas import RegistrySchemas
 from keyed.sql.scope import Scope
-from keyed.sql.script_errors import Text, nearest
+from keyed.sql.script_errors import Text
 from keyed.sql.statements import UNITS
 from keyed.sql.tokens import sql
 from keyed.sql.topic_options import topic_options

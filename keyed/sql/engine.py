@@ -17,7 +17,8 @@ import attrs
 
 from keyed.errors import DefinitionError
 from keyed.extras import extra
-from keyed.sql.column_types import (
+from keyed.formats.conversion import column
+from keyed.formats.sql_types import (
     BIGINT,
     BOOLEAN,
     BYTES,
@@ -33,9 +34,9 @@ from keyed.sql.column_types import (
     map_of,
     struct,
 )
-from keyed.sql.conversion import column
+from keyed.shown import nearest
 from keyed.sql.macros import MACROS
-from keyed.sql.script_errors import Text, nearest
+from keyed.sql.script_errors import Text
 from keyed.sql.tokens import Token, calls, sql
 from keyed.tables.sql import SETTINGS
 

@@ -21,11 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyed.errors import DefinitionError, SourceError
-from keyed.shown import shown, type_of
+from keyed.formats.conversion import BadValue, by_folded_name, column
+from keyed.formats.sql_types import TIMESTAMP, SqlType
+from keyed.shown import nearest, shown, type_of
 from keyed.sql.catalog import STREAM, SqlSource
-from keyed.sql.column_types import TIMESTAMP, SqlType
-from keyed.sql.conversion import BadValue, by_folded_name, column
-from keyed.sql.script_errors import nearest
 
 _log = logging.getLogger(__name__)
 #: Rows that are converted at a time.

@@ -10,6 +10,7 @@ import attrs
 from keyed.arguments import text
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError, SourceError
+from keyed.formats.record_formats import WireFormats
 from keyed.kafka_topics import Topics, TopicsReader
 from keyed.shown import Shown, shown
 from keyed.sql.catalog import SqlSource
@@ -17,7 +18,6 @@ from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.packed_changes import unpack
 from keyed.sql.row_changes import KEY, TIME, VALUE, WINDOW, Change
 from keyed.sql.script_source import Extractor
-from keyed.sql.wire_formats import WireFormats
 from keyed.topics import Encode, KafkaSink, Registry, check_registry, shown_registry
 
 _RESET = "auto.offset.reset"

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import attrs
 
 from keyed.errors import DefinitionError
-from keyed.shown import shown
-from keyed.sql.script_errors import Text, nearest
+from keyed.shown import nearest, shown
+from keyed.sql.script_errors import Text
 from keyed.sql.tokens import Token
 
 #: Values of ``?`` in their order, or of ``$name`` by name.

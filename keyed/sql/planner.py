@@ -7,12 +7,13 @@ from typing import Any
 
 import attrs
 
+from keyed.formats.sql_types import BIGINT, SqlType
+from keyed.shown import nearest
 from keyed.sql.aggregates import AGGREGATES, aggregate_of
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
-from keyed.sql.column_types import BIGINT, SqlType
 from keyed.sql.engine import Columns, Step, functions
 from keyed.sql.scope import BOUNDS, PSEUDO, Column, Scope, replaced
-from keyed.sql.script_errors import Text, nearest
+from keyed.sql.script_errors import Text
 from keyed.sql.statements import From, Item, Join, Query, Window
 from keyed.sql.tokens import Token, calls, closing, folded, name, sign, sql
 from keyed.vectorized import TIMESTAMP_COLUMN

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.formats.conversion import column
+from keyed.formats.sql_types import STRING, of_arrow
+from keyed.shown import nearest
 from keyed.sql.catalog import Catalog, SqlSource
-from keyed.sql.column_types import STRING, of_arrow
-from keyed.sql.conversion import column
 from keyed.sql.engine import Columns, Step
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import Planner
-from keyed.sql.script_errors import Text, nearest
+from keyed.sql.script_errors import Text
 from keyed.sql.statements import Parser
 from keyed.sql.tokens import calls, tokens
 

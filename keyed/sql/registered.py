@@ -9,12 +9,12 @@ from typing import Any
 
 from keyed.codec.snapshots import snapshot
 from keyed.errors import DefinitionError
+from keyed.formats.sql_types import SqlType
 from keyed.shown import type_of
 from keyed.sql.expressions import function_names
 from keyed.sql.grammar import parse_type
 from keyed.sql.scalar_functions import FUNCTIONS, Form, Function
 from keyed.sql.sql_aggregates import MAKERS, SqlAggregate
-from keyed.sql.sql_types import SqlType
 
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 _METHODS = ("create_accumulator", "add", "get_result", "merge")

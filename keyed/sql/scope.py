@@ -7,9 +7,10 @@ from typing import Any
 
 import attrs
 
-from keyed.sql.column_types import BIGINT, INT, SqlType
+from keyed.formats.sql_types import BIGINT, INT, SqlType
+from keyed.shown import nearest
 from keyed.sql.engine import Columns, bind
-from keyed.sql.script_errors import Text, nearest
+from keyed.sql.script_errors import Text
 from keyed.sql.statements import Parser
 from keyed.sql.tokens import Token, closing, folded, name, opening, sign, split, sql, word
 from keyed.vectorized import TIMESTAMP_COLUMN

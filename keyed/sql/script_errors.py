@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from typing import NoReturn
 
 from keyed.errors import SqlError
@@ -35,12 +33,3 @@ class Text:
             line=line,
             column=column,
         )
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return ``; did you mean …?`` for an unknown name, or the known names, or nothing."""
-    known = sorted(set(names))
-    found = difflib.get_close_matches(name.upper(), known, n=1)
-    if found:
-        return f"; did you mean {found[0]}?"
-    return f"; known are {', '.join(known)}" if 0 < len(known) <= 12 else ""

@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import keyed
 from keyed.errors import DefinitionError
 from keyed.extending import Schema
-from keyed.shown import shown
+from keyed.formats.registry_schemas import RegistrySchemas
+from keyed.formats.sql_types import SqlType
+from keyed.shown import nearest, shown
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
-from keyed.sql.column_types import SqlType
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql.engine import Columns, Step
 from keyed.sql.inputs import GONE, SOURCE, TIME, Input, Skipped, merged, skip
@@ -23,8 +24,6 @@ from keyed.sql.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamStreamJ
 from keyed.sql.operators import MOMENT, Aggregation, Passed, Sessions, TableRows, Totals, schema_of
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import Relation, SourceJoin
-from keyed.sql.registry_schemas import RegistrySchemas
-from keyed.sql.script_errors import nearest
 from keyed.sql.statements import parse
 from keyed.vectorized import TIMESTAMP_COLUMN
 

@@ -7,9 +7,10 @@ from typing import Any, NoReturn, TypeAlias
 
 import attrs
 
-from keyed.sql.column_types import NAMED, SqlType, array, decimal, map_of, struct
+from keyed.formats.sql_types import NAMED, SqlType, array, decimal, map_of, struct
+from keyed.shown import nearest
 from keyed.sql.parameters import Parameters
-from keyed.sql.script_errors import Text, nearest
+from keyed.sql.script_errors import Text
 from keyed.sql.tokens import Token, closing, split, tokens
 
 #: Units of time in milliseconds.

@@ -13,7 +13,7 @@ from keyed.sql.expressions import function_names
 from keyed.sql.registered import _registered
 from keyed.sql.scalar_functions import FUNCTIONS, Form
 from keyed.sql.sql_aggregates import AGGREGATES
-from keyed.sql.sql_types import BIGINT, INTEGER, NAMED, STRING, SqlType, array, decimal, map_of
+from keyed.formats.sql_types import BIGINT, INTEGER, NAMED, STRING, SqlType, array, decimal, map_of
 from keyed.sql.table_functions import TABLE_FUNCTIONS
 
 PAGE = (Path(__file__).parents[3] / "docs/reference/sql-functions.md").read_text()

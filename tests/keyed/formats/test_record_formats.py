@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from keyed.errors import DefinitionError
 from keyed.sql.catalog import SqlSource
-from keyed.sql.column_schemas import ProtobufMessage, avro_schema
-from keyed.sql.sql_types import (
+from keyed.formats.column_schemas import ProtobufMessage, avro_schema
+from keyed.formats.sql_types import (
     BIGINT,
     BOOLEAN,
     BYTES,
@@ -26,7 +26,7 @@ from keyed.sql.sql_types import (
     struct,
 )
 from keyed.sql.value_formats import BadRecord
-from keyed.sql.wire_formats import WireFormats
+from keyed.formats.record_formats import WireFormats
 
 INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)

@@ -10,7 +10,7 @@ from typing import Any
 
 from keyed.errors import DefinitionError
 from keyed.extras import extra
-from keyed.sql.column_types import SqlType
+from keyed.formats.sql_types import SqlType
 
 Columns = Sequence[tuple[str, SqlType]]
 #: Names that ksqlDB gives its schemas.

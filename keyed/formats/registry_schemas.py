@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from keyed.errors import DefinitionError
-from keyed.shown import shown
-from keyed.sql.column_types import (
+from keyed.formats.sql_types import (
     BIGINT,
     BOOLEAN,
     BYTES,
@@ -25,7 +24,7 @@ from keyed.sql.column_types import (
     map_of,
     struct,
 )
-from keyed.sql.script_errors import nearest
+from keyed.shown import nearest, shown
 
 _PARTS = ("key", "value", "references")
 _LOGICAL = {

@@ -19,11 +19,11 @@ from typing import Any
 import msgspec
 
 from keyed.errors import DefinitionError, SourceError
+from keyed.formats.column_schemas import WRAPPERS, ProtobufMessage, avro_schema, json_schema
+from keyed.formats.sql_types import SqlType
 from keyed.kafka_values import BadValue, check_format, plain_message, registered
 from keyed.kafka_values import decoder as registry_decoder
 from keyed.sql.catalog import SqlSource
-from keyed.sql.column_schemas import WRAPPERS, ProtobufMessage, avro_schema, json_schema
-from keyed.sql.column_types import SqlType
 from keyed.sql.given_rows import plain_time
 from keyed.sql.value_formats import BadRecord, defaults, encoder
 from keyed.topics import Avro, Registry

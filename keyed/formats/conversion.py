@@ -1,7 +1,7 @@
 """Values from anywhere as columns of declared types: strictly, at any depth, from every kind of input alike.
 
-A value that does not fit its type is bad, never null and never another value. `column` returns a column with the reasons
-of the bad rows. Text of a number, truth or time is one, as CSV files have it; a date is the timestamp of its midnight;
+A value that does not fit its type is bad, never null and never another value. `column` returns a column with reasons
+of bad rows. Text of a number, truth or time is one, as CSV files have it; a date is the timestamp of its midnight;
 times without a zone are in UTC, and below a millisecond they are rounded down; bytes as text are base64; anything plain
 is text.
 """
@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyed.sql.column_types import SqlType
+from keyed.formats.sql_types import SqlType
 
 Convert = Callable[[Any], Any]
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
