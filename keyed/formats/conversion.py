@@ -285,11 +285,12 @@ def _date(value: Any, type_: SqlType) -> int:
         value = value.date()
     if isinstance(value, dt.date):
         return (value - _EPOCH.date()).days
-    if isinstance(value, str):
+    if isinstance(value, str) and (len(value.strip()) == 8 or not _WHOLE.fullmatch(value.strip())):
         try:
             return (dt.date.fromisoformat(value.strip()) - _EPOCH.date()).days
         except ValueError:
-            _bad(value, type_)
+            if _WHOLE.fullmatch(value.strip()) is None:
+                _bad(value, type_)
     found = _integer(value, type_, 1 << 31)
     return found if _DAYS[0] <= found <= _DAYS[1] else _bad(value, type_)
 
@@ -299,7 +300,7 @@ def _time(value: Any, type_: SqlType) -> int:
         return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + value.microsecond // 1000
     if isinstance(value, dt.timedelta):
         value = value // dt.timedelta(milliseconds=1)
-    if isinstance(value, str):
+    if isinstance(value, str) and not _WHOLE.fullmatch(value.strip()):
         parts = _TIME.fullmatch(value.strip())
         if parts is None:
             _bad(value, type_)
@@ -316,12 +317,11 @@ def _time(value: Any, type_: SqlType) -> int:
 
 def _moment(value: Any, type_: SqlType) -> int:
     """Return the microseconds of a timestamp, which are whole milliseconds."""
-    if isinstance(value, str):
+    if isinstance(value, str) and not _WHOLE.fullmatch(value.strip()):
         try:
             value = dt.datetime.fromisoformat(value.strip())
         except ValueError:
-            if _WHOLE.fullmatch(value.strip()) is None:
-                _bad(value, type_)
+            _bad(value, type_)
     if isinstance(value, dt.datetime):
         if value.tzinfo is not None:
             value = value.astimezone(dt.UTC).replace(tzinfo=None)
@@ -384,3 +384,50 @@ def by_folded_name(value: Mapping[Any, Any]) -> dict[str, Any]:
             raise BadValue(f"it has the names {name!r} and another one that differs only in case")
         found[lower] = each
     return found
+
+
+def plain_values(values: pa.Array, type_: SqlType, *, in_json: bool = False) -> list[Any]:
+    """Return a column as plain data. See `plain`."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if type_.base == "TIMESTAMP":
+        return pc.divide(values.cast(pa.int64()), 1000).to_pylist()
+    if type_.base == "DATE":
+        return values.cast(pa.int32()).to_pylist()
+    found = values.to_pylist()
+    if type_.base in ("ARRAY", "MAP", "STRUCT") or (in_json and type_.base in ("BYTES", "DOUBLE")):
+        return [plain(each, type_, in_json=in_json) for each in found]
+    return found
+
+
+def plain(value: Any, type_: SqlType, *, in_json: bool = False) -> Any:
+    """Return a value of a table as plain data: dates as days, timestamps as milliseconds, maps as dictionaries.
+
+    Args:
+        value: The value.
+        type_: Its type.
+        in_json: Bytes are base64, keys of maps are texts, and so are the numbers that JSON does not have.
+    """
+    if value is None:
+        return None
+    match type_.base:
+        case "TIMESTAMP":
+            return (value - _EPOCH) // dt.timedelta(milliseconds=1)
+        case "DATE":
+            return (value - _EPOCH.date()).days
+        case "ARRAY":
+            return [plain(each, type_.element, in_json=in_json) for each in value]
+        case "MAP":
+            items = value.items() if isinstance(value, Mapping) else value
+            return {
+                (_text(key, type_.parts[0]) if in_json else key): plain(each, type_.element, in_json=in_json)
+                for key, each in items
+            }
+        case "STRUCT":
+            get = value.get if isinstance(value, Mapping) else lambda name: getattr(value, name)
+            return {name: plain(get(name), each, in_json=in_json) for name, each in type_.fields}
+        case "BYTES" if in_json:
+            return base64.b64encode(value).decode()
+        case "DOUBLE" if in_json and not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

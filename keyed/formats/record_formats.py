@@ -1,38 +1,37 @@
-"""Keys and values of Kafka records as bytes, in the formats that a script names.
+"""Keys and values of records as columns: a batch is read at a time, in the formats that a statement names.
 
-What bytes hold is brought into the plain data that `value_formats` reads, and the other way round. Formats with a
-schema have the wire format of Confluent's Schema Registry: a zero byte, the number of the schema in four bytes, and the
-data. The key of a windowed table ends with the window's bounds, as Kafka Streams writes it: its start, and for a
-session its end and its start.
+Formats with a schema have the wire format of Confluent's Schema Registry: a zero byte, the number of the schema in four
+bytes, and the data. Records that a program gives may have plain data in place of bytes.
 """
 
 from __future__ import annotations
 
 import csv
 import datetime as dt
+import json
 import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
 
+import attrs
 import msgspec
 
 from keyed.errors import DefinitionError, SourceError
 from keyed.formats.column_schemas import WRAPPERS, ProtobufMessage, avro_schema, json_schema
+from keyed.formats.conversion import BadValue, column, plain_values
+from keyed.formats.plain_rows import cells_of, has_decimal, json_values
 from keyed.formats.sql_types import SqlType
-from keyed.kafka_values import BadValue, check_format, plain_message, registered
+from keyed.kafka_values import BadValue as BadBytes
+from keyed.kafka_values import check_format, plain_message, registered
 from keyed.kafka_values import decoder as registry_decoder
-from keyed.sql.catalog import SqlSource
-from keyed.sql.given_rows import plain_time
-from keyed.sql.value_formats import BadRecord, defaults, encoder
 from keyed.topics import Avro, Registry
 
 Columns = Sequence[tuple[str, SqlType]]
 #: Formats whose schemas a registry has.
 REGISTERED = ("AVRO", "JSON_SR", "PROTOBUF")
 _NUMBERS = {"INT": struct.Struct(">i"), "BIGINT": struct.Struct(">q"), "DOUBLE": struct.Struct(">d")}
-_LONG = struct.Struct(">q")
 _HEADER = struct.Struct(">bI")
 _json = msgspec.json.Encoder(decimal_format="number").encode
 #: Exceptions of readers for bytes that do not have their format.
@@ -43,187 +42,260 @@ _UNREADABLE = (
     RecursionError,
     TypeError,
     ValueError,
+    BadBytes,
     csv.Error,
     struct.error,
 )
+_LONGEST = 2**31 - 1
+_PLAIN = {"BOOLEAN": False, "INT": 0, "BIGINT": 0, "DOUBLE": 0.0, "STRING": "", "BYTES": b"", "ARRAY": [], "MAP": {}}
 
 
-class WireFormats:
-    """Decodes and encodes the records of a script's topics.
+@attrs.frozen
+class Part:
+    """The keys or the values of a topic's records.
 
-    Args:
-        registry: The schema registry; ``None`` without one.
+    Attributes:
+        format: Their format.
+        columns: Their columns.
+        is_key: They are keys.
+        topic: The topic.
+        where: The stream or table, for messages.
+        is_wrapped: They are objects with the columns, and not the value of the one column.
+        delimiter: Delimiter of delimited text.
+        nullable: How Protobuf represents nulls: ``OPTIONAL``, ``WRAPPER`` or ``None``: by the defaults of their types.
     """
 
-    def __init__(self, registry: Registry | None) -> None:
-        self._registry = registry
+    format: str
+    columns: tuple[tuple[str, SqlType], ...]
+    is_key: bool
+    topic: str
+    where: str
+    is_wrapped: bool = True
+    delimiter: str = ","
+    nullable: str | None = None
 
-    def check(self, source: SqlSource) -> None:
-        """Check that the formats of a stream or table can be used.
+    @property
+    def is_empty(self) -> bool:
+        """True if records have nothing there."""
+        return self.format == "NONE" or not self.columns
+
+    @property
+    def _what(self) -> str:
+        return "key" if self.is_key else "value"
+
+    def check(self, registry: Registry | None) -> None:
+        """Check that the format can be used.
 
         Raises:
-            DefinitionError: A format needs a registry, or does not have a column's type.
+            DefinitionError: It needs a registry, or does not have a column's type.
             ExtraNotInstalled: A package is not installed.
         """
-        for format_, columns, what in (
-            (source.key_format, source.keys, "key"),
-            (source.value_format, source.stored, "value"),
-        ):
-            if format_ in REGISTERED and self._registry is None and columns:
-                other = "PROTOBUF_NOSR" if format_ == "PROTOBUF" else "JSON"
-                raise DefinitionError(
-                    f"{source.name}: {what}s in the format {format_} need a schema registry; give its address "
-                    f"(keyed.sql.Kafka(registry=...), or --registry), or the format {other}"
-                )
-            if format_.startswith("PROTOBUF") and columns:
-                ProtobufMessage(columns, source.name)
-            if format_ == "AVRO" and columns:
-                check_format(Avro(registry=self._registry))
+        if self.is_empty:
+            return
+        if self.format in REGISTERED and registry is None:
+            other = "PROTOBUF_NOSR" if self.format == "PROTOBUF" else "JSON"
+            raise DefinitionError(
+                f"{self.where}: {self._what}s in the format {self.format} need a schema registry; give its address "
+                f"(keyed.sql.Kafka(registry=...), or --registry), or the format {other}"
+            )
+        if self.format.startswith("PROTOBUF"):
+            ProtobufMessage(self.columns, self.where)
+        if self.format == "AVRO":
+            check_format(Avro(registry=registry))
 
-    def window_of(self, source: SqlSource) -> Callable[[Any], tuple[Any, Any]] | None:
-        """Return the function from the key of a windowed source to the key without the window, and the window.
+    # Reading.
 
-        It raises `BadRecord`.
+    def reader(self, registry: Registry | None) -> Callable[[Sequence[Any]], tuple[list[Any], dict[int, str]]]:
+        """Return the function from a batch of keys or values to their columns, and the reasons of bad ones.
+
+        What is not bytes is plain data. Bad ones, and those that are ``None``, have nulls.
+
+        Args:
+            registry: The schema registry; ``None`` without one.
         """
-        if source.window is None:
-            return None
-        width = 16 if source.window == "SESSION" else 8
+        names = [name for name, _ in self.columns]
+        plain_of = self._plain(registry)
+        fills = self.format.startswith("PROTOBUF")
 
-        def split(key: Any) -> tuple[Any, Any]:
-            if key is None or len(key) < width:
-                raise BadRecord("the key has no window")
-            rest, bounds = key[:-width], key[-width:]
-            if width == 16:
-                end, start = _LONG.unpack(bounds[:8])[0], _LONG.unpack(bounds[8:])[0]
-                return rest, (start, end)
-            (start,) = _LONG.unpack(bounds)
-            return rest, (start, start + (source.window_ms or 0))
+        def read(data: Sequence[Any]) -> tuple[list[Any], dict[int, str]]:
+            if self.is_empty:
+                return [column([None] * len(data), type_)[0] for _, type_ in self.columns], {}
+            plain = plain_of(data)
+            if self.is_wrapped or self.format == "DELIMITED":
+                cells, bad, _ = cells_of(plain, names)
+            else:
+                bad = {place: str(each) for place, each in enumerate(plain) if isinstance(each, BadValue)}
+                cells = {names[0]: [None if isinstance(each, BadValue) else each for each in plain]}
+            found = []
+            for name, type_ in self.columns:
+                values = cells[name]
+                if fills:
+                    values = [
+                        None if each is None else _filled(cell, type_, nullable=self.nullable is not None)
+                        for cell, each in zip(values, plain, strict=True)
+                    ]
+                made, wrong = column(values, type_)
+                found.append(made)
+                for place, reason in wrong.items():
+                    bad.setdefault(place, f"column {name}: {reason}")
+            return found, bad
 
-        return split
+        return read
 
-    def key_decoder(self, source: SqlSource) -> Callable[[Any], Any]:
-        """Return the function from the bytes of a key to its columns; it raises `BadRecord`."""
-        return self._decoder(source, source.key_format, source.keys, source.key_decoder(), is_key=True)
+    def _plain(self, registry: Registry | None) -> Callable[[Sequence[Any]], list[Any]]:
+        """Return the function from a batch to plain data: `BadValue` for what the format cannot read."""
+        if self.format == "DELIMITED":
+            return self._delimited
+        if self.format in ("JSON", "JSON_SR"):
+            return self._parsed
+        decode: Callable[[bytes], Any]
+        if self.format == "KAFKA":
+            number = _NUMBERS.get(self.columns[0][1].base)
+            is_bytes = self.columns[0][1].base == "BYTES"
+            decode = bytes if is_bytes else bytes.decode if number is None else lambda data: number.unpack(data)[0]
+        elif self.format == "AVRO":
+            decode = self._avro(registry)
+        else:
+            decode = self._protobuf()
+        return lambda data: [self._decoded(each, decode) if isinstance(each, bytes) else each for each in data]
 
-    def value_decoder(self, source: SqlSource) -> Callable[[Any], Any]:
-        """Return the function from the bytes of a value to its columns; it raises `BadRecord`."""
-        return self._decoder(source, source.value_format, source.stored, source.value_decoder(), is_key=False)
+    def _decoded(self, data: bytes, decode: Callable[[bytes], Any]) -> Any:
+        try:
+            return decode(data)
+        except SourceError:
+            raise
+        except _UNREADABLE as error:
+            return BadValue(f"the {self._what} is not {self.format}: {type(error).__name__}: {error}")
 
-    def _decoder(
-        self, source: SqlSource, format_: str, columns: Columns, decode: Callable[[Any], Any], *, is_key: bool
-    ) -> Callable[[Any], Any]:
-        wrapped = len(columns) > 1 if is_key else source.is_wrapped
-        plain = self._plain(source, format_, columns, wrapped=wrapped, is_key=is_key) if columns else None
+    def _delimited(self, data: Sequence[Any]) -> list[Any]:
+        limit = csv.field_size_limit(_LONGEST)
+        try:
+            return [None if each is None else self._decoded(each, self._line) for each in data]
+        finally:
+            csv.field_size_limit(limit)
 
-        def decoded(data: Any) -> Any:
-            try:
-                return decode(data if data is None or plain is None else plain(data))
-            except (BadRecord, SourceError):
-                raise
-            except BadValue as error:
-                raise BadRecord(str(error)) from error
-            except _UNREADABLE as error:
-                what = "key" if is_key else "value"
-                raise BadRecord(f"the {what} is not {format_}: {type(error).__name__}: {error}") from error
+    def _line(self, data: Any) -> Any:
+        if not isinstance(data, bytes | str):
+            text = str(data).lower() if isinstance(data, bool) else str(data)
+        else:
+            text = data.decode() if isinstance(data, bytes) else data
+        rows = list(csv.reader([text], delimiter=self.delimiter)) or [[""]]
+        if len(rows[0]) != len(self.columns):
+            raise BadValue(f"expected {len(self.columns)} cells, got {len(rows[0])}")
+        return {name: cell or None for (name, _), cell in zip(self.columns, rows[0], strict=True)}
 
-        return decoded
-
-    def _plain(
-        self, source: SqlSource, format_: str, columns: Columns, *, wrapped: bool, is_key: bool
-    ) -> Callable[[bytes], Any] | None:
-        """Return the function from bytes to plain data; ``None`` if the format reads bytes itself."""
-        if format_ == "KAFKA":
-            return _of_kafka(columns[0][1])
-        if format_ == "JSON_SR":
-            return _without_header
-        if format_ == "AVRO":
-            decode = registry_decoder(Avro(registry=self._registry), source.topic)
-            return lambda data: _of_columns(decode(data), columns, wrapped=wrapped)
-        if format_.startswith("PROTOBUF"):
-            kind = ProtobufMessage(columns, source.name, source.nullable[not is_key]).type
-            is_framed = format_ == "PROTOBUF"
-            from google.protobuf.message import DecodeError
-
-            def read(data: bytes) -> Any:
+    def _parsed(self, data: Sequence[Any]) -> list[Any]:
+        found = list(data)
+        kinds = (bytes, str) if self.is_wrapped else (bytes,)
+        texts: list[Any] = []
+        places: list[int] = []
+        for place, each in enumerate(data):
+            if not isinstance(each, kinds):
+                continue
+            if self.format == "JSON_SR" and isinstance(each, bytes):
                 try:
-                    message = kind.FromString(_without_indexes(_without_header(data)) if is_framed else data)
-                except DecodeError as error:
-                    raise BadRecord(str(error)) from error
-                return {name: _of_protobuf(cell, type_) for (name, type_), cell in _cells(message, columns)}
+                    each = _without_header(each)
+                except BadValue as error:
+                    found[place] = error
+                    continue
+            texts.append(each)
+            places.append(place)
+        values = json_values(texts, exact=any(has_decimal(type_) for _, type_ in self.columns))
+        for place, value in zip(places, values, strict=True):
+            found[place] = value
+        return found
 
-            return read
-        return None
+    def _avro(self, registry: Registry | None) -> Callable[[bytes], Any]:
+        if registry is None:
+            return _no_registry
+        decode = registry_decoder(Avro(registry=registry), self.topic)
+        if self.is_wrapped or self.columns[0][1].base in ("STRUCT", "MAP"):
+            return decode
+        name = self.columns[0][0].lower()
 
-    def encoder(self, source: SqlSource) -> Callable[[Any, Any, Any], tuple[bytes | None, bytes | None]]:
-        """Return the function from key, value and window to the key and value of a record.
+        def single(data: bytes) -> Any:
+            value = decode(data)
+            # Other programs write a key of one column as a record.
+            return {each.lower(): cell for each, cell in value.items()}.get(name) if isinstance(value, dict) else value
+
+        return single
+
+    def _protobuf(self) -> Callable[[bytes], Any]:
+        kind = ProtobufMessage(self.columns, self.where, self.nullable).type
+        is_framed = self.format == "PROTOBUF"
+        from google.protobuf.message import DecodeError
+
+        def read(data: bytes) -> Any:
+            try:
+                message = kind.FromString(_without_indexes(_without_header(data)) if is_framed else data)
+            except DecodeError as error:
+                raise BadValue(str(error)) from error
+            plain = plain_message(message)
+            found = {name: _of_protobuf(plain[name], type_) for name, type_ in self.columns}
+            return found if self.is_wrapped else found[self.columns[0][0]]
+
+        return read
+
+    # Writing.
+
+    def writer(self, registry: Registry | None) -> Callable[[Sequence[Any]], list[bytes | None]]:
+        """Return the function from columns to keys or values.
+
+        Args:
+            registry: The schema registry; ``None`` without one.
 
         Raises:
-            SinkError: The registry is not reached, or refuses a schema.
+            SinkError: The registry is not reached, or refuses the schema.
         """
-        width = len(source.keys)
-        key_wrapped = width > 1 or source.key_format.startswith("PROTOBUF")
-        key_of = self._encoder(
-            source, source.key_format, source.keys, source.key_delimiter, wrapped=key_wrapped, is_key=True
-        )
-        value_of = self._encoder(
-            source, source.value_format, source.stored, source.delimiter, wrapped=source.is_wrapped, is_key=False
-        )
-        is_session = source.window == "SESSION"
+        if self.is_empty:
+            empty = b"{}" if self.format in ("JSON", "JSON_SR") and not self.is_key else None
+            return lambda columns: [empty] * (len(columns[0]) if columns else 0)
+        encode = self._encoder(registry)
+        is_plain = self.format in ("JSON", "JSON_SR", "DELIMITED", "KAFKA")
 
-        def encode(key: Any, value: Any, window: Any) -> tuple[bytes | None, bytes | None]:
-            made = None if not width or key == (None,) else key_of(key)
-            if window is not None:
-                start, end = window
-                made = (made or b"") + (_LONG.pack(end) if is_session else b"") + _LONG.pack(start)
-            return made, None if value is None else value_of(value)
+        def write(columns: Sequence[Any]) -> list[bytes | None]:
+            cells = [
+                plain_values(each, type_, in_json=is_plain)
+                for each, (_, type_) in zip(columns, self.columns, strict=True)
+            ]
+            return [encode(row) for row in zip(*cells, strict=True)]
 
-        return encode
+        return write
 
-    def _encoder(
-        self, source: SqlSource, format_: str, columns: Columns, delimiter: str, *, wrapped: bool, is_key: bool
-    ) -> Callable[[Any], bytes | None]:
-        if format_ == "NONE" or not columns:
-            empty = b"{}" if format_ in ("JSON", "JSON_SR") and not is_key else None
-            return lambda _: empty
-        if format_ == "KAFKA":
-            return _to_kafka(columns[0][1])
-        if format_ == "AVRO":
-            return self._avro_encoder(source, columns, wrapped=wrapped, is_key=is_key)
-        if format_.startswith("PROTOBUF"):
-            return self._protobuf_encoder(source, format_, columns, is_key=is_key)
-        plain = encoder(format_, columns, delimiter=delimiter, wrapped_value=wrapped)
-        if format_ == "DELIMITED":
-            return lambda row: str(plain(row)).encode("utf-8", "surrogatepass")
+    def _encoder(self, registry: Registry | None) -> Callable[[Any], bytes | None]:
+        """Return the function from the cells of a row to bytes."""
+        names = [name for name, _ in self.columns]
+        if self.format == "KAFKA":
+            return _to_kafka(self.columns[0][1])
+        if self.format == "AVRO":
+            return self._avro_encoder(registry)
+        if self.format.startswith("PROTOBUF"):
+            return self._protobuf_encoder(registry)
+        if self.format == "DELIMITED":
+            return lambda row: self.delimiter.join(
+                _quoted(_cell(cell), self.delimiter, is_first=not place) for place, cell in enumerate(row)
+            ).encode()
         header = b""
-        if format_ == "JSON_SR":
-            header = self._header(source, json_schema(columns, wrapped=wrapped), "JSON", is_key=is_key)
+        if self.format == "JSON_SR":
+            header = self._header(registry, json_schema(self.columns, wrapped=self.is_wrapped), "JSON")
+        if self.is_wrapped:
+            return lambda row: header + _json(dict(zip(names, row, strict=True)))
+        return lambda row: None if row[0] is None else header + _json(row[0])
 
-        def encode(row: Any) -> bytes | None:
-            found = plain(row)
-            return None if found is None else header + _json(_finite(found))
+    def _header(self, registry: Registry | None, schema: str, kind: str) -> bytes:
+        assert registry is not None
+        return _HEADER.pack(0, registered(registry, self.topic, schema, kind, is_key=self.is_key))
 
-        return encode
-
-    def _header(self, source: SqlSource, schema: str, kind: str, *, is_key: bool) -> bytes:
-        assert self._registry is not None
-        return _HEADER.pack(0, registered(self._registry, source.topic, schema, kind, is_key=is_key))
-
-    def _avro_encoder(
-        self, source: SqlSource, columns: Columns, *, wrapped: bool, is_key: bool
-    ) -> Callable[[Any], bytes | None]:
-        import json
-
+    def _avro_encoder(self, registry: Registry | None) -> Callable[[Any], bytes | None]:
         from fastavro import parse_schema, schemaless_writer
 
-        text = avro_schema(columns, source.name, wrapped=wrapped)
-        header = self._header(source, text, "AVRO", is_key=is_key)
+        text = avro_schema(self.columns, self.where, wrapped=self.is_wrapped)
+        header = self._header(registry, text, "AVRO")
         schema = parse_schema(json.loads(text))
+        names = [name for name, _ in self.columns]
 
         def encode(row: Any) -> bytes | None:
-            if wrapped:
-                found: Any = {name: cell for (name, _), cell in zip(columns, row, strict=True)}
-            else:
-                found = row[0]
+            found: Any = dict(zip(names, row, strict=True)) if self.is_wrapped else row[0]
             if found is None:
                 return None
             written = BytesIO(header)
@@ -233,59 +305,73 @@ class WireFormats:
 
         return encode
 
-    def _protobuf_encoder(
-        self, source: SqlSource, format_: str, columns: Columns, *, is_key: bool
-    ) -> Callable[[Any], bytes | None]:
-        nullable = source.nullable[not is_key]
-        made = ProtobufMessage(columns, source.name, nullable)
-        wraps = nullable == "WRAPPER"
-        header = b""
-        if format_ == "PROTOBUF":
-            # The zero is the place of the message in the schema: the first one.
-            header = self._header(source, made.schema, "PROTOBUF", is_key=is_key) + b"\0"
+    def _protobuf_encoder(self, registry: Registry | None) -> Callable[[Any], bytes | None]:
+        made = ProtobufMessage(self.columns, self.where, self.nullable)
+        wraps = self.nullable == "WRAPPER"
+        # The zero is the place of the message in the schema: the first one.
+        header = self._header(registry, made.schema, "PROTOBUF") + b"\0" if self.format == "PROTOBUF" else b""
 
         def encode(row: Any) -> bytes | None:
-            cells = {name: _field(cell, type_, wraps=wraps) for (name, type_), cell in zip(columns, row, strict=True)}
+            cells = {n: _field(cell, type_, wraps=wraps) for (n, type_), cell in zip(self.columns, row, strict=True)}
             message = made.type(**{name: cell for name, cell in cells.items() if cell is not None})
             return header + bytes(message.SerializeToString())
 
         return encode
 
 
-def _of_kafka(type_: SqlType) -> Callable[[bytes], Any]:
-    """Return the function for a single value as Kafka's own deserializers read it."""
-    number = _NUMBERS.get(type_.base)
-    if number is not None:
-        return lambda data: number.unpack(data)[0]
-    if type_.base == "BYTES":
-        import base64
+def _no_registry(_: bytes) -> Any:
+    raise BadValue("there is no schema registry")
 
-        return lambda data: base64.b64encode(data).decode()
-    return lambda data: data
+
+def _filled(value: Any, type_: SqlType, *, nullable: bool) -> Any:
+    """Return the default of a type for a missing value, as proto3 has it; if nulls are represented, of containers."""
+    if value is None:
+        return _PLAIN.get(type_.base) if not nullable or type_.base in ("ARRAY", "MAP") else None
+    if type_.base == "STRUCT" and isinstance(value, dict):
+        folded = {str(name).lower(): each for name, each in value.items()}
+        return {name: _filled(folded.get(name.lower()), each, nullable=nullable) for name, each in type_.fields}
+    if type_.base == "ARRAY" and isinstance(value, list):
+        return [_filled(each, type_.element, nullable=False) for each in value]
+    if type_.base == "MAP" and isinstance(value, dict):
+        return {key: _filled(each, type_.element, nullable=False) for key, each in value.items()}
+    return value
 
 
 def _to_kafka(type_: SqlType) -> Callable[[Any], bytes | None]:
     number = _NUMBERS.get(type_.base)
     if number is not None:
-        return lambda row: None if row[0] is None else number.pack(row[0])
+        return lambda row: None if row[0] is None else number.pack(float(row[0]) if type_.base == "DOUBLE" else row[0])
     if type_.base == "BYTES":
         return lambda row: row[0]
-    return lambda row: None if row[0] is None else row[0].encode("utf-8", "surrogatepass")
+    return lambda row: None if row[0] is None else row[0].encode()
 
 
-def _finite(value: Any) -> Any:
-    """Return plain data with text for the numbers that JSON does not have."""
-    if isinstance(value, float) and not -1e999 < value < 1e999:
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"  # noqa: PLR0124 - NaN
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list) else value
+def _cell(value: Any) -> str:
+    """Return a plain value as the text of a cell."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return value if isinstance(value, str) else _json(value).decode()
+
+
+def _quoted(cell: str, delimiter: str, *, is_first: bool) -> str:
+    """Return a cell, in quotes where the writer of ksqlDB (Commons CSV) has them."""
+    if not cell:
+        return cell
+    first = cell[0]
+    odd = not (first.isascii() and first.isalnum()) if is_first else first <= "#"
+    if odd or cell[-1] <= " " or any(sign in cell for sign in (delimiter, '"', "\n", "\r")):
+        return '"' + cell.replace('"', '""') + '"'
+    return cell
 
 
 def _without_header(data: bytes) -> bytes:
     """Return the bytes after the number of the schema."""
     if len(data) < _HEADER.size or data[0] != 0:
-        raise BadRecord("it does not begin with the number of a schema")
+        raise BadValue("it does not begin with the number of a schema")
     return data[_HEADER.size :]
 
 
@@ -307,38 +393,6 @@ def _without_indexes(data: bytes) -> bytes:
     return data[at:]
 
 
-def _of_columns(value: Any, columns: Columns, *, wrapped: bool) -> Any:
-    """Return what an Avro reader gives as plain data: a dictionary of columns, or the value of the one column."""
-    name, type_ = columns[0]
-    if wrapped:
-        return _of_avro(value, SqlType("STRUCT", fields=tuple(columns)))
-    if isinstance(value, dict) and type_.base not in ("STRUCT", "MAP"):
-        # Other programs write a key of one column as a record.
-        value = {each.upper(): cell for each, cell in value.items()}.get(name.upper())
-    return _of_avro(value, type_)
-
-
-def _of_avro(value: Any, type_: SqlType) -> Any:
-    if isinstance(value, dt.date | dt.time):
-        return plain_time(value)
-    if type_.base == "MAP" and isinstance(value, list):
-        # Kafka Connect writes maps so whose keys may be null.
-        return {each["key"]: _of_avro(each["value"], type_.element) for each in value}
-    if type_.base == "MAP" and isinstance(value, dict):
-        return {key: _of_avro(each, type_.element) for key, each in value.items()}
-    if type_.base == "ARRAY" and isinstance(value, list):
-        return [_of_avro(each, type_.element) for each in value]
-    if type_.base == "STRUCT" and isinstance(value, dict):
-        fields = {name.upper(): each for name, each in type_.fields}
-        return {name: _of_avro(each, fields[name.upper()]) for name, each in value.items() if name.upper() in fields}
-    return value
-
-
-def _cells(message: Any, columns: Columns) -> Any:
-    plain = plain_message(message)
-    return [((name, type_), plain[name]) for name, type_ in columns]
-
-
 def _of_protobuf(value: Any, type_: SqlType) -> Any:
     """Return the field of a message as plain data."""
     if value is None:
@@ -355,12 +409,10 @@ def _of_protobuf(value: Any, type_: SqlType) -> Any:
         case "DECIMAL":
             return Decimal(int.from_bytes(value["value"], signed=True)).scaleb(-value["scale"])
         case "DATE":
-            return plain_time(dt.date(value["year"], value["month"], value["day"]))
+            return dt.date(value["year"], value["month"], value["day"])
         case "TIME":
             seconds = (value["hours"] * 60 + value["minutes"]) * 60 + value["seconds"]
             return seconds * 1000 + value["nanos"] // 1_000_000
-        case "TIMESTAMP":
-            return plain_time(value)
     return value
 
 
@@ -376,11 +428,13 @@ def _to_protobuf(value: Any, type_: SqlType, *, wraps: bool = False) -> Any:
     match type_.base:
         case "ARRAY":
             part = type_.element
-            return [_to_protobuf(defaults(each, part), part, wraps=wraps) for each in value or ()]
+            return [_to_protobuf(_filled(each, part, nullable=False), part, wraps=wraps) for each in value or ()]
         case "MAP":
-            item = type_.element
+            part = type_.element
             cells = value or {}
-            return {key: _to_protobuf(defaults(each, item), item, wraps=wraps) for key, each in cells.items()}
+            return {
+                k: _to_protobuf(_filled(each, part, nullable=False), part, wraps=wraps) for k, each in cells.items()
+            }
     if value is None:
         return None
     match type_.base:
@@ -396,12 +450,8 @@ def _to_protobuf(value: Any, type_: SqlType, *, wraps: bool = False) -> Any:
             return {"year": day.year, "month": day.month, "day": day.day}
         case "TIME":
             seconds, rest = divmod(value, 1000)
-            return {
-                "hours": seconds // 3600,
-                "minutes": seconds // 60 % 60,
-                "seconds": seconds % 60,
-                "nanos": rest * 1_000_000,
-            }
+            hours, minutes = divmod(seconds // 60, 60)
+            return {"hours": hours, "minutes": minutes, "seconds": seconds % 60, "nanos": rest * 1_000_000}
         case "TIMESTAMP":
             seconds, rest = divmod(value, 1000)
             return {"seconds": seconds, "nanos": rest * 1_000_000}

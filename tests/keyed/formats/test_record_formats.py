@@ -2,21 +2,21 @@
 
 import math
 
-import attrs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keyed.errors import DefinitionError
-from keyed.sql.catalog import SqlSource
 from keyed.formats.column_schemas import ProtobufMessage, avro_schema
+from keyed.formats.conversion import column, plain_values
+from keyed.formats.record_formats import Part
 from keyed.formats.sql_types import (
     BIGINT,
     BOOLEAN,
     BYTES,
     DATE,
     DOUBLE,
-    INTEGER,
+    INT,
     STRING,
     TIME,
     TIMESTAMP,
@@ -25,15 +25,13 @@ from keyed.formats.sql_types import (
     map_of,
     struct,
 )
-from keyed.sql.value_formats import BadRecord
-from keyed.formats.record_formats import WireFormats
 
 INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 #: A type, and its values.
 SCALARS = {
     "b": (BOOLEAN, st.booleans()),
-    "i": (INTEGER, INT32),
+    "i": (INT, INT32),
     "l": (BIGINT, INT64),
     "d": (DOUBLE, st.floats(allow_nan=False)),
     "m": (decimal(8, 3), st.decimals(-99999, 99999, places=3)),
@@ -44,16 +42,29 @@ SCALARS = {
     "at": (TIMESTAMP, st.integers(-(10**13), 10**14)),
 }
 NESTED = {
-    "many": (array(INTEGER), st.lists(INT32, max_size=3)),
+    "many": (array(INT), st.lists(INT32, max_size=3)),
     "named": (map_of(STRING, STRING), st.dictionaries(TEXT, TEXT, max_size=3)),
-    "deep": (struct(("X", INTEGER), ("Y", STRING)), st.fixed_dictionaries({"X": INT32, "Y": TEXT})),
+    "deep": (struct(("X", INT), ("Y", STRING)), st.fixed_dictionaries({"X": INT32, "Y": TEXT})),
 }
 
 
-def source(format_, columns):
-    return SqlSource(
-        "s", "STREAM", (), tuple((name, type_) for name, (type_, _) in columns.items()), "s", "NONE", format_
-    )
+def part(format_, columns, **more):
+    found = tuple((name, type_) for name, (type_, _) in columns.items())
+    return Part(format_, found, False, "s", "s", **more)
+
+
+def written(part, *rows):
+    """The bytes of rows."""
+    columns = [column([row[place] for row in rows], type_) for place, (_, type_) in enumerate(part.columns)]
+    assert not any(bad for _, bad in columns)
+    return part.writer(None)([found for found, _ in columns])
+
+
+def read(part, data, registry=None):
+    """The rows of bytes as plain data, with the places of bad ones."""
+    columns, bad = part.reader(registry)(data)
+    cells = [plain_values(found, type_) for found, (_, type_) in zip(columns, part.columns, strict=True)]
+    return list(zip(*cells, strict=True)), bad
 
 
 @pytest.mark.parametrize("format_", ["JSON", "PROTOBUF_NOSR", "DELIMITED"])
@@ -64,33 +75,29 @@ def test_what_is_written_is_read_again(format_, data):
         # A delimited text cannot tell an empty text from null, and its reader ends at the end of a line.
         words = st.text("ab, \"'|ä", min_size=1, max_size=5).filter(lambda word: word.strip('"'))
         columns = SCALARS | {"s": (STRING, words), "y": (BYTES, st.binary(min_size=1, max_size=5))}
-    given_ = source(format_, columns)
-    row = tuple(data.draw(values) for _, values in columns.values())
-    formats = WireFormats(None)
-    key, value = formats.encoder(given_)((), row, None)
-    assert key is None
-    assert formats.value_decoder(given_)(value) == row
+    rows = data.draw(st.lists(st.tuples(*(values for _, values in columns.values())), min_size=1, max_size=3))
+    values = part(format_, columns)
+    assert read(values, written(values, *rows)) == (rows, {})
 
 
 @pytest.mark.parametrize("nullable", ["OPTIONAL", "WRAPPER", None])
 @given(data=st.data())
 def test_nulls_in_protobuf_are_nulls_if_they_are_represented_and_defaults_otherwise(nullable, data):
-    types = {**SCALARS, "deep": (struct(("X", INTEGER), ("Y", STRING)), NESTED["deep"][1])}
-    given_ = attrs.evolve(source("PROTOBUF_NOSR", types), nullable=(None, nullable))
-    row = tuple(data.draw(st.none() | values) for _, values in types.values())
+    types = {**SCALARS, "deep": (struct(("X", INT), ("Y", STRING)), NESTED["deep"][1])}
+    values = part("PROTOBUF_NOSR", types, nullable=nullable)
+    row = tuple(data.draw(st.none() | each) for _, each in types.values())
     deep = None if row[-1] is None else {name: data.draw(st.none() | st.just(cell)) for name, cell in row[-1].items()}
-    formats = WireFormats(None)
-    _, value = formats.encoder(given_)((), (*row[:-1], deep), None)
-    found = formats.value_decoder(given_)(value)
-    plain = ("INTEGER", "BIGINT", "DOUBLE", "BOOLEAN", "STRING", "BYTES")
-    for cell, read, (type_, _) in zip((*row[:-1], deep), found, types.values(), strict=True):
+    [found], bad = read(values, written(values, (*row[:-1], deep)))
+    assert bad == {}
+    plain = ("INT", "BIGINT", "DOUBLE", "BOOLEAN", "STRING", "BYTES")
+    for cell, back, (type_, _) in zip((*row[:-1], deep), found, types.values(), strict=True):
         if type_ == types["deep"][0] and cell is not None and nullable is None:
-            assert read == {"X": cell["X"] or 0, "Y": cell["Y"] or ""}
+            assert back == {"X": cell["X"] or 0, "Y": cell["Y"] or ""}
         elif cell is None and nullable is None and type_.base in plain:
-            assert not read
-            assert read is not None
+            assert not back
+            assert back is not None
         else:
-            assert read == cell
+            assert back == cell
 
 
 @pytest.mark.parametrize("format_", ["JSON", "JSON_SR", "PROTOBUF", "PROTOBUF_NOSR", "DELIMITED"])
@@ -101,45 +108,55 @@ def test_nulls_in_protobuf_are_nulls_if_they_are_represented_and_defaults_otherw
 @example(data=b'"' + b"a" * 200_000)
 @example(data=b"a\rb,\0")
 @example(data=b"\0\0\0\0\1\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
-def test_any_other_bytes_are_a_bad_record(format_, data):
+@example(data=b'{"i":1}\n{"i":2}')
+@example(data=b'1,{"i":1}')
+def test_any_other_bytes_are_one_bad_record_of_a_batch(format_, data):
     columns = SCALARS if format_ == "DELIMITED" else SCALARS | NESTED
-    decode = WireFormats("http://nowhere").value_decoder(source(format_, columns))
-    try:
-        found = decode(data)
-    except BadRecord:
-        return
-    assert found is None or len(found) == len(columns)
+    values = part(format_, columns)
+    row = tuple(None for _ in columns)
+    good = b"\0\0\0\0\1{}" if format_ == "JSON_SR" else b"\0\0\0\0\1\0" if format_ == "PROTOBUF" else None
+    good = good or written(values, row)[0]
+    found, bad = read(values, [good, data, good], "http://nowhere")
+    assert len(found) == 3
+    assert found[0] == found[2]
+    assert bad.keys() <= {1}
 
 
-@pytest.mark.parametrize("type_", [INTEGER, BIGINT, DOUBLE, STRING, BYTES])
+@pytest.mark.parametrize("place", range(4))
+def test_bad_json_is_found_at_each_place_of_a_batch(place):
+    values = part("JSON", {"i": (INT, None)})
+    for wrong in (b"{", b"", b'{"i":1}\n{"i":2}', b'{"i":"x"}', b'{"i":1,"I":2}', b"[1]", b"\xff", b'{"i":1e99999}'):
+        data = [b'{"i":%d}' % number for number in range(4)]
+        data[place] = wrong
+        found, bad = read(values, data)
+        assert [cell for (cell,) in found] == [None if number == place else number for number in range(4)]
+        assert list(bad) == [place]
+
+
+@pytest.mark.parametrize("type_", [INT, BIGINT, DOUBLE, STRING, BYTES])
 @given(data=st.binary(max_size=12))
 def test_bytes_of_another_length_are_a_bad_key(type_, data):
-    given_ = SqlSource("s", "STREAM", (("k", type_),), (), "s", "KAFKA", "NONE")
-    formats = WireFormats(None)
-    try:
-        found = formats.key_decoder(given_)(data)
-    except BadRecord:
+    key = Part("KAFKA", (("k", type_),), True, "s", "s")
+    [found], bad = read(key, [data])
+    if bad or (type_ == DOUBLE and math.isnan(found[0])):
         return
-    if type_ == DOUBLE and math.isnan(found[0]):
-        return
-    assert formats.encoder(given_)(found, (), None)[0] == data
+    assert written(key, found) == [data]
 
 
 def test_numbers_that_json_does_not_have_are_texts():
-    given_ = source("JSON", {"d": (DOUBLE, None)})
-    formats = WireFormats(None)
+    values = part("JSON", {"d": (DOUBLE, None)})
     for number, text in ((math.nan, b"NaN"), (math.inf, b"Infinity"), (-math.inf, b"-Infinity")):
-        _, value = formats.encoder(given_)((), (number,), None)
+        [value] = written(values, (number,))
         assert value == b'{"d":"' + text + b'"}'
-        assert str(formats.value_decoder(given_)(value)[0]) == str(number)
+        assert str(read(values, [value])[0][0][0]) == str(number)
 
 
 def test_names_and_types_that_a_schema_does_not_have_are_refused():
-    with pytest.raises(DefinitionError, match="Avro has no names like `a b`"):
-        avro_schema([("a b", INTEGER)], "S", wrapped=True)
-    with pytest.raises(DefinitionError, match="Protocol Buffers have no names like `a b`"):
-        ProtobufMessage([("a b", INTEGER)], "S")
-    with pytest.raises(DefinitionError, match="no arrays or maps of ARRAY<INTEGER>; put it into a STRUCT"):
-        ProtobufMessage([("A", array(array(INTEGER)))], "S")
+    with pytest.raises(DefinitionError, match="Avro has no names like a b"):
+        avro_schema([("a b", INT)], "S", wrapped=True)
+    with pytest.raises(DefinitionError, match="Protocol Buffers have no names like a b"):
+        ProtobufMessage([("a b", INT)], "S")
+    with pytest.raises(DefinitionError, match="no arrays or maps of ARRAY<INT>; put it into a STRUCT"):
+        ProtobufMessage([("A", array(array(INT)))], "S")
     with pytest.raises(DefinitionError, match="the columns are no message of Protocol Buffers"):
-        ProtobufMessage([("A", map_of(DOUBLE, INTEGER))], "S")
+        ProtobufMessage([("A", map_of(DOUBLE, INT))], "S")
