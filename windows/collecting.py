@@ -12,23 +12,33 @@ from keyed.windows.aggregates import Column, ColumnAggregate, Part, kept_getter
 
 
 class CollectList(ColumnAggregate):
-    """All values in order of arrival; nulls are ignored.
+    """All values in order of arrival.
 
     The whole list is one value of state, written again in each batch that adds to it. For large windows use
     ``.process``, which appends.
+
+    Args:
+        column: As for all.
+        ignore_nulls: Nulls are left out, by default.
+        type: Column type of the result, if it does not follow from the column's.
     """
 
     commutative = False
     _keeps = True
     _parts = (Part("values", "append"),)
     _result = "array<{}>"
+    _options = ("ignore_nulls",)
+
+    def __init__(self, column: Column = None, *, ignore_nulls: bool = True, type: str | None = None) -> None:
+        super().__init__(column, type=type)
+        self.ignore_nulls = ignore_nulls
 
     def create_accumulator(self) -> Any:
         return []
 
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
-        if value is not None:
+        if value is not None or not self.ignore_nulls:
             accumulator.append(value)
         return accumulator
 

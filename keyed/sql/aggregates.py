@@ -83,8 +83,12 @@ def _by_offset(of: type) -> Make:
     return make
 
 
-def _collected(of: type) -> Make:
-    return lambda column, type_, _, __: (array(type_), of(column))
+def _list(column: str, type_: SqlType, _: Sequence[Any], __: Any) -> tuple[SqlType, Any]:
+    return array(type_), CollectList(column, ignore_nulls=False)
+
+
+def _set(column: str, type_: SqlType, _: Sequence[Any], __: Any) -> tuple[SqlType, Any]:
+    return array(type_), CollectSet(column)
 
 
 def _ranked(column: str, type_: SqlType, rest: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
@@ -112,8 +116,8 @@ AGGREGATES: Mapping[str, Make] = {
     "MAX": _extreme(Max),
     "LATEST_BY_OFFSET": _by_offset(Latest),
     "EARLIEST_BY_OFFSET": _by_offset(First),
-    "COLLECT_LIST": _collected(CollectList),
-    "COLLECT_SET": _collected(CollectSet),
+    "COLLECT_LIST": _list,
+    "COLLECT_SET": _set,
     "COUNT_DISTINCT": _distinct,
     "TOPK": _ranked,
 }

@@ -134,8 +134,11 @@ def _refused() -> Mapping[str, str]:
     """Return the names of functions that a script may not call, with the reasons."""
     found = dict.fromkeys(_SESSION, "its value depends on the session")
     rows = _database().cursor().sql("SELECT function_name, function_type, stability FROM duckdb_functions()").fetchall()
-    scalars = {name for name, kind, _ in rows if kind in ("scalar", "aggregate", "macro")}
+    scalars = {name for name, kind, _ in rows if kind in ("scalar", "macro")}
     for name, kind, stability in rows:
+        if kind == "aggregate" and name not in scalars:
+            found[name] = "scripts have no such aggregate; write one that they have, or register a Python one"
+            continue
         if kind in ("table", "pragma", "table_macro") and name not in scalars and name != "unnest":
             found[name] = "it reads what is not a row"
         elif stability == "VOLATILE" and name != "error":
@@ -224,6 +227,9 @@ _NAMED = re.compile(
 )
 
 
+_OPERATOR = re.compile(r"(?:argument types|function call) [\"']?([^\w\s(]+)\((.*?)\)[\"']?\.")
+
+
 def _fail(text: Text, words: Sequence[Token], columns: Columns, error: str) -> Any:
     """Raise the error of DuckDB's binder at its place in the script."""
     message = error.partition("\n\nLINE ")[0].strip()
@@ -236,7 +242,8 @@ def _fail(text: Text, words: Sequence[Token], columns: Columns, error: str) -> A
     )
     at = at if place is None else place.at
     if "not found in FROM clause" in message and name:
-        text.fail(f"unknown column {name}{nearest(name, [each for each, _ in columns if '#' not in each])}", at)
+        known = [each for each, _ in columns if "#" not in each and not each.startswith("__")]
+        text.fail(f"unknown column {name}{nearest(name, known)}", at)
     if "does not exist" in message and name:
         text.fail(f"unknown function {name}{nearest(name, functions())}", at)
     if "syntax error" in message:
@@ -244,7 +251,12 @@ def _fail(text: Text, words: Sequence[Token], columns: Columns, error: str) -> A
         shown = near.group(1) if near else ""
         token = next((each for each in words if shown and each.text.lower() == shown.lower()), None)
         text.fail(f"the expression is not valid{f' at {shown!r}' if shown else ''}", at if token is None else token.at)
-    text.fail(message.split("\n")[0], at)
+    operator = _OPERATOR.search(message)
+    if operator:
+        sign, types = operator.groups()
+        token = next((each for each in words if each.text == sign), words[0])
+        text.fail(f"{sign} does not take the types {types}; use CAST(... AS type)", token.at)
+    text.fail(message.split("\n")[0].partition(" You might need")[0], at)
 
 
 def _type(kind: Any) -> SqlType | None:

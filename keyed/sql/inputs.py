@@ -7,6 +7,7 @@ columns, converted strictly; the columns of time, and whether the row was delete
 from __future__ import annotations
 
 import csv
+import itertools
 import logging
 import os
 from collections import Counter
@@ -31,7 +32,7 @@ _log = logging.getLogger(__name__)
 _ROWS = 10_000
 #: Milliseconds of the years 1970 to 9999: others are no times of a stream.
 _LATEST = 253_402_300_800_000
-TIME, GONE, SOURCE = "#time", "#gone", "#source"
+TIME, GONE, SOURCE, PLACE = "#time", "#gone", "#source", "#place"
 _FILES = (".jsonl", ".json", ".csv", ".parquet")
 _decode = msgspec.json.Decoder().decode
 _decode_exactly = msgspec.json.Decoder(float_hook=Decimal).decode
@@ -62,6 +63,8 @@ class Input:
         skipped: Counts the bad ones.
         is_strict: A row without a usable timestamp is an error.
         waits: A last line without a newline is not read yet.
+        is_topic: The rows are records of a topic.
+        places: Where each record stands among those of all inputs; without them inputs are merged by time.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Input:
         is_strict: bool = False,
         waits: bool = False,
         is_topic: bool = False,
+        places: Sequence[int] | None = None,
     ) -> None:
         self.source = source
         self._is_topic = is_topic
@@ -80,6 +84,7 @@ class Input:
         self._is_strict = is_strict
         self._waits = waits
         self._given = given
+        self._places = None if places is None else iter(places)
         self._check()
         fields = [(name, type_.arrow) for name, type_ in source.columns]
         self.schema = pa.schema([*fields, (TIME, pa.int64()), (GONE, pa.bool_())])
@@ -372,6 +377,8 @@ class Input:
                 skip(self._skipped, self.source.name, what, len(reasons), f"{where(place)}: {reason}")
         flags = pa.array(gone) if gone is not None else pa.repeat(False, count)
         table = pa.table([*columns, times, flags], schema=self.schema)
+        if self._places is not None:
+            table = table.append_column(PLACE, pa.array(itertools.islice(self._places, count), pa.int64()))
         if bad or no_time:
             kept = np.ones(count, dtype=bool)
             kept[[*bad, *no_time]] = False
@@ -471,7 +478,7 @@ def merged(inputs: Sequence[Input]) -> pa.RecordBatchReader:
 
 
 class _Head:
-    """The rows of an input that were read and not passed on: with the highest time up to each."""
+    """The rows of an input that were read and not passed on, with the place of each: the highest time up to it."""
 
     def __init__(self, tables: Iterator[pa.Table]) -> None:
         self._tables = tables
@@ -484,8 +491,10 @@ class _Head:
         """Read more rows."""
         for table in self._tables:
             if table.num_rows:
-                keys = np.maximum.accumulate(np.maximum(table.column(TIME).to_numpy(), self._highest))
-                self._highest = int(keys[-1])
+                times = np.maximum.accumulate(np.maximum(table.column(TIME).to_numpy(), self._highest))
+                self._highest = int(times[-1])
+                keys = table.column(PLACE).to_numpy() if PLACE in table.column_names else times
+                table = table.append_column(STREAM, pa.array(times))
                 self.rows = table if self.rows is None else pa.concat_tables([self.rows, table])
                 self.keys = np.concatenate([self.keys, keys])
                 return
@@ -521,10 +530,9 @@ def _merged(inputs: Sequence[Input], schema: pa.Schema) -> Iterator[pa.RecordBat
             if not head.is_ended and int(head.keys[-1]) == bound:
                 blocked = True
             keys.append(head.keys[:count])
-            times = head.keys[:count]
             taken = head.take(count)
             if taken is not None:
-                parts.append(_placed(taken, times, number, schema))
+                parts.append(_placed(taken, number, schema))
                 ranks.append(np.full(count, number))
         if parts:
             table = parts[0]
@@ -540,19 +548,15 @@ def _merged(inputs: Sequence[Input], schema: pa.Schema) -> Iterator[pa.RecordBat
                     head.fill()
 
 
-def _placed(table: pa.Table, times: Any, number: int, schema: pa.Schema) -> pa.Table:
+def _placed(table: pa.Table, number: int, schema: pa.Schema) -> pa.Table:
     count = table.num_rows
-    own = {f"{number}.{name}": table.column(name) for name in table.column_names if name != TIME}
-    columns = [
-        pa.array(np.full(count, number, dtype=np.int32))
-        if field.name == SOURCE
-        else table.column(TIME)
-        if field.name == TIME
-        else pa.array(times)
-        if field.name == STREAM
-        else own[field.name]
-        if field.name in own
-        else pa.nulls(count, field.type)
-        for field in schema
-    ]
+    columns = []
+    for field in schema:
+        own = field.name if field.name in (TIME, STREAM) else field.name.removeprefix(f"{number}.")
+        if field.name == SOURCE:
+            columns.append(pa.array(np.full(count, number, dtype=np.int32)))
+        elif own in table.column_names and (own != field.name or own in (TIME, STREAM)):
+            columns.append(table.column(own))
+        else:
+            columns.append(pa.nulls(count, field.type))
     return pa.table(columns, schema=schema)

@@ -41,10 +41,9 @@ class _TableJoin(VectorizedCoFunction):
         self._how = how
         self._own_key = own_key
 
-    def _state(self, side: Columns, name: str) -> TableState:
+    def _state(self, side: Columns, name: str, **more: str) -> TableState:
         keys = ((NO_KEY, "boolean"), *schema_of(self._key).columns)
-        schema = schema_of(side)
-        return TableState(type(schema)((*keys, *schema.columns)).ddl, key=_KEYS, name=name)
+        return TableState(Schema((*keys, *schema_of(side, **more).columns)).ddl, key=_KEYS, name=name)
 
     def _keeps(self, side: int) -> bool:
         return self._how == "FULL" or self._how == ("LEFT", "RIGHT")[side]
@@ -129,24 +128,28 @@ class TableTableJoin(_TableJoin):
 
     def __init__(self, key: Columns, left: Columns, right: Columns, how: str, own_key: str | None = None) -> None:
         super().__init__(key, left, right, how, own_key)
-        self.lefts, self.rights = self._state(left, "lefts"), self._state(right, "rights")
+        time = {_TIME: "bigint"}
+        self.lefts, self.rights = self._state(left, "lefts", **time), self._state(right, "rights", **time)
 
     def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
         came = [each for each in (first, second) if each is not None]
         keys = pa.concat_tables([each.select([*_KEYS, TIMESTAMP_COLUMN]) for each in came])
         wanted = _distinct(keys.select(_KEYS))
-        before = self._rows(wanted)
+        before, _ = self._rows(wanted)
         for state, table, names in zip((self.lefts, self.rights), (first, second), self._columns, strict=True):
             if table is None:
                 continue
             last = _last(table)
             is_gone = pc.less(last.column(CHANGE), 0)
             state.delete(last.filter(is_gone).select(_KEYS))
-            state.upsert(last.filter(pc.invert(is_gone)).select([*_KEYS, *names]))
-        emit_changes(ctx, before, self._rows(wanted), keys, _KEYS)
+            there = last.filter(pc.invert(is_gone)).select([*_KEYS, *names, TIMESTAMP_COLUMN])
+            state.upsert(there.rename_columns([*_KEYS, *names, _TIME]))
+        after, times = self._rows(wanted)
+        # A joined row has the later of the times of its two sides.
+        emit_changes(ctx, before, after, pa.concat_tables([each.cast(keys.schema) for each in (keys, *times)]), _KEYS)
 
-    def _rows(self, wanted: pa.Table) -> pa.Table:
-        """Return the joined rows of keys."""
+    def _rows(self, wanted: pa.Table) -> tuple[pa.Table, list[pa.Table]]:
+        """Return the joined rows of keys, and the times of each side's rows by their keys."""
         lefts, rights = self.lefts.lookup(wanted), self.rights.lookup(wanted)
         codes, of_left, of_right = codes_of(
             [wanted, lefts.select(_KEYS).cast(wanted.schema), rights.select(_KEYS).cast(wanted.schema)], _KEYS
@@ -155,7 +158,9 @@ class TableTableJoin(_TableJoin):
         places[0][of_left], places[1][of_right] = np.arange(len(of_left)), np.arange(len(of_right))
         left, right = places[0][codes], places[1][codes]
         kept = ((left >= 0) | (self._keeps(1) & (right >= 0))) & ((right >= 0) | (self._keeps(0) & (left >= 0)))
-        return self._joined(lefts, left[kept], rights, right[kept])
+        names = [*_KEYS, TIMESTAMP_COLUMN]
+        times = [each.select([*_KEYS, _TIME]).rename_columns(names) for each in (lefts, rights)]
+        return self._joined(lefts, left[kept], rights, right[kept]), times
 
 
 class ForeignKeyJoin(_TableJoin):
@@ -228,7 +233,7 @@ class StreamStreamJoin(_TableJoin):
     """Joins rows of two streams whose times lie within bounds of each other.
 
     A pair is emitted as soon as both rows are there. A row without a partner is emitted once, by an outer join, when
-    its bounds and the grace period have passed.
+    its bounds and the grace period have passed; a late one at once, as in Kafka Streams. An inner join drops late rows.
 
     Args:
         within: Times before and after the left row, and the grace period, in milliseconds.
@@ -262,7 +267,10 @@ class StreamStreamJoin(_TableJoin):
         kept_ms = self._before + self._after + self._grace
         late = times < integers(table.column(STREAM)) - kept_ms
         if late.any():
-            ctx.drop(int(late.sum()))
+            if self._keeps(side):
+                self._late.append((side, table.filter(pa.array(late)), times[late]))
+            else:
+                ctx.drop(int(late.sum()))
             table = table.filter(pa.array(~late))
             times = times[~late]
         there = state.scan([(_TIME, ">=", int(times.min())), (_TIME, "<=", int(times.max()))]) if len(times) else None
@@ -281,6 +289,7 @@ class StreamStreamJoin(_TableJoin):
 
     def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
         states = (self.lefts, self.rights)
+        self._late: list[tuple[int, pa.Table, Any]] = []
         new = [self._came(side, table, states[side], ctx) for side, table in enumerate((first, second))]
         held = []
         for side, (low, up) in enumerate(((-self._after, self._before), (-self._before, self._after))):
@@ -307,6 +316,8 @@ class StreamStreamJoin(_TableJoin):
             place = rows.column_names.index(_PAIRED)
             state.upsert(rows.set_column(place, _PAIRED, pa.array(flags)).take(pa.array(written)))
         self._emit(ctx, lefts, left, rights, right, times)
+        for side, rows, of_rows in self._late:
+            self._emit_alone(ctx, side, rows, of_rows)
 
     def _emit(self, ctx: BatchContext, lefts: pa.Table, left: Any, rights: pa.Table, right: Any, times: Any) -> None:
         if not len(times):
@@ -325,13 +336,16 @@ class StreamStreamJoin(_TableJoin):
                 continue
             alone = over.filter(pc.invert(over.column(_PAIRED)))
             alone = alone.take(pa.array(np.lexsort((integers(alone.column(_NUMBER)), integers(alone.column(_TIME))))))
-            places, none = np.arange(alone.num_rows), np.full(alone.num_rows, -1)
-            other = (self.rights, self.lefts)[side].scan((_TIME, "<", -(2**63)))
-            times = integers(alone.column(_TIME))
-            if side:
-                self._emit(ctx, other, none, alone, places, times)
-            else:
-                self._emit(ctx, alone, places, other, none, times)
+            self._emit_alone(ctx, side, alone, integers(alone.column(_TIME)))
+
+    def _emit_alone(self, ctx: BatchContext, side: int, rows: pa.Table, times: Any) -> None:
+        """Emit rows of a side without a partner."""
+        places, none = np.arange(rows.num_rows), np.full(rows.num_rows, -1)
+        other = (self.rights, self.lefts)[side].scan((_TIME, "<", -(2**63)))
+        if side:
+            self._emit(ctx, other, none, rows, places, times)
+        else:
+            self._emit(ctx, rows, places, other, none, times)
 
 
 def _distinct(table: pa.Table) -> pa.Table:

@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 
 from keyed import TaskContext
 from keyed.extending import Schema, inner_state
-from keyed.joins.matching import Ordered
+from keyed.joins.matching import Ordered, codes_of
 from keyed.sql.catalog import CHANGE, STREAM
 from keyed.sql.engine import Columns, Step
 from keyed.sql.inputs import GONE
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
+from keyed.windows import Max
 from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.fold import fold_of
 from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, plain_column, taken
@@ -207,7 +208,10 @@ class Totals(_Aggregating):
 
     def __init__(self, plan: Aggregation, name: str) -> None:
         super().__init__(plan, name)
-        parts = accumulators_of(plan.aggregates, self._columns).columns
+        # A row has the time of the latest of those that it is made of.
+        self._columns[TIMESTAMP_COLUMN] = "bigint"
+        self._aggregates = {**plan.aggregates, MOMENT: Max(TIMESTAMP_COLUMN)}
+        parts = accumulators_of(self._aggregates, self._columns).columns
         accumulators = TableState(Schema((*self._key_types, *parts)).ddl, key=self._keys, name="accumulators")
         self.accumulators = inner_state(accumulators, is_shown=False)
         #: The names of the states with the values that each `CountDistinct` has counted, by its name.
@@ -224,7 +228,7 @@ class Totals(_Aggregating):
 
     def _totals(self) -> RunningTotals:
         if self._logic is None:
-            self._logic = RunningTotals(self._plan.aggregates, tuple(self._keys), self._columns)
+            self._logic = RunningTotals(self._aggregates, tuple(self._keys), self._columns)
         found: RunningTotals = self._logic
         return found
 
@@ -256,14 +260,14 @@ class Totals(_Aggregating):
         totals = self._totals()
         combined = totals.combine(table)
         distinct = {name: getattr(self, attribute) for name, attribute in self._distinct.items()}
-        keys, results = totals.merge(combined, self.accumulators, distinct)
-        before = self.rows.lookup(pa.table(keys, names=self._keys))
+        keys, (*results, times) = totals.merge(combined, self.accumulators, distinct)
+        identity = pa.table(keys, names=self._keys)
+        before = self.rows.lookup(identity)
         after = self._projected(keys, results, ctx).cast(before.schema)
         self.rows.delete(before.select(self._keys))
         self.rows.upsert(after)
         if not self._plan.is_final:
-            last = combined.select(self._keys).append_column(TIMESTAMP_COLUMN, combined.column("window.latest"))
-            emit_changes(ctx, before, after, last, self._keys)
+            emit_changes(ctx, before, after, identity.append_column(TIMESTAMP_COLUMN, times), self._keys)
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         plan = self._plan
@@ -271,12 +275,17 @@ class Totals(_Aggregating):
             return
         # The watermark is one millisecond behind the time of the stream.
         stream = max(-(2**62), watermark) + 1
-        for name in ("accumulators", *self._distinct.values()):
+        over = self.accumulators.take(("window_end", "<=", stream - plan.grace_ms))
+        for name in self._distinct.values():
             getattr(self, name).take(("window_end", "<=", stream - plan.grace_ms))
         kept_ms = plan.grace_ms if plan.is_final else max(plan.grace_ms, plan.retention_ms)
         ended = self.rows.take(("window_end", "<=", stream - kept_ms))
-        if plan.is_final:
-            emit_ended(ctx, ended, integers(ended.column("window_end")) - 1)
+        if plan.is_final and ended.num_rows:
+            both = [over.select(self._keys), ended.select(self._keys).cast(over.select(self._keys).schema)]
+            codes, of_ended = codes_of(both, self._keys)
+            latest = np.zeros(int(codes.max()) + 1, dtype=np.int64)
+            latest[codes] = integers(over.column(f"{MOMENT}.max"))
+            emit_ended(ctx, ended, latest[of_ended])
 
 
 def emit_ended(ctx: BatchContext, ended: pa.Table, times: Any) -> None:
@@ -335,7 +344,6 @@ class Sessions(_Aggregating):
         starts, ends = np.full(rows.count, 2**62), np.full(rows.count, -(2**62))
         np.minimum.at(starts, rows.ids, times)
         np.maximum.at(ends, rows.ids, times)
-        latest = ends.copy()
         if before.num_rows:
             np.minimum.at(starts, held.ids[: before.num_rows], integers(before.column("window_start")))
             np.maximum.at(ends, held.ids[: before.num_rows], integers(before.column("window_end")))
@@ -349,11 +357,10 @@ class Sessions(_Aggregating):
         self.rows.delete(wanted)
         self.rows.upsert(after)
         if not self._plan.is_final:
-            came = pa.table(identity, names=self._keys).append_column(TIMESTAMP_COLUMN, pa.array(latest))
-            gone = wanted.cast(came.select(self._keys).schema)
-            times_of = pa.array(latest[held.ids[: before.num_rows]], pa.int64())
-            came = pa.concat_tables([came, gone.append_column(TIMESTAMP_COLUMN, times_of)])
-            emit_changes(ctx, former, after, came, self._keys)
+            # The time of a session's row is the session's end; those that are there no longer come first.
+            came = pa.table(identity, names=self._keys)
+            came = pa.concat_tables([wanted.cast(came.schema), came])
+            emit_changes(ctx, former, after, came.append_column(TIMESTAMP_COLUMN, came.column("window_end")), self._keys)
 
     def _codes(self, stored: pa.Table, table: pa.Table) -> Any:
         pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._group]

@@ -11,7 +11,7 @@ from keyed.formats.sql_types import BIGINT, SqlType
 from keyed.shown import nearest
 from keyed.sql.aggregates import AGGREGATES, aggregate_of
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
-from keyed.sql.engine import Columns, Step, functions
+from keyed.sql.engine import Columns, Step, check, functions
 from keyed.sql.scope import BOUNDS, PSEUDO, Column, Scope, replaced
 from keyed.sql.script_errors import Text
 from keyed.sql.statements import From, Item, Join, Query, Window
@@ -526,6 +526,10 @@ class Planner:
         keys = tuple(zip(names, key_types, strict=True))
         values = tuple((each.name, self._type_of(scope, each)) for each in rest)
         cells = [(each, sql(words), type_) for (each, type_), words in zip(keys, wanted, strict=True)]
+        if not partition:
+            # Of an outer join, the key is on either side.
+            either = [", ".join(sql((name(each),)) for each in part) for part in source.keys if len(part) > 1]
+            cells[: len(either)] = [(each, f"coalesce({of})", t) for (each, _, t), of in zip(cells, either, strict=False)]
         cells += [(each.name, sql(each.words), type_) for each, (_, type_) in zip(rest, values, strict=True)]
         step = Step(
             tuple(cells),
@@ -604,6 +608,8 @@ class Planner:
                 parts.append((call, Token("word", made.result)))
                 after_columns += [Column(each, type_, None, each) for each, (_, type_) in made.parts.items()]
         if not aggregates:
+            for each in outputs:
+                self._check_grouped(replaced(each.words, parts), scope)
             text.fail("GROUP BY needs an aggregate, such as COUNT(*)", query.at)
         if query.window is not None:
             after_columns += [Column(each, type_, None, stored) for each, (stored, type_) in BOUNDS.items()]
@@ -667,7 +673,13 @@ class Planner:
         Raises:
             SqlError: It does.
         """
-        for place, token in enumerate(words):
+        check(self._text, words)
+        for place, _ in calls(words):
+            token = words[place]
+            if token.identifier.upper() not in functions() and not token.identifier.startswith("#"):
+                known = {*functions(), *AGGREGATES}
+                self._text.fail(f"unknown function {token.identifier}{nearest(token.identifier, known)}", token.at)
+        for token in words:
             if token.kind != "name" or token.identifier.startswith("#"):
                 continue
             column = next((each for each in scope.columns if each.stored == token.identifier), None)
@@ -676,11 +688,6 @@ class Planner:
                     f"{column.name} is neither in GROUP BY nor in an aggregate; write LATEST_BY_OFFSET({column.name})",
                     token.at,
                 )
-        for place, _ in calls(words):
-            token = words[place]
-            if token.identifier.upper() not in functions() and not token.identifier.startswith("#"):
-                known = {*functions(), *AGGREGATES}
-                self._text.fail(f"unknown function {token.identifier}{nearest(token.identifier, known)}", token.at)
 
 
 def _aggregate_calls(words: Sequence[Token]) -> list[tuple[int, int]]:

@@ -234,7 +234,8 @@ class Builder:
         self._found = found
         self._skipped = skipped
         self._given = given
-        self._built: dict[str, Any] = {}
+        self._outputs: dict[str, Any] = {}
+        self._sources: dict[str, Any] = {}
         self._names: set[str] = set()
 
     def _name(self, what: str) -> str:
@@ -250,9 +251,9 @@ class Builder:
         return [(query, self._output(query)) for query in self._found.queries]
 
     def _output(self, query: WrittenQuery) -> Any:
-        if query.name not in self._built:
-            self._built[query.name] = self._query(query)
-        return self._built[query.name]
+        if query.name not in self._outputs:
+            self._outputs[query.name] = self._query(query)
+        return self._outputs[query.name]
 
     def _query(self, query: WrittenQuery) -> Any:
         plan = query.plan
@@ -367,8 +368,8 @@ class Builder:
 
     def _source(self, source: SqlSource) -> Any:
         """Return the stream of a source's tables."""
-        if source.name in self._built:
-            return self._built[source.name]
+        if source.name in self._sources:
+            return self._sources[source.name]
         parts = [self._output(each) for each in self._found.queries if each.target.name == source.name]
         if source.name in self._given:
             made: Any = self._given[source.name]
@@ -381,7 +382,7 @@ class Builder:
         if not parts:
             raise DefinitionError(f"streams= has no rows for {source.name}, which a query reads; give it, or []")
         found = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
-        self._built[source.name] = found
+        self._sources[source.name] = found
         return found
 
 
@@ -448,6 +449,36 @@ class Collector:
         return [name for name, _ in self._query.plan.keys]
 
 
+def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """Return the records of topics by their names, and of a list, whose order is that of arrival, their places."""
+    known = {each.topic: None for each in found.sources.sources}
+    folded = {each.lower(): each for each in known}
+
+    def topic(name: Any) -> str:
+        if str(name) in known:
+            return str(name)
+        if str(name).lower() not in folded:
+            raise DefinitionError(f"topics={{{name!r}: ...}}: no statement names that topic{nearest(str(name), known)}")
+        return folded[str(name).lower()]
+
+    if topics is None:
+        return {}, {}
+    if isinstance(topics, Mapping):
+        for name, records in topics.items():
+            if isinstance(records, str | bytes) or not isinstance(records, Iterable):
+                raise DefinitionError(f"topics={{{name!r}: ...}}: give a list of records, not {shown(records)}")
+        return {topic(name): records for name, records in topics.items()}, {}
+    records_of: dict[str, list[Any]] = {name: [] for name in known}
+    places_of: dict[str, list[int]] = {name: [] for name in known}
+    for place, each in enumerate(topics):
+        if not isinstance(each, tuple | list) or not each:
+            raise DefinitionError(f"topics=: a record is (topic, key, value, timestamp), and this one is {shown(each)}")
+        name = topic(each[0])
+        records_of[name].append(tuple(each[1:]))
+        places_of[name].append(place)
+    return records_of, places_of
+
+
 def script(
     text: str,
     streams: Mapping[str, Any] | None = None,
@@ -462,6 +493,10 @@ def script(
     where = "keyed.sql.script"
     if not isinstance(text, str):
         raise DefinitionError(f"{where}: text={shown(text)} must be text with SQL statements")
+    if not isinstance(streams or {}, Mapping):
+        raise DefinitionError(f"{where}: streams={shown(streams)} must be a dict of rows by stream")
+    if not isinstance(topics or {}, Mapping | Sequence) or isinstance(topics, str):
+        raise DefinitionError(f"{where}: topics={shown(topics)} must be a dict of records by topic, or a list")
     given = Parameters(parameters)
     parsed, statements = parse(text, given)
     if not statements:
@@ -469,21 +504,19 @@ def script(
     found = define(parsed, statements, given.values, dict(properties or {}), RegistrySchemas(None))
     skipped: Skipped = {}
     inputs: dict[str, Input] = {}
-    by_topic: dict[str, list[Any]] = {}
-    if isinstance(topics, Mapping):
-        by_topic = {str(name).lower(): list(records) for name, records in topics.items()}
-    else:
-        for each in topics or ():
-            by_topic.setdefault(str(each[0]).lower(), []).append(tuple(each[1:]))
+    records_of, places_of = _records(found, topics)
     pairs: list[tuple[SqlSource, Any, bool]] = [
         (found.named(name), rows, False) for name, rows in (streams or {}).items()
     ]
-    for source in found.sources.sources:
-        if source.topic.lower() in by_topic and not source.is_query:
-            pairs.append((source, by_topic[source.topic.lower()], True))
-    if found.inserts:
-        for name in dict.fromkeys(each.target for each in found.inserts):
-            pairs.append((found.named(name), [each.row for each in found.inserts if each.target == name], False))
+    pairs += [
+        (source, records_of[source.topic], True)
+        for source in found.sources.sources
+        if source.topic in records_of and not source.is_query
+    ]
+    pairs += [
+        (found.named(name), [each.row for each in found.inserts if each.target == name], False)
+        for name in dict.fromkeys(each.target for each in found.inserts)
+    ]
     for source, rows, is_topic in sorted(pairs, key=lambda each: not each[0].is_table):
         inputs[source.name] = Input(
             source,
@@ -492,6 +525,7 @@ def script(
             is_strict=found.is_strict,
             waits=options.get("checkpoint") is not None,
             is_topic=is_topic,
+            places=places_of.get(source.topic) if is_topic else None,
         )
     if not found.queries:
         return ScriptResult({}, None, answers=found.answers)

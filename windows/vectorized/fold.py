@@ -188,7 +188,7 @@ def _accumulator(aggregate: Any, columns: Mapping[str, str]) -> Accumulator:
     if isinstance(aggregate, MostFrequent):
         return ValueCounts(aggregate.k, column, type_)
     if isinstance(aggregate, CollectList):
-        return AllValues(column, type_)
+        return AllValues(column, type_, ignore_nulls=aggregate.ignore_nulls)
     if isinstance(aggregate, CollectSet):
         return DistinctValues(column, type_, count=isinstance(aggregate, CountDistinct))
     if isinstance(aggregate, ApproxCountDistinct):

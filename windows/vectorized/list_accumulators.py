@@ -42,19 +42,24 @@ class _Lists(Accumulator):
 
 
 class AllValues(_Lists):
-    """All values in order of arrival, without nulls.
+    """All values in order of arrival.
 
     Args:
         column: The column.
         type_: Its type.
+        ignore_nulls: Nulls are left out.
     """
 
-    def __init__(self, column: str, type_: str) -> None:
+    def __init__(self, column: str, type_: str, *, ignore_nulls: bool) -> None:
         self._column = column
+        self._ignore_nulls = ignore_nulls
         self.parts = (("values", f"array<{type_}>"),)
+        self.neutral = ([],)
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)
+        if not self._ignore_nulls:
+            return self._of_items([column], groups)
         present = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         return self._of_items(taken([column], present), groups.of(present))
 

@@ -104,7 +104,7 @@ STREAM_ONLY = {
     "COUNT_DISTINCT(d)": "count(DISTINCT d)",
     "LATEST_BY_OFFSET(b)": "last(b ORDER BY no) FILTER (WHERE b IS NOT NULL)",
     "EARLIEST_BY_OFFSET(b)": "first(b ORDER BY no) FILTER (WHERE b IS NOT NULL)",
-    "COLLECT_LIST(g)": "list(g ORDER BY no) FILTER (WHERE g IS NOT NULL)",
+    "COLLECT_LIST(g)": "list(g ORDER BY no)",
 }
 
 

@@ -16,7 +16,7 @@ def computed(expression, **row):
     """The value of an expression over one row."""
     text = IN + f"CREATE STREAM out AS SELECT k, {expression} AS x FROM s;"
     (record,) = sql.script(text, topics={"in": [("k", row, 0)]})["out"]
-    return record.value["X"]
+    return record.value["x"]
 
 
 @pytest.mark.parametrize(
