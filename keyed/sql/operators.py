@@ -360,7 +360,9 @@ class Sessions(_Aggregating):
             # The time of a session's row is the session's end; those that are there no longer come first.
             came = pa.table(identity, names=self._keys)
             came = pa.concat_tables([wanted.cast(came.schema), came])
-            emit_changes(ctx, former, after, came.append_column(TIMESTAMP_COLUMN, came.column("window_end")), self._keys)
+            emit_changes(
+                ctx, former, after, came.append_column(TIMESTAMP_COLUMN, came.column("window_end")), self._keys
+            )
 
     def _codes(self, stored: pa.Table, table: pa.Table) -> Any:
         pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._group]

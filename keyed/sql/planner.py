@@ -529,7 +529,9 @@ class Planner:
         if not partition:
             # Of an outer join, the key is on either side.
             either = [", ".join(sql((name(each),)) for each in part) for part in source.keys if len(part) > 1]
-            cells[: len(either)] = [(each, f"coalesce({of})", t) for (each, _, t), of in zip(cells, either, strict=False)]
+            cells[: len(either)] = [
+                (each, f"coalesce({of})", t) for (each, _, t), of in zip(cells, either, strict=False)
+            ]
         cells += [(each.name, sql(each.words), type_) for each, (_, type_) in zip(rest, values, strict=True)]
         step = Step(
             tuple(cells),

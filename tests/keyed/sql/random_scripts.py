@@ -133,7 +133,9 @@ def expected(query: str, tables: dict[str, list[dict[str, Any]]]) -> list[tuple[
 def check(seed: int) -> str | None:
     """Return how a random script differs from DuckDB; ``None`` if it does not."""
     draw = random.Random(seed)
-    kind = draw.choice(["project", "group", "table_group", "window", "session", "table", "join", "stream_join", "foreign", "chain"])
+    kind = draw.choice(
+        ["project", "group", "table_group", "window", "session", "table", "join", "stream_join", "foreign", "chain"]
+    )
     times = "ascending" if kind in ("window", "session", "stream_join", "join") else draw.choice(["ascending", "equal"])
     if kind in ("window", "session") and draw.random() < 0.4:
         times = "mixed"
@@ -173,7 +175,9 @@ def check(seed: int) -> str | None:
         size = draw.choice([1000, 700])
         advance = draw.choice([size, size // 2])
         made = aggregates(draw, of_table=False)
-        made = [each for each in made if "BY_OFFSET" not in each[0] and "COLLECT" not in each[0]] or [("COUNT(*)", "count(*)")]
+        made = [each for each in made if "BY_OFFSET" not in each[0] and "COLLECT" not in each[0]] or [
+            ("COUNT(*)", "count(*)")
+        ]
         mine = ", ".join(f"{a} AS c{i}" for i, (a, _) in enumerate(made))
         theirs = ", ".join(f"{b} AS c{i}" for i, (_, b) in enumerate(made))
         window = (
@@ -187,7 +191,9 @@ def check(seed: int) -> str | None:
             f"{advance}), lambda x: x >= 0 AND x % {advance} = 0 AND x + {size} > ts)) AS start FROM s{where}) GROUP BY k, start"
         )
         if size % advance:
-            right = right.replace(f"ts - ts % {advance} - {size}", f"ts - ts % {advance} - {advance * (size // advance + 1)}")
+            right = right.replace(
+                f"ts - ts % {advance} - {size}", f"ts - ts % {advance} - {advance * (size // advance + 1)}"
+            )
     elif kind == "session":
         gap = draw.choice([1000, 300])
         text = (
@@ -209,31 +215,40 @@ def check(seed: int) -> str | None:
         del columns
     elif kind == "foreign":
         how = draw.choice(["", "LEFT"])
-        text = f"CREATE TABLE o AS SELECT t.k AS k, t.g, u.e AS ue FROM t {how} JOIN u ON concat('k', t.g::VARCHAR) = u.k;"
+        text = (
+            f"CREATE TABLE o AS SELECT t.k AS k, t.g, u.e AS ue FROM t {how} JOIN u ON concat('k', t.g::VARCHAR) = u.k;"
+        )
         text = text.replace("concat('k', t.g::VARCHAR)", "('k' || t.g::VARCHAR)")
         right = f"SELECT a.k, a.g, b.e FROM {latest.format('t')} a {how} JOIN {latest.format('u')} b ON ('k' || a.g::VARCHAR) = b.k"
     elif kind == "join":
         is_table = False
         how = draw.choice(["INNER", "LEFT"])
         text = f"CREATE STREAM o AS SELECT s.k AS k, s.no, t.no AS tno FROM s {how} JOIN t ON s.k = t.k;"
-        right = (
-            f"SELECT a.k, a.no, (SELECT max(b.no) FROM t b WHERE b.k = a.k AND b.ts <= a.ts) AS tno FROM s a"
-        )
+        right = f"SELECT a.k, a.no, (SELECT max(b.no) FROM t b WHERE b.k = a.k AND b.ts <= a.ts) AS tno FROM s a"
         right = f"SELECT * FROM ({right})" + (" WHERE tno IS NOT NULL" if how == "INNER" else "")
     else:
         is_table = False
         before, after = draw.choice([(500, 500), (0, 800)])
         text = f"CREATE STREAM o AS SELECT s.k AS k, s.no, r.no AS rno FROM s JOIN r WITHIN ({before} MILLISECONDS, {after} MILLISECONDS) GRACE PERIOD 1 DAY ON s.k = r.k;"
-        right = f"SELECT a.k, a.no, b.no FROM s a JOIN r b ON a.k = b.k AND b.ts BETWEEN a.ts - {before} AND a.ts + {after}"
+        right = (
+            f"SELECT a.k, a.no, b.no FROM s a JOIN r b ON a.k = b.k AND b.ts BETWEEN a.ts - {before} AND a.ts + {after}"
+        )
     names = {"s": given, "r": other, "t": given if kind != "join" else other, "u": other}
-    used = {name: names[name] for name in names if f" {name}" in text.split("AS SELECT", 1)[1] or f"FROM {name}" in text}
-    streams = {name: [{("ROWTIME" if c == "ts" else c): v for c, v in row.items()} for row in of] for name, of in used.items()}
+    used = {
+        name: names[name] for name in names if f" {name}" in text.split("AS SELECT", 1)[1] or f"FROM {name}" in text
+    }
+    streams = {
+        name: [{("ROWTIME" if c == "ts" else c): v for c, v in row.items()} for row in of] for name, of in used.items()
+    }
     size = draw.choice([1, 2, 5, 1000])
     wanted = expected(right, {name: names[name] for name in names})
     result = script(declare + text, streams, rows_per_batch=size)
     if is_table:
         seen = [(key, *value.values()) for key, value in result.table("o").items()]
-        seen = [((row[0][0] if isinstance(row[0], tuple) and isinstance(row[0][1], tuple) else row[0]), *row[1:]) for row in seen]
+        seen = [
+            ((row[0][0] if isinstance(row[0], tuple) and isinstance(row[0][1], tuple) else row[0]), *row[1:])
+            for row in seen
+        ]
     else:
         seen = [(each.key, *each.value.values()) for each in result["o"]]
     found = sorted((tuple(plain(each) for each in row) for row in seen), key=repr)
