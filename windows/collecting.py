@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from keyed.errors import DefinitionError
 from keyed.windows.aggregates import Column, ColumnAggregate, Part, kept_getter
@@ -20,6 +20,7 @@ class CollectList(ColumnAggregate):
     Args:
         column: As for all.
         ignore_nulls: Nulls are left out, by default.
+        limit: The number of values that are kept, the first ones; by default all.
         type: Column type of the result, if it does not follow from the column's.
     """
 
@@ -27,50 +28,70 @@ class CollectList(ColumnAggregate):
     _keeps = True
     _parts = (Part("values", "append"),)
     _result = "array<{}>"
-    _options = ("ignore_nulls",)
+    _options = ("ignore_nulls", "limit")
 
-    def __init__(self, column: Column = None, *, ignore_nulls: bool = True, type: str | None = None) -> None:
+    def __init__(
+        self, column: Column = None, *, ignore_nulls: bool = True, limit: int | None = None, type: str | None = None
+    ) -> None:
         super().__init__(column, type=type)
         self.ignore_nulls = ignore_nulls
+        self.limit = limit
 
     def create_accumulator(self) -> Any:
         return []
 
     def add(self, value: Any, accumulator: Any) -> Any:
         value = self._value(value)
-        if value is not None or not self.ignore_nulls:
+        if (value is not None or not self.ignore_nulls) and (self.limit is None or len(accumulator) < self.limit):
             accumulator.append(value)
         return accumulator
 
     def merge(self, a: Any, b: Any) -> Any:
-        return a + b
+        return (a + b)[: self.limit]
 
     def get_result(self, accumulator: Any) -> Any:
         return list(accumulator)
 
 
 class CollectSet(ColumnAggregate):
-    """The distinct values as a list in ascending order. NaN is one value, the last; there is one zero."""
+    """The distinct values as a list in ascending order. NaN is one value, the last; there is one zero.
+
+    Args:
+        column: As for all.
+        limit: The number of values that are kept; by default all.
+        type: Column type of the result, if it does not follow from the column's.
+    """
 
     _keeps = True
     _parts = (Part("values", "union"),)
     _result = "array<{}>"
+    _options: ClassVar[tuple[str, ...]] = ("limit",)
+
+    def __init__(self, column: Column = None, *, limit: int | None = None, type: str | None = None) -> None:
+        super().__init__(column, type=type)
+        self.limit = limit
 
     def create_accumulator(self) -> Any:
         return set()
 
     def add(self, value: Any, accumulator: Any) -> Any:
-        value = self._value(value)
+        return self._with(accumulator, self._value(value))
+
+    def _with(self, accumulator: Any, value: Any) -> Any:
         if value.__class__ is float:
             # Zeros become the positive one. Sets compare NaN by identity, and a stored NaN is another object.
             if value != value and any(other != other for other in accumulator):
                 return accumulator
             value += 0.0
-        if value is not None:
+        if value is not None and (self.limit is None or len(accumulator) < self.limit):
             accumulator.add(value)
         return accumulator
 
     def merge(self, a: Any, b: Any) -> Any:
+        if self.limit is not None:
+            for value in CollectSet.get_result(self, b):
+                self._with(a, value)
+            return a
         if any(value != value for value in a):
             b = {value for value in b if value == value}
         return a | b

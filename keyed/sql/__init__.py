@@ -6,6 +6,7 @@ thread. `subscribe` follows a table by a push query. `register` gives a Python f
 
 from keyed.sql.definitions import Answer
 from keyed.sql.push_queries import PushedRow, PushQuery, subscribe
+from keyed.sql.registered import register
 from keyed.sql.script_runs import OutputRecord, ScriptResult, script
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "PushQuery",
     "PushedRow",
     "ScriptResult",
+    "register",
     "script",
     "subscribe",
 ]

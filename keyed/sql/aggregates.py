@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.formats.sql_types import BIGINT, DOUBLE, SqlType, array, decimal
+from keyed.formats.sql_types import BIGINT, DOUBLE, SqlType, array, decimal, struct
 from keyed.sql.catalog import CHANGE
+from keyed.sql.registered import PYTHON, PythonFunction
 from keyed.sql.script_errors import Text
 from keyed.sql.tokens import Token, closing, split, sql, word
 from keyed.windows import (
@@ -25,6 +26,8 @@ from keyed.windows import (
     Sum,
     TopK,
 )
+
+from keyed.windows.vectorized.python_accumulators import PythonAggregate
 
 if TYPE_CHECKING:
     from keyed.sql.planner import Relation
@@ -83,12 +86,12 @@ def _by_offset(of: type) -> Make:
     return make
 
 
-def _list(column: str, type_: SqlType, _: Sequence[Any], __: Any) -> tuple[SqlType, Any]:
-    return array(type_), CollectList(column, ignore_nulls=False)
+def _list(column: str, type_: SqlType, rest: Sequence[Any], _: Any) -> tuple[SqlType, Any]:
+    return array(type_), CollectList(column, ignore_nulls=False, limit=rest[0] if rest else None)
 
 
-def _set(column: str, type_: SqlType, _: Sequence[Any], __: Any) -> tuple[SqlType, Any]:
-    return array(type_), CollectSet(column)
+def _set(column: str, type_: SqlType, rest: Sequence[Any], _: Any) -> tuple[SqlType, Any]:
+    return array(type_), CollectSet(column, limit=rest[0] if rest else None)
 
 
 def _ranked(column: str, type_: SqlType, rest: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
@@ -121,6 +124,9 @@ AGGREGATES: Mapping[str, Make] = {
     "COUNT_DISTINCT": _distinct,
     "TOPK": _ranked,
 }
+
+
+_LIMITED = ("COLLECT_LIST", "COLLECT_SET")
 
 
 def aggregate_of(
@@ -165,9 +171,18 @@ def aggregate_of(
         arguments = [[word("true")]]
     if not arguments:
         fail(f"{label} takes an argument")
+    if label in PYTHON:
+        return _of_python(PYTHON[label], arguments, condition, name, scope, source, fail)
     value = arguments[0]
     type_ = scope.type_of(value)
     rest = [_constant(each) for each in arguments[1:]]
+    limit = properties.get(f"ksql.functions.{label.lower()}.limit")
+    if label in _LIMITED:
+        if rest:
+            fail(f"{label} takes one argument; SET 'ksql.functions.{label.lower()}.limit' limits its values")
+        rest = [] if limit is None else [_limit(limit, fail)]
+    elif limit is not None:
+        fail(f"{label} has no limit of values; {', '.join(_LIMITED)} have one")
     expression = sql(value)
     if condition is not None:
         if scope.type_of(condition).base != "BOOLEAN":
@@ -178,6 +193,31 @@ def aggregate_of(
     column = f"#v{number}"
     result, made = AGGREGATES[label](column, type_, rest, fail)
     return Aggregate(((column, expression, type_),), {name: (made, result)}, f'"{name}"')
+
+
+def _of_python(
+    made: PythonFunction,
+    arguments: Sequence[Sequence[Token]],
+    condition: Sequence[Token] | None,
+    name: str,
+    scope: Scope,
+    source: Relation,
+    fail: Callable[[str], Any],
+) -> Aggregate:
+    """Return a registered aggregate; rows in which an argument is null do not count."""
+    types = tuple(map(scope.type_of, arguments))
+    if types != made.takes:
+        fail(f"{made.name} does not take ({', '.join(map(str, types))}); it takes ({', '.join(map(str, made.takes))})")
+    if source.is_table:
+        fail(f"{made.name} is for streams: it cannot undo a row of a table that changes")
+    cells = list(map(sql, arguments))
+    tests = [f"({each}) IS NOT NULL" for each in cells] + ([] if condition is None else [f"({sql(condition)})"])
+    type_ = types[0] if len(types) == 1 else struct(*((f"a{place}", each) for place, each in enumerate(types)))
+    value = cells[0] if len(cells) == 1 else f"struct_pack({', '.join(f'a{n} := {c}' for n, c in enumerate(cells))})"
+    column = f"{name}v"
+    aggregate = PythonAggregate(made.function, column, made.returns.arrow)
+    expression = f"CASE WHEN {' AND '.join(tests)} THEN {value} END"
+    return Aggregate(((column, expression, type_),), {name: (aggregate, made.returns)}, f'"{name}"')
 
 
 def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[str], Any]) -> Aggregate:
@@ -220,6 +260,12 @@ def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[s
     arguments = tuple((f"{name}{part}v", expression, of) for part, (expression, of) in sums.items())
     parts = {f"{name}{part}": (Sum(f"{name}{part}v"), of) for part, (_, of) in sums.items()}
     return Aggregate(arguments, parts, f"({result})")
+
+
+def _limit(limit: str, fail: Callable[[str], Any]) -> int:
+    if not limit.isdecimal() or int(limit) < 1:
+        fail(f"the limit of values is {limit!r}; set it to a number from 1")
+    return int(limit)
 
 
 def _constant(words: Sequence[Token]) -> Any:

@@ -6,6 +6,7 @@ raises, the batch runs again with each row's expressions in a ``TRY``, and where
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import threading
@@ -43,6 +44,8 @@ from keyed.tables.sql import SETTINGS
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
+
+    from keyed.sql.registered import PythonFunction
 
 Columns = tuple[tuple[str, SqlType], ...]
 #: Major version of DuckDB: expressions of another one may have other values.
@@ -101,6 +104,8 @@ def _forget_parent() -> None:
         _inherited.append(_database())
     _database.cache_clear()
     _connections = Connections()
+    registered.clear()
+    functions.cache_clear()
 
 
 os.register_at_fork(after_in_child=_forget_parent)
@@ -153,6 +158,54 @@ def functions() -> frozenset[str]:
     """Return the names of the functions that expressions may call, in upper case."""
     rows = _database().cursor().sql("SELECT DISTINCT function_name FROM duckdb_functions()").fetchall()
     return frozenset(name.upper() for (name,) in rows if name not in _refused() and name[0].isalpha())
+
+
+#: The Python functions that expressions of this process may call, by name in upper case.
+registered: dict[str, PythonFunction] = {}
+_lock = threading.Lock()
+
+
+def provide(functions_: Iterable[PythonFunction]) -> None:
+    """Let expressions of this process call Python functions, in place of others of their names."""
+    for each in functions_:
+        with _lock:
+            if each.name in registered and registered[each.name].token == each.token:
+                continue
+            forget(each.name)
+            for tries in (False, True):
+                _database(tries=tries).create_function(
+                    each.name.lower(),
+                    each.function,
+                    [type_.duckdb for type_ in each.takes],
+                    each.returns.duckdb,
+                    type="arrow" if each.over_arrow else "native",
+                    null_handling="special" if each.over_arrow else "default",
+                )
+            registered[each.name] = each
+            functions.cache_clear()
+
+
+def forget(name: str) -> None:
+    """Remove a Python function, if there is one of the name."""
+    if registered.pop(name, None) is not None:
+        functions.cache_clear()
+        for tries in (False, True):
+            _database(tries=tries).remove_function(name.lower())
+
+
+@atexit.register
+def _forget_all() -> None:
+    for name in list(registered):
+        forget(name)
+
+
+def _called(step: Step) -> tuple[PythonFunction, ...]:
+    """Return the Python functions that a step calls."""
+    if not registered:
+        return ()
+    text = " ".join([*(expression for _, expression, _ in step.columns), step.where or ""]).upper()
+    words = set(re.findall(r"\w+", text))
+    return tuple(each for name, each in registered.items() if name in words)
 
 
 def empty(columns: Columns) -> pa.Table:
@@ -288,6 +341,7 @@ class Step:
         kept: Columns of the input that the output has unchanged.
         values: The values of parameters.
         explodes: Its expressions make several rows of one.
+        functions: The Python functions that it calls.
     """
 
     columns: tuple[tuple[str, str, SqlType], ...]
@@ -295,6 +349,7 @@ class Step:
     kept: tuple[str, ...] = ()
     values: Mapping[str, Any] = attrs.field(factory=dict)
     explodes: bool = False
+    functions: tuple[PythonFunction, ...] = attrs.field(default=attrs.Factory(_called, takes_self=True))
 
     def run(self, table: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]]:
         """Return the rows of a table after the step, and the places of bad rows with the reasons."""
@@ -306,6 +361,7 @@ class Step:
             return attrs.evolve(self, kept=tuple(name for name in self.kept if name not in lacking)).run(table)
         if not table.num_rows:
             return self._empty(table), []
+        provide(self.functions)
         try:
             return self._typed(self._query(table, self._plain()), table), []
         except (duckdb.Error, RuntimeError) as error:

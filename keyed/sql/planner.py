@@ -12,6 +12,7 @@ from keyed.shown import nearest
 from keyed.sql.aggregates import AGGREGATES, aggregate_of
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
 from keyed.sql.engine import Columns, Step, check, functions
+from keyed.sql.registered import PYTHON
 from keyed.sql.scope import BOUNDS, PSEUDO, Column, Scope, replaced
 from keyed.sql.script_errors import Text
 from keyed.sql.statements import From, Item, Join, Query, Window
@@ -302,10 +303,10 @@ class Planner:
             for side, of in enumerate((left, right))
         ]
         columns = [
-            attrs.evolve(each, stored=renamed[side][each.stored], is_pseudo=each.is_pseudo or each.source is None)
+            attrs.evolve(each, stored=renamed[side][each.stored], is_pseudo=each.is_pseudo)
             for side, of in enumerate((left, right))
             for each in of.columns
-            if each.name != "ROWTIME"
+            if each.source is not None and each.name != "ROWTIME"
         ]
         viable: list[str] = []
         if kind == "foreign-key":
@@ -339,7 +340,7 @@ class Planner:
                     *(
                         (renamed[side][each.stored], sql((name(each.stored),)), each.type)
                         for each in of.columns
-                        if each.name != "ROWTIME"
+                        if each.source is not None and each.name != "ROWTIME"
                     ),
                 ),
                 None,
@@ -419,6 +420,10 @@ class Planner:
             if source is not None and source not in scope.sources:
                 self._text.fail(f"unknown source {source}{nearest(source, scope.sources.values())}", item.at)
             columns = scope.columns
+            for words in query.partition_by:
+                resolved = scope.resolved(words)
+                if scope.column(resolved) is None and words[0].upper != "NULL":
+                    found.append(Item(tuple(words), None, at=item.at))
             if query.partition_by:
                 # The new key comes first, and the old one after the values.
                 columns = (*(each for each in columns if not each.is_key), *(each for each in columns if each.is_key))
@@ -507,6 +512,8 @@ class Planner:
         if query.where and _aggregate_calls(query.where):
             self._text.fail("WHERE sees single rows; write HAVING for aggregates", query.where[0].at)
         partition = [tuple(each) for each in query.partition_by]
+        if any(all(word.text in "()" for word in each) for each in partition):
+            self._text.fail("PARTITION BY takes an expression, or NULL", partition[0][0].at)
         if len(partition) == 1 and len(partition[0]) == 1 and partition[0][0].upper == "NULL":
             wanted: list[tuple[Token, ...]] = []
         elif partition:
@@ -679,7 +686,7 @@ class Planner:
         for place, _ in calls(words):
             token = words[place]
             if token.identifier.upper() not in functions() and not token.identifier.startswith("#"):
-                known = {*functions(), *AGGREGATES}
+                known = {*functions(), *AGGREGATES, *PYTHON}
                 self._text.fail(f"unknown function {token.identifier}{nearest(token.identifier, known)}", token.at)
         for token in words:
             if token.kind != "name" or token.identifier.startswith("#"):
@@ -696,7 +703,7 @@ def _aggregate_calls(words: Sequence[Token]) -> list[tuple[int, int]]:
     """Return the places of the first and last word of each aggregate, with its ``FILTER``."""
     found = []
     for place, end in calls(words):
-        if words[place].kind == "word" and words[place].upper in AGGREGATES:
+        if words[place].kind == "word" and words[place].upper in (AGGREGATES.keys() | PYTHON.keys()):
             if end + 2 < len(words) and words[end + 1].upper == "FILTER" and words[end + 2].text == "(":
                 end = closing(words, end + 2)
             if not found or place > found[-1][1]:

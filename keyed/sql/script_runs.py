@@ -467,7 +467,7 @@ def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str,
         for name, records in topics.items():
             if isinstance(records, str | bytes) or not isinstance(records, Iterable):
                 raise DefinitionError(f"topics={{{name!r}: ...}}: give a list of records, not {shown(records)}")
-        return {topic(name): records for name, records in topics.items()}, {}
+        return {topic(name): list(map(_as_record, records)) for name, records in topics.items()}, {}
     records_of: dict[str, list[Any]] = {name: [] for name in known}
     places_of: dict[str, list[int]] = {name: [] for name in known}
     for place, each in enumerate(topics):
@@ -477,6 +477,12 @@ def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str,
         records_of[name].append(tuple(each[1:]))
         places_of[name].append(place)
     return records_of, places_of
+
+
+def _as_record(record: Any) -> Any:
+    if isinstance(record, OutputRecord):
+        return (record.key, record.value, record.timestamp, None, None, None, record.window)
+    return record
 
 
 def script(

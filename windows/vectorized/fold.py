@@ -27,6 +27,7 @@ from keyed.windows.vectorized.accumulators import (
     Timed,
 )
 from keyed.windows.vectorized.list_accumulators import AllValues, DistinctValues, Registers, TopValues, ValueCounts
+from keyed.windows.vectorized.python_accumulators import PythonAccumulator, PythonAggregate
 from keyed.windows.vectorized.row_groups import Groups, array_of, concatenated, pc, taken
 
 #: Rows of a segment that are merged at a time by `Fold.running`.
@@ -171,6 +172,8 @@ def fold_of(aggregates: Mapping[str, AnyAggregate], columns: Mapping[str, str]) 
 
 
 def _accumulator(aggregate: Any, columns: Mapping[str, str]) -> Accumulator:
+    if isinstance(aggregate, PythonAggregate):
+        return PythonAccumulator(aggregate)
     name, column = repr(aggregate), aggregate.column
     if isinstance(aggregate, Count):
         return CountColumn(column)
@@ -188,9 +191,9 @@ def _accumulator(aggregate: Any, columns: Mapping[str, str]) -> Accumulator:
     if isinstance(aggregate, MostFrequent):
         return ValueCounts(aggregate.k, column, type_)
     if isinstance(aggregate, CollectList):
-        return AllValues(column, type_, ignore_nulls=aggregate.ignore_nulls)
+        return AllValues(column, type_, ignore_nulls=aggregate.ignore_nulls, limit=aggregate.limit)
     if isinstance(aggregate, CollectSet):
-        return DistinctValues(column, type_, count=isinstance(aggregate, CountDistinct))
+        return DistinctValues(column, type_, limit=aggregate.limit, count=isinstance(aggregate, CountDistinct))
     if isinstance(aggregate, ApproxCountDistinct):
         return Registers(column, aggregate.precision)
     if isinstance(aggregate, Sum):

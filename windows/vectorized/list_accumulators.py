@@ -41,6 +41,14 @@ class _Lists(Accumulator):
         return self._of_items([pc.list_flatten(part) for part in parts], groups.of(parents))
 
 
+def _first(selected: Any, groups: Groups, limit: int | None) -> Any:
+    """Return the first positions of each group, out of those that are in the order of groups."""
+    if limit is None:
+        return selected
+    ids = groups.ids[selected]
+    return selected[np.arange(len(ids)) - np.searchsorted(ids, ids) < limit]
+
+
 class AllValues(_Lists):
     """All values in order of arrival.
 
@@ -48,10 +56,12 @@ class AllValues(_Lists):
         column: The column.
         type_: Its type.
         ignore_nulls: Nulls are left out.
+        limit: The number of values that are kept; ``None`` for all.
     """
 
-    def __init__(self, column: str, type_: str, *, ignore_nulls: bool) -> None:
+    def __init__(self, column: str, type_: str, *, ignore_nulls: bool, limit: int | None) -> None:
         self._column = column
+        self._limit = limit
         self._ignore_nulls = ignore_nulls
         self.parts = (("values", f"array<{type_}>"),)
         self.neutral = ([],)
@@ -64,7 +74,7 @@ class AllValues(_Lists):
         return self._of_items(taken([column], present), groups.of(present))
 
     def _selected(self, items: list[Any], groups: Groups) -> Any:
-        return np.argsort(groups.ids, kind="stable")
+        return _first(np.argsort(groups.ids, kind="stable"), groups, self._limit)
 
 
 class DistinctValues(_Lists):
@@ -73,11 +83,13 @@ class DistinctValues(_Lists):
     Args:
         column: The column.
         type_: Its type.
+        limit: The number of values that are kept; ``None`` for all.
         count: Return their number, not the values in ascending order.
     """
 
-    def __init__(self, column: str, type_: str, *, count: bool) -> None:
+    def __init__(self, column: str, type_: str, *, limit: int | None, count: bool) -> None:
         self._column = column
+        self._limit = limit
         self._count = count
         self.parts = (("values", f"array<{type_}>"),)
 
@@ -92,8 +104,8 @@ class DistinctValues(_Lists):
         return self._of_items(taken([column], present), groups.of(present))
 
     def _selected(self, items: list[Any], groups: Groups) -> Any:
-        selected = grouped([groups.ids, items[0]]).first_rows()
-        return selected[np.argsort(groups.ids[selected], kind="stable")]
+        selected = np.sort(grouped([groups.ids, items[0]]).first_rows())
+        return _first(selected[np.argsort(groups.ids[selected], kind="stable")], groups, self._limit)
 
     def result(self, parts: Parts) -> Any:
         values = parts[0]

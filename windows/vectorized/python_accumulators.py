@@ -1,0 +1,83 @@
+"""Aggregate functions of the user's over whole columns: accumulators are stored as bytes, and results have a type."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+import pyarrow as pa
+
+from keyed.codec.tagged import decode_tagged, encode_tagged
+from keyed.extending import snapshot
+from keyed.windows.vectorized.accumulators import Accumulator, BatchRows, Parts
+from keyed.windows.vectorized.row_groups import Groups
+
+
+@attrs.frozen(eq=False)
+class PythonAggregate:
+    """An aggregate function of values of a column; rows whose value is null do not count.
+
+    Attributes:
+        function: A `keyed.AggregateFunction`, whose accumulators are plain data.
+        column: Name of the column.
+        type: Arrow type of the results.
+    """
+
+    function: Any
+    column: str
+    type: pa.DataType
+    timed = False
+
+
+class PythonAccumulator(Accumulator):
+    """The accumulators of an aggregate function.
+
+    Args:
+        aggregate: The aggregate.
+    """
+
+    parts = (("accumulator", "binary"),)
+
+    def __init__(self, aggregate: PythonAggregate) -> None:
+        self._aggregate = aggregate
+
+    def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
+        function = self._aggregate.function
+        found: list[Any] = [None] * groups.count
+        made = np.zeros(groups.count, dtype=bool)
+        for place, value in zip(groups.ids.tolist(), rows.column(self._aggregate.column).to_pylist(), strict=True):
+            if value is None:
+                continue
+            if not made[place]:
+                found[place], made[place] = function.create_accumulator(), True
+            value = tuple(value.values()) if isinstance(value, dict) else value
+            found[place] = function.add(value, found[place])
+        cells = [encode_tagged(each) if there else None for each, there in zip(found, made, strict=True)]
+        return [pa.array(cells, pa.binary())]
+
+    def merged(self, parts: Parts, groups: Groups) -> Parts:
+        function = self._aggregate.function
+        found: list[Any] = [None] * groups.count
+        made = np.zeros(groups.count, dtype=int)
+        for place, cell in zip(groups.ids.tolist(), parts[0].to_pylist(), strict=True):
+            if cell is None:
+                continue
+            if made[place] == 0:
+                found[place] = cell
+            else:
+                before = decode_tagged(found[place]) if made[place] == 1 else found[place]
+                found[place] = function.merge(before, decode_tagged(cell))
+            made[place] += 1
+        cells = [encode_tagged(each) if count > 1 else each for each, count in zip(found, made, strict=True)]
+        return [pa.array(cells, pa.binary())]
+
+    def result(self, parts: Parts) -> Any:
+        function = self._aggregate.function
+        found = []
+        for cell in parts[0].to_pylist():
+            accumulator = function.create_accumulator() if cell is None else decode_tagged(cell)
+            found.append(snapshot(function.get_result(accumulator)))
+        return pa.array(found, self._aggregate.type)
