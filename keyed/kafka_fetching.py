@@ -1,17 +1,16 @@
 """Records that a Kafka consumer has fetched and has not returned yet, of one topic or several.
 
 `Fetched` returns them round-robin by partition, so that none is read far ahead of another: a consumer returns a
-megabyte of one partition and then of the next. `FetchedByTime` returns the record with the lowest timestamp of all
-partitions. In both a partition without fetched records delays the others unless its end was reached. It does so only
+megabyte of one partition and then of the next. `FetchedByPlace` returns those of one partition, for a reader that
+merges them. In both a partition without fetched records delays the others unless its end was reached. It does so only
 once, and briefly, because its leader may be down.
 """
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeAlias
 
 #: A topic and the number of a partition.
@@ -103,9 +102,9 @@ class Fetched:
         self._waiting[place].append(message)
         self._bytes += _size(message)
 
-    def _waits(self, now: float) -> bool:
-        """Return whether a partition delays the others."""
-        not_lacking = self._at_end | self._silent
+    def _waits(self, now: float, held: Collection[Place] = ()) -> bool:
+        """Return whether a partition delays the others, except those that have messages elsewhere."""
+        not_lacking = self._at_end | self._silent | set(held)
         lacking = [each for each, queue in self._waiting.items() if not queue and each not in not_lacking]
         if lacking:
             self._lacks_since = self._lacks_since or now
@@ -126,73 +125,27 @@ class Fetched:
             self._consumer.pause([self._partitions[place] for place in self._paused])
 
 
-class FetchedByTime(Fetched):
-    """Messages that wait to be returned, that with the lowest timestamp first; those of a partition keep their order.
+class FetchedByPlace(Fetched):
+    """Messages that wait to be returned, by partition."""
 
-    Args:
-        consumer: See `Fetched`.
-        offsets: See `Fetched`.
-        ends: See `Fetched`. Of messages with equal timestamps, that of the first of these partitions comes first.
-        bounded: See `Fetched`.
-        time_of: Returns the timestamp of a record; one below 0 comes first.
-    """
-
-    def __init__(
-        self,
-        consumer: Any,
-        offsets: Mapping[Place, int],
-        ends: Mapping[Place, int],
-        time_of: Callable[[Any], int],
-        *,
-        bounded: bool,
-    ) -> None:
-        super().__init__(consumer, offsets, ends, bounded=bounded)
-        self._time_of = time_of
-        self._ranks = {place: rank for rank, place in enumerate(ends)}
-        #: The timestamp of the first message of each partition that has one, with the partition and its rank.
-        self._heads: list[tuple[int, int, Place]] = []
-        self._is_delayed: bool | None = None
-
-    def add(self, messages: list[Any]) -> None:
-        """See `Fetched.add`."""
-        super().add(messages)
-        self._is_delayed = None
-
-    def first(self) -> tuple[int, Any] | None:
-        """Return the next message with its timestamp; ``None`` if there is none, or a partition delays the others."""
-        if not self._heads and self._paused:
-            self._hold_back([*self._paused])
-        if self._is_delayed is not False:
-            self._is_delayed = self._waits(time.monotonic())
-        if self._is_delayed or not self._heads:
-            return None
-        moment, _, place = self._heads[0]
-        return moment, self._waiting[place][0]
-
-    def take(self) -> None:
-        """Remove the message that `first` has returned."""
-        _, rank, place = self._heads[0]
+    def take(self, place: Place, most: int) -> list[Any]:
+        """Return the next messages of a partition: records, and ends of it."""
         queue = self._waiting[place]
-        self._bytes -= _size(queue.popleft())
-        if queue:
-            heapq.heapreplace(self._heads, (self._moment(queue[0]), rank, place))
-        else:
-            heapq.heappop(self._heads)
-            self._is_delayed = None
+        found = [queue.popleft() for _ in range(min(most, len(queue)))]
+        self._bytes -= sum(map(_size, found))
+        return found
 
-    @property
-    def is_delayed(self) -> bool:
-        """True if `first` has found a partition that has not reached its end and has no message, and waits for it."""
-        return self._is_delayed is True
+    def has_more(self, place: Place) -> bool:
+        """Return whether a partition has messages, or more are expected."""
+        return bool(self._waiting[place]) or place not in self._at_end | self._silent
 
-    def _hold(self, place: Place, message: Any) -> None:
-        super()._hold(place, message)
-        if len(self._waiting[place]) == 1:
-            heapq.heappush(self._heads, (self._moment(message), self._ranks[place], place))
-
-    def _moment(self, message: Any) -> int:
-        # Ends of partitions are not records: they only advance the offset.
-        return -1 if message.error() is not None else self._time_of(message)
+    def is_delayed(self, held: Collection[Place]) -> bool:
+        """Return whether a partition without messages delays the others, except those that have some elsewhere."""
+        if self._waits(time.monotonic(), held):
+            return True
+        if self._paused and not any(self._waiting.values()):
+            self._hold_back([*self._paused])
+        return False
 
 
 def _size(message: Any) -> int:

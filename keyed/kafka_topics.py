@@ -1,66 +1,42 @@
-"""Reading of several topics as one sequence: the next record is the one with the lowest timestamp.
+"""Reading of several topics, partition by partition, and their creation.
 
 Offsets are kept by the caller's checkpoint, as those of a `keyed.KafkaSource` are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from keyed.changelog.kafka.client import Cluster, Partition, check_client
 from keyed.changelog.kafka.topic import create_topic, partitions
-from keyed.errors import ChangelogError, CheckpointError, KeyedError, SourceError
-from keyed.kafka_fetching import OUT_OF_RANGE, FetchedByTime, Place, fetched, is_passing
+from keyed.errors import ChangelogError, KeyedError, SourceError
+from keyed.kafka_fetching import OUT_OF_RANGE, FetchedByPlace, Place, fetched, is_passing
 
 
 class TopicsReader:
-    """Reads the committed records of topics, merged by timestamp.
+    """Reads the committed records of topics, by partition.
 
     Args:
         cluster: The cluster.
-        topics: The topics; true for those that a new reader begins at their end, not at their first record. Of records
-            with equal timestamps, that of the first of these topics comes first.
-        time_of: Returns the timestamp of a message; one below 0 comes first.
+        topics: The topics; true for those that a new reader begins at their end, not at their first record.
         bounded: End at the offsets at which the topics ended when reading began.
     """
 
-    def __init__(
-        self, cluster: Cluster, topics: Mapping[str, bool], time_of: Callable[[Any], int], *, bounded: bool
-    ) -> None:
+    def __init__(self, cluster: Cluster, topics: Mapping[str, bool], *, bounded: bool) -> None:
         self._cluster = cluster
         self._topics = dict(topics)
-        self._time_of = time_of
         self._bounded = bounded
         self._offsets: dict[Place, int] = {}
-        self._sought = False
         self._consumer: Any = None
-        self._fetched: FetchedByTime
+        self._fetched: FetchedByPlace
         self._ends: dict[Place, int] = {}
 
-    def position(self) -> dict[str, dict[str, int]]:
-        """Return the offset of the next record of each partition, by topic."""
-        found: dict[str, dict[str, int]] = {topic: {} for topic in self._topics}
-        for (topic, partition), at in self._offsets.items():
-            found[topic][str(partition)] = at
-        return found
+    def open(self, offsets: Mapping[Place, int]) -> dict[Place, int]:
+        """Connect, and return the offset at which each partition begins.
 
-    def seek(self, position: Mapping[str, Mapping[str, int]]) -> None:
-        """Begin after a position of an earlier run.
-
-        Raises:
-            CheckpointError: It is one of other topics.
-        """
-        if position.keys() != self._topics.keys():
-            raise CheckpointError(
-                f"the checkpoint has read the Kafka topics {sorted(position)}, and the job reads "
-                f"{sorted(self._topics)}; read the same ones, or start from a new checkpoint"
-            )
-        self._offsets = {(topic, int(n)): at for topic, each in position.items() for n, at in each.items()}
-        self._sought = True
-
-    def open(self) -> None:
-        """Connect, and find the partitions.
+        Args:
+            offsets: Those of an earlier run.
 
         Raises:
             SourceError: A topic is missing, records are gone, or no broker answers.
@@ -70,6 +46,7 @@ class TopicsReader:
         doing = f"Kafka at {self._cluster.bootstrap}"
         consumer: Any = self._cluster.consumer()
         ends: dict[Place, int] = {}
+        self._offsets = dict(offsets)
         try:
             for topic, from_end in self._topics.items():
                 found = consumer.list_topics(topic, timeout=self._cluster.timeout).topics[topic]
@@ -79,7 +56,7 @@ class TopicsReader:
                     place = topic, number
                     low, high = Partition(self._cluster, topic, number).offsets(consumer)
                     ends[place] = high
-                    at = self._offsets.setdefault(place, high if from_end and not self._sought else low)
+                    at = self._offsets.setdefault(place, high if from_end and not offsets else low)
                     if not low <= at <= high:
                         raise SourceError(self._gone(place, f"has the offsets {low} to {high}"))
             gone = self._offsets.keys() - ends.keys()
@@ -93,7 +70,8 @@ class TopicsReader:
             consumer.close()
             raise SourceError(f"{doing} cannot be read: {error}") from error
         self._consumer, self._ends = consumer, ends
-        self._fetched = FetchedByTime(consumer, dict(self._offsets), ends, self._time_of, bounded=self._bounded)
+        self._fetched = FetchedByPlace(consumer, dict(self._offsets), ends, bounded=self._bounded)
+        return dict(self._offsets)
 
     def fetch(self, seconds: float) -> None:
         """Fetch records, waiting for a first one for some seconds.
@@ -112,32 +90,32 @@ class TopicsReader:
                 raise SourceError(f"Kafka at {self._cluster.bootstrap} reports {error.name()}: {error.str()}")
         self._fetched.add(messages)
 
-    def first(self) -> tuple[int, Any] | None:
-        """Return the next message with its timestamp; ``None`` if there is none for now."""
-        while (found := self._fetched.first()) is not None and found[1].error() is not None:
+    def take(self, place: Place, most: int) -> tuple[list[Any], int]:
+        """Return the next records of a partition, and the offset after them."""
+        found = []
+        for message in self._fetched.take(place, most):
             # Transaction markers have offsets too, but are not records.
-            message = found[1]
-            self._fetched.take()
-            place = message.topic(), message.partition()
-            self._offsets[place] = max(self._offsets[place], message.offset())
-        return found
+            is_record = message.error() is None
+            self._offsets[place] = max(self._offsets[place], message.offset() + is_record)
+            if is_record:
+                found.append(message)
+        return found, self._offsets[place]
 
-    def take(self) -> None:
-        """Advance after the message that `first` has returned."""
-        found = self._fetched.first()
-        assert found is not None
-        message = found[1]
-        self._fetched.take()
-        self._offsets[message.topic(), message.partition()] = message.offset() + 1
+    def has_more(self, place: Place) -> bool:
+        """Return whether a partition has more records, or they are expected."""
+        return self._fetched.has_more(place)
 
-    @property
-    def is_delayed(self) -> bool:
-        """True if `first` waits for a partition that has not reached its end."""
-        return self._fetched.is_delayed
+    def is_delayed(self, held: Collection[Place]) -> bool:
+        """Return whether a partition that has not reached its end delays the others.
+
+        Args:
+            held: The partitions of which records were taken that are not used yet.
+        """
+        return self._fetched.is_delayed(held)
 
     @property
     def is_ended(self) -> bool:
-        """True if a bounded reader has reached the end of all topics."""
+        """True if the records of a bounded reader were taken up to the end of all topics."""
         return self._bounded and all(self._offsets[place] >= end for place, end in self._ends.items())
 
     def close(self) -> None:
@@ -169,9 +147,9 @@ class Topics:
         check_client(bootstrap, settings)
         self._cluster = Cluster(bootstrap, dict(settings), seconds)
 
-    def reader(self, topics: Mapping[str, bool], time_of: Callable[[Any], int], *, bounded: bool) -> TopicsReader:
+    def reader(self, topics: Mapping[str, bool], *, bounded: bool) -> TopicsReader:
         """Return a reader. See `TopicsReader`."""
-        return TopicsReader(self._cluster, topics, time_of, bounded=bounded)
+        return TopicsReader(self._cluster, topics, bounded=bounded)
 
     def count(self, topic: str) -> int:
         """Return the number of partitions of a topic, 0 if it does not exist.

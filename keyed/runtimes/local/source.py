@@ -266,14 +266,19 @@ def _seekable_batches(
             f"{type(data).__name__} resumes from positions of its own; give the source that it has read, or start from "
             "a new checkpoint"
         )
-    for taken in _cut(iter(data), size, first):
+    # A source of tables cuts its batches itself.
+    gives_tables = hasattr(data, "schema")
+    for taken in iter(data) if gives_tables else _cut(iter(data), size, first):
         position.source = data.position()
         if position.source is None or not _is_plain(position.source):
             raise DefinitionError(
                 f"position() of {type(data).__name__} returned {position.source!r}, which a checkpoint cannot store; "
                 "return plain data: numbers, text, lists, dictionaries"
             )
-        yield _for_each(readers, taken, limit)
+        if gives_tables and taken is not PAUSE:
+            yield [_of_table(stage, taken, limit) for stage in readers]
+        else:
+            yield _for_each(readers, [] if taken is PAUSE else taken, limit)
 
 
 def _no_tables(elements: Iterator[Any]) -> Iterator[Any]:
