@@ -47,7 +47,7 @@ def _json(decoder: Any, text: Any) -> Any:
     except RecursionError:
         return BadValue("it is nested too deeply")
     except ValueError as error:
-        return BadValue(f"it is no JSON: {error}")
+        return BadValue(str(error))
 
 
 def cells_of(rows: Sequence[Any], names: Sequence[str]) -> tuple[dict[str, list[Any]], dict[int, str], set[Any]]:

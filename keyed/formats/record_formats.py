@@ -113,13 +113,13 @@ class Part:
         Args:
             registry: The schema registry; ``None`` without one.
         """
+        if self.is_empty:
+            return lambda data: ([column([None] * len(data), type_)[0] for _, type_ in self.columns], {})
         names = [name for name, _ in self.columns]
         plain_of = self._plain(registry)
         fills = self.format.startswith("PROTOBUF")
 
         def read(data: Sequence[Any]) -> tuple[list[Any], dict[int, str]]:
-            if self.is_empty:
-                return [column([None] * len(data), type_)[0] for _, type_ in self.columns], {}
             plain = plain_of(data)
             if self.is_wrapped or self.format == "DELIMITED":
                 cells, bad, _ = cells_of(plain, names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from keyed.formats.record_formats import Part
 from keyed.shown import nearest
 from keyed.sql.engine import Columns
 from keyed.sql.script_errors import Text
@@ -69,6 +70,16 @@ class SqlSource:
         """The columns of values that records hold, without those of headers."""
         names = {name for name, _ in self.headers}
         return tuple(each for each in self.values if each[0] not in names)
+
+    @property
+    def parts(self) -> tuple[Part, Part]:
+        """The keys and the values of its records."""
+        key_wrapped = len(self.keys) > 1 or self.key_format.startswith("PROTOBUF")
+        key, value = self.nullable
+        return (
+            Part(self.key_format, self.keys, True, self.topic, self.name, key_wrapped, self.key_delimiter, key),
+            Part(self.value_format, self.stored, False, self.topic, self.name, self.is_wrapped, self.delimiter, value),
+        )
 
 
 #: The column of a table's changes: 1 for a row that is there now, -1 for one that was there before.

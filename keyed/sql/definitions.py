@@ -120,6 +120,11 @@ class Definitions:
         """True if a record without a usable timestamp fails the query."""
         return self.properties.get("ksql.timestamp.throw.on.invalid", "false").lower() == "true"
 
+    @property
+    def names_places(self) -> bool:
+        """True if the text names the partition or offset of rows."""
+        return re.search(r"ROW(PARTITION|OFFSET)", self.text.text, re.IGNORECASE) is not None
+
     def named(self, name: str) -> SqlSource:
         """Return the source of a name that is given outside of the script.
 

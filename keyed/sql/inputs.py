@@ -12,30 +12,30 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyed.errors import DefinitionError, SourceError
-from keyed.formats.conversion import BadValue, by_folded_name, column
-from keyed.formats.sql_types import TIMESTAMP, SqlType
+from keyed.formats.conversion import column
+from keyed.formats.plain_rows import cells_of, has_decimal, json_values
+from keyed.formats.sql_types import BIGINT, INT, TIMESTAMP, SqlType
 from keyed.shown import nearest, shown, type_of
-from keyed.sql.catalog import STREAM, SqlSource
+from keyed.sql.catalog import SqlSource
+from keyed.sql.scope import BOUNDS, PSEUDO
+from keyed.topics import Registry
 
 _log = logging.getLogger(__name__)
 #: Rows that are converted at a time.
 _ROWS = 10_000
 #: Milliseconds of the years 1970 to 9999: others are no times of a stream.
 _LATEST = 253_402_300_800_000
-TIME, GONE, SOURCE, PLACE = "#time", "#gone", "#source", "#place"
+TIME, GONE, SOURCE, PLACE, WINDOW = "#time", "#gone", "#source", "#place", "#window"
+PARTITION, OFFSET = (PSEUDO[name][0] for name in ("ROWPARTITION", "ROWOFFSET"))
 _FILES = (".jsonl", ".json", ".csv", ".parquet")
-_decode = msgspec.json.Decoder().decode
-_decode_exactly = msgspec.json.Decoder(float_hook=Decimal).decode
 
 #: Rows that were skipped: how many, by source and reason.
 Skipped = dict[str, Counter[str]]
@@ -48,6 +48,13 @@ def skip(skipped: Skipped, source: str, reason: str, count: int, first: str) -> 
         if not counts[reason]:
             _log.warning("%s skips a row, as it will others: %s: %s", source, reason, first)
         counts[reason] += count
+
+
+def further_columns(source: SqlSource, *, has_places: bool) -> tuple[tuple[str, SqlType], ...]:
+    """Return the columns of a source's tables that are not declared: its rows' places, the bounds of their windows."""
+    found = [(PARTITION, INT), (OFFSET, BIGINT)] if has_places else []
+    bounds = [(name, BIGINT) for name, _ in BOUNDS.values()] if source.window is not None else []
+    return (*found, *bounds)
 
 
 UNREADABLE = "the format cannot read them"
@@ -65,6 +72,8 @@ class Input:
         waits: A last line without a newline is not read yet.
         is_topic: The rows are records of a topic.
         places: Where each record stands among those of all inputs; without them inputs are merged by time.
+        has_places: The tables have the partition and offset of each row.
+        registry: The schema registry of topics.
     """
 
     def __init__(
@@ -77,6 +86,8 @@ class Input:
         waits: bool = False,
         is_topic: bool = False,
         places: Sequence[int] | None = None,
+        has_places: bool = False,
+        registry: Registry | None = None,
     ) -> None:
         self.source = source
         self._is_topic = is_topic
@@ -86,8 +97,14 @@ class Input:
         self._given = given
         self._places = None if places is None else iter(places)
         self._check()
+        self._has_places = has_places
+        self._registry = registry
+        self._readers: list[Any] | None = None
+        self._seen: set[Any] = set()
+        self._count = 0
         fields = [(name, type_.arrow) for name, type_ in source.columns]
-        self.schema = pa.schema([*fields, (TIME, pa.int64()), (GONE, pa.bool_())])
+        further = [(name, type_.arrow) for name, type_ in further_columns(source, has_places=has_places)]
+        self.schema = pa.schema([*fields, (TIME, pa.int64()), (GONE, pa.bool_()), *further])
 
     def _check(self) -> None:
         source, given = self.source, self._given
@@ -99,8 +116,8 @@ class Input:
                 raise DefinitionError(f"the rows of {source.name}: there is no file {str(path)!r}")
         elif isinstance(given, Mapping | bytes) or not (isinstance(given, Iterable) or _arrow(given) is not None):
             raise DefinitionError(
-                f"the rows of {source.name} are {type_of(given)}; give a list of dictionaries, a table, or the path of a "
-                "file"
+                f"the rows of {source.name} are {type_of(given)}; give a list of dictionaries, a table, or the path of "
+                "a file"
             )
 
     def tables(self) -> Iterator[pa.Table]:
@@ -126,7 +143,7 @@ class Input:
                 yield self._of_records(records)
             return
         while part := [row for _, row in zip(range(_ROWS), rows, strict=False)]:
-            yield self._of_rows(part, [None] * len(part))
+            yield self._of_rows(part, lambda place: f"row {place}", is_given=True)
 
     # Columns.
 
@@ -136,7 +153,7 @@ class Input:
             if names is None:
                 names = self._names(batch.schema.names, what)
             cells = {name: batch.column(at) for name, at in names.items()}
-            yield self._table(cells, batch.num_rows, lambda place: f"row {place}")
+            yield self._table(cells, batch.num_rows, lambda place: f"row {place}")[0]
 
     def _names(self, given: Sequence[str], what: str) -> dict[str, str]:
         """Return the names that the declared columns, and the time, have in data.
@@ -148,7 +165,8 @@ class Input:
         for name in given:
             if name.lower() in folded:
                 raise DefinitionError(
-                    f"{what} has the columns {folded[name.lower()]!r} and {name!r}, which differ only in case; rename one"
+                    f"{what} has the columns {folded[name.lower()]!r} and {name!r}, which differ only in case; "
+                    "rename one"
                 )
             folded[name.lower()] = name
         found = {}
@@ -194,59 +212,33 @@ class Input:
             yield part
 
     def _of_lines(self, path: Path) -> Iterator[pa.Table]:
-        exact = any(_has_decimal(type_) for _, type_ in self._stored)
-        decode = _decode_exactly if exact else _decode
-        seen: set[str] = set()
+        exact = any(has_decimal(type_) for _, type_ in self._stored)
         total = 0
         for part in self._lines(path):
-            rows: list[Any] = []
-            for number, line in part:
-                try:
-                    rows.append(decode(line))
-                except (ValueError, RecursionError) as error:
-                    rows.append(BadValue(f"{path}, line {number}: no JSON: {error}"))
-            places = [f"{path}, line {number}" for number, _ in part]
-            for row in rows:
-                if isinstance(row, dict):
-                    seen.update(row)
+            rows = json_values([line for _, line in part], exact=exact)
             total += len(rows)
-            yield self._of_rows(rows, places)
-        folded = {each.lower() for each in seen}
+            yield self._of_rows(rows, lambda place, part=part: f"{path}, line {part[place][0]}")  # type: ignore[misc]
+        folded = {str(each).lower() for each in self._seen}
         for name, _ in self._stored:
             if total and name.lower() not in folded:
                 _log.warning("%s: no row of %s has the column %s; it is null", self.source.name, path, name)
                 skip(self._skipped, self.source.name, f"no row has the column {name}", total, str(path))
 
     def _of_csv(self, path: Path) -> Iterator[pa.Table]:
-        limit = csv.field_size_limit(2**31 - 1)
-        try:
-            with path.open("rb") as binary:
-                yield from self._csv_tables(path, binary)
-        finally:
-            csv.field_size_limit(limit)
+        with path.open("rb") as binary:
+            reader = csv.reader(_text_lines(binary, waits=self._waits))
+            head = _next_cells(reader, 1)
+            if not head:
+                return
+            given = [each.strip() for each in head[0][1]]
+            at = {name: given.index(each) for name, each in self._names(given, str(path)).items()}
+            while part := _next_cells(reader, _ROWS):
+                rows = [cells for _, cells in part]
+                yield self._csv_table(rows, at, len(given), lambda n, part=part: f"{path}, line {part[n][0]}")  # type: ignore[misc]
 
-    def _csv_tables(self, path: Path, binary: Any) -> Iterator[pa.Table]:
-        lines = _text_lines(binary, waits=self._waits)
-        reader = csv.reader(lines)
-        head = next(reader, None)
-        if head is None:
-            return
-        names = self._names([each.strip() for each in head], str(path))
-        at = {name: [each.strip() for each in head].index(given) for name, given in names.items()}
-        rows: list[list[str]] = []
-        places: list[str] = []
-        for cells in reader:
-            if not cells:
-                continue
-            rows.append(cells)
-            places.append(f"{path}, line {reader.line_num}")
-            if len(rows) >= _ROWS:
-                yield self._csv_table(rows, at, len(head), places)
-                rows, places = [], []
-        if rows:
-            yield self._csv_table(rows, at, len(head), places)
-
-    def _csv_table(self, rows: list[list[str]], at: Mapping[str, int], width: int, places: list[str]) -> pa.Table:
+    def _csv_table(
+        self, rows: list[list[str]], at: Mapping[str, int], width: int, where: Callable[[int], str]
+    ) -> pa.Table:
         bad = {place: f"expected {width} cells, got {len(row)}" for place, row in enumerate(rows) if len(row) != width}
         bad |= {
             place: "the line is not UTF-8"
@@ -261,83 +253,120 @@ class Input:
             cells[name] = [None if each is None or (not each and not is_text) else each for each in found]
             if is_text:
                 cells[name] = [each or None for each in cells[name]]
-        return self._table(cells, len(rows), lambda place: places[place], bad)
+        return self._table(cells, len(rows), where, bad)[0]
 
     # Rows.
 
-    def _of_rows(self, rows: list[Any], places: Sequence[str | None]) -> pa.Table:
-        bad: dict[int, str] = {}
-        names = [(name, name.lower()) for name, _ in self._stored] + [("ROWTIME", "rowtime")]
-        cells: dict[str, list[Any]] = {name: [] for name, _ in names}
-        whole = {name for name, _ in names[:-1]}
-        is_given = places[0] is None if places else False
-        for place, row in enumerate(rows):
-            found: Mapping[str, Any] = {}
-            if isinstance(row, BadValue):
-                bad[place] = str(row)
-            elif isinstance(row, Mapping):
-                found = row
-            elif is_given:
+    def _of_rows(self, rows: list[Any], where: Callable[[int], str], *, is_given: bool = False) -> pa.Table:
+        names = [*(name for name, _ in self._stored), "ROWTIME"]
+        wrong = next((each for each in rows if not isinstance(each, Mapping)), None) if is_given else None
+        if wrong is not None:
+            raise DefinitionError(
+                f"the rows of {self.source.name}: a row is a dictionary, and this one is {shown(wrong)}"
+            )
+        cells, bad, seen = cells_of(rows, names)
+        self._seen |= seen
+        known = {each.lower() for each in names}
+        for each in seen if is_given else ():
+            if str(each).lower() not in known:
+                row = next(row for row in rows if each in row)
                 raise DefinitionError(
-                    f"the rows of {self.source.name}: a row is a dictionary, and this one is {shown(row)}"
+                    f"{self.source.name} has no column {each!r}{nearest(str(each), names[:-1])}; the row is "
+                    f"{shown(dict(row))}"
                 )
-            else:
-                bad[place] = f"expected an object, got {type(row).__name__}"
-            if found.keys() >= whole and "ROWTIME" in found:
-                for name, _ in names:
-                    cells[name].append(found[name])
-                continue
-            try:
-                folded = by_folded_name(found)
-            except BadValue as error:
-                bad[place] = str(error)
-                folded = {}
-            if is_given:
-                unknown = [each for each in folded if each not in {lower for _, lower in names}]
-                if unknown:
-                    raise DefinitionError(
-                        f"{self.source.name} has no column {unknown[0]!r}{nearest(unknown[0], whole)}; the row is "
-                        f"{shown(dict(found))}"
-                    )
-            for name, lower in names:
-                cells[name].append(folded.get(lower))
-        return self._table(cells, len(rows), lambda place: places[place] or f"row {place}", bad)
+        return self._table(cells, len(rows), where, bad)[0]
 
     def _of_records(self, records: list[Any]) -> pa.Table:
-        """Return records of a topic: key, value, time, and perhaps partition, offset, headers and window."""
-        source = self.source
-        bad: dict[int, str] = {}
-        cells: dict[str, list[Any]] = {name: [] for name, _ in self._stored}
-        cells["ROWTIME"] = []
-        gone: list[bool] = []
-        for place, record in enumerate(records):
+        """Return given records: key, value, time, and perhaps partition, offset, headers and window."""
+        topic = self.source.topic
+        parts: list[tuple[Any, ...]] = []
+        for record in records:
+            if hasattr(record, "timestamp") and hasattr(record, "window"):
+                record = (record.key, record.value, record.timestamp, None, None, None, record.window)
             if not isinstance(record, tuple | list) or not 2 <= len(record) <= 7:
                 raise DefinitionError(
-                    f"topics={{{source.topic!r}: ...}}: a record is (key, value, timestamp), and this one is "
-                    f"{shown(record)}"
+                    f"topics={{{topic!r}: ...}}: a record is (key, value, timestamp), and this one is {shown(record)}"
                 )
-            key, value, time = (*record, None, None)[:3] if len(record) < 3 else record[:3]
+            time, window = [*record, None][2], record[6] if len(record) > 6 else None
             if not isinstance(time, int | None) or isinstance(time, bool):
                 raise DefinitionError(
-                    f"topics={{{source.topic!r}: ...}}: a timestamp is a number of milliseconds, and that of "
+                    f"topics={{{topic!r}: ...}}: a timestamp is a number of milliseconds, and that of {shown(record)} "
+                    "is none"
+                )
+            is_window = isinstance(window, tuple | list) and [*map(type, window)] == [int, int]
+            if window is not None and not is_window:
+                raise DefinitionError(
+                    f"topics={{{topic!r}: ...}}: a window is (start, end) in milliseconds, and that of "
                     f"{shown(record)} is none"
                 )
-            found: dict[str, Any] = {}
-            try:
-                found |= _part(key, source.keys, source.key_format, wrapped=len(source.keys) > 1)
-                if value is not None:
-                    found |= _part(
-                        value, source.stored, source.value_format, wrapped=source.is_wrapped, delimiter=source.delimiter
-                    )
-            except (BadValue, ValueError, RecursionError) as error:
-                bad[place] = str(error)
-            if value is None and not source.is_table:
+            parts.append((*record, *[None] * (7 - len(record))))
+        columns = [*zip(*parts, strict=True)]
+        return self._decoded(*columns, where=lambda place: f"topic {topic}, record {place}")[0]
+
+    def of_messages(self, messages: Sequence[Any]) -> tuple[pa.Table, Any]:
+        """Return records of a Kafka topic, and the places of those that are not bad."""
+        columns = (
+            [each.key() for each in messages],
+            [each.value() for each in messages],
+            [each.timestamp()[1] for each in messages],
+            [each.partition() for each in messages],
+            [each.offset() for each in messages],
+            [each.headers() for each in messages] if self.source.headers else [None] * len(messages),
+            [None] * len(messages),
+        )
+        where = f"topic {self.source.topic}, partition {columns[3][0]}, offset "
+        return self._decoded(*columns, where=lambda place: where + str(columns[4][place]))
+
+    def _decoded(
+        self,
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        times: Sequence[Any],
+        partitions: Sequence[Any],
+        offsets: Sequence[Any],
+        headers: Sequence[Any],
+        windows: Sequence[Any],
+        *,
+        where: Callable[[int], str],
+    ) -> tuple[pa.Table, Any]:
+        """Return records as a table without the bad ones, and the places of the others."""
+        source = self.source
+        bad: dict[int, str] = {}
+        if source.window is not None:
+            keys, windows = self._split(keys, windows, bad)
+        if self._readers is None:
+            self._readers = [each.reader(self._registry) for each in source.parts]
+        cells: dict[str, Any] = {"ROWTIME": [*times], PARTITION: partitions, OFFSET: offsets, WINDOW: windows}
+        for read, data, columns in zip(self._readers, (keys, values), (source.keys, source.stored), strict=True):
+            arrays, wrong = read(data)
+            cells |= {name: array for (name, _), array in zip(columns, arrays, strict=True)}
+            bad |= wrong
+        gone = [each is None for each in values]
+        if not source.is_table and any(gone):
+            for place in np.flatnonzero(gone).tolist():
                 bad.setdefault(place, "the record has no value")
-            for name, _ in self._stored:
-                cells[name].append(found.get(name))
-            cells["ROWTIME"].append(time)
-            gone.append(value is None)
-        return self._table(cells, len(records), lambda place: f"topic {source.topic}, record {place}", bad, gone)
+        for name, header in source.headers:
+            cells[name] = [_header(each, header) for each in headers]
+        return self._table(cells, len(keys), where, bad, gone)
+
+    def _split(
+        self, keys: Sequence[Any], windows: Sequence[Any], bad: dict[int, str]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the keys of a windowed source without the bounds that Kafka Streams writes at their end, and these."""
+        width = 16 if self.source.window == "SESSION" else 8
+        found, bounds = [*keys], [*windows]
+        for place, key in enumerate(keys):
+            if not isinstance(key, bytes) or bounds[place] is not None:
+                continue
+            if len(key) < width:
+                bad[place] = "the key has no window"
+                found[place] = None
+                continue
+            numbers = [int.from_bytes(key[at : at + 8], signed=True) for at in range(len(key) - width, len(key), 8)]
+            start = numbers[-1]
+            found[place] = key[:-width]
+            bounds[place] = (start, numbers[0] if width == 16 else start + (self.source.window_ms or 0))
+        return found, bounds
 
     def _table(
         self,
@@ -346,8 +375,8 @@ class Input:
         where: Callable[[int], str],
         bad: Mapping[int, str] | None = None,
         gone: Sequence[bool] | None = None,
-    ) -> pa.Table:
-        """Return converted columns without the bad rows."""
+    ) -> tuple[pa.Table, Any]:
+        """Return converted columns without the bad rows, and the places of the others."""
         bad = dict(bad or {})
         columns: list[Any] = []
         for name, type_ in self.source.columns:
@@ -376,14 +405,30 @@ class Input:
                 place, reason = next(iter(reasons.items()))
                 skip(self._skipped, self.source.name, what, len(reasons), f"{where(place)}: {reason}")
         flags = pa.array(gone) if gone is not None else pa.repeat(False, count)
-        table = pa.table([*columns, times, flags], schema=self.schema)
+        table = pa.table([*columns, times, flags, *self._further(cells, times, count)], schema=self.schema)
         if self._places is not None:
             table = table.append_column(PLACE, pa.array(itertools.islice(self._places, count), pa.int64()))
+        kept = np.ones(count, dtype=bool)
         if bad or no_time:
-            kept = np.ones(count, dtype=bool)
             kept[[*bad, *no_time]] = False
             table = table.filter(pa.array(kept))
-        return table
+        return table, np.flatnonzero(kept)
+
+    def _further(self, cells: Mapping[str, Any], times: Any, count: int) -> list[Any]:
+        """Return the columns that are not declared: the place of a row in its topic, and the bounds of its window."""
+        found: list[Any] = []
+        if self._has_places:
+            partitions, offsets = cells.get(PARTITION) or [None] * count, cells.get(OFFSET) or [None] * count
+            found.append(pa.array([each or 0 for each in partitions], pa.int32()))
+            numbers = range(self._count, self._count + count)
+            self._count += count
+            found.append(pa.array([b if a is None else a for a, b in zip(offsets, numbers, strict=True)], pa.int64()))
+        if self.source.window is not None:
+            size = self.source.window_ms or 0
+            windows = cells.get(WINDOW) or [None] * count
+            pairs = [each or (at, at + size) for each, at in zip(windows, times.to_pylist(), strict=True)]
+            found += [pa.array([each[side] for each in pairs], pa.int64()) for side in (0, 1)]
+        return found
 
     def _times(self, cells: Mapping[str, Any], columns: list[Any], count: int) -> tuple[Any, dict[int, str]]:
         source = self.source
@@ -402,7 +447,7 @@ class Input:
             made, wrong = column(values, TIMESTAMP)
             found = pc.divide(made.cast(pa.int64()), 1000)
             if wrong:
-                return pc.fill_null(found, 0), {place: reason for place, reason in wrong.items()}
+                return pc.fill_null(found, 0), dict(wrong)
             found = pc.fill_null(found, 0)
         else:
             return pa.array(np.zeros(count, dtype=np.int64)), {}
@@ -411,33 +456,11 @@ class Input:
         return pc.fill_null(found, 0).cast(pa.int64()), bad
 
 
-def _part(
-    data: Any, columns: Sequence[tuple[str, SqlType]], format_: str, *, wrapped: bool, delimiter: str = ","
-) -> dict[str, Any]:
-    """Return the columns of a record's key or value.
-
-    Raises:
-        BadValue: It does not have the format.
-    """
-    if not columns or data is None:
-        return {}
-    if format_ == "DELIMITED":
-        text = data.decode() if isinstance(data, bytes) else str(data)
-        cells = next(iter(csv.reader([text], delimiter=delimiter)), [""])
-        if len(cells) != len(columns):
-            raise BadValue(f"expected {len(columns)} cells, got {len(cells)}")
-        return {name: cell or None for (name, _), cell in zip(columns, cells, strict=True)}
-    if format_ != "KAFKA" and (isinstance(data, bytes) or (isinstance(data, str) and wrapped)):
-        exact = any(_has_decimal(type_) for _, type_ in columns)
-        data = (_decode_exactly if exact else _decode)(data)
-    if not wrapped:
-        return {columns[0][0]: data}
-    if data is None:
-        return {}
-    if not isinstance(data, Mapping):
-        raise BadValue(f"expected an object, got {type(data).__name__}")
-    folded = by_folded_name(data)
-    return {name: folded.get(name.lower()) for name, _ in columns}
+def _header(headers: Any, name: str | None) -> Any:
+    if name is None:
+        return [{"KEY": key, "VALUE": value} for key, value in headers or ()]
+    found = [value for key, value in headers or () if key == name]
+    return found[-1] if found else None
 
 
 def _text_lines(binary: Any, *, waits: bool) -> Iterator[str]:
@@ -446,6 +469,15 @@ def _text_lines(binary: Any, *, waits: bool) -> Iterator[str]:
             return
         text = line.decode("utf-8", "surrogateescape")
         yield text.removeprefix("\ufeff") if number == 0 else text
+
+
+def _next_cells(reader: Any, most: int) -> list[tuple[int, list[str]]]:
+    """Return the next lines of a CSV file that are not empty: their numbers and cells, which may be long."""
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        return [(reader.line_num, cells) for cells in itertools.islice(filter(None, reader), most)]
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _arrow(given: Any) -> pa.Table | None:
@@ -458,105 +490,3 @@ def _arrow(given: Any) -> pa.Table | None:
     if module == "pandas" and hasattr(given, "columns"):
         return pa.Table.from_pandas(given, preserve_index=False)
     return None
-
-
-def _has_decimal(type_: SqlType) -> bool:
-    return type_.base == "DECIMAL" or any(map(_has_decimal, (*type_.parts, *(each for _, each in type_.fields))))
-
-
-def merged(inputs: Sequence[Input]) -> pa.RecordBatchReader:
-    """Return the rows of inputs as one stream in the order of their times.
-
-    Each input keeps its own order: a row waits for those before it. At equal times the inputs come in their order. The
-    columns of an input have its number before their names.
-    """
-    fields = [pa.field(SOURCE, pa.int32()), pa.field(TIME, pa.int64()), pa.field(STREAM, pa.int64())]
-    for number, each in enumerate(inputs):
-        fields += [pa.field(f"{number}.{field.name}", field.type) for field in each.schema if field.name != TIME]
-    schema = pa.schema(fields)
-    return pa.RecordBatchReader.from_batches(schema, _merged(inputs, schema))
-
-
-class _Head:
-    """The rows of an input that were read and not passed on, with the place of each: the highest time up to it."""
-
-    def __init__(self, tables: Iterator[pa.Table]) -> None:
-        self._tables = tables
-        self._highest = 0
-        self.rows: pa.Table | None = None
-        self.keys: Any = np.empty(0, dtype=np.int64)
-        self.is_ended = False
-
-    def fill(self) -> None:
-        """Read more rows."""
-        for table in self._tables:
-            if table.num_rows:
-                times = np.maximum.accumulate(np.maximum(table.column(TIME).to_numpy(), self._highest))
-                self._highest = int(times[-1])
-                keys = table.column(PLACE).to_numpy() if PLACE in table.column_names else times
-                table = table.append_column(STREAM, pa.array(times))
-                self.rows = table if self.rows is None else pa.concat_tables([self.rows, table])
-                self.keys = np.concatenate([self.keys, keys])
-                return
-        self.is_ended = True
-
-    def take(self, count: int) -> pa.Table | None:
-        """Take the first rows."""
-        if not count or self.rows is None:
-            return None
-        found = self.rows.slice(0, count)
-        self.rows, self.keys = self.rows.slice(count), self.keys[count:]
-        return found
-
-
-def _merged(inputs: Sequence[Input], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    heads = [_Head(each.tables()) for each in inputs]
-    while True:
-        for head in heads:
-            if not len(head.keys) and not head.is_ended:
-                head.fill()
-        live = [each for each in heads if not each.is_ended]
-        bound = min((int(each.keys[-1]) for each in live), default=None)
-        parts: list[pa.Table] = []
-        keys: list[Any] = []
-        ranks: list[Any] = []
-        blocked = False
-        for number, head in enumerate(heads):
-            if not len(head.keys):
-                continue
-            # At the bound itself an input before this one may have more rows.
-            side = "left" if blocked else "right"
-            count = len(head.keys) if bound is None else int(np.searchsorted(head.keys, bound, side=side))
-            if not head.is_ended and int(head.keys[-1]) == bound:
-                blocked = True
-            keys.append(head.keys[:count])
-            taken = head.take(count)
-            if taken is not None:
-                parts.append(_placed(taken, number, schema))
-                ranks.append(np.full(count, number))
-        if parts:
-            table = parts[0]
-            if len(parts) > 1:
-                order = np.lexsort((np.concatenate(ranks), np.concatenate([each for each in keys if len(each)])))
-                table = pa.concat_tables(parts).take(order)
-            yield from table.combine_chunks().to_batches()
-        if all(each.is_ended and not len(each.keys) for each in heads):
-            return
-        if not parts:
-            for head in live:
-                if int(head.keys[-1]) == bound:
-                    head.fill()
-
-
-def _placed(table: pa.Table, number: int, schema: pa.Schema) -> pa.Table:
-    count = table.num_rows
-    columns = []
-    for field in schema:
-        own = field.name if field.name in (TIME, STREAM) else field.name.removeprefix(f"{number}.")
-        if field.name == SOURCE:
-            columns.append(pa.array(np.full(count, number, dtype=np.int32)))
-        elif own in table.column_names and (own != field.name or own in (TIME, STREAM)):
-            columns.append(table.column(own))
-        else:
-            columns.append(pa.nulls(count, field.type))
-    return pa.table(columns, schema=schema)

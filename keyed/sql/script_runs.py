@@ -19,11 +19,12 @@ from keyed.shown import nearest, shown
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql.engine import Columns, Step
-from keyed.sql.inputs import GONE, SOURCE, TIME, Input, Skipped, merged, skip
+from keyed.sql.inputs import GONE, SOURCE, TIME, Input, Skipped, further_columns, skip
 from keyed.sql.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamStreamJoin, StreamTableJoin, TableTableJoin
 from keyed.sql.operators import MOMENT, Aggregation, Passed, Sessions, TableRows, Totals, schema_of
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import Relation, SourceJoin
+from keyed.sql.script_source import ScriptRows
 from keyed.sql.statements import parse
 from keyed.vectorized import TIMESTAMP_COLUMN
 
@@ -122,20 +123,18 @@ def versions(table: pa.Table) -> pa.Table:
     return table.drop_columns([GONE]).append_column(CHANGE, change)
 
 
-def given_columns(source: SqlSource) -> Schema:
+def given_columns(source: SqlSource, *, has_places: bool) -> Schema:
     """Return the columns of the stream that is given for a source."""
-    return schema_of(source.columns, **({GONE: "boolean"} if source.is_table else {STREAM: "bigint"}))
+    columns = (*source.columns, *further_columns(source, has_places=has_places))
+    return schema_of(columns, **({GONE: "boolean"} if source.is_table else {STREAM: "bigint"}))
 
 
-def local_streams(inputs: Mapping[str, Input]) -> dict[str, keyed.Stream]:
-    """Return the streams of inputs of this process, merged by time, by name."""
-    if not inputs:
-        return {}
-    reader = merged(list(inputs.values()))
-    base = keyed.stream(reader, timestamp=TIME, watermark=keyed.ascending_timestamps())
+def streams_of(rows: Any, inputs: Mapping[str, Input], *, has_places: bool) -> dict[str, keyed.Stream]:
+    """Return the streams of the merged rows of inputs, by name."""
+    base = keyed.stream(rows, timestamp=TIME, watermark=keyed.ascending_timestamps())
     streams = {}
     for number, (name, each) in enumerate(inputs.items()):
-        schema = given_columns(each.source)
+        schema = given_columns(each.source, has_places=has_places)
         streams[name] = base.map_batches(Pick(number, tuple(schema.names)), output=schema)
     return streams
 
@@ -532,10 +531,12 @@ def script(
             waits=options.get("checkpoint") is not None,
             is_topic=is_topic,
             places=places_of.get(source.topic) if is_topic else None,
+            has_places=found.names_places,
         )
     if not found.queries:
         return ScriptResult({}, None, answers=found.answers)
-    builder = Builder(found, local_streams(inputs), skipped)
+    rows = ScriptRows(inputs, rows_per_batch, skipped, keeps=options.get("checkpoint") is not None)
+    builder = Builder(found, streams_of(rows, inputs, has_places=found.names_places), skipped)
     bound = []
     records: dict[str, list[OutputRecord]] = {each.target.name: [] for each in found.queries}
     for query, output in builder.outputs():

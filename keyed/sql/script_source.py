@@ -18,7 +18,7 @@ from keyed.errors import CheckpointError
 from keyed.kafka_topics import TopicsReader
 from keyed.sources import PAUSE
 from keyed.sql.catalog import STREAM
-from keyed.sql.inputs import PLACE, SOURCE, TIME, Input
+from keyed.sql.inputs import PLACE, SOURCE, TIME, Input, Skipped
 
 #: Rows at either end of what was read that are compared when it is given again.
 _COMPARED = 100
@@ -186,6 +186,7 @@ class ScriptRows:
     Args:
         inputs: The inputs, by name.
         size: Rows of a batch.
+        skipped: The rows that are skipped.
         keeps: A checkpoint keeps the position.
         live: Those of them that are Kafka topics, by name, with their topics.
         reader: The reader of these topics.
@@ -196,6 +197,7 @@ class ScriptRows:
         self,
         inputs: Mapping[str, Input],
         size: int,
+        skipped: Skipped,
         *,
         keeps: bool,
         live: Mapping[str, str] | None = None,
@@ -208,6 +210,7 @@ class ScriptRows:
         self.schema = pa.schema(fields)
         self._inputs = dict(inputs)
         self._size = size
+        self._skipped = skipped
         self._live = dict(live or {})
         self._reader = reader
         self._interval = interval
@@ -223,6 +226,11 @@ class ScriptRows:
         #: Rows that are merged and not yielded, and the place of the head of each.
         self._ready: list[pa.Table] = []
         self._owners: list[Any] = []
+
+    @property
+    def rows_skipped(self) -> int:
+        """The number of rows that this run has skipped."""
+        return sum(sum(each.values()) for each in self._skipped.values())
 
     @property
     def _heads(self) -> list[_Head]:
