@@ -251,7 +251,7 @@ def bind(text: Text, columns: Columns, words: Sequence[Token], values: Mapping[s
     check(text, words)
     at = words[0].at
     connection = _connections.get()
-    connection.register("batch", empty(columns))
+    connection.register("batch", empty(columns or (("#nothing", BIGINT),)))
     try:
         relation = connection.sql(f"SELECT {sql(words)} FROM batch", params=_used(values, words))
         kind = relation.types[0]
@@ -462,4 +462,5 @@ def _quoted(name: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return re.sub(r"^\w+(?: \w+)* Error: ", "", str(error).partition("\n")[0])[:200]
+    said = re.sub(r"^\w+(?: \w+)* Error: ", "", str(error).partition("\n")[0])
+    return re.sub(r" Use TRY\(.*", " TRY(...) would make it null.", said)[:200]

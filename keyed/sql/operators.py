@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from keyed import TaskContext
 from keyed.extending import Schema, inner_state
-from keyed.joins.matching import Ordered, codes_of
+from keyed.joins.matching import Ordered
 from keyed.sql.catalog import CHANGE, STREAM
 from keyed.sql.engine import Columns, Step
 from keyed.sql.inputs import GONE
@@ -75,6 +75,11 @@ def emit(ctx: BatchContext, table: pa.Table) -> None:
     ctx.emit(table.append_column(MOMENT, table.column(TIMESTAMP_COLUMN)))
 
 
+def timed(table: pa.Table, times: Any) -> pa.Table:
+    """Return rows with the column that the state of a table has for their time."""
+    return table.append_column("ROWTIME", times)
+
+
 class TableRows(VectorizedFunction):
     """The rows of a declared table: the latest of each key.
 
@@ -89,7 +94,7 @@ class TableRows(VectorizedFunction):
     def __init__(self, name: str, keys: Columns, values: Columns) -> None:
         self._keys = [each for each, _ in keys]
         self._names = [*self._keys, *(each for each, _ in values)]
-        self.rows = TableState(schema_of((*keys, *values)).ddl, key=self._keys, name=name)
+        self.rows = TableState(schema_of((*keys, *values), ROWTIME="bigint").ddl, key=self._keys, name=name)
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
         if CHANGE in table.column_names:
@@ -107,7 +112,7 @@ class TableRows(VectorizedFunction):
         if pc.any(gone).as_py():
             self.rows.delete(last.filter(gone).select(self._keys))
         if there.num_rows:
-            self.rows.upsert(there.select(self._names))
+            self.rows.upsert(timed(there.select(self._names), there.column(TIMESTAMP_COLUMN)))
         emit_changes(ctx, before.select(self._names), there.select(self._names), last, self._keys)
 
 
@@ -166,7 +171,7 @@ class Aggregation:
     @property
     def bounds(self) -> tuple[str, ...]:
         """The columns of a window's bounds."""
-        return ("window_start", "window_end") if self.size_ms else ()
+        return ("WINDOWSTART", "WINDOWEND") if self.size_ms else ()
 
 
 class _Aggregating(VectorizedFunction):
@@ -185,18 +190,36 @@ class _Aggregating(VectorizedFunction):
         self._key_types = schema_of(plan.keys, **bounds).columns
         self._columns = dict((*self._key_types, *schema_of(plan.arguments).columns))
         self.rows = TableState(
-            Schema((*self._key_types, *schema_of(plan.values).columns)).ddl, key=self._keys, name=name
+            Schema((*self._key_types, *schema_of(plan.values, ROWTIME="bigint").columns)).ddl, key=self._keys, name=name
         )
 
-    def _projected(self, keys: list[Any], results: list[Any], ctx: BatchContext) -> pa.Table:
-        """Return the rows of groups, of those that fit ``HAVING``, with the columns of the table."""
+    def _replaced(self, before: pa.Table, keys: list[Any], results: list[Any], times: Any, ctx: BatchContext) -> None:
+        """Put the rows of groups, of those that fit ``HAVING``, in the place of those before, and emit both.
+
+        Args:
+            before: The rows that are there no longer.
+            keys: The columns of the groups' keys.
+            results: The results of their aggregates.
+            times: The times of their rows.
+            ctx: Receives the changes.
+        """
         plan = self._plan
         groups = [f"#g{place}" for place in range(len(plan.keys))]
-        names = [*groups, *plan.bounds, *(each for each, _ in plan.results)]
-        found, bad = plan.after.run(pa.table([*keys, *results], names=names))
+        names = [*groups, *plan.bounds, *(each for each, _ in plan.results), TIMESTAMP_COLUMN]
+        step = attrs.evolve(plan.after, kept=(*plan.bounds, TIMESTAMP_COLUMN))
+        found, bad = step.run(pa.table([*keys, *results, times], names=names))
         if bad:
             ctx.drop(len(bad))
-        return found.select([*self._keys, *self._values])
+        after = found.select([*self._keys, *self._values])
+        after = timed(after, found.column(TIMESTAMP_COLUMN)).cast(before.schema)
+        self.rows.delete(before.select(self._keys))
+        self.rows.upsert(after)
+        if plan.is_final:
+            return
+        came = pa.table([*keys, times], names=[*self._keys, TIMESTAMP_COLUMN])
+        gone = before.select([*self._keys, "ROWTIME"]).rename_columns(came.column_names).cast(came.schema)
+        shown = [*self._keys, *self._values]
+        emit_changes(ctx, before.select(shown), after.select(shown), pa.concat_tables([gone, came]), self._keys)
 
     def _late(self, table: pa.Table, ctx: BatchContext, ends: Any) -> Any:
         """Return a mask of the rows whose window has ended: the time of the stream has reached an end."""
@@ -244,14 +267,12 @@ class Totals(_Aggregating):
         rows, starts = rows[kept], starts[kept]
         if count > 1 or not kept.all():
             table = table.take(pa.array(rows))
-        return table.append_column("window_start", pa.array(starts)).append_column(
-            "window_end", pa.array(starts + size)
-        )
+        return table.append_column("WINDOWSTART", pa.array(starts)).append_column("WINDOWEND", pa.array(starts + size))
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
         if self._plan.size_ms:
             table = self._windowed(table)
-            late = self._late(table, ctx, integers(table.column("window_end")) + self._plan.grace_ms)
+            late = self._late(table, ctx, integers(table.column("WINDOWEND")) + self._plan.grace_ms)
             if late.any():
                 ctx.drop(int(late.sum()))
                 table = table.filter(pa.array(~late))
@@ -261,13 +282,8 @@ class Totals(_Aggregating):
         combined = totals.combine(table)
         distinct = {name: getattr(self, attribute) for name, attribute in self._distinct.items()}
         keys, (*results, times) = totals.merge(combined, self.accumulators, distinct)
-        identity = pa.table(keys, names=self._keys)
-        before = self.rows.lookup(identity)
-        after = self._projected(keys, results, ctx).cast(before.schema)
-        self.rows.delete(before.select(self._keys))
-        self.rows.upsert(after)
-        if not self._plan.is_final:
-            emit_changes(ctx, before, after, identity.append_column(TIMESTAMP_COLUMN, times), self._keys)
+        before = self.rows.lookup(pa.table(keys, names=self._keys))
+        self._replaced(before, keys, results, times, ctx)
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         plan = self._plan
@@ -275,26 +291,21 @@ class Totals(_Aggregating):
             return
         # The watermark is one millisecond behind the time of the stream.
         stream = max(-(2**62), watermark) + 1
-        over = self.accumulators.take(("window_end", "<=", stream - plan.grace_ms))
-        for name in self._distinct.values():
-            getattr(self, name).take(("window_end", "<=", stream - plan.grace_ms))
+        for name in ("accumulators", *self._distinct.values()):
+            getattr(self, name).take(("WINDOWEND", "<=", stream - plan.grace_ms))
         kept_ms = plan.grace_ms if plan.is_final else max(plan.grace_ms, plan.retention_ms)
-        ended = self.rows.take(("window_end", "<=", stream - kept_ms))
-        if plan.is_final and ended.num_rows:
-            both = [over.select(self._keys), ended.select(self._keys).cast(over.select(self._keys).schema)]
-            codes, of_ended = codes_of(both, self._keys)
-            latest = np.zeros(int(codes.max()) + 1, dtype=np.int64)
-            latest[codes] = integers(over.column(f"{MOMENT}.max"))
-            emit_ended(ctx, ended, latest[of_ended])
+        ended = self.rows.take(("WINDOWEND", "<=", stream - kept_ms))
+        if plan.is_final:
+            emit_ended(ctx, ended)
 
 
-def emit_ended(ctx: BatchContext, ended: pa.Table, times: Any) -> None:
+def emit_ended(ctx: BatchContext, ended: pa.Table) -> None:
     """Emit the rows of windows that have ended, in the order of their times."""
-    if not ended.num_rows:
-        return
-    change = pa.array(np.ones(ended.num_rows, dtype=np.int8))
-    found = ended.append_column(CHANGE, change).append_column(TIMESTAMP_COLUMN, pa.array(times))
-    emit(ctx, found.take(pa.array(np.argsort(times, kind="stable"))))
+    if ended.num_rows:
+        change = pa.array(np.ones(ended.num_rows, dtype=np.int8))
+        times = ended.column("ROWTIME")
+        found = ended.drop_columns(["ROWTIME"]).append_column(CHANGE, change).append_column(TIMESTAMP_COLUMN, times)
+        emit(ctx, found.take(pa.array(np.argsort(integers(times), kind="stable"))))
 
 
 class Sessions(_Aggregating):
@@ -308,7 +319,7 @@ class Sessions(_Aggregating):
         self._group = [each for each, _ in plan.keys]
         parts = fold_of(plan.aggregates, self._columns).columns
         columns = Schema((*self._key_types, *parts)).ddl
-        sessions = TableState(columns, key=[*self._group, "window_start"], name="sessions")
+        sessions = TableState(columns, key=[*self._group, "WINDOWSTART"], name="sessions")
         self.sessions = inner_state(sessions, is_shown=False)
         self._gap, self._grace = plan.size_ms, plan.grace_ms
         self._fold: Any = None
@@ -320,7 +331,7 @@ class Sessions(_Aggregating):
         fold = self._fold = self._fold or fold_of(self._plan.aggregates, self._columns)
         times = integers(table.column(TIMESTAMP_COLUMN))
         least, most = int(times.min()) - self._gap, int(times.max()) + self._gap
-        stored = self.sessions.scan([("window_start", "<=", most), ("window_end", ">=", least)])
+        stored = self.sessions.scan([("WINDOWSTART", "<=", most), ("WINDOWEND", ">=", least)])
         # A row that closes no gap to a session that is kept is late once its own session would be over.
         late = self._late(table, ctx, times + self._grace + self._gap + 1) & ~self._joins(stored, table, times)
         if late.any():
@@ -345,24 +356,14 @@ class Sessions(_Aggregating):
         np.minimum.at(starts, rows.ids, times)
         np.maximum.at(ends, rows.ids, times)
         if before.num_rows:
-            np.minimum.at(starts, held.ids[: before.num_rows], integers(before.column("window_start")))
-            np.maximum.at(ends, held.ids[: before.num_rows], integers(before.column("window_end")))
+            np.minimum.at(starts, held.ids[: before.num_rows], integers(before.column("WINDOWSTART")))
+            np.maximum.at(ends, held.ids[: before.num_rows], integers(before.column("WINDOWEND")))
         keys = taken([plain_column(table.column(name)) for name in self._group], rows.first_rows())
         identity = [*keys, pa.array(starts), pa.array(ends)]
         wanted = before.select(self._keys)
         self.sessions.delete(wanted)
         self.sessions.upsert(pa.table([*identity, *merged], names=[*self._keys, *(name for name, _ in fold.columns)]))
-        former = self.rows.lookup(wanted)
-        after = self._projected(identity, fold.results(merged), ctx).cast(former.schema)
-        self.rows.delete(wanted)
-        self.rows.upsert(after)
-        if not self._plan.is_final:
-            # The time of a session's row is the session's end; those that are there no longer come first.
-            came = pa.table(identity, names=self._keys)
-            came = pa.concat_tables([wanted.cast(came.schema), came])
-            emit_changes(
-                ctx, former, after, came.append_column(TIMESTAMP_COLUMN, came.column("window_end")), self._keys
-            )
+        self._replaced(self.rows.lookup(wanted), identity, fold.results(merged), identity[-1], ctx)
 
     def _codes(self, stored: pa.Table, table: pa.Table) -> Any:
         pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._group]
@@ -374,7 +375,7 @@ class Sessions(_Aggregating):
         if not stored.num_rows:
             return found
         codes = self._codes(stored, table)
-        starts, ends = integers(stored.column("window_start")), integers(stored.column("window_end"))
+        starts, ends = integers(stored.column("WINDOWSTART")), integers(stored.column("WINDOWEND"))
         ordered = Ordered(codes[: stored.num_rows], starts, np.arange(stored.num_rows))
         last = ordered.last(codes[stored.num_rows :], times + self._gap, inclusive=True)
         has = last >= 0
@@ -384,8 +385,8 @@ class Sessions(_Aggregating):
     def _spans(self, stored: pa.Table, table: pa.Table, times: Any) -> tuple[Any, int]:
         """Return the number of the session of each stored session and row, and the number of sessions."""
         codes = self._codes(stored, table)
-        starts = np.concatenate([integers(stored.column("window_start")), times])
-        ends = np.concatenate([integers(stored.column("window_end")), times])
+        starts = np.concatenate([integers(stored.column("WINDOWSTART")), times])
+        ends = np.concatenate([integers(stored.column("WINDOWEND")), times])
         order = np.lexsort((starts, codes))
         keys, begin, until = codes[order], starts[order], ends[order]
         is_key = np.ones(len(order), dtype=bool)
@@ -405,8 +406,8 @@ class Sessions(_Aggregating):
             return
         stream = max(-(2**62), watermark) + 1
         closed = stream - self._grace - self._gap
-        self.sessions.take(("window_end", "<", closed))
+        self.sessions.take(("WINDOWEND", "<", closed))
         kept_to = closed if self._plan.is_final else min(closed, stream - self._plan.retention_ms)
-        ended = self.rows.take(("window_end", "<", kept_to))
+        ended = self.rows.take(("WINDOWEND", "<", kept_to))
         if self._plan.is_final:
-            emit_ended(ctx, ended, integers(ended.column("window_end")))
+            emit_ended(ctx, ended)

@@ -54,7 +54,7 @@ class Relation:
         return (
             TIMESTAMP_COLUMN,
             CHANGE if self.is_table else STREAM,
-            *(("window_start", "window_end") if self.window is not None else ()),
+            *(("WINDOWSTART", "WINDOWEND") if self.window is not None else ()),
         )
 
     @property
@@ -465,7 +465,8 @@ class Planner:
                 generated += 1
             if shown.lower() in {each.name.lower() for each in found}:
                 self._text.fail(f"the projection has the column {shown} twice; give one an alias", item.at)
-            if shown.upper() in _RESERVED_NAMES:
+            is_own = column is not None and not column.is_pseudo and column.name == shown
+            if shown.upper() in _RESERVED_NAMES and not is_own:
                 self._text.fail(f"{shown} is a column that each source has; give it another alias", item.at)
             if shown.startswith(("__keyed_", "#")):
                 self._text.fail(f"{shown}: names that begin with __keyed_ or # are reserved; choose another", item.at)
@@ -648,7 +649,7 @@ class Planner:
             condition = is_there if condition is None else f"{is_there} AND ({condition})"
         before = Step(tuple(cells), where and sql(where), source.carried, self._values)
         is_windowed = query.window is not None
-        kept = ("window_start", "window_end") if is_windowed else ()
+        kept = ("WINDOWSTART", "WINDOWEND") if is_windowed else ()
         step = Step((*key_cells, *made_items), condition, kept, self._values)
         grouping = Grouping(keys, aggregates, query.window, query.emit == "FINAL")
         window = query.window
@@ -692,7 +693,7 @@ class Planner:
             if token.kind != "name" or token.identifier.startswith("#"):
                 continue
             column = next((each for each in scope.columns if each.stored == token.identifier), None)
-            if column is not None and token.identifier not in ("window_start", "window_end"):
+            if column is not None and token.identifier not in ("WINDOWSTART", "WINDOWEND"):
                 self._text.fail(
                     f"{column.name} is neither in GROUP BY nor in an aggregate; write LATEST_BY_OFFSET({column.name})",
                     token.at,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.formats.conversion import column
-from keyed.formats.sql_types import STRING, of_arrow
+from keyed.formats.sql_types import BIGINT, STRING, of_arrow
 from keyed.shown import nearest
 from keyed.sql.catalog import Catalog, SqlSource
 from keyed.sql.engine import Columns, Step
@@ -19,6 +19,7 @@ from keyed.sql.planner import Planner
 from keyed.sql.script_errors import Text
 from keyed.sql.statements import Parser
 from keyed.sql.tokens import calls, tokens
+from keyed.vectorized import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +30,8 @@ Description = tuple["pa.Schema", Sequence[str]]
 Entry = tuple[Any, Any, Any]
 #: Columns of a dataset that are not of the entry.
 _OTHERS = ("namespace", "expires")
+#: The column with the time of a row, of tables of scripts.
+_ROWTIME = "ROWTIME"
 _PLACE = "#place"
 
 
@@ -87,17 +90,20 @@ class TableColumns:
     def __init__(self, schema: pa.Schema, key_columns: Sequence[str]) -> None:
         names = [each for each in schema.names if each not in _OTHERS and (each != "key" or not key_columns)]
         self._keys = [each for each in (*key_columns, "key") if each in names]
-        self._bounds = [each for each in ("window_start", "window_end") if each in names and "entry" not in names]
+        self._bounds = [each for each in ("WINDOWSTART", "WINDOWEND") if each in names and "entry" not in names]
         self._fields = [each for each in names if each not in (*self._keys, *self._bounds, "entry")]
         self._is_row = self._fields != ["value"]
-        self.columns: Columns = tuple((name, of_arrow(schema.field(name).type) or STRING) for name in names)
+        types = {name: of_arrow(schema.field(name).type) or STRING for name in names}
+        #: Its columns, without that of the time.
+        self.columns: Columns = tuple(each for each in types.items() if each[0] != _ROWTIME)
+        self._all: Columns = (*self.columns, (_ROWTIME, BIGINT))
 
     def table(self, entries: Sequence[Entry]) -> pa.Table:
         """Return entries as a table, with their places."""
         import pyarrow as pa
 
         there = [(place, each) for place, each in enumerate(entries) if each[2] is not None]
-        cells: dict[str, list[Any]] = {name: [] for name, _ in self.columns}
+        cells: dict[str, list[Any]] = {name: [] for name, _ in self._all}
         for _, (key, entry, value) in there:
             keys = key if isinstance(key, tuple) and len(self._keys) > 1 else (key,)
             row = dict(zip(self._keys, keys, strict=False))
@@ -107,9 +113,10 @@ class TableColumns:
                 row[name] = _field(value, name) if self._is_row else value
             for name, of in cells.items():
                 of.append(row.get(name))
-        columns = [column(cells[name], type_)[0] for name, type_ in self.columns]
+        columns = [column(cells[name], type_)[0] for name, type_ in self._all]
         places = pa.array([place for place, _ in there], pa.int64())
-        return pa.table([*columns, places], names=[*(name for name, _ in self.columns), _PLACE])
+        names = [TIMESTAMP_COLUMN if name == _ROWTIME else name for name, _ in self._all]
+        return pa.table([*columns, places], names=[*names, _PLACE])
 
 
 def _field(value: Any, name: str) -> Any:
@@ -217,7 +224,10 @@ def checked_query(
         DefinitionError: A parameter is not valid.
     """
     text, given = Text(query), Parameters(parameters)
-    select = Parser(text, given.bound(text, tokens(text))).single_query()
+    words = tokens(text)
+    if words[0].upper not in ("SELECT", "WITH"):
+        text.fail("give one SELECT ... FROM table EMIT CHANGES", words[0].at)
+    select = Parser(text, given.bound(text, words)).single_query()
     if select.emit != "CHANGES":
         text.fail("a push query ends with EMIT CHANGES; a pull query, without it, is for tables.sql(...)", select.at)
     if any(item.words[place].upper == "EXPLODE" for item in select.items for place, _ in calls(item.words)):

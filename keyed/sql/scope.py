@@ -17,7 +17,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN
 
 #: Columns that each source has: their names in a script, in batches, and their types.
 PSEUDO = {"ROWTIME": (TIMESTAMP_COLUMN, BIGINT), "ROWPARTITION": ("#partition", INT), "ROWOFFSET": ("#offset", BIGINT)}
-BOUNDS = {"WINDOWSTART": ("window_start", BIGINT), "WINDOWEND": ("window_end", BIGINT)}
+BOUNDS = {"WINDOWSTART": ("WINDOWSTART", BIGINT), "WINDOWEND": ("WINDOWEND", BIGINT)}
 
 
 @attrs.frozen

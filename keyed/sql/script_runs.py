@@ -425,7 +425,7 @@ class Collector:
         keys = [(name, at[name], type_) for name, type_ in plan.keys]
         values = [(name, at[name], type_) for name, type_ in plan.values]
         change = at.get(CHANGE)
-        window = (at["window_start"], at["window_end"]) if "window_start" in at else None
+        window = (at["WINDOWSTART"], at["WINDOWEND"]) if "WINDOWSTART" in at else None
         time = at[MOMENT]
         pending: dict[Any, OutputRecord] = {}
         for row in rows:

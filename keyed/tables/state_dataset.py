@@ -9,7 +9,7 @@ import datetime as dt
 import json
 import threading
 from base64 import b64decode
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from io import BytesIO
@@ -379,12 +379,26 @@ class Columns:
         arrays = []
         for field, make in zip(self.schema, self.makers, strict=True):
             try:
-                arrays.append(pa.array([make(entry) for entry in entries], field.type))
+                arrays.append(pa.array([_as_pairs(make(entry), field.type) for entry in entries], field.type))
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
                 raise EncodingError(
                     f"column {field.name!r} of state {self.reader.schema.name!r} cannot be {field.type}: {error}"
                 ) from error
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _as_pairs(value: Any, type_: pa.DataType) -> Any:
+    """Return a value in which maps are pairs, as Arrow takes them."""
+    if value is None or not pa.types.is_nested(type_):
+        return value
+    if pa.types.is_map(type_):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return [(_as_pairs(key, type_.key_type), _as_pairs(item, type_.item_type)) for key, item in pairs]
+    if pa.types.is_struct(type_) and isinstance(value, Mapping):
+        return {field.name: _as_pairs(value.get(field.name), field.type) for field in type_}
+    if isinstance(value, list | tuple) and pa.types.is_list(type_):
+        return [_as_pairs(each, type_.value_type) for each in value]
+    return value
 
 
 def _read(file: str) -> Iterator[pa.RecordBatch]:

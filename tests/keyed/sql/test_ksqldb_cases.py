@@ -88,7 +88,9 @@ def test_the_added_key_of_an_outer_join_is_not_among_the_columns_of_the_next_joi
     assert outer["out"][-1] == sql.OutputRecord(0, {"a_v": 2, "c_v": 0}, 2)
     clashing = text.replace("id INT", "ROWKEY INT").replace("v INT", "ROWKEY_1 INT")
     clashing += f"CREATE STREAM out AS SELECT ROWKEY_2, a.ROWKEY_1 AS v {full.replace('id', 'ROWKEY')};"
-    assert sql.script(clashing, topics=[("a", 0, {"ROWKEY_1": 5}, 0), ("a", 1, {}, 10**8)]).table("out") == {0: {"v": 5}}
+    assert sql.script(clashing, topics=[("a", 0, {"ROWKEY_1": 5}, 0), ("a", 1, {}, 10**8)]).table("out") == {
+        0: {"v": 5}
+    }
 
 
 def test_topics_are_named_in_any_case_and_take_records_of_outputs():

@@ -32,12 +32,12 @@ def test_a_push_query_filters_computes_and_resumes_by_token(run):
     query = "SELECT UCASE(title) AS t, income / n AS mean FROM sold WHERE n >= ? EMIT CHANGES"
     with run(rows).run.tables as tables:
         first = sql.subscribe(tables, query, [2]).take(300)
-    assert [(each.row, each.old) for each in first] == [({"T": "ALIENS", "MEAN": 6}, None)]
+    assert [(each.row, each.old) for each in first] == [({"t": "ALIENS", "mean": 6}, None)]
     with run([*rows, sale("Big", 9), sale("Aliens", 9), sale("Rio", 1)]).run.tables as tables:
         pushed = sql.subscribe(tables, query, [2], after=first[-1].token).take(300)
     assert {str(each.row): each.old for each in pushed} == {
-        "{'T': 'ALIENS', 'MEAN': 7}": {"T": "ALIENS", "MEAN": 6},
-        "{'T': 'BIG', 'MEAN': 6}": None,
+        "{'t': 'ALIENS', 'mean': 7.0}": {"t": "ALIENS", "mean": 6.0},
+        "{'t': 'BIG', 'mean': 6.0}": None,
     }
 
 
@@ -48,13 +48,13 @@ def test_a_push_query_reports_rows_that_no_longer_fit(run):
         [first] = sql.subscribe(tables, query).take(300)
     with run([*rows, sale("Aliens", 6)]).run.tables as tables:
         [change] = sql.subscribe(tables, query, after=first.token).take(300)
-    assert (change.row, change.old) == (None, {"TITLE": "Aliens"})
+    assert (change.row, change.old) == (None, {"title": "Aliens"})
 
 
 def test_a_push_query_ends_at_its_limit(run):
     with run([sale("Aliens", 5), sale("Big", 6), sale("Rio", 7)]).run.tables as tables:
         found = [each.row for each in sql.subscribe(tables, "SELECT n FROM sold EMIT CHANGES LIMIT 2")]
-    assert found == [{"N": 1}, {"N": 1}]
+    assert found == [{"n": 1}, {"n": 1}]
 
 
 def test_a_windowed_table_has_its_bounds(run):
@@ -66,7 +66,10 @@ def test_a_windowed_table_has_its_bounds(run):
         query = sql.subscribe(
             tables, "SELECT *, WINDOWSTART AS s, WINDOWEND AS e, ROWTIME AS t FROM w EMIT CHANGES LIMIT 1"
         )
-        assert next(query).row == {"TITLE": "Big", "N": 2, "S": 1000, "E": 2000, "T": 1600}
+        assert next(query).row == {
+            **{"title": "Big", "WINDOWSTART": 1000, "WINDOWEND": 2000, "n": 2},
+            **{"s": 1000, "e": 2000, "t": 1600},
+        }
         assert query.is_done
 
 
@@ -81,15 +84,15 @@ def test_a_push_query_reads_a_table_of_a_python_job(tmp_path):
     job = keyed.stream([{"k": "a", "n": 1}, {"k": "b", "n": 5}]).key_by("k").process(Total(), output="k string")
     with job.run(tables=tmp_path).tables as tables:
         query = sql.subscribe(tables, "SELECT k, value * 2 AS double FROM total WHERE value > 1 EMIT CHANGES LIMIT 1")
-        assert next(query).row == {"K": "b", "DOUBLE": 10}
+        assert next(query).row == {"k": "b", "double": 10}
 
 
 @pytest.mark.parametrize(
     ("query", "message"),
     [
         ("SELECT * FROM sold", "line 1, column 1: a push query ends with EMIT CHANGES"),
-        ("SELECT * FROM sodl EMIT CHANGES", "line 1, column 15: unknown table SODL; did you mean SOLD?"),
-        ("SELECT nn FROM sold EMIT CHANGES", "line 1, column 8: unknown column NN of SOLD; did you mean N?"),
+        ("SELECT * FROM sodl EMIT CHANGES", "line 1, column 15: unknown table sodl; did you mean sold?"),
+        ("SELECT nn FROM sold EMIT CHANGES", "line 1, column 8: unknown column nn; did you mean n?"),
         ("SELECT title FROM sold GROUP BY title EMIT CHANGES", "filters and projects one table"),
         ("DROP TABLE sold", "give one SELECT ... FROM table EMIT CHANGES"),
         ("SELECT n FROM sold WHERE n > ? EMIT CHANGES", "parameters= has no value for ?"),
@@ -106,21 +109,21 @@ def test_statements_that_ask():
     text += "EXPLAIN SELECT price, COUNT(*) FROM sales GROUP BY price; DROP TABLE sold; SHOW TABLES; LIST TYPES;"
     result = sql.script(text)
     found = {answer.statement: answer.rows for answer in result.answers[:-2]}
-    assert [row["name"] for row in found["SHOW STREAMS"]] == ["SALES"]
-    assert found["SHOW TABLES"][0]["name"] == "SOLD"
-    assert found["SHOW QUERIES"] == [{"name": "SOLD", "writes": "SOLD", "reads": "SALES"}]
-    assert found["DESCRIBE SOLD"] == [
-        {"column": "TITLE", "type": "STRING", "role": "PRIMARY KEY"},
-        {"column": "N", "type": "BIGINT", "role": ""},
-        {"column": "INCOME", "type": "INTEGER", "role": ""},
+    assert [row["name"] for row in found["SHOW STREAMS"]] == ["sales"]
+    assert found["SHOW TABLES"][0]["name"] == "sold"
+    assert found["SHOW QUERIES"] == [{"name": "sold", "writes": "sold", "reads": "sales"}]
+    assert found["DESCRIBE sold"] == [
+        {"column": "title", "type": "STRING", "role": "PRIMARY KEY"},
+        {"column": "n", "type": "BIGINT", "role": ""},
+        {"column": "income", "type": "BIGINT", "role": ""},
     ]
-    steps = {row["step"]: row["detail"] for row in found["EXPLAIN SOLD"]}
-    assert steps["read"] == "STREAM SALES, topic SALES"
-    assert steps["route"] == "by the key of the source"
-    assert {"step": "route", "detail": "by another key than the source's"} in found["EXPLAIN SELECT"]
+    steps = {row["step"]: row["detail"] for row in found["EXPLAIN sold"]}
+    assert steps["read"] == "STREAM sales, topic sales"
+    assert steps["aggregate"] == "without windows, by title"
+    assert {"step": "aggregate", "detail": "without windows, by price"} in found["EXPLAIN SELECT"]
     assert {"name": "TOPK", "is_aggregate": True} in found["SHOW FUNCTIONS"]
     assert [answer.rows for answer in result.answers[-2:]] == [[], []]
-    with pytest.raises(SqlError, match="no query writes SODL; did you mean SOLD"):
+    with pytest.raises(SqlError, match="no query writes sodl; did you mean sold"):
         sql.script(SOLD + "EXPLAIN sodl;")
 
 
@@ -131,7 +134,7 @@ def test_parameters_are_values_and_never_text():
     for value in (hostile, 1, 2**40, 1.5, True, Decimal("1.50"), b"a"):
         found = sql.script(text, {"sales": rows}, parameters={"title": hostile, "x": value})["out"]
         assert [each.key for each in found] == [hostile]
-        assert found[0].value["X"] == ("YQ==" if value == b"a" else value)
+        assert found[0].value["x"] == value
     counted = SALES + "CREATE TABLE out AS SELECT price + ? AS p, COUNT(*) AS n FROM sales GROUP BY (price + ?), ?;"
     with pytest.raises(SqlError):
         sql.script(counted, {"sales": rows}, parameters=[1, 1])
@@ -177,8 +180,8 @@ def test_python_functions_and_aggregates_have_names():
         "WINDOW SESSION (1 SECOND) GROUP BY SHOUT(title);"
     )
     rows = [sale("Big", 3, 0), sale("Boo", 5, 1500), sale("Bar", 7, 800), sale("Bee", None, 800), sale("", 2, 800)]
-    assert sql.script(text, {"sales": rows}).table("out") == {("B!", (0, 1500)): {"P": 105}}
-    with pytest.raises(SqlError, match="PRODUCT does not take \\(STRING\\)"):
+    assert sql.script(text, {"sales": rows}).table("out") == {("B!", (0, 1500)): {"p": 105}}
+    with pytest.raises(SqlError, match="PRODUCT does not take \\(STRING\\); it takes"):
         sql.script(text.replace("PRODUCT(price)", "PRODUCT(title)"))
 
 
