@@ -25,6 +25,8 @@ def shuffle_reason(chain: Sequence[Stage], index: int) -> str:
         index: Its index among them.
     """
     stage, (read, *others) = chain[index], chain[index].inputs
+    if stage.is_relay:
+        return "it has no key"
     if others:
         return "it reads several streams"
     if not isinstance(read.origin, Port):
@@ -79,7 +81,11 @@ def lines(last: Stage, sizes: Sequence[int] | None = None) -> list[list[Stage]]:
     """
     found: list[list[Stage]] = []
     begins = None
+    relays = [1 for stage in last.chain if stage.is_relay]
     if sizes is not None:
+        if sum(sizes) + len(relays) == len(last.chain):
+            # On Spark the checkpoint knows only operators with state.
+            sizes = [*sizes, *relays]
         if sum(sizes) != len(last.chain):
             raise OperatorChanged(
                 f"the checkpoint has {sum(sizes)} operators, and the query {len(last.chain)}: "

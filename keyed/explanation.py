@@ -39,8 +39,11 @@ def explained(last: Stage) -> str:
     for index, stage in enumerate(last.chain):
         reason = shuffle_reason(last.chain, index)
         how = f"shuffled, because {reason}" if reason else f"chained to {last.chain[index - 1].name}"
-        lines.append(f"{stage.name}: {how}")
         reads = "; ".join(_read(each, numbers) for each in stage.inputs)
+        if stage.is_relay:
+            lines += [f"{stage.name}: written as it comes, without a shuffle or state", f"    reads: {reads}"]
+            continue
+        lines.append(f"{stage.name}: {how}")
         details = {"reads": reads, **dict(_details(last, stage, on_spark=on_spark))}
         lines += [f"    {name}: {text}" for name, text in details.items()]
     return "\n".join(lines)
@@ -68,8 +71,8 @@ def _read(each: Input, numbers: dict[Source, int]) -> str:
     else:
         origin = f"source {numbers[each.origin]}"
     origin += shown_steps(each.steps)
-    if each.is_broadcast:
-        return f"{origin}, broadcast"
+    if each.is_broadcast or not each.keys:
+        return f"{origin}{', broadcast' * each.is_broadcast}"
     keys = f"the function {named(each.keys)}" if callable(each.keys) else ", ".join(map(repr, each.keys))
     return f"{origin} by {keys}"
 

@@ -232,6 +232,22 @@ def takes_two(function: Function) -> bool:
     return isinstance(function, KeyedCoProcessFunction | VectorizedCoFunction)
 
 
+class Relay(VectorizedFunction):
+    """Writes the rows of a stream without a key, as tables."""
+
+    def process_batch(self, table: Any, ctx: Any, /) -> None:
+        """Emit the rows."""
+        ctx.emit(table)
+
+
+class RowRelay(KeyedProcessFunction):
+    """Writes the rows of a stream without a key, one by one: of elements that are in no table."""
+
+    def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any]:
+        """Emit the row."""
+        yield value
+
+
 def check_function(function: Function) -> None:
     """Validate a function before its first row.
 

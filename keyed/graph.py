@@ -13,7 +13,7 @@ import attrs
 from keyed.changelog.model import Changelog
 from keyed.column_types import of_arrow, of_spark
 from keyed.errors import DefinitionError
-from keyed.functions import Function
+from keyed.functions import Function, Relay, RowRelay
 from keyed.global_tables import GlobalTable
 from keyed.operators import OperatorSpec, Order, Store
 from keyed.outputs import OutputTag, Schema
@@ -108,6 +108,7 @@ class Input:
         is_broadcast: Every key group gets its elements, which have no key.
         chains: The operator may run in the tasks of the one before it (`keyed.chaining`).
         steps: Transformations of the rows before they are keyed.
+        holds: The watermark waits for it.
     """
 
     origin: Source | Port
@@ -116,6 +117,7 @@ class Input:
     is_broadcast: bool = False
     chains: bool = True
     steps: tuple[Transform, ...] = ()
+    holds: bool = True
 
     def __repr__(self) -> str:
         origin = self.origin
@@ -136,7 +138,7 @@ class Input:
     @property
     def counts(self) -> bool:
         """True if the watermark depends on it; on a broadcast stream without timestamps it does not."""
-        return self.event_time or not self.is_broadcast
+        return self.holds and (self.event_time or not self.is_broadcast)
 
     @property
     def before_steps(self) -> Schema | None:
@@ -206,6 +208,16 @@ class Stage:
         return self.source.timestamp is not None
 
     @property
+    def is_relay(self) -> bool:
+        """True if it has neither key nor state: it writes a stream as it is."""
+        return isinstance(self.function, Relay | RowRelay)
+
+    @property
+    def keeps_state(self) -> bool:
+        """True if an operator of its query has a key."""
+        return not all(stage.is_relay for stage in self.chain)
+
+    @property
     def chain(self) -> list[Stage]:
         """The operators of its query up to this one, in the order in which they run."""
         return in_order([self]) if self.before is None else [*self.before, self]
@@ -228,7 +240,7 @@ class Stage:
     @property
     def ticks(self) -> bool:
         """True if batches run without rows when something is due."""
-        return all(source.ticks for source in self.sources)
+        return self.keeps_state and all(source.ticks for source in self.sources)
 
     @property
     def rewrites_ticks(self) -> bool:
@@ -335,7 +347,7 @@ def in_order(stages: Sequence[Stage]) -> list[Stage]:
     The operators of a query run in sequence in each batch, because Spark would otherwise compute shared inputs once for
     each of them. One that reads several outputs runs after all of them. The order does not depend on the order of the
     arguments: operators that read only sources are ordered by name; of the operators that read the same one, the
-    readers of its main output come first, then by name.
+    readers of its main output come first, then by name. Those without a key, which nothing reads, come last.
     """
     found: dict[Stage, None] = {}
 
@@ -363,7 +375,7 @@ def in_order(stages: Sequence[Stage]) -> list[Stage]:
 
     for stage in sorted(found, key=lambda stage: stage.name):
         place(stage)
-    return list(placed)
+    return sorted(placed, key=lambda stage: stage.is_relay)
 
 
 def _is_of(origin: Source | Port, stage: Stage) -> TypeGuard[Port]:

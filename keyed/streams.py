@@ -29,7 +29,9 @@ from keyed.functions import (
     Function,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
+    Relay,
     RowFunction,
+    RowRelay,
     check_function,
     declared_states,
     takes_two,
@@ -58,7 +60,7 @@ from keyed.graph import (
 from keyed.inference import inferred_output
 from keyed.operators import Order, Store, check_order, check_parallelism, check_store
 from keyed.options import Options, RunOptions, StartOptions
-from keyed.outputs import OutputTag, schema_of
+from keyed.outputs import OutputTag, Schema, schema_of
 from keyed.private_files import folder_path
 from keyed.restoring import RestorePoint
 from keyed.results import Query, RunResult
@@ -66,7 +68,7 @@ from keyed.shown import Shown, named, names_options, shows_options, type_of, wit
 from keyed.sinks import CollectSink, SinkLike, nowhere, sink_of
 from keyed.sources import IngestionTime
 from keyed.state import MapState
-from keyed.transforms import Kind, transform_of
+from keyed.transforms import Kind, keeps_tables, transform_of
 from keyed.vectorized import VectorizedFunction
 from keyed.watermarks import WatermarkStrategy, ascending_timestamps, strategy_of
 
@@ -286,6 +288,20 @@ class Unkeyed(_SuggestsOperations):
         return KeyedStream(tuple(input_of(origin, keyed) for origin in self.origins))
 
 
+def _one_key(_: Any) -> int:
+    return 0
+
+
+def _check_name(name: str) -> None:
+    """Check the name of an operator.
+
+    Raises:
+        DefinitionError: It is not valid.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
+        raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")
+
+
 @attrs.frozen(eq=False)
 class Stream(Unkeyed):
     """Rows that are not keyed yet.
@@ -298,6 +314,32 @@ class Stream(Unkeyed):
 
     def __repr__(self) -> str:
         return f"Stream({' ∪ '.join(map(repr, self.origins))})"
+
+    def to(self, sink: SinkLike, *, name: str = "rows") -> BoundOutput:
+        """Return this stream with its sink, for `keyed.run` and `keyed.start`.
+
+        Its rows are written as they come, without a key or state. On Spark this is a plain write, without a shuffle; if
+        it is not the first operator that reads its source, the other one passes its rows on.
+
+        Args:
+            sink: The sink.
+            name: Name in metrics and checkpoints, another one for each such stream of a query.
+
+        Raises:
+            DefinitionError: The name or the sink is not valid.
+        """
+        _check_name(name)
+        inputs = tuple(input_of(origin, ()) for origin in self.origins)
+        columns = inputs[0].columns
+        is_table = all(
+            is_dataframe(each.source.data) or (each.columns is not None and keeps_tables(each.steps)) for each in inputs
+        )
+        if not is_table:
+            inputs = tuple(attrs.evolve(each, keys=_one_key) for each in inputs)
+        types = {} if columns is None or None in columns.values() else cast("dict[str, str]", columns)
+        schema = Schema(tuple(types.items())) if types else None
+        function = Relay() if is_table else RowRelay()
+        return Output(Stage(inputs, function, name, schema, None, "arrival", "memory"), None).to(sink)
 
     def _transformed(self, kind: Kind, function: Callable[[Any], Any], output: Any = None) -> Stream:
         step = transform_of(kind, function, output)
@@ -503,8 +545,7 @@ class KeyedStream(_SuggestsOperations):
             function = function.for_stream(self, output, order)
         if not self.key_columns and isinstance(function, VectorizedFunction):
             raise DefinitionError(f"{type(function).__name__} is vectorized: key_by needs the names of columns for it")
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", name):
-            raise DefinitionError(f"operator name {name!r} must match [A-Za-z0-9_-]{{1,128}}; give name=...")
+        _check_name(name)
         if store is None:
             store = "lmdb" if self.on_spark else "memory"
         check_store(store)
@@ -824,7 +865,7 @@ def _with_changelogs(last: Stage, options: Options) -> Stage:
     stages: list[Stage] = []
     for stage in last.chain:
         changelog = stage.changelog
-        if changelog is None:
+        if changelog is None and not stage.is_relay:
             changelog = DirectoryChangelog(folder / stage.name / "changelog", group_access=options.group_access)
         if stage.restore_from is not None and stage.restore_from.changelog == changelog:
             raise DefinitionError(

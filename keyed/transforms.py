@@ -17,6 +17,24 @@ from keyed.shown import named
 Kind = Literal["map", "filter", "flat_map", "map_batches"]
 
 
+@attrs.frozen(eq=False)
+class Kept:
+    """The result of a function of ``map_batches`` that leaves out bad rows, which ``rows_bad`` counts.
+
+    Such a function may have a method ``of_values``: it is called with a list of elements that are in no table, and
+    their timestamps, in place of the function.
+
+    Attributes:
+        table: The result.
+        bad: Number of rows that it lacks.
+        reason: The reason of the first of them.
+    """
+
+    table: Any
+    bad: int = 0
+    reason: str = ""
+
+
 @attrs.frozen(eq=False, repr=False)
 class Transform:
     """A function between a stream and the operator or sink that reads it.

@@ -19,7 +19,7 @@ from keyed.engine.return_values import check_return_value
 from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.outputs import Schema
 from keyed.shown import shown, type_of
-from keyed.transforms import Transform
+from keyed.transforms import Kept, Transform
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
@@ -33,12 +33,16 @@ class TransformedRows:
     Attributes:
         times: The event time of each row in milliseconds, as int64; ``None`` if rows have none.
         schema: The declared columns, if they are known.
+        bad: Number of bad rows that functions have left out.
+        reason: The reason of the first of them.
     """
 
     times: pa.Array[Any] | None
     schema: Schema | None = None
     _values: list[Any] | None = None
     _table: pa.Table | None = None
+    bad: int = 0
+    reason: str = ""
 
     @property
     def count(self) -> int:
@@ -46,6 +50,11 @@ class TransformedRows:
         if self._table is not None:
             return self._table.num_rows
         return len(self._values or ())
+
+    @property
+    def is_table(self) -> bool:
+        """True if the rows are a table."""
+        return self._table is not None
 
     def values(self) -> list[Any]:
         """Return the rows as Python objects."""
@@ -98,6 +107,7 @@ def transformed(
         UserFunctionError: A function raised.
         OutputDefinitionError: It returned what cannot be rows of its columns.
     """
+    bad, reason = 0, ""
     for step in steps:
         where = f"operator {operator!r}, {step!r}"
         if not rows.count:
@@ -109,6 +119,8 @@ def transformed(
             rows = rows.take(_matching(step.function, rows.values(), where))
         else:
             rows = _mapped(rows, step, where, own)
+        bad, reason, rows.bad = bad + rows.bad, reason or rows.reason, 0
+    rows.bad, rows.reason = bad, reason
     return rows
 
 
@@ -213,18 +225,23 @@ def _map_batches(rows: TransformedRows, step: Transform, where: str) -> Transfor
 
     from keyed.table_state.batches import shaped
 
-    given = rows.table(where)
-    columns = given.schema
-    if rows.times is not None:
-        given = given.append_column(TIMESTAMP_COLUMN, pa.chunked_array([rows.times]))
+    of_values, columns = getattr(step.function, "of_values", None), None
     try:
-        result = step.function(given)
+        if of_values is not None and not rows.is_table:
+            result = of_values(rows.values(), rows.times)
+        else:
+            given = rows.table(where)
+            columns = given.schema
+            if rows.times is not None:
+                given = given.append_column(TIMESTAMP_COLUMN, pa.chunked_array([rows.times]))
+            result = step.function(given)
     except KeyedError:
         raise
     except Exception as error:
-        raise UserFunctionError(
-            f"{where} of a table of {given.num_rows} rows: {type(error).__name__}: {error}"
-        ) from error
+        raise UserFunctionError(f"{where} of a table of {rows.count} rows: {type(error).__name__}: {error}") from error
+    bad, reason = 0, ""
+    if isinstance(result, Kept):
+        result, bad, reason = result.table, result.bad, result.reason
     if not isinstance(result, pa.Table):
         raise OutputDefinitionError(f"{where} returned {type(result).__name__}; return a pyarrow.Table")
     times = None
@@ -238,12 +255,12 @@ def _map_batches(rows: TransformedRows, step: Transform, where: str) -> Transfor
         if rows.times is not None:
             times = result.column(TIMESTAMP_COLUMN).combine_chunks()
         result = result.drop_columns([TIMESTAMP_COLUMN])
-    if step.schema is None and not result.schema.equals(columns):
+    if step.schema is None and columns is not None and not result.schema.equals(columns):
         raise OutputDefinitionError(
             f"{where}: without output= its result has the columns of its input, ({_shown(columns)}), and it returned "
             f"({_shown(result.schema)}); give output='name type, ...'"
         )
-    return TransformedRows(times, rows.schema if step.schema is None else step.schema, None, result)
+    return TransformedRows(times, rows.schema if step.schema is None else step.schema, None, result, bad, reason)
 
 
 def _shown(columns: Any) -> str:

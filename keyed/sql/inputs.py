@@ -151,45 +151,19 @@ class Input:
         names: dict[str, str] | None = None
         for batch in batches:
             if names is None:
-                names = self._names(batch.schema.names, what)
+                names = given_names(self.source, batch.schema.names, what)
             cells = {name: batch.column(at) for name, at in names.items()}
             yield self._table(cells, batch.num_rows, lambda place: f"row {place}")[0]
 
-    def _names(self, given: Sequence[str], what: str) -> dict[str, str]:
-        """Return the names that the declared columns, and the time, have in data.
-
-        Raises:
-            DefinitionError: A column is not there, or two names differ only in case.
-        """
-        folded: dict[str, str] = {}
-        for name in given:
-            if name.lower() in folded:
-                raise DefinitionError(
-                    f"{what} has the columns {folded[name.lower()]!r} and {name!r}, which differ only in case; "
-                    "rename one"
-                )
-            folded[name.lower()] = name
-        found = {}
-        for name, _ in self._stored:
-            if name.lower() not in folded:
-                raise DefinitionError(
-                    f"{what} has no column {name!r}{nearest(name, given)}; declare the columns that it has"
-                )
-            found[name] = folded[name.lower()]
-        if "rowtime" in folded:
-            found["ROWTIME"] = folded["rowtime"]
-        return found
-
     @property
     def _stored(self) -> list[tuple[str, SqlType]]:
-        headers = {name for name, _ in self.source.headers}
-        return [each for each in self.source.columns if each[0] not in headers]
+        return _stored(self.source)
 
     def _of_parquet(self, path: Path) -> Iterator[pa.Table]:
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(path) as file:
-            names = self._names(file.schema_arrow.names, str(path))
+            names = given_names(self.source, file.schema_arrow.names, str(path))
             batches = file.iter_batches(_ROWS, columns=list(names.values()))
             yield from self._of_tables(batches, str(path))
 
@@ -231,7 +205,7 @@ class Input:
             if not head:
                 return
             given = [each.strip() for each in head[0][1]]
-            at = {name: given.index(each) for name, each in self._names(given, str(path)).items()}
+            at = {name: given.index(each) for name, each in given_names(self.source, given, str(path)).items()}
             while part := _next_cells(reader, _ROWS):
                 rows = [cells for _, cells in part]
                 yield self._csv_table(rows, at, len(given), lambda n, part=part: f"{path}, line {part[n][0]}")  # type: ignore[misc]
@@ -377,23 +351,7 @@ class Input:
         gone: Sequence[bool] | None = None,
     ) -> tuple[pa.Table, Any]:
         """Return converted columns without the bad rows, and the places of the others."""
-        bad = dict(bad or {})
-        columns: list[Any] = []
-        for name, type_ in self.source.columns:
-            if name not in cells:
-                columns.append(pa.nulls(count, type_.arrow))
-                continue
-            made, wrong = column(cells[name], type_)
-            columns.append(made)
-            for place, reason in wrong.items():
-                bad.setdefault(place, f"column {name}: {reason}")
-        if self.source.is_table:
-            for name, _ in self.source.keys:
-                made = columns[[each for each, _ in self.source.columns].index(name)]
-                for place in pc.indices_nonzero(made.is_null()).to_pylist():
-                    bad.setdefault(place, f"the key {name} is null")
-        times, no_time = self._times(cells, columns, count)
-        no_time = {place: each for place, each in no_time.items() if place not in bad}
+        columns, times, bad, no_time = typed(self.source, cells, count, bad or {})
         if no_time and self._is_strict:
             place, reason = next(iter(no_time.items()))
             raise SourceError(
@@ -430,30 +388,93 @@ class Input:
             found += [pa.array([each[side] for each in pairs], pa.int64()) for side in (0, 1)]
         return found
 
-    def _times(self, cells: Mapping[str, Any], columns: list[Any], count: int) -> tuple[Any, dict[int, str]]:
-        source = self.source
-        if source.timestamp is not None:
-            name, pattern = source.timestamp
-            place = [each for each, _ in source.columns].index(name)
-            found = columns[place]
-            if pattern is not None:
-                found = pc.strptime(found, format=pattern, unit="ms", error_is_null=True).cast(pa.int64())
-            elif pa.types.is_timestamp(found.type):
-                found = pc.divide(found.cast(pa.int64()), 1000)
-        elif "ROWTIME" in cells:
-            values = cells["ROWTIME"]
-            if isinstance(values, list):
-                values = [0 if each is None else each for each in values]
-            made, wrong = column(values, TIMESTAMP)
-            found = pc.divide(made.cast(pa.int64()), 1000)
-            if wrong:
-                return pc.fill_null(found, 0), dict(wrong)
-            found = pc.fill_null(found, 0)
-        else:
-            return pa.array(np.zeros(count, dtype=np.int64)), {}
-        is_out = pc.fill_null(pc.or_(pc.less(found, 0), pc.greater_equal(found, _LATEST)), True)
-        bad = dict.fromkeys(pc.indices_nonzero(is_out).to_pylist(), "it is null, below 1970 or beyond the year 9999")
-        return pc.fill_null(found, 0).cast(pa.int64()), bad
+
+def given_names(source: SqlSource, given: Sequence[str], what: str) -> dict[str, str]:
+    """Return the names that the declared columns of a source, and the time, have in data.
+
+    Raises:
+        DefinitionError: A column is not there, or two names differ only in case.
+    """
+    folded: dict[str, str] = {}
+    for name in given:
+        if name.lower() in folded:
+            raise DefinitionError(
+                f"{what} has the columns {folded[name.lower()]!r} and {name!r}, which differ only in case; rename one"
+            )
+        folded[name.lower()] = name
+    found = {}
+    for name, _ in _stored(source):
+        if name.lower() not in folded:
+            raise DefinitionError(
+                f"{what} has no column {name!r}{nearest(name, given)}; declare the columns that it has"
+            )
+        found[name] = folded[name.lower()]
+    if "rowtime" in folded:
+        found["ROWTIME"] = folded["rowtime"]
+    return found
+
+
+def _stored(source: SqlSource) -> list[tuple[str, SqlType]]:
+    headers = {name for name, _ in source.headers}
+    return [each for each in source.columns if each[0] not in headers]
+
+
+def typed(
+    source: SqlSource, cells: Mapping[str, Any], count: int, bad: Mapping[int, str], own_times: pa.Array | None = None
+) -> tuple[list[Any], Any, dict[int, str], dict[int, str]]:
+    """Return the columns of a source, the times of its rows, and the places of bad rows and of rows without a time.
+
+    Args:
+        source: The source.
+        cells: The given columns by declared name, and perhaps ``ROWTIME``.
+        count: Number of rows.
+        bad: Rows that are known to be bad.
+        own_times: Times of rows without a declared one.
+    """
+    bad = dict(bad)
+    columns: list[Any] = []
+    for name, type_ in source.columns:
+        if name not in cells:
+            columns.append(pa.nulls(count, type_.arrow))
+            continue
+        made, wrong = column(cells[name], type_)
+        columns.append(made)
+        for place, reason in wrong.items():
+            bad.setdefault(place, f"column {name}: {reason}")
+    if source.is_table:
+        for name, _ in source.keys:
+            made = columns[[each for each, _ in source.columns].index(name)]
+            for place in pc.indices_nonzero(made.is_null()).to_pylist():
+                bad.setdefault(place, f"the key {name} is null")
+    times, no_time = _times(source, cells, columns, count, own_times)
+    return columns, times, bad, {place: each for place, each in no_time.items() if place not in bad}
+
+
+def _times(
+    source: SqlSource, cells: Mapping[str, Any], columns: list[Any], count: int, own: pa.Array | None
+) -> tuple[Any, dict[int, str]]:
+    if source.timestamp is not None:
+        name, pattern = source.timestamp
+        place = [each for each, _ in source.columns].index(name)
+        found = columns[place]
+        if pattern is not None:
+            found = pc.strptime(found, format=pattern, unit="ms", error_is_null=True).cast(pa.int64())
+        elif pa.types.is_timestamp(found.type):
+            found = pc.divide(found.cast(pa.int64()), 1000)
+    elif "ROWTIME" in cells:
+        values = cells["ROWTIME"]
+        if isinstance(values, list):
+            values = [0 if each is None else each for each in values]
+        made, wrong = column(values, TIMESTAMP)
+        found = pc.divide(made.cast(pa.int64()), 1000)
+        if wrong:
+            return pc.fill_null(found, 0), dict(wrong)
+        found = pc.fill_null(found, 0)
+    else:
+        return pa.array(np.zeros(count, dtype=np.int64)) if own is None else own, {}
+    is_out = pc.fill_null(pc.or_(pc.less(found, 0), pc.greater_equal(found, _LATEST)), True)
+    bad = dict.fromkeys(pc.indices_nonzero(is_out).to_pylist(), "it is null, below 1970 or beyond the year 9999")
+    return pc.fill_null(found, 0).cast(pa.int64()), bad
 
 
 def _header(headers: Any, name: str | None) -> Any:

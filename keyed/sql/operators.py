@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from keyed import TaskContext
 from keyed.extending import Schema, inner_state
 from keyed.joins.matching import Ordered
-from keyed.sql.catalog import CHANGE, STREAM
+from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.engine import Columns, Step
-from keyed.sql.inputs import GONE
+from keyed.sql.inputs import GONE, further_columns
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
 from keyed.windows import Max
 from keyed.windows.vectorized.accumulators import BatchRows
@@ -59,15 +59,14 @@ def schema_of(columns: Columns, **more: str) -> Schema:
     return Schema((*((name, ddl_of(type_)) for name, type_ in columns), *more.items()))
 
 
+def given_columns(source: SqlSource, *, has_places: bool = False) -> Schema:
+    """Return the columns of the stream that is given for a source."""
+    columns = (*source.columns, *further_columns(source, has_places=has_places))
+    return schema_of(columns, **({GONE: "boolean"} if source.is_table else {STREAM: "bigint"}))
+
+
 #: The column with the time of a row, for records.
 MOMENT = "#moment"
-
-
-class Passed(VectorizedFunction):
-    """Passes rows on."""
-
-    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        emit(ctx, table)
 
 
 def emit(ctx: BatchContext, table: pa.Table) -> None:

@@ -15,17 +15,20 @@ from keyed.errors import DefinitionError
 from keyed.extending import Schema
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import SqlType
+from keyed.graph import BoundOutput, is_dataframe
 from keyed.shown import nearest, shown
+from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, session_of
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql.engine import Columns, Step
-from keyed.sql.inputs import GONE, SOURCE, TIME, Input, Skipped, further_columns, skip
+from keyed.sql.inputs import GONE, SOURCE, TIME, UNREADABLE, Input, Skipped, skip
 from keyed.sql.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamStreamJoin, StreamTableJoin, TableTableJoin
-from keyed.sql.operators import MOMENT, Aggregation, Passed, Sessions, TableRows, Totals, schema_of
+from keyed.sql.operators import MOMENT, Aggregation, Sessions, TableRows, Totals, given_columns, schema_of
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import Relation, SourceJoin
 from keyed.sql.script_source import ScriptRows
 from keyed.sql.statements import parse
+from keyed.transforms import Kept
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 DAY_MS = 86_400_000
@@ -123,14 +126,10 @@ def versions(table: pa.Table) -> pa.Table:
     return table.drop_columns([GONE]).append_column(CHANGE, change)
 
 
-def given_columns(source: SqlSource, *, has_places: bool) -> Schema:
-    """Return the columns of the stream that is given for a source."""
-    columns = (*source.columns, *further_columns(source, has_places=has_places))
-    return schema_of(columns, **({GONE: "boolean"} if source.is_table else {STREAM: "bigint"}))
-
-
 def streams_of(rows: Any, inputs: Mapping[str, Input], *, has_places: bool) -> dict[str, keyed.Stream]:
     """Return the streams of the merged rows of inputs, by name."""
+    if not inputs:
+        return {}
     base = keyed.stream(rows, timestamp=TIME, watermark=keyed.ascending_timestamps())
     streams = {}
     for number, (name, each) in enumerate(inputs.items()):
@@ -148,28 +147,34 @@ class Stepped:
         source: What it reads, for the count.
         skipped: The counts.
         groups: Columns that may not be null.
-        constant: The name of a column of zeros that is added.
+        is_output: Its rows are records, which have their times, and those that are left out are counted; otherwise
+            another query reads them.
     """
 
     step: Step
     source: str
     skipped: Skipped
     groups: tuple[str, ...] = ()
-    constant: str | None = None
+    is_output: bool = True
 
-    def __call__(self, table: pa.Table) -> pa.Table:
+    def __call__(self, table: pa.Table) -> Kept:
         """Return the rows after the step."""
-        found, bad = self.step.run(table)
+        found, reasons = self.step.run(table)
+        if not self.is_output:
+            return Kept(found)
+        reason, bad = "", len(reasons)
         if bad:
-            skip(self.skipped, self.source, FAILS, len(bad), bad[0][1])
+            reason = reasons[0][1]
+            skip(self.skipped, self.source, FAILS, bad, reason)
         for name in self.groups:
             nulls = found.column(name).null_count
             if nulls:
+                bad, reason = bad + nulls, reason or f"{NO_GROUP}: {name}"
                 skip(self.skipped, self.source, NO_GROUP, nulls, f"{name} is null")
                 found = found.filter(found.column(name).is_valid())
-        if self.constant is not None:
-            found = found.append_column(self.constant, pa.repeat(0, found.num_rows))
-        return found
+        if not self.groups:
+            found = found.append_column(MOMENT, found.column(TIMESTAMP_COLUMN))
+        return Kept(found, bad, reason)
 
 
 @attrs.frozen(eq=False)
@@ -188,20 +193,23 @@ class JoinKeys:
     skipped: Skipped
     keeps_null: bool
 
-    def __call__(self, table: pa.Table) -> pa.Table:
+    def __call__(self, table: pa.Table) -> Kept:
         """Return the rows with their keys."""
-        found, bad = self.step.run(table)
+        found, reasons = self.step.run(table)
+        reason, bad = "", len(reasons)
         if bad:
-            skip(self.skipped, self.query, FAILS, len(bad), bad[0][1])
+            reason = reasons[0][1]
+            skip(self.skipped, self.query, FAILS, bad, reason)
         key = found.column(JOIN)
         nulls = key.is_null()
         if key.null_count and not self.keeps_null:
+            bad, reason = bad + key.null_count, reason or NO_JOIN_KEY
             skip(self.skipped, self.query, NO_JOIN_KEY, key.null_count, "the key is null")
             found = found.filter(pc.invert(nulls))
             nulls = pa.repeat(False, found.num_rows)
         elif key.null_count:
             found = found.set_column(0, JOIN, pc.fill_null(key, _neutral(key.type)))
-        return found.append_column(NO_KEY, nulls)
+        return Kept(found.append_column(NO_KEY, nulls), bad, reason)
 
 
 def _neutral(type_: pa.DataType) -> Any:
@@ -217,6 +225,27 @@ def _neutral(type_: pa.DataType) -> Any:
 def _more(*, is_table: bool) -> dict[str, str]:
     """Return the further columns of a relation's batches."""
     return {CHANGE: "tinyint"} if is_table else {STREAM: "bigint"}
+
+
+@attrs.frozen(eq=False)
+class Records:
+    """The records of a query.
+
+    Attributes:
+        stream: They, as the output of an operator, or as a stream that is written as it is.
+        schema: Their columns.
+        name: The name of the query's operator.
+    """
+
+    stream: Any
+    schema: Schema
+    name: str
+
+    def to(self, sink: Any) -> BoundOutput:
+        """Return them with their sink."""
+        if isinstance(self.stream, keyed.Output) and not self.stream.steps:
+            return self.stream.to(sink)
+        return keyed.Stream(self.stream.origins).to(sink, name=self.name)
 
 
 class Builder:
@@ -235,6 +264,8 @@ class Builder:
         self._given = given
         self._outputs: dict[str, Any] = {}
         self._sources: dict[str, Any] = {}
+        #: The records of queries without a key, which are not what other queries read of them.
+        self._records: dict[str, Records] = {}
         self._names: set[str] = set()
 
     def _name(self, what: str) -> str:
@@ -245,9 +276,14 @@ class Builder:
         self._names.add(name)
         return name
 
-    def outputs(self) -> list[tuple[WrittenQuery, Any]]:
-        """Return the output of each query."""
-        return [(query, self._output(query)) for query in self._found.queries]
+    def outputs(self) -> list[tuple[WrittenQuery, Records]]:
+        """Return the records of each query."""
+        found = []
+        for query in self._found.queries:
+            made = self._output(query)
+            records = self._records.get(query.name)
+            found.append((query, Records(made, made.schema, query.name) if records is None else records))
+        return found
 
     def _output(self, query: WrittenQuery) -> Any:
         if query.name not in self._outputs:
@@ -268,10 +304,17 @@ class Builder:
             keyed_by = made.key_by(*(each for each, _ in plan.keys))
             return keyed_by.process(rows, schema_of(columns, **more, **moment), name=name, order="arrival")
         if plan.grouping is None:
-            schema = schema_of(columns, **more, **{"#one": "bigint"})
-            step = Stepped(plan.before, query.name, self._skipped, constant="#one")
-            keyed_by = changes.map_batches(step, output=schema).key_by("#one")
-            return keyed_by.process(Passed(), schema_of(columns, **more, **moment), name=name, order="arrival")
+            # The names are those of the target: INSERT INTO may spell them otherwise.
+            columns = query.target.columns
+            cells = zip(columns, plan.before.columns, strict=True)
+            step = attrs.evolve(
+                plan.before, columns=tuple((each, text, type_) for (each, type_), (_, text, _) in cells)
+            )
+            schema = schema_of(columns, **more, **moment)
+            stepped = Stepped(step, query.name, self._skipped)
+            self._records[query.name] = Records(changes.map_batches(stepped, output=schema), schema, name)
+            stepped = attrs.evolve(stepped, is_output=False)
+            return changes.map_batches(stepped, output=schema_of(columns, **more))
         grouping, window = plan.grouping, plan.grouping.window
         assert plan.after is not None
         arguments: Columns = tuple((each, type_) for each, _, type_ in plan.before.columns[len(grouping.keys) :])
@@ -318,7 +361,12 @@ class Builder:
             made = (self._versions(of) if is_versions else self._relation(of, query)).map_batches(
                 JoinKeys(step, query, self._skipped, keeps_null=keeps), output=schema
             )
-            sides.append((made.key_by(NO_KEY, JOIN), columns[1:]))
+            keyed_by = made.key_by(NO_KEY, JOIN)
+            if is_versions:
+                # A table holds no windows of the stream back.
+                inputs = tuple(attrs.evolve(each, holds=False) for each in keyed_by.inputs)
+                keyed_by = attrs.evolve(keyed_by, inputs=inputs)
+            sides.append((keyed_by, columns[1:]))
         (left, left_columns), (right, right_columns) = sides
         own = next((each.stored for each in relation.columns if each.stored.endswith("k.key")), None)
         key = ((JOIN, join.key),)
@@ -418,16 +466,20 @@ class Collector:
         self._collected = collected
         self._names = schema.names
 
-    def __call__(self, rows: Iterable[Any], _: int) -> None:
+    def __call__(self, rows: Any, _: int) -> None:
         """Take the rows of a batch."""
         plan = self._query.plan
         at = {name: place for place, name in enumerate(self._names)}
-        keys = [(name, at[name], type_) for name, type_ in plan.keys]
-        values = [(name, at[name], type_) for name, type_ in plan.values]
+        target = self._query.target
+        keys = [(name, at[name], type_) for name, type_ in (target.keys if plan.grouping is None else plan.keys)]
+        values = [(name, at[name], type_) for name, type_ in (target.values if plan.grouping is None else plan.values)]
         change = at.get(CHANGE)
         window = (at["WINDOWSTART"], at["WINDOWEND"]) if "WINDOWSTART" in at else None
         time = at[MOMENT]
         pending: dict[Any, OutputRecord] = {}
+        if is_dataframe(rows):
+            # A batch of Spark.
+            rows = zip(*(column.to_pylist() for column in rows.toArrow().columns), strict=True)
         for row in rows:
             cells = [_plain(row[place], type_) for _, place, type_ in keys]
             key = None if not cells else cells[0] if len(cells) == 1 else dict(zip(self._key_names, cells, strict=True))
@@ -445,7 +497,7 @@ class Collector:
 
     @property
     def _key_names(self) -> list[str]:
-        return [name for name, _ in self._query.plan.keys]
+        return [name for name, _ in self._query.target.keys]
 
 
 def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str, list[int]]]:
@@ -510,8 +562,16 @@ def script(
     skipped: Skipped = {}
     inputs: dict[str, Input] = {}
     records_of, places_of = _records(found, topics)
+    given_streams = {found.named(name).name: each for name, each in (streams or {}).items()}
+    bound = {name: each for name, each in given_streams.items() if is_bound(each)}
+    sessions = [each for each in map(session_of, bound.values()) if each is not None]
+    if sessions and (len(sessions) < len(given_streams) or topics or found.inserts):
+        raise DefinitionError(
+            "a script runs on Spark if its streams are DataFrames: give all of them so, without topics= and without "
+            "INSERT INTO ... VALUES"
+        )
     pairs: list[tuple[SqlSource, Any, bool]] = [
-        (found.named(name), rows, False) for name, rows in (streams or {}).items()
+        (found.named(name), rows, False) for name, rows in given_streams.items() if name not in bound
     ]
     pairs += [
         (source, records_of[source.topic], True)
@@ -536,15 +596,26 @@ def script(
     if not found.queries:
         return ScriptResult({}, None, answers=found.answers)
     rows = ScriptRows(inputs, rows_per_batch, skipped, keeps=options.get("checkpoint") is not None)
-    builder = Builder(found, streams_of(rows, inputs, has_places=found.names_places), skipped)
-    bound = []
+    given_rows = streams_of(rows, inputs, has_places=found.names_places)
+    bound_streams = {
+        name: bound_stream(found.named(name), each, has_places=found.names_places) for name, each in bound.items()
+    }
+    builder = Builder(found, given_rows | bound_streams, skipped)
+    outputs = []
     records: dict[str, list[OutputRecord]] = {each.target.name: [] for each in found.queries}
     for query, output in builder.outputs():
-        bound.append(output.to(Collector(query, records[query.target.name], output.schema)))
-    run = keyed.run(*bound, **({"drain": False, "rows_per_batch": rows_per_batch} | options))
-    dropped = {name: each.get("rows_dropped", 0) for name, each in run.metrics.items()}
+        outputs.append(output.to(Collector(query, records[query.target.name], output.schema)))
+    if sessions:
+        check_executors(sessions[0])
+    else:
+        options = {"rows_per_batch": rows_per_batch} | options
+    # The last windows of a script stay open, as those of a stream that has no end.
+    run = keyed.run(*outputs, **({"drain": False} | options))
     for query in found.queries:
-        count = dropped.get(query.name.lower(), 0)
-        if count:
+        names = (query.name.lower(), *(f"{query.name}_{part}".lower() for part in ("join", "rows")))
+        counts = [run.metrics.get(name, {}) for name in names]
+        if count := sum(each.get("rows_dropped", 0) for each in counts):
             skip(skipped, query.name, "late for its window", count, "its window has ended")
+        if (count := sum(each.get("rows_bad", 0) for each in counts)) and bound:
+            skip(skipped, query.name, UNREADABLE, count, "the log has the reason")
     return ScriptResult(records, run, skipped, found.answers)

@@ -203,7 +203,8 @@ class LocalOperator:
             return rows_after_tables(emitted, schema, read, self.stage.name, timed=timed)
         values = as_rows(list(map(OutputCopies(schema).take, emitted.values)), schema, output.stage.name)
         if read.steps:
-            return rows_after_steps(read, values, emitted.timestamps() if timed else None, self.stage.name)
+            times = emitted.timestamps() if timed else None
+            return rows_after_steps(read, values, times, self.stage.name, vectorized=self._vectorized)
         return SourceRows.of(list(map(self._keys_of[number], values)), emitted.timestamps() if timed else None, values)
 
     def rows_forwarded(self, before: LocalOperator) -> SourceRows:
@@ -257,7 +258,7 @@ class LocalOperator:
                 processing_time=processing_time,
                 end_of_input=end_of_input,
                 key_type=key_type,
-                rows_bad=sum(len(each.bad) for each in rows.inputs or [rows]) if is_first else 0,
+                rows_bad=sum(len(each.bad) + each.left_out for each in rows.inputs or [rows]) if is_first else 0,
                 rows_combined=rows_combined if is_first else 0,
                 initial=entries,
             )

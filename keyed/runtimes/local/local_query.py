@@ -671,14 +671,14 @@ def _after_steps(output: Port, emitted: Emitted | EmittedTables) -> Emitted | Em
         from keyed.runtimes.local.table_rows import after_tables
 
         tables = EmittedTables()
-        table = after_tables(emitted, plain.schema, output.steps, output.stage.name, timed=False)
-        if table is not None:
-            tables.tables.append(table)
+        after = after_tables(emitted, plain.schema, output.steps, output.stage.name, timed=False)
+        if after is not None and after.count:
+            tables.tables.append(after.table(output.stage.name))
         return tables
     own = map(OutputCopies(plain.schema).take, emitted.values)
     values = as_rows(list(own), plain.schema, output.stage.name)
     result = Emitted()
-    result.values, _ = after_steps(values, None, output.steps, plain.schema, output.stage.name)
+    result.values = after_steps(values, None, output.steps, plain.schema, output.stage.name).values()
     return result
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import attrs
@@ -32,6 +32,10 @@ from keyed.runtimes.usage_warnings import unit_warning
 from keyed.shown import shown
 from keyed.sources import BadElement
 from keyed.transforms import Transform
+from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
+
+if TYPE_CHECKING:
+    from keyed.runtimes.transforming import TransformedRows
 
 #: Returns the highest timestamp that a row may have now.
 Limit = Callable[[], int]
@@ -60,6 +64,7 @@ class SourceRows:
         held: True if it was not read, although it may have rows.
         key_type: Type of the keys (`keyed.codec.keys.key_type`), if the source's columns have types.
         bad: Bad rows, if the stream diverts them.
+        left_out: Number of bad rows that transformations have left out.
         reasons: The reason of the first bad row of each kind.
         by_partition: Highest timestamp by partition, if the strategy distinguishes partitions.
         inputs: The rows of each input, if the operator reads several; the other attributes then cover all of them.
@@ -75,6 +80,7 @@ class SourceRows:
     held: bool = False
     key_type: str = ""
     bad: list[Any] = attrs.field(factory=list)
+    left_out: int = 0
     reasons: dict[str, str] = attrs.field(factory=dict)
     by_partition: dict[str, int] | None = None
     inputs: list[SourceRows] = attrs.field(factory=list)
@@ -111,6 +117,7 @@ class SourceRows:
             self.read,
         )
         rows.bad = [*self.bad, *(values[index] for index in sorted(reasons))]
+        rows.left_out = self.left_out
         rows.reasons = {**self.reasons}
         for index in sorted(reasons):
             rows.reasons.setdefault(reasons[index].partition(":")[0], f"{reasons[index]}, in {_shown(values[index])}")
@@ -169,8 +176,11 @@ def _transformed(
     before = checked(plain, values, timestamps, limit)
     found = [(times, list(elements)) for _, times, elements, _ in before.chunks()]
     times = None if source.time is None else [time for each, _ in found for time in each or ()]
-    rows = rows_after_steps(read, [value for _, each in found for value in each], times, stage.name)
-    ((keys, _, elements, _),) = rows.chunks()
+    vectorized = isinstance(stage.function, VectorizedFunction)
+    values_read = [value for _, each in found for value in each]
+    rows = rows_after_steps(read, values_read, times, stage.name, vectorized=vectorized)
+    # There are none if the result is a table.
+    ((keys, _, elements, _),) = tuple(rows.chunks()) or (((), None, (), None),)
     if not read.is_broadcast and (bad := _bad_keys(keys)):
         first = bad[0]
         if source.on_bad_row is None or not all(step.kind == "filter" for step in read.steps):
@@ -187,7 +197,9 @@ def _no_key(element: Any) -> int:  # noqa: ARG001 - as keys are computed
     return 0
 
 
-def rows_after_steps(read: Input, values: list[Any], times: list[int | None] | None, operator: str) -> SourceRows:
+def rows_after_steps(
+    read: Input, values: list[Any], times: list[int | None] | None, operator: str, *, vectorized: bool = False
+) -> SourceRows:
     """Return the rows of an input after its transformations, keyed and in order of arrival.
 
     Args:
@@ -195,9 +207,28 @@ def rows_after_steps(read: Input, values: list[Any], times: list[int | None] | N
         values: The rows before them.
         times: Their timestamps, if they have any.
         operator: Name of the operator that reads them.
+        vectorized: It reads tables.
     """
-    made, times = after_steps(values, times, read.steps, read.before_steps, operator)
-    return SourceRows.of(list(map(key_getter(read.keys, operator), made)), times, made)
+    result = after_steps(values, times, read.steps, read.before_steps, operator)
+    if vectorized and result.is_table:
+        rows = table_of_rows(result, operator)
+    else:
+        made = result.values()
+        of_made = None if result.times is None else result.times.to_pylist()
+        rows = SourceRows.of(list(map(key_getter(read.keys, operator), made)), of_made, made)
+        rows.left_out, rows.reasons = result.bad, {"value": result.reason} if result.bad else {}
+    return rows
+
+
+def table_of_rows(result: TransformedRows, operator: str) -> SourceRows:
+    """Return the table that transformations have made, and the count of the rows that they have left out."""
+    rows = SourceRows(left_out=result.bad, reasons={"value": result.reason} if result.bad else {})
+    if result.count:
+        table = result.table(f"operator {operator!r}")
+        if result.times is not None:
+            table = table.append_column(TIMESTAMP_COLUMN, result.times)
+        rows.table = lambda: table
+    return rows
 
 
 def after_steps(
@@ -206,7 +237,7 @@ def after_steps(
     steps: Sequence[Transform],
     schema: Schema | None,
     operator: str,
-) -> tuple[list[Any], list[int | None] | None]:
+) -> TransformedRows:
     """Return values and their timestamps after transformations.
 
     Args:
@@ -221,8 +252,7 @@ def after_steps(
     from keyed.runtimes.transforming import TransformedRows, transformed
 
     column = None if times is None else pa.array(times, pa.int64())
-    result = transformed(TransformedRows(column, schema, values), steps, operator, element_of)
-    return result.values(), None if result.times is None else result.times.to_pylist()
+    return transformed(TransformedRows(column, schema, values), steps, operator, element_of)
 
 
 def _sorted_out(

@@ -37,6 +37,7 @@ from keyed.runtimes.local.local_rows import (
     column_times,
     element_of,
     own_element,
+    table_of_rows,
     without_unreadable,
 )
 from keyed.sources import PAUSE, SeekableSource
@@ -510,7 +511,6 @@ def _table_after_steps(stage: Stage, batch: Any, limit: Limit | None) -> SourceR
     """Return a part of a table after functions of tables, as a table; ``None`` if something has to look at rows."""
     from keyed.arrow.event_times import event_times
     from keyed.runtimes.transforming import TransformedRows, transformed
-    from keyed.vectorized import TIMESTAMP_COLUMN
 
     source, read, timestamp = stage.source, stage.inputs[0], stage.source.time
     if (
@@ -529,15 +529,13 @@ def _table_after_steps(stage: Stage, batch: Any, limit: Limit | None) -> SourceR
         if limit is not None and rows.highest > limit():
             return None
     after = transformed(TransformedRows(times, read.before_steps, None, batch), read.steps, stage.name)
-    if not after.count:
-        return rows
-    table = after.table(f"operator {stage.name!r}")
-    if any(name in table.column_names and table.column(name).null_count for name in stage.key_columns):
-        return None
-    if after.times is not None:
-        table = table.append_column(TIMESTAMP_COLUMN, after.times)
-    rows.table = lambda: table
-    return rows
+    made = table_of_rows(after, stage.name)
+    if made.table is not None:
+        table = made.table()
+        if any(name in table.column_names and table.column(name).null_count for name in stage.key_columns):
+            return None
+    made.highest = rows.highest
+    return made
 
 
 def _check_length(there: int, consumed: int) -> None:

@@ -21,7 +21,16 @@ from keyed.errors import KeyedError, OutputDefinitionError
 from keyed.graph import Input, Port, Stage
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
-from keyed.runtimes.local.local_rows import Limit, SourceRows, check_column, checked, column_times, timestamp_of
+from keyed.runtimes.local.local_rows import (
+    Limit,
+    SourceRows,
+    check_column,
+    checked,
+    column_times,
+    table_of_rows,
+    timestamp_of,
+)
+from keyed.runtimes.transforming import TransformedRows, transformed
 from keyed.table_state.batches import check_keys, combined, first_key, group_indices, in_time_order, timestamped
 from keyed.transforms import Transform
 from keyed.vectorized import TIMESTAMP_COLUMN, combines
@@ -100,16 +109,13 @@ def rows_after_tables(
         operator: Name of the operator that reads it.
         timed: True if the stream has event time.
     """
-    rows = SourceRows()
     after = after_tables(emitted, schema, read.steps, operator, timed=timed)
-    if after is not None and after.num_rows:
-        rows.table = lambda: after
-    return rows
+    return SourceRows() if after is None else table_of_rows(after, operator)
 
 
 def after_tables(
     emitted: EmittedTables, schema: Schema | None, steps: Sequence[Transform], operator: str, *, timed: bool
-) -> pa.Table | None:
+) -> TransformedRows | None:
     """Return emitted tables after functions of tables; ``None`` without rows.
 
     Args:
@@ -119,17 +125,11 @@ def after_tables(
         operator: Name of the operator that reads or made the rows.
         timed: The functions get the event times, and the result has them.
     """
-    from keyed.runtimes.transforming import TransformedRows, transformed
-
     if not emitted.tables:
         return None
     table = pa.concat_tables([timestamped(each) for each in emitted.tables], promote_options="default")
     times = table.column(TIMESTAMP_COLUMN).combine_chunks() if timed else None
-    after = transformed(TransformedRows(times, schema, None, table.drop_columns([TIMESTAMP_COLUMN])), steps, operator)
-    if not after.count:
-        return None
-    found = after.table(f"operator {operator!r}")
-    return found if after.times is None else found.append_column(TIMESTAMP_COLUMN, after.times)
+    return transformed(TransformedRows(times, schema, None, table.drop_columns([TIMESTAMP_COLUMN])), steps, operator)
 
 
 def routed(
@@ -154,6 +154,9 @@ def routed(
     table = pa.concat_tables(whole_inputs, promote_options="default") if whole_inputs else None
     if table is None or not table.num_rows:
         return [lambda: None] * spec.parallelism, "", 0
+    if not keys:
+        # Of an output without a key, which has one key group.
+        return [lambda: in_time_order(table) if spec.by_time else table], "", 0
     check_keys(table, keys, spec.name)
     came = table.num_rows
     function: Any = spec.function

@@ -130,8 +130,8 @@ def expected(query: str, tables: dict[str, list[dict[str, Any]]]) -> list[tuple[
     return sorted((tuple(plain(each) for each in row) for row in connection.sql(query).fetchall()), key=repr)
 
 
-def check(seed: int) -> str | None:
-    """Return how a random script differs from DuckDB; ``None`` if it does not."""
+def check(seed: int, spark: Any = None) -> str | None:
+    """Return how a random script differs from DuckDB, in this process or on Spark; ``None`` if it does not."""
     draw = random.Random(seed)
     kind = draw.choice(
         ["project", "group", "table_group", "window", "session", "table", "join", "stream_join", "foreign", "chain"]
@@ -241,8 +241,18 @@ def check(seed: int) -> str | None:
         name: [{("ROWTIME" if c == "ts" else c): v for c, v in row.items()} for row in of] for name, of in used.items()
     }
     size = draw.choice([1, 2, 5, 1000])
+    options: dict[str, Any] = {"rows_per_batch": size}
+    if spark is not None:
+        types = {**TYPES, "t": "STRING", "k": "STRING", "ROWTIME": "BIGINT", "no": "BIGINT"}
+        columns = ["k", *TYPES, "ROWTIME", "no"]
+        ddl = ", ".join(f"{name} {types[name]}" for name in columns)
+        streams = {
+            name: spark.createDataFrame([tuple(row[each] for each in columns) for row in of], ddl).coalesce(1)
+            for name, of in streams.items()
+        }
+        options = {}
     wanted = expected(right, {name: names[name] for name in names})
-    result = script(declare + text, streams, rows_per_batch=size)
+    result = script(declare + text, streams, **options)
     if is_table:
         seen = [(key, *value.values()) for key, value in result.table("o").items()]
         seen = [

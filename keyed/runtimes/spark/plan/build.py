@@ -180,10 +180,12 @@ def build(
     frame: DataFrame | None = None
     index = 0
     for line in lines:
+        if line[0].is_relay:
+            continue
         frames = [] if ticks_alone else _source_frames(chain, index, wanted, parallelism)
         if frame is not None:
             before = emitters[index - 1]
-            frames.append(_stage_frame(chain, index, frame, before, schemas[index], wanted, parallelism))
+            frames.append(_stage_frame(chain, index, frame, before, schemas, wanted, parallelism))
         if recorder is not None and not index:
             frames = [(each, _recorded(packer, chain[index], recorder)) for each, packer in frames]
         packed = [map_in_arrow(each, _packing(packer), PACKED, archive) for each, packer in frames]
@@ -206,8 +208,23 @@ def build(
         ]
         initial = initial_state_of(chain[index], parallelism, archive) if begins else None
         worked = _worked(packed, shipped(archive, Processor(operations)), operations[-1].emitter, initial)
-        frame = _observed(worked, operations[-1].emitter, line[-1].name, observations)
+        emitter = operations[-1].emitter
+        columns = [unwired(name, type_) for name, type_ in (emitter.main.columns if emitter.main else ())]
+        columns += [TIMESTAMP] if emitter.timestamps else []
+        frame = _observed(worked.selectExpr(*columns, NOTE), line[-1].name, observations)
         index += len(line)
+    if index < len(chain):
+        frames = [] if ticks_alone else _source_frames(chain, index, wanted, 1)
+        if frame is not None:
+            before = emitters[index - 1]
+            frames.append(_stage_frame(chain, index, frame, before, schemas, wanted, 1))
+        main = _main_schema(last, "it is written")
+        columns = f"{main.ddl}, {NOTE} binary"
+        relays = [
+            map_in_arrow(each, _packing(attrs.evolve(packer, main=arrow_schema(main))), columns, archive)
+            for each, packer in frames
+        ]
+        frame = _observed(reduce(type(relays[0]).unionAll, relays), last.name, observations)
     assert frame is not None
     return Plan(frame, [_route(chain, schemas, output, archive) for output in wanted], observations, archive)
 
@@ -246,6 +263,13 @@ def _schema_before(chain: list[Stage], index: int, number: int) -> Schema:
     if origin.tag is None:
         return _main_schema(chain[place], f"operator {stage.name!r} reads it")
     return _side_schema(chain[place], origin.tag, _schema_of(chain, place, 0))
+
+
+def _together(chain: list[Stage], index: int) -> range:
+    """Return the stages whose inputs are packed with those of a stage: of one without a key, all of these."""
+    if not chain[index].is_relay:
+        return range(index, index + 1)
+    return range(next(place for place, stage in enumerate(chain) if stage.is_relay), len(chain))
 
 
 def _index_of(chain: list[Stage], name: str) -> int:
@@ -337,18 +361,19 @@ def _source_frames(
     Other readers of such a source get its rows as chunks, because Spark would otherwise read it again.
     """
     found = []
+    together = _together(chain, index)
     for number, source in enumerate(chain[-1].sources):
         readers = _readers(chain, source)
-        if readers[0][0] != index:
+        if readers[0][0] not in together:
             continue
         schema = schema_of_frame(source.data)
-        readings = tuple(_reading(chain, place, position, wanted) for place, position in readers if place == index)
+        readings = tuple(_reading(chain, place, position, wanted) for place, position in readers if place in together)
         ahead = too_far_ahead(source, schema)
         hashes = [
             f"{_hash(chain[place], position, schema, ahead)} AS {hash_column(place, position)}"
             for place, position in readers
         ]
-        shared = source_id(number) if readers[-1][0] != index else None
+        shared = source_id(number) if readers[-1][0] not in together else None
         frame = source.data.selectExpr(*map(quoted, schema.names), *hashes)
         found.append((frame, Packer(parallelism, readings, forward=shared)))
     return found
@@ -394,9 +419,11 @@ def _keyed_reading(chain: list[Stage], index: int, number: int, wanted: Sequence
     names = _schema_of(chain, index, first).names
     keys = key_columns(each.keys, schema, stage.name)
     combiner = stage.function if combines(stage.function) else None
+    together = _together(chain, index)
+    output = output_id(index, None) if stage.is_relay and stage is not chain[-1] else ""
     if not isinstance(each.origin, Source):
         address = each.origin.address
-        adjacent = address == (chain[index - 1].name, None)
+        adjacent = address == (chain[together.start - 1].name, None)
         return Reading(
             operator=stage.name,
             keys=keys,
@@ -407,9 +434,10 @@ def _keyed_reading(chain: list[Stage], index: int, number: int, wanted: Sequence
             combiner=combiner,
             input=number,
             chunks=None if adjacent else output_id(_index_of(chain, address[0]), address[1]),
-            last=not _needed(chain, index, wanted, address),
+            last=not _needed(chain, together.stop - 1, wanted, address),
             broadcast=each.is_broadcast,
             schema=_packed_schema(chain, index, number),
+            output=output,
         )
     source = each.origin
     of_source = _schema_before(chain, index, number)
@@ -437,10 +465,11 @@ def _keyed_reading(chain: list[Stage], index: int, number: int, wanted: Sequence
         combiner=None if source.ingests else combiner,
         input=number,
         partition_by=partition_by,
-        chunks=None if readers[0] == index else source_id(chain[-1].sources.index(source)),
-        last=readers[-1] == index,
+        chunks=None if readers[0] in together else source_id(chain[-1].sources.index(source)),
+        last=readers[-1] in together,
         broadcast=each.is_broadcast,
         schema=_packed_schema(chain, index, number),
+        output=output,
     )
 
 
@@ -500,7 +529,7 @@ def _bad_rows(source: Source, wanted: Sequence[Port], chain: list[Stage], index:
 def _hash(stage: Stage, number: int, schema: Schema, bad: str | None) -> str:
     """Return the SQL expression of the hash of the keys of an input, null for bad rows."""
     each = stage.inputs[number]
-    if each.is_broadcast or each.steps:
+    if each.is_broadcast or each.steps or not each.keys:
         # The keys of transformed rows are hashed where they are packed.
         return no_hash(bad)
     return hash_expression(key_columns(each.keys, schema, stage.name), schema, stage.name, bad)
@@ -511,20 +540,23 @@ def _stage_frame(
     index: int,
     frame: DataFrame,
     before: Emitter,
-    schemas: list[Schema],
+    schemas: list[list[Schema]],
     wanted: Sequence[Port],
     parallelism: int,
 ) -> tuple[DataFrame, Packer]:
     """Return the output of the previous stage, and the packer of its rows (if the stage reads them) and chunks."""
-    stage, main = chain[index], (chain[index - 1].name, None)
+    main, together = (chain[index - 1].name, None), _together(chain, index)
     readings, hashes = [], []
-    for number, each in enumerate(stage.inputs):
-        if isinstance(each.origin, Source):
-            if _readers(chain, each.origin)[0][0] == index:
-                continue
-        elif each.origin.address == main:
-            hashes.append(f"{_hash(stage, number, schemas[number], None)} AS {hash_column(index, number)}")
-        readings.append(_reading(chain, index, number, wanted))
+    for place in together:
+        stage = chain[place]
+        for number, each in enumerate(stage.inputs):
+            if isinstance(each.origin, Source):
+                if _readers(chain, each.origin)[0][0] in together:
+                    continue
+            elif each.origin.address == main:
+                hashed = _hash(stage, number, schemas[place][number], None)
+                hashes.append(f"{hashed} AS {hash_column(place, number)}")
+            readings.append(_reading(chain, place, number, wanted))
     # Rows in columns are those of the previous stage; other inputs come in notes.
     columns = before.main.names if before.main is not None else ()
     return (
@@ -533,7 +565,7 @@ def _stage_frame(
             parallelism,
             tuple(readings),
             after_stage=True,
-            forward=output_id(index - 1, None) if _needed(chain, index, wanted, main) else None,
+            forward=output_id(index - 1, None) if _needed(chain, together.stop - 1, wanted, main) else None,
         ),
     )
 
@@ -613,14 +645,11 @@ def _worked(packed: list[DataFrame], processor: Any, emitter: Emitter, initial: 
     )
 
 
-def _observed(worked: DataFrame, emitter: Emitter, operator: str, observations: dict[str, Observation]) -> DataFrame:
-    """Return the stage's output with the final types of its columns, and with its metrics observed."""
+def _observed(frame: DataFrame, operator: str, observations: dict[str, Observation]) -> DataFrame:
+    """Return the output of a line of stages, with its metrics observed."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812
 
-    columns = [unwired(name, type_) for name, type_ in (emitter.main.columns if emitter.main else ())]
-    columns += [TIMESTAMP] if emitter.timestamps else []
-    frame = worked.selectExpr(*columns, NOTE)
     # One aggregate, because Spark evaluates each aggregate for every row; readers of the progress split the marks.
     mark = f"CASE WHEN startswith({NOTE}, X'4D') THEN CAST(substring({NOTE}, 2) AS STRING) END"
     # As one text, because Spark 4.0 returns no Python object for an array.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from keyed.changelog.model import batch_id
-from keyed.durations import MIN_TIMESTAMP
+from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.graph import BoundOutput, Stage
 from keyed.options import Options
 from keyed.recovery.cut import Cut, cut_of
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 #: Spark plans with one shuffle partition per key group.
 PARTITIONS = "spark.sql.shuffle.partitions"
+#: Batches whose counts are kept: Spark reports fewer again.
+_COUNTED = 1_000
 _LOCAL_DIR = "keyed.local.dir"
 #: Options of the local runtime, with the remedy on Spark.
 _NOT_HERE = {
@@ -73,6 +76,9 @@ class Job:
         self._cut: Cut | None = None
         self._restore_reported = False
         self._warnings = UsageWarnings(last, outputs)
+        #: The counters of operators without state after the last batches.
+        self._counted: dict[int, dict[str, dict[str, int]]] = {}
+        self._counting = Lock()
         #: The operators with a logged bad row.
         self._bad: set[str] = set()
         self.title = f"the query {' → '.join(repr(stage.name) for stage in last.chain)}"
@@ -120,9 +126,25 @@ class Job:
         }
         if rows is None:
             rows = metrics[self._last.chain[0].name].get("rows_in", 0)
-        _, processing_time = clocks[self._last.name]
-        watermark = min(each for each, _ in clocks.values())
+        processing_time = max(each for _, each in clocks.values())
+        # An output without a key has no watermark, and waits for nothing.
+        relays = [stage.name for stage in self._last.chain if stage.is_relay]
+        watermark = min((each for name, (each, _) in clocks.items() if name not in relays), default=MAX_TIMESTAMP)
+        self._add_earlier(batch, {name: metrics[name] for name in relays})
         return Progress(batch, rows, watermark, processing_time, metrics, duration_ms)
+
+    def _add_earlier(self, batch: int, metrics: Mapping[str, dict[str, int]]) -> None:
+        """Add the counts of earlier batches of this run to those of operators without a state that would have them."""
+        with self._counting:
+            if metrics and batch not in self._counted:
+                totals = self._counted.get(max(self._counted, default=-1), {})
+                for name, counters in metrics.items():
+                    for counter, count in totals.get(name, {}).items():
+                        counters[counter] = counters.get(counter, 0) + count
+                self._counted[batch] = {name: dict(counters) for name, counters in metrics.items()}
+                self._counted.pop(batch - _COUNTED, None)
+            for name, counters in metrics.items():
+                counters.update(self._counted[batch][name])
 
     def _warn(self, progress: Progress, marks: Mapping[str, list[dict[str, Any]]]) -> None:
         """Log warnings about a batch with these marks; a second call for the same batch is harmless."""

@@ -58,7 +58,7 @@ def run(last: Stage, outputs: tuple[BoundOutput, ...], options: Options) -> RunR
     ):
         query = SparkQuery(job, {"availableNow": True}, after=_restored(job))
         query.wait()
-        if options.drain and not query.has_drained:
+        if options.drain and last.keeps_state and not query.has_drained:
             # Only after all data was read: the batch with which the input ends has no rate limit and reads the rest.
             query = SparkQuery(job, {"once": True}, end=True, after=query)
             query.wait()

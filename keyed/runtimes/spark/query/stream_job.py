@@ -239,7 +239,7 @@ class StreamJob(Job):
         # Spark plans with one shuffle partition per key group. A query keeps the number that it starts with.
         with settings(self._session, {PARTITIONS: str(parallelism), **checkpoint_settings(self._session)}):
             try:
-                names = [[stage.name for stage in line] for line in together]
+                names = [[stage.name for stage in line] for line in together if not line[0].is_relay]
                 query = self._exports.start(self._begin, parallelism, names, stream.trigger(**trigger).start)
             except Exception as error:  # noqa: BLE001 - it is raised again, translated
                 raise_translated(error, self.title)

@@ -8,6 +8,7 @@ forwarded.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
@@ -18,6 +19,7 @@ import attrs
 from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
 from keyed.codec.keys import is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
+from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.channels import Upstream
 from keyed.errors import RowError, TimestampError
 from keyed.runtimes.recording import Recorder, with_timestamps
@@ -76,6 +78,7 @@ class Reading:
         steps: Transformations of the rows.
         after: The packing of their results, which are keyed; this reading then has no keys.
         schema: The expected Arrow schema of the packed rows, which the key groups have, too.
+        output: Of an operator without a key, the id of the output for the rows; empty for the columns of the frame.
     """
 
     operator: str
@@ -96,6 +99,7 @@ class Reading:
     steps: tuple[Transform, ...] = ()
     after: Reading | None = None
     schema: pa.Schema | None = None
+    output: str = ""
 
 
 @attrs.frozen
@@ -108,12 +112,15 @@ class Packer:
         after_stage: True if the frame belongs to the previous stage, and has notes.
         forward: Id under which the rows are also forwarded, for a main output with a sink, and for rows that later
             operators read.
+        main: The columns of the frame after operators without a key: rows are not packed but written. ``None`` if rows
+            are packed.
     """
 
     parallelism: int
     readings: tuple[Reading, ...]
     after_stage: bool = False
     forward: str | None = None
+    main: pa.Schema | None = None
 
     def pack(self, batches: Iterator[pa.RecordBatch], partition: int, batch: int = 0) -> Iterator[pa.RecordBatch]:
         """Pack the rows of one task.
@@ -143,7 +150,7 @@ class _Task:
 
     def __init__(self, packer: Packer, partition: int) -> None:
         self._packer = packer
-        self._out = _Packed(packer.parallelism, partition)
+        self._out = _Packed(packer.parallelism, partition) if packer.main is None else _Relayed(packer.main, partition)
         self._seen = False
         self._end = self._starts_run = False
         self._upstream: dict[int, Upstream] = {}
@@ -158,7 +165,7 @@ class _Task:
                 self._seen = True
                 self._take(batch)
                 if out.payloads:
-                    yield out.flush()
+                    yield from out.flush()
         if self._seen:
             mark = TaskMark(None, self._end, self._upstream, passed=self._passed, starts_run=self._starts_run)
             for part in self.parts:
@@ -166,7 +173,7 @@ class _Task:
             if not self.parts:
                 out.to_all(encode_mark(mark))
         if out.payloads:
-            yield out.flush()
+            yield from out.flush()
 
     def _take(self, batch: Any) -> None:
         """Process an Arrow batch from Spark: read its notes, forward the parts for other readers, and keep its rows."""
@@ -213,14 +220,14 @@ class _Packed:
         self._position = 0
         self._ids = group_ids(parallelism)
 
-    def flush(self) -> Any:
-        """Return the packed rows so far, as rows for Spark."""
+    def flush(self) -> Iterator[Any]:
+        """Yield the packed rows so far, as rows for Spark."""
         import pyarrow as pa
 
         groups, payloads = zip(*self.payloads, strict=True)
         self.payloads = []
         arrays: list[Any] = [pa.array(groups, pa.int32()), pa.array(payloads, pa.binary())]
-        return pa.RecordBatch.from_arrays(arrays, names=["keygroup", "payload"])
+        yield pa.RecordBatch.from_arrays(arrays, names=["keygroup", "payload"])
 
     def forward(self, note: bytes) -> None:
         """Send a note through a key group; the groups share this work."""
@@ -250,10 +257,59 @@ class _Packed:
         self.payloads += [(group, payload) for group in self._ids]
 
 
+class _Relayed:
+    """Rows of operators without a key that were not yielded to Spark yet, in the columns of the frame or in notes."""
+
+    parallelism = 1
+
+    def __init__(self, main: pa.Schema, partition: int) -> None:
+        self.payloads: list[Any] = []
+        self._main = main
+        self._partition = partition
+        self._counts: dict[tuple[str, int], int] = {}
+
+    def flush(self) -> Iterator[Any]:
+        """Yield the rows so far, as rows for Spark."""
+        payloads, self.payloads = self.payloads, []
+        yield from payloads
+
+    def forward(self, note: bytes) -> None:
+        """Add a note."""
+        import pyarrow as pa
+
+        nulls: list[Any] = [pa.nulls(1, field.type) for field in self._main]
+        note_column = pa.array([note], pa.binary())
+        self.payloads.append(pa.RecordBatch.from_arrays([*nulls, note_column], names=[*self._main.names, NOTE]))
+
+    def rows(self, chunks: Iterable[tuple[int, Any]], reading: Reading, mark: TaskMark | None = None) -> None:
+        """Add rows of an input to the output of its operator, and after them the mark of the operator."""
+        import pyarrow as pa
+
+        place = reading.operator, reading.input
+        for _, chunk in chunks:
+            self._counts[place] = self._counts.get(place, 0) + chunk.num_rows
+            columns = chunk.select(reading.columns)
+            if reading.output:
+                self.forward(chunk_note(reading.output, columns))
+                continue
+            cells = pa.Table.from_batches([columns]).select(self._main.names).cast(self._main)
+            for batch in cells.append_column(NOTE, pa.nulls(cells.num_rows, pa.binary())).to_batches():
+                self.payloads.append(batch)
+        if mark is not None:
+            count = self._counts.get(place, 0)
+            metrics = {"rows_in": count + mark.rows_bad, "rows_out": count, "rows_bad": mark.rows_bad}
+            now = time.time_ns() // 1_000_000
+            of_operator = GroupMark(reading.operator, self._partition, MAX_TIMESTAMP, now, mark.end, metrics)
+            self.forward(attrs.evolve(of_operator, highest=mark.max_timestamp, bad=mark.bad).note())
+
+    def to_all(self, payload: bytes) -> None:
+        """Ignore a mark: there are no key groups."""
+
+
 class _Rows:
     """The rows of one input that a task has not cut yet, and their counts and timestamps."""
 
-    def __init__(self, reading: Reading, out: _Packed) -> None:
+    def __init__(self, reading: Reading, out: _Packed | _Relayed) -> None:
         self.reading = reading
         #: Writes the rows as a table, if they are recorded.
         self.record: Any = None
@@ -351,10 +407,13 @@ class _Rows:
             times = times.combine_chunks() if isinstance(times, pa.ChunkedArray) else times
         rows = TransformedRows(times, table=pa.Table.from_batches([batch.select(reading.columns)]))
         rows = transformed(rows, reading.steps, reading.operator)
+        self._rows_bad += rows.bad
+        self._bad = self._bad or rows.reason
         if not rows.count:
             return
         table = rows.table(f"operator {reading.operator!r}")
-        hashes = np.zeros(table.num_rows, "int64") if target.broadcast else key_hashes(table, target.keys)
+        is_keyed = target.keys and not target.broadcast
+        hashes = key_hashes(table, target.keys) if is_keyed else np.zeros(table.num_rows, "int64")
         table = table.append_column(target.hash, pa.array(hashes))
         if target.time is not None:
             assert rows.times is not None
