@@ -5,17 +5,20 @@ thread. `subscribe` follows a table by a push query. `register` gives a Python f
 """
 
 from keyed.sql.definitions import Answer
+from keyed.sql.kafka_deployment import Kafka
 from keyed.sql.push_queries import PushedRow, PushQuery, subscribe
 from keyed.sql.registered import register
-from keyed.sql.script_runs import OutputRecord, ScriptResult, script
+from keyed.sql.script_runs import OutputRecord, ScriptResult, script, start
 
 __all__ = [
     "Answer",
+    "Kafka",
     "OutputRecord",
     "PushQuery",
     "PushedRow",
     "ScriptResult",
     "register",
     "script",
+    "start",
     "subscribe",
 ]

@@ -26,7 +26,6 @@ from keyed.windows import (
     Sum,
     TopK,
 )
-
 from keyed.windows.vectorized.python_accumulators import PythonAggregate
 
 if TYPE_CHECKING:

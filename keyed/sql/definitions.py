@@ -121,6 +121,12 @@ class Definitions:
         return self.properties.get("ksql.timestamp.throw.on.invalid", "false").lower() == "true"
 
     @property
+    def read(self) -> list[SqlSource]:
+        """The sources that queries read: tables first, whose rows come first at equal times."""
+        found = {each.name: each for query in self.queries for each in query.plan.relation.sources}
+        return sorted(found.values(), key=lambda each: (not each.is_table, each.name))
+
+    @property
     def names_places(self) -> bool:
         """True if the text names the partition or offset of rows."""
         return re.search(r"ROW(PARTITION|OFFSET)", self.text.text, re.IGNORECASE) is not None

@@ -212,7 +212,7 @@ def empty(columns: Columns) -> pa.Table:
     """Return a table of no rows with columns."""
     import pyarrow as pa
 
-    return pa.schema([(name, type_.arrow) for name, type_ in columns]).empty_table()
+    return pa.schema([(name, type_.arrow) for name, type_ in columns or (("#nothing", BOOLEAN),)]).empty_table()
 
 
 def check(text: Text, words: Sequence[Token]) -> None:

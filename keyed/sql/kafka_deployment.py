@@ -6,21 +6,23 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import attrs
+import numpy as np
+import pyarrow as pa
 
 from keyed.arguments import text
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError, SourceError
-from keyed.formats.record_formats import WireFormats
 from keyed.kafka_topics import Topics, TopicsReader
 from keyed.shown import Shown, shown
-from keyed.sql.catalog import SqlSource
+from keyed.sql.catalog import CHANGE, SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
-from keyed.sql.packed_changes import unpack
-from keyed.sql.row_changes import KEY, TIME, VALUE, WINDOW, Change
-from keyed.sql.script_source import Extractor
-from keyed.topics import Encode, KafkaSink, Registry, check_registry, shown_registry
+from keyed.sql.operators import MOMENT
+from keyed.topics import KafkaSink, Registry, check_registry, shown_registry
+from keyed.windows.vectorized.row_groups import grouped, plain_column
 
 _RESET = "auto.offset.reset"
+#: The columns of records as bytes.
+_RECORD = "key binary, value binary, time bigint"
 
 
 @attrs.frozen
@@ -74,11 +76,10 @@ class Deployment:
     Args:
         found: The checked script.
         kafka: The cluster.
-        given: Topics whose records are given otherwise: as rows, files or lists.
+        given: Streams and tables whose rows are given otherwise: as rows, files or lists.
 
     Attributes:
-        formats: The formats of the topics.
-        reads: The topics that are read; true for those that a new script begins at their end.
+        sources: The streams and tables that are read from topics.
 
     Raises:
         DefinitionError: A stream or table has no topic, or one that cannot be read or written.
@@ -87,56 +88,45 @@ class Deployment:
     def __init__(self, found: Definitions, kafka: Kafka, given: Collection[str]) -> None:
         self._found = found
         self._kafka = kafka
-        self.formats = WireFormats(kafka.registry)
-        #: The queries whose output is written, with the output.
-        self._written = [
-            (query, found.sources[query.target])
-            for query in found.queries
-            if found.sources[query.target].topic_options.is_named
-        ]
-        self.reads: dict[str, bool] = {}
-        self._sources: list[SqlSource] = []
-        inner = {found.sources[query.target].topic for query in found.queries}
+        #: The queries whose output is written.
+        self._written = [query for query in found.queries if query.target.topic_options.is_named]
+        self.sources: list[SqlSource] = []
+        #: The topics; true for those that a new script begins at their end.
+        self._reads: dict[str, bool] = {}
+        inner = {query.target.topic for query in found.queries}
         latest = self._begins_at_end()
-        # Of records with equal timestamps, those of tables are read first.
-        for name in sorted(found.read, key=lambda name: (not found.sources[name].is_table, name)):
-            source = found.sources[name]
+        for source in found.read:
             if source.topic in inner:
-                self._check_loop(source)
-            elif source.topic not in given:
+                if not source.is_query:
+                    raise DefinitionError(
+                        f"{source.name} is read by a query, and another query writes its topic {source.topic!r}: its "
+                        "records would come twice. Write to another topic, or create it by CREATE STREAM ... AS SELECT "
+                        "and insert into that"
+                    )
+            elif source.name not in given:
                 if not source.topic_options.is_named:
                     raise DefinitionError(
-                        f"{name} has no rows: name its topic, WITH (KAFKA_TOPIC = '...'), or give its rows "
-                        f"(streams={{{name!r}: ...}}, or --input {name}=FILE)"
+                        f"{source.name} has no rows: name its topic, WITH (KAFKA_TOPIC = '...'), or give its rows "
+                        f"(streams={{{source.name!r}: ...}}, or --input {source.name}=FILE)"
                     )
-                self._sources.append(source)
+                self.sources.append(source)
                 # The rows of a table are its records from the first on.
-                self.reads[source.topic] = self.reads.get(source.topic, True) and latest and not source.is_table
-        self._check_inserts()
-        for source in (*self._sources, *(target for _, target in self._written)):
-            self.formats.check(source)
+                self._reads[source.topic] = self._reads.get(source.topic, True) and latest and not source.is_table
+        for each in found.inserts:
+            if found.named(each.target).topic_options.is_named:
+                raise DefinitionError(
+                    f"INSERT INTO {each.target} ... VALUES: a deployed script does not insert rows into a Kafka topic; "
+                    "send them by a producer"
+                )
+        for source in (*self.sources, *(query.target for query in self._written)):
+            for part in source.parts:
+                part.check(kafka.registry)
 
     def _begins_at_end(self) -> bool:
         reset = self._found.properties.get(_RESET, "earliest").lower()
         if reset not in ("earliest", "latest"):
             raise DefinitionError(f"SET {_RESET!r}={reset!r} must be 'earliest' or 'latest'")
         return reset == "latest"
-
-    def _check_loop(self, source: SqlSource) -> None:
-        if not source.is_query:
-            raise DefinitionError(
-                f"{source.name} is read by a query, and another query writes its topic {source.topic!r}: its records "
-                "would come twice. Write to another topic, or create it by CREATE STREAM ... AS SELECT and insert into "
-                "that"
-            )
-
-    def _check_inserts(self) -> None:
-        for each in self._found.inserts:
-            if self._found.sources[each.target].topic_options.is_named:
-                raise DefinitionError(
-                    f"INSERT INTO {each.target} ... VALUES: a deployed script does not insert rows into a Kafka topic; "
-                    "send them by a producer"
-                )
 
     @property
     def writes(self) -> bool:
@@ -152,16 +142,13 @@ class Deployment:
         """
         topics = self._kafka.topics()
         counts: dict[str, int] = {}
-        for source in self._sources:
+        for source in self.sources:
             counts[source.topic] = self._prepared(topics, source, source.topic_options.partitions)
-        for query, target in self._written:
+        for query in self._written:
             # What is given otherwise may be a topic too: a DataFrame of it.
-            read = [counts.get(each) or topics.count(each) or 1 for each in self._topics_of(query)]
-            count = target.topic_options.partitions or max(read, default=1)
-            counts[target.topic] = self._prepared(topics, target, count)
-
-    def _topics_of(self, query: WrittenQuery) -> list[str]:
-        return [self._found.sources[name].topic for name in query.read]
+            read = [counts.get(each.topic) or topics.count(each.topic) or 1 for each in query.plan.relation.sources]
+            count = query.target.topic_options.partitions or max(read, default=1)
+            counts[query.target.topic] = self._prepared(topics, query.target, count)
 
     def _prepared(self, topics: Topics, source: SqlSource, count: int | None) -> int:
         options, topic = source.topic_options, source.topic
@@ -189,22 +176,9 @@ class Deployment:
             )
         return there
 
-    def reader(self, extractors: Mapping[str, Extractor]) -> TopicsReader | None:
-        """Return the reader of the topics, ``None`` if none is read.
-
-        Args:
-            extractors: Functions that return the timestamp of a record, by topic.
-        """
-
-        def time_of(message: Any) -> int:
-            extract = extractors.get(message.topic())
-            _, time = message.timestamp()
-            found = time if extract is None else extract(message.key(), message.value(), time)
-            return -1 if found is None else found
-
-        if not self.reads:
-            return None
-        return self._kafka.topics().reader(self.reads, time_of, bounded=self._kafka.bounded)
+    def reader(self) -> TopicsReader:
+        """Return the reader of the topics."""
+        return self._kafka.topics().reader(self._reads, bounded=self._kafka.bounded)
 
     def frames(self, spark: Any) -> dict[str, Any]:
         """Return the topics as streaming DataFrames of Spark's Kafka source, by the names of their streams and tables.
@@ -215,17 +189,17 @@ class Deployment:
         Raises:
             DefinitionError: Spark has no Kafka source, or there are settings of this process's client.
         """
-        if self._kafka.settings and self._sources:
+        if self._kafka.settings and self.sources:
             raise DefinitionError(
                 f"Kafka: settings={sorted(self._kafka.settings)} are of this process's client, and "
-                f"{self._sources[0].name} is read by Spark's; give its DataFrame in streams=, with the options of "
+                f"{self.sources[0].name} is read by Spark's; give its DataFrame in streams=, with the options of "
                 "Spark's Kafka source"
             )
         found = {}
-        for source in self._sources:
+        for source in self.sources:
             reader = spark.readStream.format("kafka").option("subscribe", source.topic)
             reader = reader.option("kafka.bootstrap.servers", self._kafka.bootstrap)
-            reader = reader.option("startingOffsets", "latest" if self.reads[source.topic] else "earliest")
+            reader = reader.option("startingOffsets", "latest" if self._reads[source.topic] else "earliest")
             try:
                 found[source.name] = reader.option("includeHeaders", bool(source.headers)).load()
             except Exception as error:
@@ -243,35 +217,70 @@ class Deployment:
         """Time after which a batch ends."""
         return milliseconds_of(self._kafka.batch_interval, "Kafka(batch_interval)") / 1000
 
-    def sink(self, query: WrittenQuery, *, is_packed: bool) -> KafkaSink | None:
-        """Return the sink of a query's output, ``None`` if it is not written to a topic.
-
-        Args:
-            query: The query.
-            is_packed: Its changes come as rows of `packed_changes`.
+    def to_topic(self, query: WrittenQuery, output: Any) -> Any:
+        """Return an output with the sink of its topic; ``None`` if it is not written to one.
 
         Raises:
             SinkError: The schema registry is not reached, or refuses a schema.
         """
-        target = self._found.sources[query.target]
+        target, kafka = query.target, self._kafka
         if not target.topic_options.is_named:
             return None
-        kafka = self._kafka
-        return KafkaSink(
+        writers = [part.writer(kafka.registry) for part in target.parts]
+        sink = KafkaSink(
             target.topic,
             bootstrap=kafka.bootstrap,
-            encode=self._encode(target, is_packed=is_packed),
+            encode=lambda record: (record.key, record.value, record.time),
             transactional_id=f"{kafka.transactional_id}-{target.topic}-{query.name}",
             # Kafka's own clients choose partitions so. Equal keys of all writers are in one partition.
             settings={"partitioner": "murmur2_random", **kafka.settings},
             timeout=kafka.timeout,
         )
+        return output.to(sink, Encoded(target, writers), _RECORD)
 
-    def _encode(self, target: SqlSource, *, is_packed: bool) -> Encode:
-        encode = self.formats.encoder(target)
 
-        def record(row: Any) -> tuple[bytes | None, bytes | None, int | None]:
-            change: Change = unpack(row) if is_packed else row
-            return (*encode(change[KEY], change[VALUE], change[WINDOW]), change[TIME])
+@attrs.frozen(eq=False)
+class Encoded:
+    """Makes the changes of a batch records: of a table the last one of each key.
 
-        return record
+    Attributes:
+        target: What they are written to.
+        writers: Write its keys and values.
+    """
+
+    target: SqlSource
+    writers: list[Any]
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the records, as bytes."""
+        table = last_changes(self.target, table)
+        count = table.num_rows
+        made = []
+        for write, columns in zip(self.writers, (self.target.keys, self.target.stored), strict=True):
+            cells = [table.column(name) for name, _ in columns]
+            made.append(write(cells) if cells else [write([pa.nulls(count)])[0]] * count if count else [])
+        keys, values = made
+        if len(self.target.keys) == 1:
+            nulls = table.column(self.target.keys[0][0]).is_null().to_pylist()
+            keys = [None if is_null else key for key, is_null in zip(keys, nulls, strict=True)]
+        if "window_start" in table.column_names:
+            bounds = [table.column(name).to_pylist() for name in ("window_end", "window_start")]
+            ends = bounds if self.target.window == "SESSION" else bounds[1:]
+            packed = [b"".join(number.to_bytes(8, signed=True) for number in each) for each in zip(*ends, strict=True)]
+            keys = [(key or b"") + end for key, end in zip(keys, packed, strict=True)]
+        if CHANGE in table.column_names:
+            changes = table.column(CHANGE).to_pylist()
+            values = [None if change < 0 else value for value, change in zip(values, changes, strict=True)]
+        return pa.table(
+            {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()), "time": table.column(MOMENT)}
+        )
+
+
+def last_changes(target: SqlSource, table: pa.Table) -> pa.Table:
+    """Return the last change of each key and window of a batch, in their order; all rows of a stream."""
+    if CHANGE not in table.column_names or not table.num_rows:
+        return table
+    names = [name for name, _ in target.keys]
+    names += [each for each in ("window_start", "window_end") if each in table.column_names]
+    groups = grouped([plain_column(table.column(each)) for each in names])
+    return table.take(pa.array(np.sort(groups.last_rows())))

@@ -318,7 +318,7 @@ class Sessions(_Aggregating):
         self._group = [each for each, _ in plan.keys]
         parts = fold_of(plan.aggregates, self._columns).columns
         columns = Schema((*self._key_types, *parts)).ddl
-        sessions = TableState(columns, key=[*self._group, "WINDOWSTART"], name="sessions")
+        sessions = TableState(columns, key=[*self._group, "WINDOWSTART"], name=f"{name}_sessions")
         self.sessions = inner_state(sessions, is_shown=False)
         self._gap, self._grace = plan.size_ms, plan.grace_ms
         self._fold: Any = None

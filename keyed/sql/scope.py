@@ -231,6 +231,9 @@ class Scope:
         Raises:
             SqlError: DuckDB does not accept it.
         """
+        column = self.column(words)
+        if column is not None:
+            return column.type
         key = sql(words)
         if key not in self._types:
             self._types[key] = bind(self.text, self._stored, words, self.values)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,21 +10,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import keyed
+from keyed.arguments import texts
 from keyed.errors import DefinitionError
 from keyed.extending import Schema
+from keyed.formats.conversion import plain
 from keyed.formats.registry_schemas import RegistrySchemas
-from keyed.formats.sql_types import SqlType
+from keyed.formats.sql_types import BIGINT
 from keyed.graph import BoundOutput, is_dataframe
 from keyed.shown import nearest, shown
 from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, session_of
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql.engine import Columns, Step
-from keyed.sql.inputs import GONE, SOURCE, TIME, UNREADABLE, Input, Skipped, skip
+from keyed.sql.inputs import GONE, SOURCE, TIME, UNREADABLE, Input, Skipped, further_columns, skip
 from keyed.sql.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamStreamJoin, StreamTableJoin, TableTableJoin
+from keyed.sql.kafka_deployment import Deployment, Kafka
 from keyed.sql.operators import MOMENT, Aggregation, Sessions, TableRows, Totals, given_columns, schema_of
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import Relation, SourceJoin
+from keyed.sql.scope import BOUNDS
 from keyed.sql.script_source import ScriptRows
 from keyed.sql.statements import parse
 from keyed.transforms import Kept
@@ -35,7 +38,6 @@ DAY_MS = 86_400_000
 FAILS = "an expression fails"
 NO_GROUP = "a part of the group is null"
 NO_JOIN_KEY = "the key of the join is null"
-_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
 
 
 @attrs.frozen
@@ -53,6 +55,10 @@ class OutputRecord:
     value: Any
     timestamp: int
     window: tuple[int, int] | None = None
+
+
+#: Called with the name of an output, its records of a batch, and the id of the batch.
+OnRecords = Callable[[str, list[OutputRecord], int], object]
 
 
 @attrs.frozen(eq=False)
@@ -241,11 +247,11 @@ class Records:
     schema: Schema
     name: str
 
-    def to(self, sink: Any) -> BoundOutput:
-        """Return them with their sink."""
-        if isinstance(self.stream, keyed.Output) and not self.stream.steps:
-            return self.stream.to(sink)
-        return keyed.Stream(self.stream.origins).to(sink, name=self.name)
+    def to(self, sink: Any, step: Any = None, output: str | None = None) -> BoundOutput:
+        """Return them with their sink, and a function of their tables before it with the columns of its result."""
+        is_output = isinstance(self.stream, keyed.Output) and not self.stream.steps
+        stream = self.stream if step is None else self.stream.map_batches(step, output=output)
+        return stream.to(sink) if is_output else keyed.Stream(stream.origins).to(sink, name=self.name)
 
 
 class Builder:
@@ -293,14 +299,15 @@ class Builder:
     def _query(self, query: WrittenQuery) -> Any:
         plan = query.plan
         changes = self._relation(plan.relation, query.name)
-        more = _more(is_table=plan.relation.is_table)
+        bounds: Columns = tuple((each, BIGINT) for each in plan.relation.carried[2:])
+        more = _more(is_table=plan.relation.is_table) | dict.fromkeys(dict(bounds), "bigint")
         name = self._name(query.name)
         columns: Columns = (*plan.keys, *plan.values)
         moment = {MOMENT: "bigint"}
         if plan.grouping is None and plan.is_table:
             step = Stepped(plan.before, query.name, self._skipped)
             made = changes.map_batches(step, output=schema_of(columns, **more))
-            rows = TableRows(name, plan.keys, plan.values)
+            rows = TableRows(name, (*plan.keys, *bounds), plan.values)
             keyed_by = made.key_by(*(each for each, _ in plan.keys))
             return keyed_by.process(rows, schema_of(columns, **more, **moment), name=name, order="arrival")
         if plan.grouping is None:
@@ -341,9 +348,9 @@ class Builder:
             )
         is_session = window is not None and window.kind == "SESSION"
         function: Any = (Sessions if is_session else Totals)(aggregation, name)
-        bounds = dict.fromkeys(aggregation.bounds, "bigint")
+        ends = dict.fromkeys(aggregation.bounds, "bigint")
         return made.process(
-            function, schema_of(columns, **bounds, **{CHANGE: "tinyint"}, **moment), name=name, order="arrival"
+            function, schema_of(columns, **ends, **{CHANGE: "tinyint"}, **moment), name=name, order="arrival"
         )
 
     def _relation(self, relation: Relation, query: str) -> Any:
@@ -421,9 +428,12 @@ class Builder:
         if source.name in self._given:
             made: Any = self._given[source.name]
             if source.is_table:
-                rows = TableRows(self._name(source.name), source.keys, source.values)
+                further = further_columns(source, has_places=self._found.names_places)
+                keys = (*source.keys, *(each for each in further if each[0] in dict(BOUNDS.values())))
+                values = (*source.values, *(each for each in further if each not in keys))
+                rows = TableRows(self._name(source.name), keys, values)
                 keyed_by = made.key_by(*(each for each, _ in source.keys))
-                schema = schema_of(source.columns, **{CHANGE: "tinyint", MOMENT: "bigint"})
+                schema = schema_of((*keys, *values), **{CHANGE: "tinyint", MOMENT: "bigint"})
                 made = keyed_by.process(rows, schema, name=rows.rows.name or source.name, order="event_time")
             parts.append(made)
         if not parts:
@@ -433,40 +443,25 @@ class Builder:
         return found
 
 
-def _plain(value: Any, type_: SqlType) -> Any:
-    """Return a value of a table as a record has it."""
-    if value is None:
-        return None
-    match type_.base:
-        case "TIMESTAMP":
-            return (value - _EPOCH) // dt.timedelta(milliseconds=1)
-        case "DATE":
-            return (value - _EPOCH.date()).days
-        case "ARRAY":
-            return [_plain(each, type_.element) for each in value]
-        case "MAP":
-            items = value.items() if isinstance(value, Mapping) else value
-            return {key: _plain(each, type_.element) for key, each in items}
-        case "STRUCT":
-            get = value.get if isinstance(value, Mapping) else lambda name: getattr(value, name)
-            return {name: _plain(get(name), each) for name, each in type_.fields}
-    return value
-
-
 class Collector:
     """Collects the records of an output.
 
     Args:
         query: The query.
         collected: Takes them.
+        schema: The columns of the output.
+        on_records: Takes them in place of ``collected``.
     """
 
-    def __init__(self, query: WrittenQuery, collected: list[OutputRecord], schema: Any) -> None:
+    def __init__(
+        self, query: WrittenQuery, collected: list[OutputRecord], schema: Any, on_records: OnRecords | None
+    ) -> None:
         self._query = query
         self._collected = collected
+        self._on_records = on_records
         self._names = schema.names
 
-    def __call__(self, rows: Any, _: int) -> None:
+    def __call__(self, rows: Any, batch: int) -> None:
         """Take the rows of a batch."""
         plan = self._query.plan
         at = {name: place for place, name in enumerate(self._names)}
@@ -477,23 +472,28 @@ class Collector:
         window = (at["WINDOWSTART"], at["WINDOWEND"]) if "WINDOWSTART" in at else None
         time = at[MOMENT]
         pending: dict[Any, OutputRecord] = {}
+        stream: list[OutputRecord] = []
         if is_dataframe(rows):
             # A batch of Spark.
             rows = zip(*(column.to_pylist() for column in rows.toArrow().columns), strict=True)
         for row in rows:
-            cells = [_plain(row[place], type_) for _, place, type_ in keys]
+            cells = [plain(row[place], type_) for _, place, type_ in keys]
             key = None if not cells else cells[0] if len(cells) == 1 else dict(zip(self._key_names, cells, strict=True))
-            value = {name: _plain(row[place], type_) for name, place, type_ in values}
+            value = {name: plain(row[place], type_) for name, place, type_ in values}
             bounds = None if window is None else (row[window[0]], row[window[1]])
             is_gone = change is not None and row[change] < 0
             record = OutputRecord(key, None if is_gone else value, row[time], bounds)
             if change is None:
-                self._collected.append(record)
+                stream.append(record)
                 continue
             place = (repr(key), bounds)
             pending.pop(place, None)
             pending[place] = record
-        self._collected.extend(pending.values())
+        records = [*stream, *pending.values()]
+        if self._on_records is None:
+            self._collected.extend(records)
+        elif records:
+            self._on_records(self._query.target.name, records, batch)
 
     @property
     def _key_names(self) -> list[str]:
@@ -541,81 +541,238 @@ def script(
     streams: Mapping[str, Any] | None = None,
     topics: Mapping[str, Iterable[Any]] | Sequence[Any] | None = None,
     *,
+    kafka: Kafka | None = None,
+    on_records: OnRecords | None = None,
     rows_per_batch: int = 10_000,
     properties: Mapping[str, str] | None = None,
     parameters: Given | None = None,
+    schemas: Mapping[str, Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> ScriptResult:
-    """Run a script of SQL statements over rows, and return what its queries write."""
-    where = "keyed.sql.script"
-    if not isinstance(text, str):
-        raise DefinitionError(f"{where}: text={shown(text)} must be text with SQL statements")
-    if not isinstance(streams or {}, Mapping):
-        raise DefinitionError(f"{where}: streams={shown(streams)} must be a dict of rows by stream")
-    if not isinstance(topics or {}, Mapping | Sequence) or isinstance(topics, str):
-        raise DefinitionError(f"{where}: topics={shown(topics)} must be a dict of records by topic, or a list")
-    given = Parameters(parameters)
-    parsed, statements = parse(text, given)
-    if not statements:
-        raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
-    found = define(parsed, statements, given.values, dict(properties or {}), RegistrySchemas(None))
-    skipped: Skipped = {}
-    inputs: dict[str, Input] = {}
-    records_of, places_of = _records(found, topics)
-    given_streams = {found.named(name).name: each for name, each in (streams or {}).items()}
-    bound = {name: each for name, each in given_streams.items() if is_bound(each)}
-    sessions = [each for each in map(session_of, bound.values()) if each is not None]
-    if sessions and (len(sessions) < len(given_streams) or topics or found.inserts):
-        raise DefinitionError(
-            "a script runs on Spark if its streams are DataFrames: give all of them so, without topics= and without "
-            "INSERT INTO ... VALUES"
+    """Run a script of SQL statements over rows, and return what its queries write.
+
+    The whole script is checked before anything runs. Over Kafka topics without ``Kafka(bounded=True)`` it runs until it
+    is stopped.
+
+    Args:
+        text: The statements.
+        streams: Rows of streams and tables by their names: a list of dictionaries with the columns, those of the key
+            too, and optionally ``ROWTIME``; a pandas, polars or Arrow table; or the path of a file (``.jsonl``,
+            ``.csv``, ``.parquet``).
+        topics: Records of topics by name: ``(key, value, timestamp)``, and optionally more fields: partition, offset,
+            headers, window; or the records of an output. Records of several topics are merged by timestamp. A list of
+            ``(topic, key, value, timestamp, …)`` gives the order in which they arrive.
+        kafka: The cluster whose topics are read and written, those that ``KAFKA_TOPIC`` names. Rows in ``streams`` and
+            ``topics`` take the place of a topic. Outputs that are written to a topic need a ``checkpoint``.
+        on_records: Called with the name of an output, its records of a batch and the id of the batch, before the batch
+            is committed: a batch that an earlier run did not commit comes again under its id. The records are then not
+            in the result.
+        rows_per_batch: Rows of a batch. A batch emits one change for each key that it changes.
+        properties: Settings, as of ``SET``.
+        parameters: Values for ``?`` in the text, in their order, or for ``$name`` by name.
+        schemas: Schemas by topic, for statements without columns: a dictionary with ``key``, ``value`` or both, each in
+            the form of the topic's format: Avro or JSON Schema, as text or data, or the text of a Protobuf file. The
+            texts of other files that it imports are ``references``.
+        options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``. With a checkpoint the result has
+            the records of this run's batches alone.
+
+    Raises:
+        SqlError: A statement is not valid.
+        DefinitionError: A stream or record does not fit the script.
+        KeyedError: The query failed.
+    """
+    made = _Script("script", text, kafka, on_records, properties, parameters, schemas)
+    made.add(streams, topics, waits=options.get("checkpoint") is not None)
+    if not made.found.queries:
+        return ScriptResult({}, None, answers=made.found.answers)
+    bound = made.bound(rows_per_batch, options)
+    run = keyed.run(*bound, **made.options(rows_per_batch, options))
+    return made.result(run)
+
+
+def start(
+    text: str,
+    streams: Mapping[str, Any] | None = None,
+    *,
+    kafka: Kafka,
+    on_records: OnRecords | None = None,
+    rows_per_batch: int = 10_000,
+    properties: Mapping[str, str] | None = None,
+    parameters: Given | None = None,
+    schemas: Mapping[str, Mapping[str, Any]] | None = None,
+    **options: Any,
+) -> keyed.Query:
+    """Start a script over Kafka topics in a thread, and return the handle of its query.
+
+    Args:
+        text: See `script`, as for the other arguments.
+        streams: See `script`.
+        kafka: See `script`.
+        on_records: Called as in `script`, for outputs that are not written to a topic.
+        rows_per_batch: See `script`.
+        properties: See `script`.
+        parameters: See `script`.
+        schemas: See `script`.
+        options: Other options of `keyed.start`, such as ``checkpoint`` and ``tables``.
+
+    Raises:
+        SqlError: A statement is not valid.
+        DefinitionError: A stream does not fit the script, or no query writes.
+        KeyedError: A topic or the schema registry cannot be used.
+    """
+    if kafka is None:
+        raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
+    made = _Script("start", text, kafka, on_records or _nowhere, properties, parameters, schemas)
+    made.add(streams, None, waits=options.get("checkpoint") is not None)
+    if not made.found.queries:
+        raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
+    bound = made.bound(rows_per_batch, options)
+    return keyed.start(*bound, **made.options(rows_per_batch, options))
+
+
+def _nowhere(name: str, records: list[OutputRecord], batch: int) -> None:
+    """Discard records."""
+
+
+class _Script:
+    """A script with its inputs, checked and ready to run."""
+
+    def __init__(
+        self,
+        call: str,
+        text: str,
+        kafka: Kafka | None,
+        on_records: OnRecords | None,
+        properties: Mapping[str, str] | None,
+        parameters: Given | None,
+        schemas: Mapping[str, Mapping[str, Any]] | None,
+    ) -> None:
+        self._where = where = f"keyed.sql.{call}"
+        if not isinstance(text, str):
+            raise DefinitionError(f"{where}: text={shown(text)} must be text with SQL statements")
+        if kafka is not None and not isinstance(kafka, Kafka):
+            raise DefinitionError(f"{where}: kafka={shown(kafka)} must be a keyed.sql.Kafka(bootstrap)")
+        if on_records is not None and not callable(on_records):
+            raise DefinitionError(
+                f"{where}: on_records={shown(on_records)} must be a function of a name, records and the id of a batch"
+            )
+        given = Parameters(parameters)
+        parsed, statements = parse(text, given)
+        if not statements:
+            raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
+        settings = texts(properties, f"{where}: properties")
+        self.found = define(parsed, statements, given.values, settings, RegistrySchemas(schemas))
+        self._kafka = kafka
+        if on_records is None and kafka is not None and not kafka.bounded:
+            # There is no end at which a result could have them.
+            on_records = _nowhere
+        self._on_records = on_records
+        self._skipped: Skipped = {}
+        self._inputs: dict[str, Input] = {}
+        self._bound: dict[str, Any] = {}
+        self.session: Any = None
+        self._deployment: Deployment | None = None
+        self._records: dict[str, list[OutputRecord]] = {}
+
+    def add(self, streams: Mapping[str, Any] | None, topics: Any, *, waits: bool) -> None:
+        """Add the given rows and the topics."""
+        found, where = self.found, self._where
+        if not isinstance(streams or {}, Mapping):
+            raise DefinitionError(f"{where}: streams={shown(streams)} must be a dict of rows by stream")
+        if not isinstance(topics or {}, Mapping | Sequence) or isinstance(topics, str):
+            raise DefinitionError(f"{where}: topics={shown(topics)} must be a dict of records by topic, or a list")
+        records_of, places_of = _records(found, topics)
+        given = {found.named(name).name: each for name, each in (streams or {}).items()}
+        self._bound = {name: each for name, each in given.items() if is_bound(each)}
+        sessions = [each for each in map(session_of, self._bound.values()) if each is not None]
+        if sessions and (len(sessions) < len(given) or topics or found.inserts):
+            raise DefinitionError(
+                "a script runs on Spark if its streams are DataFrames: give all of them so, without topics= and "
+                "without INSERT INTO ... VALUES"
+            )
+        self.session = sessions[0] if sessions else None
+        pairs: list[tuple[SqlSource, Any, bool]] = [
+            (found.named(name), rows, False) for name, rows in given.items() if name not in self._bound
+        ]
+        pairs += [
+            (source, records_of[source.topic], True)
+            for source in found.sources.sources
+            if source.topic in records_of and not source.is_query
+        ]
+        pairs += [
+            (found.named(name), [each.row for each in found.inserts if each.target == name], False)
+            for name in dict.fromkeys(each.target for each in found.inserts)
+        ]
+        registry = None
+        if self._kafka is not None:
+            registry = self._kafka.registry
+            names = {source.name for source, _, _ in pairs} | self._bound.keys()
+            self._deployment = Deployment(found, self._kafka, names)
+            pairs += [(source, (), False) for source in self._deployment.sources]
+        for source, rows, is_topic in sorted(pairs, key=lambda each: not each[0].is_table):
+            self._inputs[source.name] = Input(
+                source,
+                rows,
+                self._skipped,
+                is_strict=found.is_strict,
+                waits=waits,
+                is_topic=is_topic,
+                places=places_of.get(source.topic) if is_topic else None,
+                has_places=found.names_places,
+                registry=registry,
+            )
+
+    def bound(self, rows_per_batch: int, options: Mapping[str, Any]) -> list[Any]:
+        """Return the outputs with their sinks."""
+        found, deployment = self.found, self._deployment
+        keeps = options.get("checkpoint") is not None
+        if deployment is not None and deployment.writes and not keeps:
+            raise DefinitionError(
+                f"{self._where}: an output is written to a Kafka topic, each record once, and that needs a checkpoint; "
+                "give checkpoint= (--checkpoint), a folder"
+            )
+        live = {} if deployment is None else {each.name: each.topic for each in deployment.sources}
+        rows = ScriptRows(
+            self._inputs,
+            rows_per_batch,
+            self._skipped,
+            keeps=keeps,
+            live=live,
+            reader=deployment.reader() if deployment is not None and live else None,
+            interval=1.0 if deployment is None else deployment.interval_seconds,
         )
-    pairs: list[tuple[SqlSource, Any, bool]] = [
-        (found.named(name), rows, False) for name, rows in given_streams.items() if name not in bound
-    ]
-    pairs += [
-        (source, records_of[source.topic], True)
-        for source in found.sources.sources
-        if source.topic in records_of and not source.is_query
-    ]
-    pairs += [
-        (found.named(name), [each.row for each in found.inserts if each.target == name], False)
-        for name in dict.fromkeys(each.target for each in found.inserts)
-    ]
-    for source, rows, is_topic in sorted(pairs, key=lambda each: not each[0].is_table):
-        inputs[source.name] = Input(
-            source,
-            rows,
-            skipped,
-            is_strict=found.is_strict,
-            waits=options.get("checkpoint") is not None,
-            is_topic=is_topic,
-            places=places_of.get(source.topic) if is_topic else None,
-            has_places=found.names_places,
-        )
-    if not found.queries:
-        return ScriptResult({}, None, answers=found.answers)
-    rows = ScriptRows(inputs, rows_per_batch, skipped, keeps=options.get("checkpoint") is not None)
-    given_rows = streams_of(rows, inputs, has_places=found.names_places)
-    bound_streams = {
-        name: bound_stream(found.named(name), each, has_places=found.names_places) for name, each in bound.items()
-    }
-    builder = Builder(found, given_rows | bound_streams, skipped)
-    outputs = []
-    records: dict[str, list[OutputRecord]] = {each.target.name: [] for each in found.queries}
-    for query, output in builder.outputs():
-        outputs.append(output.to(Collector(query, records[query.target.name], output.schema)))
-    if sessions:
-        check_executors(sessions[0])
-    else:
-        options = {"rows_per_batch": rows_per_batch} | options
-    # The last windows of a script stay open, as those of a stream that has no end.
-    run = keyed.run(*outputs, **({"drain": False} | options))
-    for query in found.queries:
-        names = (query.name.lower(), *(f"{query.name}_{part}".lower() for part in ("join", "rows")))
-        counts = [run.metrics.get(name, {}) for name in names]
-        if count := sum(each.get("rows_dropped", 0) for each in counts):
-            skip(skipped, query.name, "late for its window", count, "its window has ended")
-        if (count := sum(each.get("rows_bad", 0) for each in counts)) and bound:
-            skip(skipped, query.name, UNREADABLE, count, "the log has the reason")
-    return ScriptResult(records, run, skipped, found.answers)
+        given = streams_of(rows, self._inputs, has_places=found.names_places)
+        given |= {
+            name: bound_stream(found.named(name), each, has_places=found.names_places)
+            for name, each in self._bound.items()
+        }
+        outputs = Builder(found, given, self._skipped).outputs()
+        if deployment is not None:
+            deployment.prepare()
+        bound = []
+        for query, output in outputs:
+            written = None if deployment is None else deployment.to_topic(query, output)
+            if written is None:
+                records = self._records.setdefault(query.target.name, [])
+                written = output.to(Collector(query, records, output.schema, self._on_records))
+            bound.append(written)
+        if self.session is not None:
+            check_executors(self.session)
+        return bound
+
+    def options(self, rows_per_batch: int, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of the run."""
+        own = {} if self.session is not None else {"rows_per_batch": rows_per_batch}
+        # The last windows of a script stay open, as those of a stream that has no end.
+        return {"drain": False, **own, **options}
+
+    def result(self, run: keyed.RunResult) -> ScriptResult:
+        """Return the result of a run."""
+        for query in self.found.queries:
+            names = (query.name.lower(), *(f"{query.name}_{part}".lower() for part in ("join", "rows")))
+            counts = [run.metrics.get(name, {}) for name in names]
+            if count := sum(each.get("rows_dropped", 0) for each in counts):
+                skip(self._skipped, query.name, "late for its window", count, "its window has ended")
+            if (count := sum(each.get("rows_bad", 0) for each in counts)) and self._bound:
+                skip(self._skipped, query.name, UNREADABLE, count, "the log has the reason")
+        return ScriptResult(self._records, run, self._skipped, self.found.answers)

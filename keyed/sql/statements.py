@@ -632,6 +632,9 @@ class Parser:
             return Option(self._string(), at=token.at)
         if token.upper in ("TRUE", "FALSE"):
             return Option(self._take().upper == "TRUE", at=token.at)
+        if token.kind == "sign" and token.text == "-":
+            self._take()
+            return Option(-self._integer(), at=token.at)
         if token.kind == "number":
             return Option(self._integer(), at=token.at)
         if token.kind == "parameter" and hasattr(token, "value"):
