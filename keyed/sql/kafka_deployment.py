@@ -263,8 +263,8 @@ class Encoded:
         if len(self.target.keys) == 1:
             nulls = table.column(self.target.keys[0][0]).is_null().to_pylist()
             keys = [None if is_null else key for key, is_null in zip(keys, nulls, strict=True)]
-        if "window_start" in table.column_names:
-            bounds = [table.column(name).to_pylist() for name in ("window_end", "window_start")]
+        if "WINDOWSTART" in table.column_names:
+            bounds = [table.column(name).to_pylist() for name in ("WINDOWEND", "WINDOWSTART")]
             ends = bounds if self.target.window == "SESSION" else bounds[1:]
             packed = [b"".join(number.to_bytes(8, signed=True) for number in each) for each in zip(*ends, strict=True)]
             keys = [(key or b"") + end for key, end in zip(keys, packed, strict=True)]
@@ -281,6 +281,6 @@ def last_changes(target: SqlSource, table: pa.Table) -> pa.Table:
     if CHANGE not in table.column_names or not table.num_rows:
         return table
     names = [name for name, _ in target.keys]
-    names += [each for each in ("window_start", "window_end") if each in table.column_names]
+    names += [each for each in ("WINDOWSTART", "WINDOWEND") if each in table.column_names]
     groups = grouped([plain_column(table.column(each)) for each in names])
     return table.take(pa.array(np.sort(groups.last_rows())))
