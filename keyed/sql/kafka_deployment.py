@@ -18,6 +18,7 @@ from keyed.sql.catalog import CHANGE, SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.operators import MOMENT
 from keyed.topics import KafkaSink, Registry, check_registry, shown_registry
+from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows.vectorized.row_groups import grouped, plain_column
 
 _RESET = "auto.offset.reset"
@@ -239,7 +240,7 @@ class Deployment:
         return output.to(sink, Encoded(target, writers), _RECORD)
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Encoded:
     """Makes the changes of a batch records: of a table the last one of each key.
 
@@ -255,11 +256,11 @@ class Encoded:
         """Return the records, as bytes."""
         table = last_changes(self.target, table)
         count = table.num_rows
-        made = []
+        parts = []
         for write, columns in zip(self.writers, (self.target.keys, self.target.stored), strict=True):
             cells = [table.column(name) for name, _ in columns]
-            made.append(write(cells) if cells else [write([pa.nulls(count)])[0]] * count if count else [])
-        keys, values = made
+            parts.append(write(cells) if cells else [write([pa.nulls(count)])[0]] * count if count else [])
+        keys, values = parts
         if len(self.target.keys) == 1:
             nulls = table.column(self.target.keys[0][0]).is_null().to_pylist()
             keys = [None if is_null else key for key, is_null in zip(keys, nulls, strict=True)]
@@ -271,9 +272,11 @@ class Encoded:
         if CHANGE in table.column_names:
             changes = table.column(CHANGE).to_pylist()
             values = [None if change < 0 else value for value, change in zip(values, changes, strict=True)]
-        return pa.table(
-            {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()), "time": table.column(MOMENT)}
-        )
+        made = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+        made["time"] = table.column(MOMENT)
+        if TIMESTAMP_COLUMN in table.column_names:
+            made[TIMESTAMP_COLUMN] = table.column(TIMESTAMP_COLUMN)
+        return pa.table(made)
 
 
 def last_changes(target: SqlSource, table: pa.Table) -> pa.Table:
