@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,12 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="the value of $NAME in the script, a STRING; may be given more than once",
     )
+    parser.add_argument(
+        "--output",
+        metavar="FOLDER",
+        help="write the records to Parquet files, a folder for each output, with --checkpoint each exactly once; by "
+        "default they are printed, at least once: those of a batch before it is committed, with its id",
+    )
     parser.add_argument("--rows-per-batch", type=int, default=10_000, help="rows of a micro-batch (10000)")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per line")
 
@@ -103,12 +110,14 @@ def _run(arguments: argparse.Namespace) -> int:
             "properties": {"ksql.persistence.default.format.value": "JSON"}
             | _named(arguments.set, "--set", "NAME=VALUE"),
             "rows_per_batch": arguments.rows_per_batch,
+            "folder": arguments.output,
+            "on_records": partial(_print_output, is_json=arguments.json),
         }
         if kafka is not None and not kafka.bounded:
             _follow(text, inputs, kafka, arguments, options)
             return 0
         result = sql.script(text, inputs, kafka=kafka, **options)
-        _print_records(result, is_json=arguments.json)
+        _print_answers(result, is_json=arguments.json)
         if arguments.serve and result.run is not None:
             _serve(result, arguments)
     return 0
@@ -137,11 +146,7 @@ def _follow(
     """Run a script over topics until the command is interrupted, and print records as they come."""
     from keyed import sql
 
-    def show(name: str, records: list[OutputRecord]) -> None:
-        _print_output(name, records, is_json=arguments.json)
-        sys.stdout.flush()
-
-    query = sql.start(text, inputs, kafka=kafka, on_records=show, **options)
+    query = sql.start(text, inputs, kafka=kafka, **options)
     try:
         if not arguments.serve:
             query.await_termination()
@@ -258,8 +263,8 @@ def _named(given: Iterable[str], option: str, form: str) -> dict[str, str]:
     return found
 
 
-def _print_records(result: ScriptResult, *, is_json: bool) -> None:
-    """Print the answers of statements, and the records of each output."""
+def _print_answers(result: ScriptResult, *, is_json: bool) -> None:
+    """Print the answers of statements, and how many records were skipped."""
     for answer in result.answers:
         if is_json:
             for row in answer.rows:
@@ -268,23 +273,23 @@ def _print_records(result: ScriptResult, *, is_json: bool) -> None:
             sys.stdout.write(f"{answer.statement}\n")
             print_rows(answer.rows)
             sys.stdout.write("\n")
-    for name, records in result.records.items():
-        _print_output(name, records, is_json=is_json)
     for name, reasons in result.skipped.items():
         for reason, count in reasons.items():
             sys.stderr.write(f"{name}: {count} records skipped: {reason}\n")
 
 
-def _print_output(name: str, records: Sequence[OutputRecord], *, is_json: bool) -> None:
+def _print_output(name: str, records: Sequence[OutputRecord], batch: int, *, is_json: bool) -> None:
+    """Print the records of a batch, which is committed afterwards."""
     if is_json:
         for record in records:
-            sys.stdout.write(as_json({"output": name, **_cells(record)}).decode() + "\n")
-        return
-    sys.stdout.write(f"{name}\n")
-    rows = [_row(record) for record in records]
-    columns = dict.fromkeys(column for row in rows for column in row)
-    print_rows({column: row.get(column) for column in columns} for row in rows)
-    sys.stdout.write("\n")
+            sys.stdout.write(as_json({"output": name, "batch": batch, **_cells(record)}).decode() + "\n")
+    else:
+        sys.stdout.write(f"{name}, batch {batch}\n")
+        rows = [_row(record) for record in records]
+        columns = dict.fromkeys(column for row in rows for column in row)
+        print_rows({column: row.get(column) for column in columns} for row in rows)
+        sys.stdout.write("\n")
+    sys.stdout.flush()
 
 
 def _cells(record: OutputRecord) -> dict[str, Any]:
@@ -327,6 +332,7 @@ COMMANDS: Sequence[Command] = (
         (
             "keyed run averages.sql --input readings=readings.jsonl",
             "keyed run averages.sql --input readings=readings.jsonl --checkpoint state --tables tables --serve",
+            "keyed run averages.sql --input readings=readings.jsonl --checkpoint state --output records",
             "keyed run averages.sql --input readings=readings --runtime spark --checkpoint state --tables tables",
             "keyed run averages.sql --bootstrap localhost:9092 --checkpoint state",
         ),

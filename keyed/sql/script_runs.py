@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -24,7 +26,7 @@ from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql.engine import Columns, Step
 from keyed.sql.inputs import GONE, SOURCE, TIME, UNREADABLE, Input, Skipped, further_columns, skip
 from keyed.sql.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamStreamJoin, StreamTableJoin, TableTableJoin
-from keyed.sql.kafka_deployment import Deployment, Kafka
+from keyed.sql.kafka_deployment import Deployment, Kafka, last_changes
 from keyed.sql.operators import MOMENT, Aggregation, Sessions, TableRows, Totals, given_columns, schema_of
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import Relation, SourceJoin
@@ -247,7 +249,7 @@ class Records:
     schema: Schema
     name: str
 
-    def to(self, sink: Any, step: Any = None, output: str | None = None) -> BoundOutput:
+    def to(self, sink: Any, step: Any = None, output: Any = None) -> BoundOutput:
         """Return them with their sink, and a function of their tables before it with the columns of its result."""
         is_output = isinstance(self.stream, keyed.Output) and not self.stream.steps
         stream = self.stream if step is None else self.stream.map_batches(step, output=output)
@@ -437,7 +439,10 @@ class Builder:
                 made = keyed_by.process(rows, schema, name=rows.rows.name or source.name, order="event_time")
             parts.append(made)
         if not parts:
-            raise DefinitionError(f"streams= has no rows for {source.name}, which a query reads; give it, or []")
+            raise DefinitionError(
+                f"{source.name}, which a query reads, has no rows; give them, or none: streams={{{source.name!r}: []}} "
+                f"(--input {source.name}=FILE)"
+            )
         found = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
         self._sources[source.name] = found
         return found
@@ -500,6 +505,43 @@ class Collector:
         return [name for name, _ in self._query.target.keys]
 
 
+def record_columns(query: WrittenQuery) -> Schema:
+    """Return the columns of records in files."""
+    plan = query.plan
+    bounds = {} if plan.window is None else {"WINDOWSTART": "bigint", "WINDOWEND": "bigint"}
+    deleted = {"DELETED": "boolean"} if plan.is_table else {}
+    return schema_of(query.target.columns, **bounds, ROWTIME="bigint", **deleted)
+
+
+@attrs.frozen(eq=False, repr=False)
+class FileRows:
+    """Makes the changes of a batch rows of a file: of a table the last one of each key.
+
+    Attributes:
+        target: What they are written to.
+        names: The columns.
+    """
+
+    target: SqlSource
+    names: tuple[str, ...]
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the rows."""
+        table = last_changes(self.target, table)
+        columns = [
+            table.column(MOMENT)
+            if name == "ROWTIME"
+            else pc.less(table.column(CHANGE), 0)
+            if name == "DELETED"
+            else table.column(name)
+            for name in self.names
+        ]
+        found = pa.table(columns, names=list(self.names))
+        if TIMESTAMP_COLUMN in table.column_names:
+            found = found.append_column(TIMESTAMP_COLUMN, table.column(TIMESTAMP_COLUMN))
+        return found
+
+
 def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str, list[int]]]:
     """Return the records of topics by their names, and of a list, whose order is that of arrival, their places."""
     known = {each.topic: None for each in found.sources.sources}
@@ -547,6 +589,7 @@ def script(
     properties: Mapping[str, str] | None = None,
     parameters: Given | None = None,
     schemas: Mapping[str, Mapping[str, Any]] | None = None,
+    folder: str | PathLike[str] | None = None,
     **options: Any,
 ) -> ScriptResult:
     """Run a script of SQL statements over rows, and return what its queries write.
@@ -573,6 +616,9 @@ def script(
         schemas: Schemas by topic, for statements without columns: a dictionary with ``key``, ``value`` or both, each in
             the form of the topic's format: Avro or JSON Schema, as text or data, or the text of a Protobuf file. The
             texts of other files that it imports are ``references``.
+        folder: A folder for the records of outputs that are not written to topics: each output has a folder in it with
+            a Parquet file for each batch, each record exactly once if there is a ``checkpoint``. They have the columns
+            of the output, the bounds of its windows, ``ROWTIME``, and for a table ``DELETED``.
         options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``. With a checkpoint the result has
             the records of this run's batches alone.
 
@@ -581,7 +627,7 @@ def script(
         DefinitionError: A stream or record does not fit the script.
         KeyedError: The query failed.
     """
-    made = _Script("script", text, kafka, on_records, properties, parameters, schemas)
+    made = _Script("script", text, kafka, on_records, properties, parameters, schemas, folder)
     made.add(streams, topics, waits=options.get("checkpoint") is not None)
     if not made.found.queries:
         return ScriptResult({}, None, answers=made.found.answers)
@@ -600,6 +646,7 @@ def start(
     properties: Mapping[str, str] | None = None,
     parameters: Given | None = None,
     schemas: Mapping[str, Mapping[str, Any]] | None = None,
+    folder: str | PathLike[str] | None = None,
     **options: Any,
 ) -> keyed.Query:
     """Start a script over Kafka topics in a thread, and return the handle of its query.
@@ -613,6 +660,7 @@ def start(
         properties: See `script`.
         parameters: See `script`.
         schemas: See `script`.
+        folder: See `script`.
         options: Other options of `keyed.start`, such as ``checkpoint`` and ``tables``.
 
     Raises:
@@ -622,7 +670,7 @@ def start(
     """
     if kafka is None:
         raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
-    made = _Script("start", text, kafka, on_records or _nowhere, properties, parameters, schemas)
+    made = _Script("start", text, kafka, on_records or _nowhere, properties, parameters, schemas, folder)
     made.add(streams, None, waits=options.get("checkpoint") is not None)
     if not made.found.queries:
         raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
@@ -646,7 +694,9 @@ class _Script:
         properties: Mapping[str, str] | None,
         parameters: Given | None,
         schemas: Mapping[str, Mapping[str, Any]] | None,
+        folder: str | PathLike[str] | None,
     ) -> None:
+        self._folder = None if folder is None else Path(folder)
         self._where = where = f"keyed.sql.{call}"
         if not isinstance(text, str):
             raise DefinitionError(f"{where}: text={shown(text)} must be text with SQL statements")
@@ -736,6 +786,7 @@ class _Script:
             self._inputs,
             rows_per_batch,
             self._skipped,
+            {each.name: each.plan.identity for each in found.queries},
             keeps=keeps,
             live=live,
             reader=deployment.reader() if deployment is not None and live else None,
@@ -752,6 +803,10 @@ class _Script:
         bound = []
         for query, output in outputs:
             written = None if deployment is None else deployment.to_topic(query, output)
+            if written is None and self._folder is not None:
+                columns = record_columns(query)
+                sink = keyed.parquet_sink(str(self._folder / query.name.lower()))
+                written = output.to(sink, FileRows(query.target, tuple(columns.names)), columns)
             if written is None:
                 records = self._records.setdefault(query.target.name, [])
                 written = output.to(Collector(query, records, output.schema, self._on_records))

@@ -187,6 +187,7 @@ class ScriptRows:
         inputs: The inputs, by name.
         size: Rows of a batch.
         skipped: The rows that are skipped.
+        queries: For each query the parts of it on which its state depends, by name.
         keeps: A checkpoint keeps the position.
         live: Those of them that are Kafka topics, by name, with their topics.
         reader: The reader of these topics.
@@ -198,6 +199,7 @@ class ScriptRows:
         inputs: Mapping[str, Input],
         size: int,
         skipped: Skipped,
+        queries: Mapping[str, Mapping[str, str]],
         *,
         keeps: bool,
         live: Mapping[str, str] | None = None,
@@ -211,6 +213,7 @@ class ScriptRows:
         self._inputs = dict(inputs)
         self._size = size
         self._skipped = skipped
+        self._queries = {name: dict(parts) for name, parts in queries.items()}
         self._live = dict(live or {})
         self._reader = reader
         self._interval = interval
@@ -245,14 +248,29 @@ class ScriptRows:
             "inputs": {each.name: each.position() for each in self._given},
             "topics": topics,
             "highest": self._highest,
+            "queries": self._queries,
         }
 
     def seek(self, position: Any) -> None:
         """Resume after what was read. See `keyed.SeekableSource.seek`.
 
         Raises:
-            CheckpointError: An input has other rows, or it has read other topics.
+            CheckpointError: A query has changed so that its state does not fit it, an input has other rows, or the
+                checkpoint has read other topics.
         """
+        for name, parts in position["queries"].items():
+            if name not in self._queries:
+                raise CheckpointError(
+                    f"the checkpoint has the state of {name}, which the script does not define anymore; define it under "
+                    "that name, or start from a new checkpoint"
+                )
+            changed = [part for part, text in self._queries[name].items() if parts.get(part, "") != text]
+            if changed:
+                raise CheckpointError(
+                    f"{name} has changed its {' and '.join(changed)}, so its state in the checkpoint does not fit; "
+                    "define the new query under another name and start from a new checkpoint. WHERE and columns "
+                    "without aggregates may change"
+                )
         before = {name: each["topic"] for name, each in position["topics"].items()}
         if before and self._reader is None:
             raise CheckpointError(

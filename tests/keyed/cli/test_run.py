@@ -45,40 +45,108 @@ def _records(printed):
 
 def test_the_records_of_outputs_are_printed(files, capsys):
     printed = _run(files, capsys).out.splitlines()
-    assert printed[:5] == [
-        "AVG_READINGS",
-        "key     AVG   N  timestamp",
-        "attic   45.0  1  2026-01-01T00:00:00Z",
-        "cellar  41.0  1  2026-01-01T00:10:00Z",
+    assert printed[:4] == [
+        "avg_readings, batch 0",
+        "key     avg   n  timestamp",
         "attic   68.5  2  2026-01-01T01:00:00Z",
+        "cellar  41.0  1  2026-01-01T00:10:00Z",
     ]
-    at = printed.index("HOURLY")
-    assert printed[at + 1].split() == ["key", "window_start", "window_end", "N", "timestamp"]
+    at = printed.index("hourly, batch 0")
+    assert printed[at + 1].split() == ["key", "window_start", "window_end", "n", "timestamp"]
     assert printed[at + 2].split()[1:3] == ["2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z"]
+
+
+def test_batches_of_one_row_print_each_change(files, capsys):
+    found = _records(_run(files, capsys, "--json", "--rows-per-batch", "1"))
+    averages = [each for each in found if each["output"] == "avg_readings"]
+    assert [(each["batch"], each["key"], each["value"]["avg"]) for each in averages] == [
+        (0, "attic", 45.0),
+        (1, "cellar", 41.0),
+        (2, "attic", 68.5),
+    ]
+
+
+def test_an_output_folder_has_each_record_once(files, capsys):
+    options = ("--checkpoint", str(files / "state"), "--output", str(files / "records"), "--rows-per-batch", "2")
+    assert _run(files, capsys, *options).out == ""
+    with (files / "r.jsonl").open("a") as file:
+        file.write(json.dumps(_row("attic", 1, "01:10")) + "\n")
+    _run(files, capsys, *options)
+    found = pq.read_table(files / "records" / "avg_readings").to_pylist()
+    assert [(each["sensor"], each["avg"], each["DELETED"]) for each in found] == [
+        ("attic", 45.0, False),
+        ("cellar", 41.0, False),
+        ("attic", 68.5, False),
+        ("attic", 46.0, False),
+    ]
+    assert found[0]["ROWTIME"] == 1_767_225_600_000
+    hourly = pq.read_table(files / "records" / "hourly").to_pylist()
+    assert {each["WINDOWEND"] - each["WINDOWSTART"] for each in hourly} == {3_600_000}
+
+
+def test_a_script_whose_stream_is_not_given_is_refused(files, capsys):
+    (files / "a.sql").write_text(SCRIPT + "CREATE TABLE users (id STRING PRIMARY KEY) WITH (FORMAT = 'JSON');")
+    assert main(["run", str(files / "a.sql"), "--input", f"users={files / 'r.jsonl'}"]) == 1
+    assert "readings, which a query reads, has no rows" in capsys.readouterr().err
+
+
+def test_a_column_that_a_file_lacks_is_refused_or_reported(files, capsys, caplog):
+    (files / "r.csv").write_text("sensor,raeding,at\nattic,1,2026-01-01T00:00:00\n")
+    err = _run(files, capsys, rows="r.csv", status=1).err
+    assert "has no column 'reading'; did you mean raeding?" in err
+    row = _row("attic", 1, "00:00")
+    row["raeding"] = row.pop("reading")
+    (files / "r.jsonl").write_text(json.dumps(row))
+    assert "no row has the column reading" in _run(files, capsys).err
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_has_printed_what_it_has_committed(files):
+    (files / "a.sql").write_text(SCRIPT + "CREATE STREAM copies AS SELECT sensor, reading FROM readings;")
+    rows = [{"sensor": "attic", "reading": number, "at": "2026-01-01T00:00:00"} for number in range(3000)]
+    (files / "r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [sys.executable, "-m", "keyed.cli", "run", str(files / "a.sql"), "--json", "--rows-per-batch", "20"]
+    command += ["--input", f"readings={files / 'r.jsonl'}", "--checkpoint", str(files / "state")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        printed = [process.stdout.readline() for _ in range(200)]
+        process.kill()
+        # The last line may be half.
+        printed += process.stdout.readlines()[:-1]
+    printed += subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    found = [json.loads(line) for line in printed]
+    assert {each["value"]["reading"] for each in found if each["output"] == "copies"} == set(range(3000))
 
 
 def test_another_run_reads_only_new_rows_and_tables_have_all(files, capsys):
     options = ("--checkpoint", str(files / "state"), "--tables", str(files / "tables"), "--json")
-    assert len(_records(_run(files, capsys, *options))) == 6
+    assert len(_records(_run(files, capsys, *options))) == 5
     with (files / "r.jsonl").open("a") as file:
         file.write(json.dumps(_row("attic", 1, "01:10")) + "\n")
     assert _records(_run(files, capsys, *options)) == [
-        {"output": "AVG_READINGS", "key": "attic", "value": {"AVG": 46.0, "N": 3}, "timestamp": 1767229800000},
         {
-            "output": "HOURLY",
+            "output": "avg_readings",
+            "batch": 1,
             "key": "attic",
-            "value": {"N": 2},
+            "value": {"avg": 46.0, "n": 3},
+            "timestamp": 1767229800000,
+        },
+        {
+            "output": "hourly",
+            "batch": 1,
+            "key": "attic",
+            "value": {"n": 2},
             "timestamp": 1767229800000,
             "window": [1767229200000, 1767232800000],
         },
     ]
     with read_tables(files / "tables") as tables:
         assert tables.sql("select sensor, avg, n from avg_readings order by 1").to_pylist() == [
-            {"SENSOR": "attic", "AVG": 46.0, "N": 3},
-            {"SENSOR": "cellar", "AVG": 41.0, "N": 1},
+            {"sensor": "attic", "avg": 46.0, "n": 3},
+            {"sensor": "cellar", "avg": 41.0, "n": 1},
         ]
         found = tables.sql("select n from hourly where sensor = ? order by windowstart", ["attic"]).to_pylist()
-        assert found == [{"N": 1}, {"N": 2}]
+        assert found == [{"n": 1}, {"n": 2}]
 
 
 def test_rows_are_looked_up_by_the_plain_value_of_their_key(files, capsys):
@@ -95,18 +163,18 @@ def test_a_checkpoint_takes_a_changed_projection_and_refuses_changed_aggregates(
     (files / "wider.sql").write_text(SCRIPT.replace("AS n FROM readings GROUP", "AS n, 1 AS one FROM readings GROUP"))
     (files / "sum.sql").write_text(SCRIPT.replace("AVG(", "SUM("))
     (files / "region.sql").write_text(SCRIPT.replace("1 HOUR", "2 HOURS"))
-    assert "AVG_READINGS has changed its aggregates" in _run(files, capsys, *state, script="sum.sql", status=1).err
-    assert "HOURLY has changed its WINDOW" in _run(files, capsys, *state, script="region.sql", status=1).err
+    assert "avg_readings has changed its aggregates" in _run(files, capsys, *state, script="sum.sql", status=1).err
+    assert "hourly has changed its WINDOW" in _run(files, capsys, *state, script="region.sql", status=1).err
     _run(files, capsys, *state, script="wider.sql")
     with read_tables(files / "tables") as tables:
-        assert tables.sql("select one from avg_readings order by sensor").to_pylist() == [{"ONE": 1}, {"ONE": None}]
+        assert tables.sql("select one from avg_readings order by sensor").to_pylist() == [{"one": 1}, {"one": None}]
 
 
 def test_a_checkpoint_refuses_other_first_rows(files, capsys):
     state = ("--checkpoint", str(files / "state"))
     _run(files, capsys, *state)
     (files / "r.jsonl").write_text(json.dumps(_row("attic", 1, "00:00")) + "\n")
-    assert "3 records of the rows of READINGS" in _run(files, capsys, *state, status=1).err
+    assert "3 records of the rows of readings" in _run(files, capsys, *state, status=1).err
 
 
 def test_csv_and_parquet_files_give_the_same_records(files, capsys):
@@ -124,22 +192,22 @@ def test_skipped_records_are_counted_by_reason(files, capsys):
         for reading, at in (("x", "2026-01-01T01:00:00"), (1, None), (2, None)):
             file.write(json.dumps({"sensor": "attic", "reading": reading, "at": at}) + "\n")
     err = _run(files, capsys).err
-    assert "READINGS: 1 records skipped: the format cannot read them" in err
-    assert "READINGS: 2 records skipped: no usable timestamp" in err
+    assert "readings: 1 records skipped: the format cannot read them" in err
+    assert "readings: 2 records skipped: no usable timestamp" in err
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--input", "readings"], "--input 'readings': give NAME=FILE"),
-        (["--input", "raedings=r.jsonl"], "did you mean READINGS?"),
+        (["--input", "raedings=r.jsonl"], "did you mean readings?"),
         (["--input", "readings=r.txt"], "must be a file of .jsonl, .json, .csv, .parquet"),
         (["--input", "readings=nowhere.csv"], "there is no file 'nowhere.csv'"),
         (["--set", "a"], "--set 'a': give NAME=VALUE"),
         (["--registry", "http://localhost:8081"], "--registry is for Kafka topics; give --bootstrap too"),
         (["--until-end"], "--until-end is for Kafka topics; give --bootstrap too"),
         (["--kafka-setting", "a=b"], "--kafka-setting is for Kafka topics; give --bootstrap too"),
-        (["--bootstrap", "localhost:1"], "READINGS has no rows: name its topic"),
+        (["--bootstrap", "localhost:1"], "readings has no rows: name its topic"),
     ],
 )
 def test_bad_options_are_refused(files, capsys, options, message):
@@ -150,7 +218,7 @@ def test_bad_options_are_refused(files, capsys, options, message):
 def test_errors_of_the_script_have_their_place_and_nothing_runs(files, capsys):
     (files / "a.sql").write_text(SCRIPT.replace("AVG(reading)", "AVG(raeding)"))
     err = _run(files, capsys, "--checkpoint", str(files / "state"), status=1).err
-    assert "line 3, column 49: unknown column RAEDING" in err
+    assert "line 3, column 49: unknown column raeding" in err
     assert not (files / "state").exists()
 
 
@@ -160,13 +228,13 @@ def test_answers_and_parameters(files, capsys):
     )
     (files / "a.sql").write_text(text)
     found = _records(_run(files, capsys, "--json", "--parameter", "sensor=cellar"))
-    assert found[0] == {
-        "statement": "DESCRIBE AVG_READINGS",
-        "column": "SENSOR",
+    assert next(each for each in found if "statement" in each) == {
+        "statement": "DESCRIBE avg_readings",
+        "column": "sensor",
         "type": "STRING",
         "role": "PRIMARY KEY",
     }
-    assert [each["key"] for each in found if each.get("output") == "AVG_READINGS"] == ["cellar"]
+    assert [each["key"] for each in found if each.get("output") == "avg_readings"] == ["cellar"]
 
 
 def test_a_push_query_over_the_tables(files, capsys):
@@ -175,7 +243,7 @@ def test_a_push_query_over_the_tables(files, capsys):
     query = "SELECT UCASE(sensor) AS s, n FROM avg_readings WHERE n > 1 EMIT CHANGES LIMIT 1"
     assert main(["sql", tables, query]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["row"] == {"S": "ATTIC", "N": 2}
+    assert found["row"] == {"s": "ATTIC", "n": 2}
     assert main(["sql", tables, "select 1", "--after", found["token"]]) == 1
     assert "is for queries that end with EMIT CHANGES" in capsys.readouterr().err
 
@@ -202,8 +270,8 @@ def test_a_run_over_topics_serves_its_tables_until_it_is_interrupted(kafka, tmp_
             for reading in (4, 9):
                 topics.produce(kafka, source, [(b"attic", b'{"reading": %d}' % reading)])
                 found = json.loads(process.stdout.readline())
-                assert (found["output"], found["key"], found["value"]) == ("HIGHEST", "attic", {"MOST": reading})
-            until(lambda: b'"MOST":9' in _get(f"{address}/tables/highest"))
+                assert (found["output"], found["key"], found["value"]) == ("highest", "attic", {"most": reading})
+            until(lambda: b'"most":9' in _get(f"{address}/tables/highest"))
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)
