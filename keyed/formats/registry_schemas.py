@@ -112,7 +112,7 @@ class RegistrySchemas:
         """Return whether a topic has a schema of its keys or values."""
         return self._given.get(topic, {}).get(part) is not None
 
-    def type(self, topic: str, part: str, format_: str, name: str | None, *, keeps_case: bool) -> SqlType:
+    def type(self, topic: str, part: str, format_: str, name: str | None) -> SqlType:
         """Return the SQL type of the keys or values of a topic.
 
         Args:
@@ -120,7 +120,6 @@ class RegistrySchemas:
             part: ``key`` or ``value``.
             format_: The format of them: ``AVRO``, ``JSON_SR`` or ``PROTOBUF``.
             name: Name of the Protobuf message, the first one if ``None``.
-            keeps_case: Names of fields stay as they are; else they are in upper case.
 
         Raises:
             DefinitionError: The schema cannot be read.
@@ -128,23 +127,12 @@ class RegistrySchemas:
         schema, references = self._given[topic][part], self._given[topic].get("references") or ()
         read = {"AVRO": _avro, "JSON_SR": _json_schema}.get(format_, _protobuf)
         try:
-            found = read(schema, [references] if isinstance(references, str) else references, name)
+            return read(schema, [references] if isinstance(references, str) else references, name)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
             raise DefinitionError(
                 f"schemas={{{topic!r}: {{{part!r}: ...}}}}: this is no {format_} schema that SQL has types for: "
                 f"{type(error).__name__}: {error}; it is {shown(schema)}"
             ) from error
-        return found if keeps_case else _upper(found)
-
-
-def _upper(type_: SqlType) -> SqlType:
-    if type_.base == "STRUCT":
-        return struct(*((name.upper(), _upper(each)) for name, each in type_.fields))
-    if type_.base == "ARRAY":
-        return array(_upper(type_.element))
-    if type_.base == "MAP":
-        return map_of(*map(_upper, type_.parts))
-    return type_
 
 
 def _as_data(schema: Any) -> Any:

@@ -504,8 +504,7 @@ class _Definer:
     ) -> list[tuple[str, Any]]:
         upper = part.upper()
         name = self._option(options, f"{upper}_SCHEMA_FULL_NAME")
-        keeps_case = f"{upper}_SCHEMA_ID" in options
-        type_ = self._schemas.type(topic, part, format_, name, keeps_case=keeps_case)
+        type_ = self._schemas.type(topic, part, format_, name)
         if is_split and type_.base == "STRUCT":
             return list(type_.fields)
         return [("ROWKEY" if part == "key" else "ROWVAL", type_)]

@@ -261,8 +261,8 @@ class ScriptRows:
         for name, parts in position["queries"].items():
             if name not in self._queries:
                 raise CheckpointError(
-                    f"the checkpoint has the state of {name}, which the script does not define anymore; define it under "
-                    "that name, or start from a new checkpoint"
+                    f"the checkpoint has the state of {name}, which the script does not define anymore; define it "
+                    "under that name, or start from a new checkpoint"
                 )
             changed = [part for part, text in self._queries[name].items() if parts.get(part, "") != text]
             if changed:

@@ -74,47 +74,47 @@ def columns(schemas, format_, more=""):
 def test_columns_of_an_avro_schema(as_text):
     given = json.dumps(AVRO) if as_text else AVRO
     assert columns({"in": {"value": given}}, "AVRO") == {
-        "ROOM": "STRING",
-        "DEGREES": "DOUBLE",
-        "KIND": "STRING",
-        "OTHER": "STRING",
-        "AT": "TIMESTAMP",
-        "PRICE": "DECIMAL(6, 2)",
-        "TAGS": "MAP<STRING, ARRAY<INTEGER>>",
-        "PLACE": "STRUCT<FLOOR BIGINT>",
+        "room": "STRING",
+        "degrees": "DOUBLE",
+        "kind": "STRING",
+        "other": "STRING",
+        "at": "TIMESTAMP",
+        "price": "DECIMAL(6, 2)",
+        "tags": "MAP<STRING, ARRAY<INT>>",
+        "place": "STRUCT<floor BIGINT>",
     }
 
 
 def test_columns_of_a_json_schema():
     assert columns({"in": {"value": JSON_SCHEMA}}, "JSON_SR") == {
-        "DEGREES": "DOUBLE",
-        "N": "INTEGER",
-        "M": "BIGINT",
-        "DAY": "DATE",
-        "PRICE": "DECIMAL(6, 2)",
-        "TAGS": "MAP<STRING, STRING>",
-        "LIST": "ARRAY<BOOLEAN>",
+        "degrees": "DOUBLE",
+        "n": "INT",
+        "m": "BIGINT",
+        "day": "DATE",
+        "price": "DECIMAL(6, 2)",
+        "tags": "MAP<STRING, STRING>",
+        "list": "ARRAY<BOOLEAN>",
     }
 
 
 def test_columns_of_a_protobuf_schema():
     schemas = {"in": {"value": PROTOBUF, "references": [PLACE]}}
     assert columns(schemas, "PROTOBUF") == {
-        "DEGREES": "DOUBLE",
-        "COUNT": "BIGINT",
-        "KIND": "STRING",
-        "PARTS": "ARRAY<STRUCT<N BIGINT>>",
-        "BY_NAME": "MAP<STRING, STRUCT<N BIGINT>>",
-        "TEXT": "STRING",
-        "RAW": "BYTES",
-        "AT": "TIMESTAMP",
-        "PRICE": "DECIMAL(6, 2)",
-        "PLACE": "STRUCT<FLOOR INTEGER, NAME STRING>",
+        "degrees": "DOUBLE",
+        "count": "BIGINT",
+        "kind": "STRING",
+        "parts": "ARRAY<STRUCT<n BIGINT>>",
+        "by_name": "MAP<STRING, STRUCT<n BIGINT>>",
+        "text": "STRING",
+        "raw": "BYTES",
+        "at": "TIMESTAMP",
+        "price": "DECIMAL(6, 2)",
+        "place": "STRUCT<floor INT, name STRING>",
     }
-    assert columns(schemas, "PROTOBUF", ", VALUE_SCHEMA_FULL_NAME='Second'") == {"GOOD": "BOOLEAN"}
+    assert columns(schemas, "PROTOBUF", ", VALUE_SCHEMA_FULL_NAME='Second'") == {"good": "BOOLEAN"}
 
 
-def test_names_keep_their_case_with_the_id_of_a_schema():
+def test_names_are_those_of_the_schema():
     assert columns({"in": {"value": PROTOBUF}}, "PROTOBUF", ", VALUE_SCHEMA_FULL_NAME='Second', VALUE_SCHEMA_ID=7") == {
         "good": "BOOLEAN"
     }
@@ -126,11 +126,11 @@ def test_keys_and_values_are_read_by_their_schemas():
     value = {"type": "record", "name": "v", "fields": [{"name": "foo", "type": "int"}]}
     avro = {"in": {"key": "int", "value": value}}
     found = sql.script(text.format("AVRO"), topics={"in": [(10, {"foo": 1}, 5), (None, {"foo": 2}, 6)]}, schemas=avro)
-    assert found["out"] == [sql.OutputRecord(10, {"FOO": 1}, 5), sql.OutputRecord(None, {"FOO": 2}, 6)]
+    assert found["out"] == [sql.OutputRecord(10, {"foo": 1}, 5), sql.OutputRecord(None, {"foo": 2}, 6)]
     message = 'syntax = "proto3"; message M {int32 k = 1;}'
     protobuf = {"in": {"key": message, "value": message.replace("k", "v")}}
     found = sql.script(text.format("PROTOBUF"), topics={"in": [({"k": 1}, {"v": 2}, 5)]}, schemas=protobuf)
-    assert found["out"] == [sql.OutputRecord({"K": 1}, {"V": 2}, 5)]
+    assert found["out"] == [sql.OutputRecord(1, {"v": 2}, 5)]
 
 
 def test_a_declared_part_is_not_read_from_the_schema():
@@ -142,21 +142,21 @@ def test_a_declared_part_is_not_read_from_the_schema():
     schemas = {
         "in": {"key": "string", "value": {"type": "record", "name": "v", "fields": [{"name": "n", "type": "int"}]}}
     }
-    assert sql.script(text, topics={"in": [(1, {"n": 4}, 0)]}, schemas=schemas).table("out") == {1: {"N": 5}}
+    assert sql.script(text, topics={"in": [(1, {"n": 4}, 0)]}, schemas=schemas).table("out") == {1: {"n": 5}}
 
 
 def test_a_value_without_fields_is_the_column_rowval():
     """After ksqlDB's case ``avro``, "key and anonymous value inference"."""
     assert columns({"in": {"key": "long", "value": "int"}}, "AVRO", ", WRAP_SINGLE_VALUE=false") == {
         "ROWKEY": "BIGINT",
-        "ROWVAL": "INTEGER",
+        "ROWVAL": "INT",
     }
 
 
 @pytest.mark.parametrize(
     ("schemas", "message"),
     [
-        ({"in": {"value": AVRO}, "inn": {"value": AVRO}}, "no statement names that topic; known are in"),
+        ({"in": {"value": AVRO}, "inn": {"value": AVRO}}, "no statement names that topic; did you mean in"),
         ({"in": {"valu": AVRO}}, "unknown part 'valu'"),
         ({"in": AVRO["fields"]}, "give a dict with 'key', 'value' or both"),
         ({"in": {"value": "{"}}, "this is no AVRO schema"),
