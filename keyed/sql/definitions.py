@@ -550,6 +550,8 @@ class _Definer:
             self._text.fail(f"TIMESTAMP: column {name} is a STRING, so TIMESTAMP_FORMAT is needed", at)
         if type_.base not in ("STRING", "BIGINT", "TIMESTAMP"):
             self._text.fail(f"TIMESTAMP: column {name} is of type {type_}; it must be BIGINT, TIMESTAMP or STRING", at)
+        if pattern is not None and "%" not in str(pattern):
+            self._text.fail(f"TIMESTAMP_FORMAT={pattern!r} has no % of a pattern such as '%Y-%m-%d %H:%M:%S'", at)
         if type_ != STRING and pattern is not None:
             self._text.fail("TIMESTAMP_FORMAT is for a column of type STRING", at)
         return name, pattern

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 #: Rows that are converted at a time.
 _ROWS = 10_000
 #: Milliseconds of the years 1970 to 9999: others are no times of a stream.
-_LATEST = 253_402_300_800_000
+LATEST = 253_402_300_800_000
 TIME, GONE, SOURCE, PLACE, WINDOW = "#time", "#gone", "#source", "#place", "#window"
 PARTITION, OFFSET = (PSEUDO[name][0] for name in ("ROWPARTITION", "ROWOFFSET"))
 _FILES = (".jsonl", ".json", ".csv", ".parquet")
@@ -69,6 +69,7 @@ class Input:
         given: The rows.
         skipped: Counts the bad ones.
         is_strict: A row without a usable timestamp is an error.
+        latest: Returns the highest usable timestamp.
         waits: A last line without a newline is not read yet.
         is_topic: The rows are records of a topic.
         places: Where each record stands among those of all inputs; without them inputs are merged by time.
@@ -83,6 +84,7 @@ class Input:
         skipped: Skipped,
         *,
         is_strict: bool = False,
+        latest: Callable[[], int] = lambda: LATEST,
         waits: bool = False,
         is_topic: bool = False,
         places: Sequence[int] | None = None,
@@ -93,6 +95,7 @@ class Input:
         self._is_topic = is_topic
         self._skipped = skipped
         self._is_strict = is_strict
+        self._latest = latest
         self._waits = waits
         self._given = given
         self._places = None if places is None else iter(places)
@@ -352,6 +355,9 @@ class Input:
     ) -> tuple[pa.Table, Any]:
         """Return converted columns without the bad rows, and the places of the others."""
         columns, times, bad, no_time = typed(self.source, cells, count, bad or {})
+        reason = "it is further ahead of the processing time than max_ahead= allows; the unit is milliseconds"
+        is_ahead = pc.indices_nonzero(pc.greater(times, self._latest())).to_pylist()
+        no_time |= {place: reason for place in is_ahead if place not in bad}
         if no_time and self._is_strict:
             place, reason = next(iter(no_time.items()))
             raise SourceError(
@@ -472,7 +478,7 @@ def _times(
         found = pc.fill_null(found, 0)
     else:
         return pa.array(np.zeros(count, dtype=np.int64)) if own is None else own, {}
-    is_out = pc.fill_null(pc.or_(pc.less(found, 0), pc.greater_equal(found, _LATEST)), True)
+    is_out = pc.fill_null(pc.or_(pc.less(found, 0), pc.greater_equal(found, LATEST)), True)
     bad = dict.fromkeys(pc.indices_nonzero(is_out).to_pylist(), "it is null, below 1970 or beyond the year 9999")
     return pc.fill_null(found, 0).cast(pa.int64()), bad
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,6 +15,7 @@ import pyarrow.compute as pc
 
 import keyed
 from keyed.arguments import texts
+from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.extending import Schema
 from keyed.formats.conversion import plain
@@ -24,7 +27,7 @@ from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, ses
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql.engine import Columns, Step
-from keyed.sql.inputs import GONE, SOURCE, TIME, UNREADABLE, Input, Skipped, further_columns, skip
+from keyed.sql.inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, Input, Skipped, further_columns, skip
 from keyed.sql.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamStreamJoin, StreamTableJoin, TableTableJoin
 from keyed.sql.kafka_deployment import Deployment, Kafka, last_changes
 from keyed.sql.operators import MOMENT, Aggregation, Sessions, TableRows, Totals, given_columns, schema_of
@@ -475,7 +478,7 @@ class Collector:
         values = [(name, at[name], type_) for name, type_ in (target.values if plan.grouping is None else plan.values)]
         change = at.get(CHANGE)
         window = (at["WINDOWSTART"], at["WINDOWEND"]) if "WINDOWSTART" in at else None
-        time = at[MOMENT]
+        moment = at[MOMENT]
         pending: dict[Any, OutputRecord] = {}
         stream: list[OutputRecord] = []
         if is_dataframe(rows):
@@ -487,7 +490,7 @@ class Collector:
             value = {name: plain(row[place], type_) for name, place, type_ in values}
             bounds = None if window is None else (row[window[0]], row[window[1]])
             is_gone = change is not None and row[change] < 0
-            record = OutputRecord(key, None if is_gone else value, row[time], bounds)
+            record = OutputRecord(key, None if is_gone else value, row[moment], bounds)
             if change is None:
                 stream.append(record)
                 continue
@@ -572,6 +575,14 @@ def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str,
     return records_of, places_of
 
 
+def _latest(max_ahead: Duration | None, clock: Any) -> Callable[[], int]:
+    """Return the function that returns the highest usable timestamp: any, if the user gave the clock."""
+    if max_ahead is None or clock is not None:
+        return lambda: LATEST
+    ahead_ms = min(milliseconds_of(max_ahead, "max_ahead"), LATEST)
+    return lambda: time.time_ns() // 1_000_000 + ahead_ms
+
+
 def _as_record(record: Any) -> Any:
     if isinstance(record, OutputRecord):
         return (record.key, record.value, record.timestamp, None, None, None, record.window)
@@ -590,6 +601,7 @@ def script(
     parameters: Given | None = None,
     schemas: Mapping[str, Mapping[str, Any]] | None = None,
     folder: str | PathLike[str] | None = None,
+    max_ahead: Duration | None = dt.timedelta(days=365),
     **options: Any,
 ) -> ScriptResult:
     """Run a script of SQL statements over rows, and return what its queries write.
@@ -619,8 +631,11 @@ def script(
         folder: A folder for the records of outputs that are not written to topics: each output has a folder in it with
             a Parquet file for each batch, each record exactly once if there is a ``checkpoint``. They have the columns
             of the output, the bounds of its windows, ``ROWTIME``, and for a table ``DELETED``.
+        max_ahead: How far a timestamp may be ahead of the processing time; rows further ahead are skipped and counted.
+            ``None`` for any distance. Tables and Python streams of `keyed.stream` have their own.
         options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``. With a checkpoint the result has
-            the records of this run's batches alone.
+            the records of this run's batches alone. By default windows that are open at the end are emitted
+            (``drain``), unless there is a ``checkpoint``, Kafka, Spark, or a list of ``topics``: those streams go on.
 
     Raises:
         SqlError: A statement is not valid.
@@ -628,7 +643,7 @@ def script(
         KeyedError: The query failed.
     """
     made = _Script("script", text, kafka, on_records, properties, parameters, schemas, folder)
-    made.add(streams, topics, waits=options.get("checkpoint") is not None)
+    made.add(streams, topics, options, max_ahead)
     if not made.found.queries:
         return ScriptResult({}, None, answers=made.found.answers)
     bound = made.bound(rows_per_batch, options)
@@ -647,6 +662,7 @@ def start(
     parameters: Given | None = None,
     schemas: Mapping[str, Mapping[str, Any]] | None = None,
     folder: str | PathLike[str] | None = None,
+    max_ahead: Duration | None = dt.timedelta(days=365),
     **options: Any,
 ) -> keyed.Query:
     """Start a script over Kafka topics in a thread, and return the handle of its query.
@@ -661,6 +677,7 @@ def start(
         parameters: See `script`.
         schemas: See `script`.
         folder: See `script`.
+        max_ahead: See `script`.
         options: Other options of `keyed.start`, such as ``checkpoint`` and ``tables``.
 
     Raises:
@@ -671,7 +688,7 @@ def start(
     if kafka is None:
         raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
     made = _Script("start", text, kafka, on_records or _nowhere, properties, parameters, schemas, folder)
-    made.add(streams, None, waits=options.get("checkpoint") is not None)
+    made.add(streams, None, options, max_ahead)
     if not made.found.queries:
         raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
     bound = made.bound(rows_per_batch, options)
@@ -724,9 +741,19 @@ class _Script:
         self._deployment: Deployment | None = None
         self._records: dict[str, list[OutputRecord]] = {}
 
-    def add(self, streams: Mapping[str, Any] | None, topics: Any, *, waits: bool) -> None:
+    def add(
+        self,
+        streams: Mapping[str, Any] | None,
+        topics: Any,
+        options: Mapping[str, Any],
+        max_ahead: Duration | None,
+    ) -> None:
         """Add the given rows and the topics."""
         found, where = self.found, self._where
+        keeps = options.get("checkpoint") is not None
+        # What is given as a whole ends; records in their order of arrival, and what a checkpoint follows, go on.
+        self._ends = not keeps and self._kafka is None and (topics is None or isinstance(topics, Mapping))
+        latest = _latest(max_ahead, options.get("processing_time"))
         if not isinstance(streams or {}, Mapping):
             raise DefinitionError(f"{where}: streams={shown(streams)} must be a dict of rows by stream")
         if not isinstance(topics or {}, Mapping | Sequence) or isinstance(topics, str):
@@ -765,7 +792,8 @@ class _Script:
                 rows,
                 self._skipped,
                 is_strict=found.is_strict,
-                waits=waits,
+                latest=latest,
+                waits=keeps,
                 is_topic=is_topic,
                 places=places_of.get(source.topic) if is_topic else None,
                 has_places=found.names_places,
@@ -818,8 +846,7 @@ class _Script:
     def options(self, rows_per_batch: int, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of the run."""
         own = {} if self.session is not None else {"rows_per_batch": rows_per_batch}
-        # The last windows of a script stay open, as those of a stream that has no end.
-        return {"drain": False, **own, **options}
+        return {"drain": self._ends and self.session is None, **own, **options}
 
     def result(self, run: keyed.RunResult) -> ScriptResult:
         """Return the result of a run."""

@@ -177,7 +177,7 @@ def test_a_setting_limits_collected_values(name):
 def test_a_setting_refuses_records_without_a_timestamp(stamp):
     """timestamp-extractor, "source throw on invalid timestamp extractor with format"."""
     text = """
-    CREATE STREAM s (k STRING KEY, ts STRING) WITH (KAFKA_TOPIC='in', VALUE_FORMAT='JSON', TIMESTAMP='ts', TIMESTAMP_FORMAT='yy-MM-dd');
+    CREATE STREAM s (k STRING KEY, ts STRING) WITH (KAFKA_TOPIC='in', VALUE_FORMAT='JSON', TIMESTAMP='ts', TIMESTAMP_FORMAT='%Y-%m-%d');
     CREATE STREAM out AS SELECT k, ts FROM s;
     """
     topics = {"in": [("k", {"ts": stamp}, 5)]}
