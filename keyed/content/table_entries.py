@@ -88,7 +88,9 @@ class TableEntries:
         if block.written is not None:
             written = read_stream(block.written, self._where)
             there = [name for name in self._values if name in written.column_names]
-            values: Iterable[bytes] = map(_encode, self._plain(written, there).to_pylist())
+            # A table without columns has no rows for Arrow.
+            rows = self._plain(written, there).to_pylist() if there else [{}] * written.num_rows
+            values: Iterable[bytes] = map(_encode, rows)
             if self._has_due:
                 times: list[Any] = written.column(_DUE_COLUMN).to_pylist()
                 values = (encode_time(time) + value for time, value in zip(times, values, strict=True))

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - queries stand on one line
 """Random scripts beside DuckDB over all rows: ``python -m tests.keyed.sql.random_scripts --seeds 0:1000``.
 
 The texts of both are written here, independently of each other; batches are cut at random.
@@ -7,10 +8,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import random
+import signal
 import sys
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -130,8 +135,30 @@ def expected(query: str, tables: dict[str, list[dict[str, Any]]]) -> list[tuple[
     return sorted((tuple(plain(each) for each in row) for row in connection.sql(query).fetchall()), key=repr)
 
 
-def check(seed: int, spark: Any = None) -> str | None:
-    """Return how a random script differs from DuckDB, in this process or on Spark; ``None`` if it does not."""
+class Drawn(NamedTuple):
+    """A random script with its rows, and the query of DuckDB that gives the rows of its output ``o``."""
+
+    kind: str
+    text: str
+    right: str
+    given: dict[str, list[dict[str, Any]]]
+    read: list[str]
+    is_table: bool
+    rows_per_batch: int
+
+    def streams(self, part: float = 1) -> dict[str, Any]:
+        """The rows that the script reads, or the first part of them."""
+        return {
+            name: [
+                {("ROWTIME" if c == "ts" else c): v for c, v in row.items()}
+                for row in self.given[name][: round(part * len(self.given[name]))]
+            ]
+            for name in self.read
+        }
+
+
+def drawn(seed: int) -> Drawn:
+    """Return the random script of a seed."""
     draw = random.Random(seed)
     kind = draw.choice(
         ["project", "group", "table_group", "window", "session", "table", "join", "stream_join", "foreign", "chain"]
@@ -161,7 +188,7 @@ def check(seed: int, spark: Any = None) -> str | None:
         mine = ", ".join(f"{a} AS c{i}" for i, (a, _) in enumerate(made))
         theirs = ", ".join(f"{b} AS c{i}" for i, (_, b) in enumerate(made))
         having = draw.choice(["", f" HAVING {draw.choice(['COUNT(*) > 1', 'SUM(g) > 0', 'AVG(d) IS NOT NULL'])}"])
-        alias = "x" if group not in ("k",) else "k"
+        alias = "x" if group != "k" else "k"
         if kind == "chain":
             text = f"CREATE TABLE m AS SELECT k, g, b, d, e, t, f, no FROM t{where};"
             text += f"CREATE TABLE o AS SELECT {group} AS {alias}, {mine} FROM m GROUP BY {group}{having};"
@@ -224,7 +251,7 @@ def check(seed: int, spark: Any = None) -> str | None:
         is_table = False
         how = draw.choice(["INNER", "LEFT"])
         text = f"CREATE STREAM o AS SELECT s.k AS k, s.no, t.no AS tno FROM s {how} JOIN t ON s.k = t.k;"
-        right = f"SELECT a.k, a.no, (SELECT max(b.no) FROM t b WHERE b.k = a.k AND b.ts <= a.ts) AS tno FROM s a"
+        right = "SELECT a.k, a.no, (SELECT max(b.no) FROM t b WHERE b.k = a.k AND b.ts <= a.ts) AS tno FROM s a"
         right = f"SELECT * FROM ({right})" + (" WHERE tno IS NOT NULL" if how == "INNER" else "")
     else:
         is_table = False
@@ -234,14 +261,14 @@ def check(seed: int, spark: Any = None) -> str | None:
             f"SELECT a.k, a.no, b.no FROM s a JOIN r b ON a.k = b.k AND b.ts BETWEEN a.ts - {before} AND a.ts + {after}"
         )
     names = {"s": given, "r": other, "t": given if kind != "join" else other, "u": other}
-    used = {
-        name: names[name] for name in names if f" {name}" in text.split("AS SELECT", 1)[1] or f"FROM {name}" in text
-    }
-    streams = {
-        name: [{("ROWTIME" if c == "ts" else c): v for c, v in row.items()} for row in of] for name, of in used.items()
-    }
-    size = draw.choice([1, 2, 5, 1000])
-    options: dict[str, Any] = {"rows_per_batch": size}
+    read = [name for name in names if f" {name}" in text.split("AS SELECT", 1)[1] or f"FROM {name}" in text]
+    return Drawn(kind, declare + text, right, names, read, is_table, draw.choice([1, 2, 5, 1000]))
+
+
+def check(seed: int, spark: Any = None) -> str | None:
+    """Return how a random script differs from DuckDB, in this process or on Spark; ``None`` if it does not."""
+    one = drawn(seed)
+    streams, options = one.streams(), {"rows_per_batch": one.rows_per_batch}
     if spark is not None:
         types = {**TYPES, "t": "STRING", "k": "STRING", "ROWTIME": "BIGINT", "no": "BIGINT"}
         columns = ["k", *TYPES, "ROWTIME", "no"]
@@ -251,9 +278,9 @@ def check(seed: int, spark: Any = None) -> str | None:
             for name, of in streams.items()
         }
         options = {}
-    wanted = expected(right, {name: names[name] for name in names})
-    result = script(declare + text, streams, **options)
-    if is_table:
+    wanted = expected(one.right, one.given)
+    result = script(one.text, streams, **options)
+    if one.is_table:
         seen = [(key, *value.values()) for key, value in result.table("o").items()]
         seen = [
             ((row[0][0] if isinstance(row[0], tuple) and isinstance(row[0][1], tuple) else row[0]), *row[1:])
@@ -262,21 +289,61 @@ def check(seed: int, spark: Any = None) -> str | None:
     else:
         seen = [(each.key, *each.value.values()) for each in result["o"]]
     found = sorted((tuple(plain(each) for each in row) for row in seen), key=repr)
-    if found != wanted or result.skipped and kind not in ("group", "table_group", "chain", "foreign", "table"):
-        return f"seed {seed} ({kind}, batches of {size}): {text}\n  seen   {found}\n  wanted {wanted}\n  skipped {result.skipped}"
+    may_skip = ("group", "table_group", "chain", "foreign", "table")
+    if found != wanted or (result.skipped and one.kind not in may_skip):
+        return (
+            f"seed {seed} ({one.kind}, batches of {one.rows_per_batch}): {one.text}\n  seen   {found}\n"
+            f"  wanted {wanted}\n  skipped {result.skipped}"
+        )
     return None
+
+
+def stored(seed: int, folder: Path, *, stops: Sequence[float] = (), kill_at: int | None = None) -> list[Any]:
+    """Run a script of a table with a checkpoint; return the rows of the table, without their times.
+
+    Args:
+        seed: The seed.
+        folder: Folder of the checkpoint and of the tables.
+        stops: Parts of the rows after which runs before the last one end.
+        kill_at: Number of the batch after which the process is killed.
+    """
+    one = drawn(seed)
+
+    def on_progress(progress: Any) -> None:
+        if progress.batch_id == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for part in (*stops, 1):
+        result = script(
+            one.text,
+            one.streams(part),
+            checkpoint=folder / "state",
+            tables=folder / "tables",
+            rows_per_batch=3,
+            on_progress=on_progress,
+        )
+        assert result.run is not None
+        rows = result.run.tables.sql("SELECT * EXCLUDE (ROWTIME) FROM o").to_pylist()
+        result.run.tables.close()
+    return sorted(map(repr, rows))
 
 
 def main() -> int:
     """Check seeds; return the number of those that differ."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", default="0:100")
-    first, last = map(int, parser.parse_args().seeds.split(":"))
+    parser.add_argument("--kill-at", type=int, help="run the first seed in --folder, and die after this batch")
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    first, last = map(int, options.seeds.split(":"))
+    if options.kill_at is not None:
+        stored(first, options.folder, kill_at=options.kill_at)
+        return 1
     failed = 0
     for seed in range(first, last):
         try:
             difference = check(seed)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the seed is what counts
             difference = f"seed {seed}: {type(error).__name__}: {str(error)[:600]}"
         if difference:
             failed += 1

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from keyed.sql.sql_aggregates import aggregate_of
 from keyed.formats.sql_types import BIGINT, BYTES, DOUBLE, INTEGER, STRING, array
+from keyed.sql.sql_aggregates import aggregate_of
 
 TENTHS, TOP = [10.2, 13.4, 14.5, 17.8], [10.0, 30.0, 45.0, 10.0, 50.0, 60.0, 20.0, 60.0, 80.0, 35.0, 25.0]
 PAIRS = [(1.5, 14), (2, 11), (5.5, 3), (-5, 7), (-3.5, -8), (-1, 6), (1.5, 5), (8.5, 19), (-8, -6.5), (-3, -2)]

@@ -78,7 +78,10 @@ def test_it_goes_on_where_its_checkpoint_ends(tmp_path):
     ("make", "message"),
     [
         (lambda row: (row["title"], 1), "an element has named fields, and this one is .*name the columns"),
-        (lambda row: {"titel": "a", "price": 1, "at": 0}, "the stream of sales, in the element .*has no column 'title'; did you mean.*titel"),
+        (
+            lambda row: {"titel": "a", "price": 1, "at": 0},
+            "the stream of sales, in the element .*has no column 'title'; did you mean.*titel",
+        ),
     ],
 )
 def test_elements_without_its_columns_are_refused(make, message):
@@ -116,7 +119,9 @@ class Sale:
     ],
 )
 def test_elements_of_any_kind_are_converted_to_the_declared_columns(rows, rows_per_batch):
-    timed = keyed.stream(rows, timestamp=(lambda row: row.AT) if isinstance(rows[0], dict) and "AT" in rows[0] else "at")
+    timed = keyed.stream(
+        rows, timestamp=(lambda row: row.AT) if isinstance(rows[0], dict) and "AT" in rows[0] else "at"
+    )
     for stream in (timed, keyed.stream(rows)):
         found = sql.script(TIMED, {"sales": stream}, rows_per_batch=rows_per_batch)
         assert found.table("sold") == {"a": {"n": 3}, "b": {"n": 1}}
@@ -124,7 +129,11 @@ def test_elements_of_any_kind_are_converted_to_the_declared_columns(rows, rows_p
 
 
 def test_rows_of_one_batch_may_have_values_of_different_types():
-    rows = [{"title": "a", "price": 1, "at": 0}, {"title": "a", "price": "2", "at": 1}, {"title": "b", "at": 2, "price": 3.0}]
+    rows = [
+        {"title": "a", "price": 1, "at": 0},
+        {"title": "a", "price": "2", "at": 1},
+        {"title": "b", "at": 2, "price": 3.0},
+    ]
     text = TIMED + "CREATE STREAM prices AS SELECT title, price FROM sales;"
     found = sql.script(text, {"sales": keyed.stream(rows)})
     assert [each.value["price"] for each in found["prices"]] == [1, 2, 3]

@@ -1,7 +1,6 @@
 # ruff: noqa: E501 - statements stand on one line
 """Further cases after ksqlDB's functional tests; each names the case."""
 
-import math
 from decimal import Decimal
 
 import pytest

@@ -67,8 +67,13 @@ def test_a_windowed_table_has_its_bounds(run):
             tables, "SELECT *, WINDOWSTART AS s, WINDOWEND AS e, ROWTIME AS t FROM w EMIT CHANGES LIMIT 1"
         )
         assert next(query).row == {
-            **{"title": "Big", "WINDOWSTART": 1000, "WINDOWEND": 2000, "n": 2},
-            **{"s": 1000, "e": 2000, "t": 1600},
+            "title": "Big",
+            "WINDOWSTART": 1000,
+            "WINDOWEND": 2000,
+            "n": 2,
+            "s": 1000,
+            "e": 2000,
+            "t": 1600,
         }
         assert query.is_done
 
