@@ -632,7 +632,7 @@ def script(
             a Parquet file for each batch, each record exactly once if there is a ``checkpoint``. They have the columns
             of the output, the bounds of its windows, ``ROWTIME``, and for a table ``DELETED``.
         max_ahead: How far a timestamp may be ahead of the processing time; rows further ahead are skipped and counted.
-            ``None`` for any distance. Tables and Python streams of `keyed.stream` have their own.
+            ``None`` for any distance. Streams of Python have their own limit.
         options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``. With a checkpoint the result has
             the records of this run's batches alone. By default windows that are open at the end are emitted
             (``drain``), unless there is a ``checkpoint``, Kafka, Spark, or a list of ``topics``: those streams go on.
