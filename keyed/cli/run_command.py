@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from keyed.cli.command import Command, check_tables_folder
 from keyed.cli.places import FREE, Place, check_place
 from keyed.cli.shown_rows import print_rows
 from keyed.durations import instant_of
-from keyed.errors import DefinitionError
+from keyed.errors import DefinitionError, QueryFailed
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables.json_values import as_json
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from keyed.sql import OutputRecord, ScriptResult
 
 
+#: Errors of standard output, to which a query prints: it has no reader, or its disk is full.
+_OF_STDOUT = {errno.EPIPE, errno.ENOSPC}
 #: Files that Spark reads.
 _SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
 
@@ -113,10 +116,16 @@ def _run(arguments: argparse.Namespace) -> int:
             "folder": arguments.output,
             "on_records": partial(_print_output, is_json=arguments.json),
         }
-        if kafka is not None and not kafka.bounded:
-            _follow(text, inputs, kafka, arguments, options)
-            return 0
-        result = sql.script(text, inputs, kafka=kafka, **options)
+        try:
+            if kafka is not None and not kafka.bounded:
+                _follow(text, inputs, kafka, arguments, options)
+                return 0
+            result = sql.script(text, inputs, kafka=kafka, **options)
+        except QueryFailed as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.filename is None and cause.errno in _OF_STDOUT:
+                raise cause from None
+            raise
         _print_answers(result, is_json=arguments.json)
         if arguments.serve and result.run is not None:
             _serve(result, arguments)

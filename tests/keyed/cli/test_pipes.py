@@ -23,6 +23,7 @@ COMMANDS = {
     "flush": ["checkpoint", "count=changelog"],
     "inspect": ["checkpoint"],
     "verify": ["changelog"],
+    "explain": ["SqlError"],
     "replay": ["changelog", FUNCTION, FUNCTION, "record", "--key", "word"],
     "restore": ["new", "changelog"],
     "standby": ["changelog", "copy"],
