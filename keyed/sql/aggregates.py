@@ -230,8 +230,8 @@ def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[s
     whole = f"CAST({value} AS DOUBLE)" if is_real else value
     sums: dict[str, tuple[str, SqlType]] = {"n": (f"CASE WHEN ({value}) IS NOT NULL THEN {change} END", BIGINT)}
     if label != "COUNT" and not is_real:
-        total = decimal(38, type_.scale) if type_.base == "DECIMAL" else BIGINT
-        sums["s"] = (f"CAST({value} AS {total.duckdb}) * {change}", total)
+        of_sum = decimal(38, type_.scale) if type_.base == "DECIMAL" else BIGINT
+        sums["s"] = (f"CAST({value} AS {of_sum.duckdb}) * {change}", of_sum)
     elif label != "COUNT":
         # NaN and infinities are counted apart, so that they can leave.
         sums["s"] = (f"CASE WHEN isfinite({whole}) THEN {whole} * {change} END", DOUBLE)

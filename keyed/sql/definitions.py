@@ -682,7 +682,7 @@ class _Definer:
         table, bad = step.run(pa.table({"row": [1]}))
         if bad:
             self._text.fail(f"column {name}: {bad[0][1]}", words[0].at)
-        cells, wrong = column(table.column("value"), type_)
+        cells, wrong = column(table.column("value").combine_chunks(), type_)
         if wrong:
             self._text.fail(f"column {name}: {wrong[0]}", words[0].at)
         return cells[0].as_py()

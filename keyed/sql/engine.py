@@ -253,7 +253,7 @@ def bind(text: Text, columns: Columns, words: Sequence[Token], values: Mapping[s
     connection = _connections.get()
     connection.register("batch", empty(columns or (("#nothing", BIGINT),)))
     try:
-        relation = connection.sql(f"SELECT {sql(words)} FROM batch", params=_used(values, words))
+        relation = connection.sql(f"SELECT {sql(words)} FROM batch", params=_used(values, words))  # noqa: S608 - checked
         kind = relation.types[0]
     except (duckdb.Error, RuntimeError) as error:
         _fail(text, words, columns, str(error))
@@ -391,7 +391,7 @@ class Step:
     def _plain(self) -> str:
         shown = [f"{expression} AS {_quoted(name)}" for name, expression, _ in self.columns]
         shown += map(_quoted, self.kept)
-        return f"SELECT {', '.join(shown)} FROM batch" + (f" WHERE {self.where}" if self.where else "")
+        return f"SELECT {', '.join(shown)} FROM batch" + (f" WHERE {self.where}" if self.where else "")  # noqa: S608
 
     def _tried(self, table: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]] | None:
         """Return the rows that do not fail; ``None`` if that query fails as a whole."""
@@ -405,7 +405,7 @@ class Step:
         if self.where:
             row = f"CASE WHEN {self.where} THEN {row} ELSE ROW(false, {nothing}) END"
         try:
-            query = f"SELECT TRY({row}) AS cells FROM batch"
+            query = f"SELECT TRY({row}) AS cells FROM batch"  # noqa: S608 - checked
             found = self._query(table, query, tries=True).column(0).combine_chunks()
         except (duckdb.Error, RuntimeError):
             return None
@@ -440,7 +440,7 @@ class Step:
 
         columns = []
         for place, (name, _, type_) in enumerate(self.columns):
-            cells, bad = column(found.column(place), type_)
+            cells, bad = column(found.column(place).combine_chunks(), type_)
             if bad:
                 raise RuntimeError(f"{name}: {next(iter(bad.values()))}")
             columns.append(cells)
@@ -453,7 +453,7 @@ class Step:
     def _empty(self, table: pa.Table) -> pa.Table:
         import pyarrow as pa
 
-        fields = [(name, type_.arrow) for name, _, type_ in self.columns]
+        fields: list[Any] = [(name, type_.arrow) for name, _, type_ in self.columns]
         return pa.schema([*fields, *(table.schema.field(name) for name in self.kept)]).empty_table()
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keyed.errors import DefinitionError, SourceError
 from keyed.formats.conversion import column
@@ -27,6 +26,7 @@ from keyed.shown import nearest, shown, type_of
 from keyed.sql.catalog import SqlSource
 from keyed.sql.scope import BOUNDS, PSEUDO
 from keyed.topics import Registry
+from keyed.windows.vectorized.row_groups import pc
 
 _log = logging.getLogger(__name__)
 #: Rows that are converted at a time.

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keyed.extending import Schema
 from keyed.joins.matching import Ordered, codes_of
@@ -16,7 +15,7 @@ from keyed.sql.catalog import CHANGE, STREAM
 from keyed.sql.engine import Columns
 from keyed.sql.operators import emit, emit_changes, schema_of
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedCoFunction
-from keyed.windows.vectorized.row_groups import grouped, integers, plain_column
+from keyed.windows.vectorized.row_groups import grouped, integers, pc, plain_column
 
 #: The column of a join's key, and the one that is true where it is null.
 JOIN, NO_KEY = "#join", "#no_key"
@@ -60,15 +59,15 @@ class _TableJoin(VectorizedCoFunction):
         columns: list[Any] = []
         names: list[str] = []
         for side, table, places in ((0, left, of_left), (1, right, of_right)):
-            taken = table.select(self._columns[side]).take(pa.array(places, mask=places < 0))
+            taken = table.select(self._columns[side]).take(pa.array(places, mask=places < 0, pa.int64()))
             columns += taken.columns
             names += taken.column_names
         found = pa.table(columns, names=names)
         keys = [
             pc.if_else(
                 pa.array(of_left >= 0),
-                left.column(name).take(pa.array(of_left, mask=of_left < 0)).combine_chunks(),
-                right.column(name).take(pa.array(of_right, mask=of_right < 0)).combine_chunks(),
+                left.column(name).take(pa.array(of_left, mask=of_left < 0, pa.int64())).combine_chunks(),
+                right.column(name).take(pa.array(of_right, mask=of_right < 0, pa.int64())).combine_chunks(),
             )
             for name in _KEYS
         ]
@@ -114,7 +113,7 @@ class StreamTableJoin(_TableJoin):
             found[no_key] = -1
             chosen = np.arange(first.num_rows) if self._keeps(0) else np.flatnonzero(found >= 0)
             joined = self._joined(first.select([*_KEYS, *self._columns[0]]), chosen, versions, found[chosen])
-            joined = joined.drop_columns(_KEYS).append_column(STREAM, first.column(STREAM).take(pa.array(chosen)))
+            joined = joined.drop_columns(_KEYS).append_column(STREAM, first.column(STREAM).take(pa.array(chosen, pa.int64())))
             emit(ctx, joined.append_column(TIMESTAMP_COLUMN, pa.array(left_times[chosen])))
         if second is not None:
             last = _last(second)
@@ -199,7 +198,7 @@ class ForeignKeyJoin(_TableJoin):
         rows = pa.concat_tables([came[0], *(each.cast(came[0].schema) for each in came[1:])])
         if rows.num_rows:
             groups = grouped([plain_column(rows.column(name)) for name in identity])
-            wanted = rows.select(identity).take(pa.array(groups.first_rows()))
+            wanted = rows.select(identity).take(pa.array(groups.first_rows(), pa.int64()))
             before = self._rows(wanted)
         self._apply(self.lefts, first, identity, self._columns[0])
         self._apply(self.rights, second, _KEYS, self._columns[1])
@@ -210,7 +209,7 @@ class ForeignKeyJoin(_TableJoin):
         if table is None:
             return
         groups = grouped([plain_column(table.column(name)) for name in keys])
-        last = table.take(pa.array(np.sort(groups.last_rows())))
+        last = table.take(pa.array(np.sort(groups.last_rows()), pa.int64()))
         is_gone = pc.less(last.column(CHANGE), 0)
         state.delete(last.filter(is_gone).select(keys))
         state.upsert(last.filter(pc.invert(is_gone)).select([*_KEYS, *columns]))
@@ -294,7 +293,9 @@ class StreamStreamJoin(_TableJoin):
         held = []
         for side, (low, up) in enumerate(((-self._after, self._before), (-self._before, self._after))):
             other = integers(new[1 - side].column(_TIME))
-            wanted = [(_TIME, ">=", int(other.min()) + low), (_TIME, "<=", int(other.max()) + up)] if len(other) else []
+            wanted: Any = (
+                [(_TIME, ">=", int(other.min()) + low), (_TIME, "<=", int(other.max()) + up)] if len(other) else []
+            )
             held.append(states[side].scan(wanted) if wanted else new[side].slice(0, 0))
         lefts, rights = (pa.concat_tables([held[side], new[side].cast(held[side].schema)]) for side in (0, 1))
         codes, of_right = codes_of([lefts.select(_KEYS), rights.select(_KEYS).cast(lefts.select(_KEYS).schema)], _KEYS)
@@ -314,7 +315,7 @@ class StreamStreamJoin(_TableJoin):
             changed = np.flatnonzero(flags != was) if self._keeps(side) else np.empty(0, dtype=np.int64)
             written = np.union1d(changed, np.arange(held[side].num_rows, rows.num_rows))
             place = rows.column_names.index(_PAIRED)
-            state.upsert(rows.set_column(place, _PAIRED, pa.array(flags)).take(pa.array(written)))
+            state.upsert(rows.set_column(place, _PAIRED, pa.array(flags)).take(pa.array(written, pa.int64())))
         self._emit(ctx, lefts, left, rights, right, times)
         for side, rows, of_rows in self._late:
             self._emit_alone(ctx, side, rows, of_rows)
@@ -335,7 +336,7 @@ class StreamStreamJoin(_TableJoin):
             if not self._keeps(side) or not over.num_rows:
                 continue
             alone = over.filter(pc.invert(over.column(_PAIRED)))
-            alone = alone.take(pa.array(np.lexsort((integers(alone.column(_NUMBER)), integers(alone.column(_TIME))))))
+            alone = alone.take(pa.array(np.lexsort((integers(alone.column(_NUMBER)), integers(alone.column(_TIME)))), pa.int64()))
             self._emit_alone(ctx, side, alone, integers(alone.column(_TIME)))
 
     def _emit_alone(self, ctx: BatchContext, side: int, rows: pa.Table, times: Any) -> None:
@@ -350,10 +351,10 @@ class StreamStreamJoin(_TableJoin):
 
 def _distinct(table: pa.Table) -> pa.Table:
     groups = grouped([plain_column(column) for column in table.columns])
-    return table.take(pa.array(groups.first_rows()))
+    return table.take(pa.array(groups.first_rows(), pa.int64()))
 
 
 def _last(table: pa.Table) -> pa.Table:
     """Return the last row of each key."""
     groups = grouped([plain_column(table.column(name)) for name in _KEYS])
-    return table.take(pa.array(np.sort(groups.last_rows())))
+    return table.take(pa.array(np.sort(groups.last_rows()), pa.int64()))

@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keyed import TaskContext
 from keyed.extending import Schema, inner_state
@@ -22,7 +21,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, Vectori
 from keyed.windows import Max
 from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.fold import fold_of
-from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, plain_column, taken
+from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, pc, plain_column, taken
 from keyed.windows.vectorized.running_totals import DISTINCT_VALUE, RunningTotals, accumulators_of, distinct_columns
 
 #: Spark's names of the types.
@@ -99,12 +98,12 @@ class TableRows(VectorizedFunction):
         if CHANGE in table.column_names:
             # Of a row that moved between key groups, where it is comes after where it was.
             order = np.argsort(integers(table.column(CHANGE)), kind="stable")
-            table = table.take(pa.array(order)).append_column(
-                GONE, pc.less(table.column(CHANGE), 0).take(pa.array(order))
+            table = table.take(pa.array(order, pa.int64())).append_column(
+                GONE, pc.less(table.column(CHANGE), 0).take(pa.array(order, pa.int64()))
             )
         groups = grouped([plain_column(table.column(name)) for name in self._keys])
         # Rows are in the order of time: the last one of a key is the one that stays.
-        last = table.take(pa.array(np.sort(groups.last_rows())))
+        last = table.take(pa.array(np.sort(groups.last_rows()), pa.int64()))
         before = self.rows.lookup(last.select(self._keys))
         gone = last.column(GONE)
         there = last.filter(pc.invert(gone))
@@ -134,7 +133,7 @@ def emit_changes(ctx: BatchContext, before: pa.Table, after: pa.Table, rows: pa.
     of_each = ids[rows.num_rows :]
     order = np.lexsort((change, of_each))
     both = both.append_column(CHANGE, pa.array(change)).append_column(TIMESTAMP_COLUMN, pa.array(times[of_each]))
-    emit(ctx, both.take(pa.array(order)))
+    emit(ctx, both.take(pa.array(order, pa.int64())))
 
 
 @attrs.frozen(eq=False)
@@ -265,7 +264,7 @@ class Totals(_Aggregating):
         kept = (starts + size > times[rows]) & (starts >= 0)
         rows, starts = rows[kept], starts[kept]
         if count > 1 or not kept.all():
-            table = table.take(pa.array(rows))
+            table = table.take(pa.array(rows, pa.int64()))
         return table.append_column("WINDOWSTART", pa.array(starts)).append_column("WINDOWEND", pa.array(starts + size))
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
@@ -304,7 +303,7 @@ def emit_ended(ctx: BatchContext, ended: pa.Table) -> None:
         change = pa.array(np.ones(ended.num_rows, dtype=np.int8))
         times = ended.column("ROWTIME")
         found = ended.drop_columns(["ROWTIME"]).append_column(CHANGE, change).append_column(TIMESTAMP_COLUMN, times)
-        emit(ctx, found.take(pa.array(np.argsort(integers(times), kind="stable"))))
+        emit(ctx, found.take(pa.array(np.argsort(integers(times), kind="stable"), pa.int64())))
 
 
 class Sessions(_Aggregating):
@@ -336,7 +335,7 @@ class Sessions(_Aggregating):
         if late.any():
             ctx.drop(int(late.sum()))
             kept = np.flatnonzero(~late)
-            table, times = table.take(pa.array(kept)), times[kept]
+            table, times = table.take(pa.array(kept, pa.int64())), times[kept]
         if not len(times):
             return
         ids, count = self._spans(stored, table, times)
@@ -345,7 +344,7 @@ class Sessions(_Aggregating):
         touched[of_rows] = True
         place = np.cumsum(touched) - 1
         chosen = np.flatnonzero(touched[of_stored])
-        before = stored.take(pa.array(chosen))
+        before = stored.take(pa.array(chosen, pa.int64()))
         rows = Groups(place[of_rows], int(touched.sum()))
         parts = fold.of_rows(BatchRows(table, times), rows)
         held = Groups(np.concatenate([place[of_stored[chosen]], np.arange(rows.count)]), rows.count)

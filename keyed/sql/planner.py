@@ -420,10 +420,9 @@ class Planner:
             if source is not None and source not in scope.sources:
                 self._text.fail(f"unknown source {source}{nearest(source, scope.sources.values())}", item.at)
             columns = scope.columns
-            for words in query.partition_by:
-                resolved = scope.resolved(words)
-                if scope.column(resolved) is None and words[0].upper != "NULL":
-                    found.append(Item(tuple(words), None, at=item.at))
+            for part in query.partition_by:
+                if scope.column(scope.resolved(part)) is None and part[0].upper != "NULL":
+                    found.append(Item(tuple(part), None, at=item.at))
             if query.partition_by:
                 # The new key comes first, and the old one after the values.
                 columns = (*(each for each in columns if not each.is_key), *(each for each in columns if each.is_key))
@@ -496,8 +495,8 @@ class Planner:
                 )
             if len(hits) > 1:
                 self._text.fail(
-                    f"the projection has the key twice, as {hits[0].name} and {hits[1].name}; write AS_VALUE(...) for a "
-                    "copy among the values",
+                    f"the projection has the key twice, as {hits[0].name} and {hits[1].name}; write AS_VALUE(...) for "
+                    "a copy among the values",
                     hits[1].at,
                 )
             names.append(hits[0].name)
@@ -543,7 +542,7 @@ class Planner:
         cells += [(each.name, sql(each.words), type_) for each, (_, type_) in zip(rest, values, strict=True)]
         step = Step(
             tuple(cells),
-            where and sql(where),
+            None if where is None else sql(where),
             source.carried,
             self._values,
             explodes=any(_explodes(each.words) for each in outputs),
@@ -555,13 +554,8 @@ class Planner:
     def _own_keys(self, source: Relation, outputs: list[_Output]) -> list[tuple[Token, ...]]:
         """Return the columns of the key: of several that hold a part, the one that is selected."""
         selected = {each.words[0].identifier for each in outputs if len(each.words) == 1}
-        found = []
-        for part in source.keys:
-            chosen = next((each for each in part if each in selected), part[0])
-            column = next(each for each in source.columns if each.stored == chosen)
-            found.append((attrs.evolve(name(chosen), at=0, end=0),))
-            del column
-        return found
+        chosen = [next((each for each in part if each in selected), part[0]) for part in source.keys]
+        return [(attrs.evolve(name(each), at=0, end=0),) for each in chosen]
 
     def _type_of(self, scope: Scope, output: _Output) -> SqlType:
         return scope.type_of(output.words)
@@ -618,19 +612,19 @@ class Planner:
                 parts.append((call, Token("word", made.result)))
                 after_columns += [Column(each, type_, None, each) for each, (_, type_) in made.parts.items()]
         if not aggregates:
-            for each in outputs:
-                self._check_grouped(replaced(each.words, parts), scope)
+            for output_ in outputs:
+                self._check_grouped(replaced(output_.words, parts), scope)
             text.fail("GROUP BY needs an aggregate, such as COUNT(*)", query.at)
         if query.window is not None:
             after_columns += [Column(each, type_, None, stored) for each, (stored, type_) in BOUNDS.items()]
         after = Scope(text, after_columns, self._values)
         made_items = []
-        for each in rest:
-            words = replaced(each.words, parts)
+        for item in rest:
+            words = replaced(item.words, parts)
             if query.window is not None:
                 words = after.resolved(words)
             self._check_grouped(words, scope)
-            made_items.append((each.name, sql(words), after.type_of(words)))
+            made_items.append((item.name, sql(words), after.type_of(words)))
         condition = None
         if having is not None:
             words = replaced(having, parts)
@@ -647,7 +641,7 @@ class Planner:
             aggregates["#there"] = (Sum("#rows"), BIGINT)
             is_there = '"#there" > 0'
             condition = is_there if condition is None else f"{is_there} AND ({condition})"
-        before = Step(tuple(cells), where and sql(where), source.carried, self._values)
+        before = Step(tuple(cells), None if where is None else sql(where), source.carried, self._values)
         is_windowed = query.window is not None
         kept = ("WINDOWSTART", "WINDOWEND") if is_windowed else ()
         step = Step((*key_cells, *made_items), condition, kept, self._values)
@@ -702,7 +696,7 @@ class Planner:
 
 def _aggregate_calls(words: Sequence[Token]) -> list[tuple[int, int]]:
     """Return the places of the first and last word of each aggregate, with its ``FILTER``."""
-    found = []
+    found: list[tuple[int, int]] = []
     for place, end in calls(words):
         if words[place].kind == "word" and words[place].upper in (AGGREGATES.keys() | PYTHON.keys()):
             if end + 2 < len(words) and words[end + 1].upper == "FILTER" and words[end + 2].text == "(":

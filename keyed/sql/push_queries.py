@@ -73,7 +73,7 @@ class RowQuery:
         found: list[dict[str, Any] | None] = [None] * len(entries)
         table = self._read.table(entries)
         made, _ = self._step.run(table)
-        places = made.column(_PLACE).to_pylist()
+        places: list[Any] = made.column(_PLACE).to_pylist()
         for place, row in zip(places, made.drop_columns([_PLACE]).to_pylist(maps_as_pydicts="strict"), strict=True):
             found[place] = row
         return found

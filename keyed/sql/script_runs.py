@@ -11,7 +11,6 @@ from typing import Any
 
 import attrs
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import keyed
 from keyed.arguments import texts
@@ -38,6 +37,7 @@ from keyed.sql.script_source import ScriptRows
 from keyed.sql.statements import parse
 from keyed.transforms import Kept
 from keyed.vectorized import TIMESTAMP_COLUMN
+from keyed.windows.vectorized.row_groups import pc
 
 DAY_MS = 86_400_000
 FAILS = "an expression fails"
@@ -319,11 +319,11 @@ class Builder:
             # The names are those of the target: INSERT INTO may spell them otherwise.
             columns = query.target.columns
             cells = zip(columns, plan.before.columns, strict=True)
-            step = attrs.evolve(
+            before = attrs.evolve(
                 plan.before, columns=tuple((each, text, type_) for (each, type_), (_, text, _) in cells)
             )
             schema = schema_of(columns, **more, **moment)
-            stepped = Stepped(step, query.name, self._skipped)
+            stepped = Stepped(before, query.name, self._skipped)
             self._records[query.name] = Records(changes.map_batches(stepped, output=schema), schema, name)
             stepped = attrs.evolve(stepped, is_output=False)
             return changes.map_batches(stepped, output=schema_of(columns, **more))
@@ -363,7 +363,7 @@ class Builder:
         if isinstance(relation.input, SqlSource):
             return self._source(relation.input)
         join = relation.input
-        sides = []
+        sides: list[Any] = []
         for step, of in ((join.left_step, join.left), (join.right_step, join.right)):
             keeps = join.how == "FULL" or join.how == ("LEFT", "RIGHT")[len(sides)]
             more = _more(is_table=of.is_table)
@@ -820,7 +820,7 @@ class _Script:
             reader=deployment.reader() if deployment is not None and live else None,
             interval=1.0 if deployment is None else deployment.interval_seconds,
         )
-        given = streams_of(rows, self._inputs, has_places=found.names_places)
+        given: dict[str, Any] = streams_of(rows, self._inputs, has_places=found.names_places)
         given |= {
             name: bound_stream(found.named(name), each, has_places=found.names_places)
             for name, each in self._bound.items()

@@ -510,7 +510,7 @@ class Parser:
             return Show("EXPLAIN", self._identifier(), at=at)
         if self._at_words("WITH"):
             self._text.fail("WITH ... AS is not supported; write CREATE STREAM name AS SELECT ... for each part", at)
-        self._unexpected(f"a statement{nearest(self._token.text, _STATEMENTS)}")
+        return self._unexpected(f"a statement{nearest(self._token.text, _STATEMENTS)}")
 
     def _create(self, at: int) -> Statement | None:
         replace = self._word("OR", "REPLACE")
@@ -610,7 +610,7 @@ class Parser:
             else:
                 self._take()
             return type_
-        self._unexpected("'>'")
+        return self._unexpected("'>'")
 
     def _options(self) -> dict[str, Option]:
         options: dict[str, Option] = {}
@@ -639,7 +639,7 @@ class Parser:
             return Option(self._integer(), at=token.at)
         if token.kind == "parameter" and hasattr(token, "value"):
             return Option(self._take().value, at=token.at)  # type: ignore[attr-defined]
-        self._text.fail(f"the value of {name} must be a literal", token.at)
+        return self._text.fail(f"the value of {name} must be a literal", token.at)
 
     def _insert(self, at: int) -> Statement:
         name = self._identifier()

@@ -64,7 +64,6 @@ class AllValues(_Lists):
         self._limit = limit
         self._ignore_nulls = ignore_nulls
         self.parts = (("values", f"array<{type_}>"),)
-        self.neutral = ([],)
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
         column = rows.column(self._column)

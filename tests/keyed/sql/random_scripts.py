@@ -1,4 +1,4 @@
-# ruff: noqa: E501 - queries stand on one line
+# ruff: noqa: E501, T201 - queries stand on one line
 """Random scripts beside DuckDB over all rows: ``python -m tests.keyed.sql.random_scripts --seeds 0:1000``.
 
 The texts of both are written here, independently of each other; batches are cut at random.
@@ -23,20 +23,19 @@ import pyarrow as pa
 from keyed.sql.script_runs import script
 
 DECLARED = "k STRING {role}, g INT, b BIGINT, d DOUBLE, e DECIMAL(8, 2), t STRING, f BOOLEAN"
-TYPES = {"g": "INT", "b": "BIGINT", "d": "DOUBLE", "e": "DECIMAL(8,2)", "t": "VARCHAR", "f": "BOOLEAN"}
-ARROW = pa.schema(
-    [
-        ("k", pa.string()),
-        ("g", pa.int32()),
-        ("b", pa.int64()),
-        ("d", pa.float64()),
-        ("e", pa.decimal128(8, 2)),
-        ("t", pa.string()),
-        ("f", pa.bool_()),
-        ("ts", pa.int64()),
-        ("no", pa.int64()),
-    ]
-)
+TYPES: dict[str, str] = {"g": "INT", "b": "BIGINT", "d": "DOUBLE", "e": "DECIMAL(8,2)", "t": "VARCHAR", "f": "BOOLEAN"}
+_FIELDS: list[tuple[str, pa.DataType]] = [
+    ("k", pa.string()),
+    ("g", pa.int32()),
+    ("b", pa.int64()),
+    ("d", pa.float64()),
+    ("e", pa.decimal128(8, 2)),
+    ("t", pa.string()),
+    ("f", pa.bool_()),
+    ("ts", pa.int64()),
+    ("no", pa.int64()),
+]
+ARROW = pa.schema(_FIELDS)
 
 
 def rows(draw: random.Random, count: int, keys: int, *, times: str) -> list[dict[str, Any]]:
@@ -268,7 +267,7 @@ def drawn(seed: int) -> Drawn:
 def check(seed: int, spark: Any = None) -> str | None:
     """Return how a random script differs from DuckDB, in this process or on Spark; ``None`` if it does not."""
     one = drawn(seed)
-    streams, options = one.streams(), {"rows_per_batch": one.rows_per_batch}
+    streams, options = one.streams(), dict[str, Any](rows_per_batch=one.rows_per_batch)
     if spark is not None:
         types = {**TYPES, "t": "STRING", "k": "STRING", "ROWTIME": "BIGINT", "no": "BIGINT"}
         columns = ["k", *TYPES, "ROWTIME", "no"]

@@ -219,9 +219,9 @@ def build(
             before = emitters[index - 1]
             frames.append(_stage_frame(chain, index, frame, before, schemas, wanted, 1))
         main = _main_schema(last, "it is written")
-        columns = f"{main.ddl}, {NOTE} binary"
+        wire = f"{main.ddl}, {NOTE} binary"
         relays = [
-            map_in_arrow(each, _packing(attrs.evolve(packer, main=arrow_schema(main))), columns, archive)
+            map_in_arrow(each, _packing(attrs.evolve(packer, main=arrow_schema(main))), wire, archive)
             for each, packer in frames
         ]
         frame = _observed(reduce(type(relays[0]).unionAll, relays), last.name, observations)
