@@ -406,7 +406,7 @@ class Step:
             row = f"CASE WHEN {self.where} THEN {row} ELSE ROW(false, {nothing}) END"
         try:
             query = f"SELECT TRY({row}) AS cells FROM batch"  # noqa: S608 - checked
-            found = self._query(table, query, tries=True).column(0).combine_chunks()
+            found: Any = self._query(table, query, tries=True).column(0).combine_chunks()
         except (duckdb.Error, RuntimeError):
             return None
         if isinstance(found, pa.ChunkedArray):
@@ -421,7 +421,8 @@ class Step:
             if made is None
             else pa.table([*made.columns, *kept.columns], names=[*made.column_names, *kept.column_names])
         )
-        bad = [(place, self._why(table.slice(place, 1))) for place in pc.indices_nonzero(failed).to_pylist()]
+        places: list[Any] = pc.indices_nonzero(failed).to_pylist()
+        bad = [(place, self._why(table.slice(place, 1))) for place in places]
         return self._typed(whole.filter(passed), table), bad
 
     def _why(self, row: pa.Table) -> str:

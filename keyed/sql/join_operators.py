@@ -59,15 +59,15 @@ class _TableJoin(VectorizedCoFunction):
         columns: list[Any] = []
         names: list[str] = []
         for side, table, places in ((0, left, of_left), (1, right, of_right)):
-            taken = table.select(self._columns[side]).take(pa.array(places, mask=places < 0, pa.int64()))
+            taken = table.select(self._columns[side]).take(pa.array(places, pa.int64(), mask=places < 0))
             columns += taken.columns
             names += taken.column_names
         found = pa.table(columns, names=names)
         keys = [
             pc.if_else(
                 pa.array(of_left >= 0),
-                left.column(name).take(pa.array(of_left, mask=of_left < 0, pa.int64())).combine_chunks(),
-                right.column(name).take(pa.array(of_right, mask=of_right < 0, pa.int64())).combine_chunks(),
+                left.column(name).take(pa.array(of_left, pa.int64(), mask=of_left < 0)).combine_chunks(),
+                right.column(name).take(pa.array(of_right, pa.int64(), mask=of_right < 0)).combine_chunks(),
             )
             for name in _KEYS
         ]

@@ -212,7 +212,7 @@ class JoinKeys:
             reason = reasons[0][1]
             skip(self.skipped, self.query, FAILS, bad, reason)
         key = found.column(JOIN)
-        nulls = key.is_null()
+        nulls: Any = key.is_null()
         if key.null_count and not self.keeps_null:
             bad, reason = bad + key.null_count, reason or NO_JOIN_KEY
             skip(self.skipped, self.query, NO_JOIN_KEY, key.null_count, "the key is null")
