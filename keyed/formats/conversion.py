@@ -16,13 +16,15 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal, InvalidOperation
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.compute
 
 from keyed.formats.sql_types import SqlType
 
+pc: Any = pyarrow.compute
+_nulls: Any = pa.nulls
 Convert = Callable[[Any], Any]
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
 _DAY_MS = 86_400_000
@@ -39,7 +41,7 @@ class BadValue(ValueError):
     """A value that does not fit its type."""
 
 
-def column(values: Sequence[Any] | pa.Array, type_: SqlType) -> tuple[pa.Array, dict[int, str]]:
+def column(values: Sequence[Any] | pa.Array[Any], type_: SqlType) -> tuple[pa.Array[Any], dict[int, str]]:
     """Return values as a column of a type, and the reasons of rows whose value does not fit, which are null.
 
     Args:
@@ -89,13 +91,13 @@ def _is_exact(values: Sequence[Any], type_: SqlType) -> bool:
     return kinds is not None and set(map(type, values)) <= kinds | {type(None)}
 
 
-def _cast(values: pa.Array, type_: SqlType) -> pa.Array | None:
+def _cast(values: pa.Array[Any], type_: SqlType) -> pa.Array[Any] | None:
     """Return a column of another Arrow type if each value is the same there; ``None`` if one needs a closer look."""
     source, kinds = values.type, pa.types
     if kinds.is_null(source):
-        return pa.nulls(len(values), type_.arrow)
+        return _nulls(len(values), type_.arrow)
     if kinds.is_dictionary(source):
-        values = values.dictionary_decode()
+        values = cast(Any, values).dictionary_decode()
         source = values.type
     try:
         match type_.base:
@@ -127,11 +129,11 @@ def _cast(values: pa.Array, type_: SqlType) -> pa.Array | None:
     return None
 
 
-def _fit(values: pa.Array, type_: SqlType) -> pa.Array:
+def _fit(values: pa.Array[Any], type_: SqlType) -> pa.Array[Any]:
     return values.cast(pa.decimal128(type_.precision, type_.scale))
 
 
-def _milliseconds(values: pa.Array) -> pa.Array:
+def _milliseconds(values: pa.Array[Any]) -> pa.Array[Any]:
     unit = values.type.unit
     numbers = values.cast(pa.int64())
     per = {"us": 1000, "ns": 1_000_000}.get(unit)
@@ -145,7 +147,7 @@ def _milliseconds(values: pa.Array) -> pa.Array:
     return pc.multiply_checked(numbers, 1000).cast(pa.timestamp("us"))
 
 
-def _values(values: pa.Array) -> list[Any]:
+def _values(values: pa.Array[Any]) -> list[Any]:
     """Return a column as Python values; timestamps that Python does not have are numbers of milliseconds."""
     if pa.types.is_timestamp(values.type):
         return pc.divide(_milliseconds(values).cast(pa.int64()), 1000).to_pylist()
@@ -207,7 +209,7 @@ def _truth(value: Any, type_: SqlType) -> bool:
 
 
 def _integer(value: Any, type_: SqlType, limit: int) -> int:
-    found = value
+    found: Any = value
     if isinstance(value, str):
         found = int(value.strip().partition(".")[0]) if _WHOLE.fullmatch(value.strip()) else None
     elif isinstance(value, float | Decimal):
@@ -325,9 +327,9 @@ def _moment(value: Any, type_: SqlType) -> int:
     if isinstance(value, dt.datetime):
         if value.tzinfo is not None:
             value = value.astimezone(dt.UTC).replace(tzinfo=None)
-        return (value - _EPOCH) // dt.timedelta(milliseconds=1) * 1000
+        return int((value - _EPOCH) // dt.timedelta(milliseconds=1)) * 1000
     if isinstance(value, dt.date):
-        return (value - _EPOCH.date()).days * _DAY_MS * 1000
+        return int((value - _EPOCH.date()).days) * _DAY_MS * 1000
     found = _integer(value, type_, 1 << 63)
     return found * 1000 if _MOMENTS[0] <= found <= _MOMENTS[1] else _bad(value, type_)
 
@@ -356,7 +358,7 @@ def _entries(value: Any, key: Convert, item: Convert, type_: SqlType) -> list[tu
 
 def _struct(value: Any, fields: list[tuple[str, str, Convert]], type_: SqlType) -> dict[str, Any]:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        value = value._asdict()
+        value = cast(Any, value)._asdict()
     if not isinstance(value, Mapping):
         _bad(value, type_)
     found: dict[str, Any] = {}
@@ -386,7 +388,7 @@ def by_folded_name(value: Mapping[Any, Any]) -> dict[str, Any]:
     return found
 
 
-def plain_values(values: pa.Array, type_: SqlType, *, in_json: bool = False) -> list[Any]:
+def plain_values(values: pa.Array[Any], type_: SqlType, *, in_json: bool = False) -> list[Any]:
     """Return a column as plain data. See `plain`."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()

@@ -102,7 +102,8 @@ class SqlType:
             "DATE": pa.date32,
         }.get(self.base)
         if found is not None:
-            return found()
+            made: pa.DataType = found()
+            return made
         return pa.int64() if self.base == "TIME" else pa.timestamp("us")
 
 

@@ -163,7 +163,7 @@ class Declared:
         cells = {name: table.column(given) for name, given in names.items()}
         return self._kept(cells, table.num_rows, table.column(TIMESTAMP_COLUMN).combine_chunks())
 
-    def of_values(self, values: list[Any], times: pa.Array) -> Kept:
+    def of_values(self, values: list[Any], times: pa.Array[Any]) -> Kept:
         """Return the elements that fit."""
         known: dict[tuple[Any, ...], dict[str, str]] = {}
         cells: dict[str, list[Any]] = {}

@@ -119,7 +119,7 @@ def _database(*, tries: bool = False) -> duckdb.DuckDBPyConnection:
         raise DefinitionError(
             f"keyed.sql needs DuckDB {MAJOR}, and {duckdb.__version__} is installed: pip install 'duckdb>={MAJOR}'"
         )
-    settings = dict(SETTINGS)
+    settings: dict[str, Any] = dict(SETTINGS)
     locked = settings.pop("lock_configuration")
     found = duckdb.connect(config=settings)
     for head, body in MACROS.items():
@@ -173,7 +173,8 @@ def provide(functions_: Iterable[PythonFunction]) -> None:
                 continue
             forget(each.name)
             for tries in (False, True):
-                _database(tries=tries).create_function(
+                database: Any = _database(tries=tries)
+                database.create_function(
                     each.name.lower(),
                     each.function,
                     [type_.duckdb for type_ in each.takes],
@@ -384,7 +385,8 @@ class Step:
         try:
             words = set(re.findall(r"\$(\w+)", query))
             used = {name: value for name, value in self.values.items() if name in words}
-            return connection.sql(query, params=used or None).to_arrow_table()
+            found: pa.Table = connection.sql(query, params=used or None).to_arrow_table()
+            return found
         finally:
             connection.unregister("batch")
 

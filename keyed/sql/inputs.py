@@ -426,7 +426,11 @@ def _stored(source: SqlSource) -> list[tuple[str, SqlType]]:
 
 
 def typed(
-    source: SqlSource, cells: Mapping[str, Any], count: int, bad: Mapping[int, str], own_times: pa.Array | None = None
+    source: SqlSource,
+    cells: Mapping[str, Any],
+    count: int,
+    bad: Mapping[int, str],
+    own_times: pa.Array[Any] | None = None,
 ) -> tuple[list[Any], Any, dict[int, str], dict[int, str]]:
     """Return the columns of a source, the times of its rows, and the places of bad rows and of rows without a time.
 
@@ -441,7 +445,7 @@ def typed(
     columns: list[Any] = []
     for name, type_ in source.columns:
         if name not in cells:
-            columns.append(pa.nulls(count, type_.arrow))
+            columns.append(column([None] * count, type_)[0])
             continue
         made, wrong = column(cells[name], type_)
         columns.append(made)
@@ -457,7 +461,7 @@ def typed(
 
 
 def _times(
-    source: SqlSource, cells: Mapping[str, Any], columns: list[Any], count: int, own: pa.Array | None
+    source: SqlSource, cells: Mapping[str, Any], columns: list[Any], count: int, own: pa.Array[Any] | None
 ) -> tuple[Any, dict[int, str]]:
     if source.timestamp is not None:
         name, pattern = source.timestamp

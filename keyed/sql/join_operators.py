@@ -113,7 +113,9 @@ class StreamTableJoin(_TableJoin):
             found[no_key] = -1
             chosen = np.arange(first.num_rows) if self._keeps(0) else np.flatnonzero(found >= 0)
             joined = self._joined(first.select([*_KEYS, *self._columns[0]]), chosen, versions, found[chosen])
-            joined = joined.drop_columns(_KEYS).append_column(STREAM, first.column(STREAM).take(pa.array(chosen, pa.int64())))
+            joined = joined.drop_columns(_KEYS).append_column(
+                STREAM, first.column(STREAM).take(pa.array(chosen, pa.int64()))
+            )
             emit(ctx, joined.append_column(TIMESTAMP_COLUMN, pa.array(left_times[chosen])))
         if second is not None:
             last = _last(second)
@@ -336,7 +338,9 @@ class StreamStreamJoin(_TableJoin):
             if not self._keeps(side) or not over.num_rows:
                 continue
             alone = over.filter(pc.invert(over.column(_PAIRED)))
-            alone = alone.take(pa.array(np.lexsort((integers(alone.column(_NUMBER)), integers(alone.column(_TIME)))), pa.int64()))
+            alone = alone.take(
+                pa.array(np.lexsort((integers(alone.column(_NUMBER)), integers(alone.column(_TIME)))), pa.int64())
+            )
             self._emit_alone(ctx, side, alone, integers(alone.column(_TIME)))
 
     def _emit_alone(self, ctx: BatchContext, side: int, rows: pa.Table, times: Any) -> None:

@@ -69,7 +69,7 @@ class Parameters:
             made.append(Bound("parameter", f"${own}", token.at, token.end, self._given[name]))
         unused = [name for name in self._given if name not in used]
         if unused:
-            what = f"${unused[0]}" if self._is_named else f"the ? number {unused[0] + 1}"
+            what = f"${unused[0]}" if self._is_named else f"the ? number {int(unused[0]) + 1}"
             raise DefinitionError(f"parameters= has a value for {what}, which the text does not have")
         return made
 

@@ -156,7 +156,8 @@ def routed(
         return [lambda: None] * spec.parallelism, "", 0
     if not keys:
         # Of an output without a key, which has one key group.
-        return [lambda: in_time_order(table) if spec.by_time else table], "", 0
+        only = in_time_order(table) if spec.by_time else table
+        return [lambda: only], "", 0
     check_keys(table, keys, spec.name)
     came = table.num_rows
     function: Any = spec.function
