@@ -97,7 +97,7 @@ def _cast(values: pa.Array[Any], type_: SqlType) -> pa.Array[Any] | None:
     if kinds.is_null(source):
         return _nulls(len(values), type_.arrow)
     if kinds.is_dictionary(source):
-        values = cast(Any, values).dictionary_decode()
+        values = cast("Any", values).dictionary_decode()
         source = values.type
     try:
         match type_.base:
@@ -214,7 +214,7 @@ def _integer(value: Any, type_: SqlType, limit: int) -> int:
         found = int(value.strip().partition(".")[0]) if _WHOLE.fullmatch(value.strip()) else None
     elif isinstance(value, float | Decimal):
         # Of a number such as 1e999999999 there is not even the whole part.
-        fits = math.isfinite(value) and abs(value) < 2**64
+        fits = math.isfinite(value) and -(2**64) < value < 2**64
         found = int(value) if fits and value == int(value) else None
     if not isinstance(found, int) or isinstance(found, bool) or not -limit <= found < limit:
         _bad(value, type_)
@@ -358,7 +358,7 @@ def _entries(value: Any, key: Convert, item: Convert, type_: SqlType) -> list[tu
 
 def _struct(value: Any, fields: list[tuple[str, str, Convert]], type_: SqlType) -> dict[str, Any]:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        value = cast(Any, value)._asdict()
+        value = cast("Any", value)._asdict()
     if not isinstance(value, Mapping):
         _bad(value, type_)
     found: dict[str, Any] = {}

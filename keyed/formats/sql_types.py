@@ -79,7 +79,7 @@ class SqlType:
         return _DUCKDB[self.base]
 
     @cached_property
-    def arrow(self) -> pa.DataType:
+    def arrow(self) -> Any:
         """The type of Arrow columns."""
         import pyarrow as pa
 

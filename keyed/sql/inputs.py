@@ -463,6 +463,7 @@ def typed(
 def _times(
     source: SqlSource, cells: Mapping[str, Any], columns: list[Any], count: int, own: pa.Array[Any] | None
 ) -> tuple[Any, dict[int, str]]:
+    wrong: dict[int, str] = {}
     if source.timestamp is not None:
         name, pattern = source.timestamp
         place = [each for each, _ in source.columns].index(name)
@@ -476,15 +477,12 @@ def _times(
         if isinstance(values, list):
             values = [0 if each is None else each for each in values]
         made, wrong = column(values, TIMESTAMP)
-        found = pc.divide(made.cast(pa.int64()), 1000)
-        if wrong:
-            return pc.fill_null(found, 0), dict(wrong)
-        found = pc.fill_null(found, 0)
+        found = pc.fill_null(pc.divide(made.cast(pa.int64()), 1000), 0)
     else:
         return pa.array(np.zeros(count, dtype=np.int64)) if own is None else own, {}
     is_out = pc.fill_null(pc.or_(pc.less(found, 0), pc.greater_equal(found, LATEST)), True)
     bad = dict.fromkeys(pc.indices_nonzero(is_out).to_pylist(), "it is null, below 1970 or beyond the year 9999")
-    return pc.fill_null(found, 0).cast(pa.int64()), bad
+    return pc.fill_null(found, 0).cast(pa.int64()), bad | wrong
 
 
 def _header(headers: Any, name: str | None) -> Any:
@@ -511,7 +509,7 @@ def _next_cells(reader: Any, most: int) -> list[tuple[int, list[str]]]:
         csv.field_size_limit(limit)
 
 
-def _arrow(given: Any) -> pa.Table | None:
+def _arrow(given: Any) -> Any:
     """Return a pandas, polars or Arrow table as an Arrow table; ``None`` for anything else."""
     if isinstance(given, pa.Table | pa.RecordBatch):
         return pa.table(given)

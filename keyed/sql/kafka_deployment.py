@@ -270,9 +270,9 @@ class Encoded:
             packed = [b"".join(number.to_bytes(8, signed=True) for number in each) for each in zip(*ends, strict=True)]
             keys = [(key or b"") + end for key, end in zip(keys, packed, strict=True)]
         if CHANGE in table.column_names:
-            changes = table.column(CHANGE).to_pylist()
+            changes: list[Any] = table.column(CHANGE).to_pylist()
             values = [None if change < 0 else value for value, change in zip(values, changes, strict=True)]
-        made = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+        made: dict[str, Any] = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
         made["time"] = table.column(MOMENT)
         if TIMESTAMP_COLUMN in table.column_names:
             made[TIMESTAMP_COLUMN] = table.column(TIMESTAMP_COLUMN)

@@ -68,7 +68,7 @@ class _Head:
 
     def take(self, count: int) -> pa.Table:
         """Take the first rows."""
-        found = self.rows.slice(0, count)
+        found: pa.Table = self.rows.slice(0, count)
         self.rows, self.places = self.rows.slice(count), self.places[count:]
         return found
 
@@ -324,10 +324,10 @@ class ScriptRows:
         self._partitions = []
         for name, topic in self._live.items():
             own = self._offsets.get(name, {})
-            for (of, partition), at in begin.items():
+            for (of, number), at in begin.items():
                 if of == topic:
-                    start = own.get(str(partition), at)
-                    self._partitions.append(_LiveHead(numbers[name], self._inputs[name], partition, start))
+                    start = own.get(str(number), at)
+                    self._partitions.append(_LiveHead(numbers[name], self._inputs[name], number, start))
 
     def _followed(self, reader: TopicsReader) -> Iterator[Any]:
         """Yield batches of live records, and of the given rows."""
@@ -419,13 +419,13 @@ class ScriptRows:
                 owners.append(np.full(count, owner))
         if not parts:
             return False
-        table, owner = parts[0], owners[0]
+        table, each_owner = parts[0], owners[0]
         if len(parts) > 1:
-            owner = np.concatenate(owners)
-            order = np.lexsort((owner, np.concatenate(places)))
-            table, owner = pa.concat_tables(parts).take(order), owner[order]
+            each_owner = np.concatenate(owners)
+            order: Any = np.lexsort((each_owner, np.concatenate(places)))
+            table, each_owner = pa.concat_tables(parts).take(order), each_owner[order]
         self._ready.append(table)
-        self._owners.append(owner)
+        self._owners.append(each_owner)
         return True
 
     def _placed(self, table: pa.Table, number: int) -> pa.Table:
