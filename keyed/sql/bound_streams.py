@@ -25,7 +25,7 @@ _BAD = keyed.OutputTag("unreadable")
 #: Spark's types of a time, as expressions of its milliseconds.
 _MILLISECONDS = {
     "timestamp": "unix_millis({0})",
-    "timestamp_ntz": "timestampdiff(MILLISECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', {0})",
+    "timestamp_ntz": "unix_millis(CAST(concat(CAST({0} AS STRING), 'Z') AS TIMESTAMP))",
     "date": "unix_date({0}) * 86400000L",
     **dict.fromkeys(("bigint", "int", "smallint", "tinyint"), "CAST({0} AS BIGINT)"),
 }
@@ -49,8 +49,8 @@ def check_executors(session: Any) -> None:
     Raises:
         DefinitionError: One lacks it, or has another major version.
     """
-    rows = session.range(64).mapInArrow(_versions, "version string").distinct().collect()
-    wrong = sorted(row.version for row in rows if row.version.partition(".")[0] != MAJOR)
+    rows = session.range(64).mapInArrow(_versions, "version string").collect()
+    wrong = sorted({row.version for row in rows if row.version.partition(".")[0] != MAJOR})
     if wrong:
         has = "lacks it" if not wrong[0] else f"has {wrong[0]}"
         raise DefinitionError(

@@ -70,7 +70,7 @@ def test_names_are_checked_and_distinct() -> None:
     stream = keyed.stream(ROWS)
     with pytest.raises(DefinitionError, match="operator name 'a b' must match"):
         stream.to(keyed.collect_sink(), name="a b")
-    with pytest.raises(DefinitionError, match="operator name 'rows' is used twice in this query; give name=... to one"):
+    with pytest.raises(DefinitionError, match="operator name 'rows' is used twice in this query"):
         keyed.run(stream.to(keyed.collect_sink()), stream.filter(bool).to(keyed.collect_sink()))
 
 

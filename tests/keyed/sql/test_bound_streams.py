@@ -152,7 +152,7 @@ def test_on_spark_outputs_and_streams_are_bound_with_data_frames(spark, tmp_path
     assert found.table("sold") == {"a": {"n": 3, "income": 18}, "b": {"n": 1, "income": 4}}
     assert sorted(each.value["price"] for each in found["sales"]) == [2, 4, 6, 10]
     assert sql.script(DOUBLED, {"doubled": output, "titles": titles}).table("sold") == found.table("sold")
-    with pytest.raises(DefinitionError, match="the stream of titles has no event time; give keyed.stream"):
+    with pytest.raises(DefinitionError, match=r"the stream of titles has no event time; give keyed\.stream"):
         sql.script(DOUBLED, {"doubled": output, "titles": keyed.stream(titles)})
     with pytest.raises(DefinitionError, match="a script runs on Spark if its streams are DataFrames"):
         sql.script(DOUBLED, {"doubled": output, "titles": [{"title": "a", "name": "Aliens"}]})
