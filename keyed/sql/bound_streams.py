@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pyarrow as pa
 
 import keyed
+from keyed.durations import Duration
 from keyed.errors import DefinitionError
 from keyed.graph import Source, Transformed, columns_of, is_dataframe, source_of
 from keyed.shown import shown
 from keyed.sql.catalog import STREAM, SqlSource
-from keyed.sql.engine import MAJOR
-from keyed.sql.inputs import GONE, NO_TIME, UNREADABLE, further_columns, given_names, typed
-from keyed.sql.operators import given_columns
+from keyed.sql.engine import MAJOR, Columns
+from keyed.sql.inputs import GONE, NO_TIME, TIME, UNREADABLE, Input, further_columns, given_names, typed
+from keyed.sql.operators import given_columns, schema_of
 from keyed.transforms import Kept
 from keyed.vectorized import TIMESTAMP_COLUMN
+
+if TYPE_CHECKING:
+    from keyed.topics import Registry
 
 _TIME = "#time"
 #: Nothing reads it: bad rows are counted.
 _BAD = keyed.OutputTag("unreadable")
+#: The columns of Spark's Kafka source that a record needs.
+_RECORD = {"key": "binary", "value": "binary", "partition": "int", "offset": "bigint", "timestamp": "timestamp"}
 #: Spark's types of a time, as expressions of its milliseconds.
 _MILLISECONDS = {
     "timestamp": "unix_millis({0})",
@@ -69,19 +75,38 @@ def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([pa.array([version])], names=["version"])
 
 
-def bound_stream(source: SqlSource, given: Any, *, has_places: bool = False) -> keyed.Stream | keyed.Output:
+def is_topic(given: Any) -> bool:
+    """Return whether a value is a DataFrame of Spark's Kafka source, with the records as they are in the topic."""
+    return is_dataframe(given) and _RECORD.items() <= dict(given.dtypes).items()
+
+
+def bound_stream(
+    source: SqlSource,
+    given: Any,
+    *,
+    has_places: bool = False,
+    is_strict: bool = False,
+    registry: Registry | None = None,
+    max_ahead: Duration | None = None,
+) -> keyed.Stream | keyed.Output:
     """Return the rows of a DataFrame, stream or output as tables of the declared columns.
 
     Args:
         source: The stream or table.
         given: They.
-        has_places: The tables have the partition and offset of each row, which are 0.
+        has_places: The tables have the partition and offset of each row, 0 if it is not of a topic.
+        is_strict: A record of a topic without a usable timestamp is an error.
+        registry: The schema registry of topics.
+        max_ahead: How far the times of a DataFrame may be ahead of the processing time.
 
     Raises:
         DefinitionError: A column is missing, or there is no event time.
     """
-    if is_dataframe(given):
-        stream: Any = _of_frame(source, given)
+    if is_topic(given):
+        decoding = _Decoding(source, has_places, is_strict, registry)
+        stream: Any = _timed_frame(_of_topic(source, given, decoding), max_ahead)
+    elif is_dataframe(given):
+        stream = _timed_frame(_of_frame(source, given), max_ahead)
     else:
         stream = given if isinstance(given, keyed.Output) else keyed.Stream(tuple(map(_timed, given.origins)))
         for origin in stream.origins:
@@ -108,7 +133,12 @@ def _start(_: Any) -> int:
     return 0
 
 
-def _of_frame(source: SqlSource, frame: Any) -> keyed.Stream:
+def _timed_frame(frame: Any, max_ahead: Duration | None) -> keyed.Stream:
+    times = keyed.ascending_timestamps()
+    return keyed.stream(frame, timestamp=_TIME, watermark=times, on_bad_row=_BAD, max_ahead=max_ahead)
+
+
+def _of_frame(source: SqlSource, frame: Any) -> Any:
     """Return the columns of a DataFrame that a source needs, and the time of each row."""
     names = given_names(source, frame.columns, f"the DataFrame of {source.name}")
     time = names.get("ROWTIME") if source.timestamp is None else names[source.timestamp[0]]
@@ -121,7 +151,16 @@ def _of_frame(source: SqlSource, frame: Any) -> keyed.Stream:
         frame = frame.selectExpr(*selected)
         columns = ", ".join(f"{_quoted(name)} {type_}" for name, type_ in frame.dtypes)
         frame = frame.mapInArrow(_Timing(source), f"{columns}, `{_TIME}` bigint")
-    return keyed.stream(frame, timestamp=_TIME, watermark=keyed.ascending_timestamps(), on_bad_row=_BAD)
+    return frame
+
+
+def _of_topic(source: SqlSource, frame: Any, decoding: _Decoding) -> Any:
+    """Return the records of a DataFrame of Spark's Kafka source as rows; bad ones have no time."""
+    for part in source.parts:
+        part.check(decoding.registry)
+    columns = [name for name in _RECORD if name != "timestamp"] + ["headers"] * bool(source.headers)
+    frame = frame.selectExpr(*columns, "unix_millis(timestamp) AS timestamp")
+    return frame.mapInArrow(decoding, schema_of(decoding.columns, **{GONE: "boolean", _TIME: "bigint"}).ddl)
 
 
 def _quoted(name: str) -> str:
@@ -146,6 +185,38 @@ class _Timing:
 
 
 @attrs.frozen(eq=False)
+class _Decoding:
+    """Decodes the records of a topic."""
+
+    source: SqlSource
+    has_places: bool
+    is_strict: bool
+    registry: Registry | None
+
+    @property
+    def columns(self) -> Columns:
+        return (*self.source.columns, *further_columns(self.source, has_places=self.has_places))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        source, names = self.source, [*(name for name, _ in self.columns), GONE]
+        reader = Input(
+            source, (), {}, is_strict=self.is_strict, is_topic=True, has_places=self.has_places, registry=self.registry
+        )
+        for batch in batches:
+            cells, count = batch.to_pydict(), batch.num_rows
+            headers = [[(each["key"], each["value"]) for each in of or ()] for of in cells.get("headers", [()] * count)]
+            parts = [cells[name] for name in ("key", "value", "timestamp", "partition", "offset")]
+
+            def where(place: int, parts: list[Any] = parts) -> str:
+                return f"topic {source.topic}, partition {parts[3][place]}, offset {parts[4][place]}"
+
+            table, _ = reader.decoded(*parts, headers, [None] * count, where=where)
+            table = table.select(names).append_column(_TIME, table.column(TIME))
+            bad = pa.table([pa.nulls(count - table.num_rows, field.type) for field in table.schema], table.schema)
+            yield from pa.concat_tables([table, bad]).to_batches()
+
+
+@attrs.frozen(eq=False)
 class Declared:
     """Converts rows to the columns of a source, in the process that has them.
 
@@ -160,8 +231,15 @@ class Declared:
     def __call__(self, table: pa.Table) -> Kept:
         """Return the rows of a table that fit."""
         names = given_names(self.source, table.column_names, f"the stream of {self.source.name}")
+        # Records of topics have more.
+        own = [GONE, *(name for name, _ in (*self.source.headers, *self._further))]
+        names |= {name: name for name in own if name in table.column_names}
         cells = {name: table.column(given) for name, given in names.items()}
         return self._kept(cells, table.num_rows, table.column(TIMESTAMP_COLUMN).combine_chunks())
+
+    @property
+    def _further(self) -> Columns:
+        return further_columns(self.source, has_places=self.has_places)
 
     def of_values(self, values: list[Any], times: pa.Array[Any]) -> Kept:
         """Return the elements that fit."""
@@ -183,10 +261,10 @@ class Declared:
         source = self.source
         columns, times, bad, no_time = typed(source, cells, count, {}, times)
         names = [name for name, _ in source.columns]
-        for name, type_ in further_columns(source, has_places=self.has_places):
+        for name, type_ in self._further:
             names.append(name)
-            columns.append(pa.repeat(0, count).cast(type_.arrow))
-        columns.append(pa.repeat(False, count) if source.is_table else times)
+            columns.append(cells[name] if name in cells else pa.repeat(0, count).cast(type_.arrow))
+        columns.append(cells.get(GONE, pa.repeat(False, count)) if source.is_table else times)
         names.append(GONE if source.is_table else STREAM)
         table = pa.table([*columns, times], names=[*names, TIMESTAMP_COLUMN])
         places = sorted({*bad, *no_time})

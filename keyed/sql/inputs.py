@@ -278,7 +278,7 @@ class Input:
                 )
             parts.append((*record, *[None] * (7 - len(record))))
         columns = [*zip(*parts, strict=True)]
-        return self._decoded(*columns, where=lambda place: f"topic {topic}, record {place}")[0]
+        return self.decoded(*columns, where=lambda place: f"topic {topic}, record {place}")[0]
 
     def of_messages(self, messages: Sequence[Any]) -> tuple[pa.Table, Any]:
         """Return records of a Kafka topic, and the places of those that are not bad."""
@@ -292,9 +292,9 @@ class Input:
             [None] * len(messages),
         )
         where = f"topic {self.source.topic}, partition {columns[3][0]}, offset "
-        return self._decoded(*columns, where=lambda place: where + str(columns[4][place]))
+        return self.decoded(*columns, where=lambda place: where + str(columns[4][place]))
 
-    def _decoded(
+    def decoded(
         self,
         keys: Sequence[Any],
         values: Sequence[Any],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -227,7 +228,8 @@ class Deployment:
         target, kafka = query.target, self._kafka
         if not target.topic_options.is_named:
             return None
-        writers = [part.writer(kafka.registry) for part in target.parts]
+        records = Encoded(target, kafka.registry)
+        _ = records.writers
         sink = KafkaSink(
             target.topic,
             bootstrap=kafka.bootstrap,
@@ -237,7 +239,7 @@ class Deployment:
             settings={"partitioner": "murmur2_random", **kafka.settings},
             timeout=kafka.timeout,
         )
-        return output.to(sink, Encoded(target, writers), _RECORD)
+        return output.to(sink, records, _RECORD)
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -246,11 +248,16 @@ class Encoded:
 
     Attributes:
         target: What they are written to.
-        writers: Write its keys and values.
+        registry: The schema registry.
     """
 
     target: SqlSource
-    writers: list[Any]
+    registry: Registry | None
+
+    @cached_property
+    def writers(self) -> list[Any]:
+        """The functions that write keys and values, made in each process."""
+        return [part.writer(self.registry) for part in self.target.parts]
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the records, as bytes."""

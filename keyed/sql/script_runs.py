@@ -43,6 +43,8 @@ DAY_MS = 86_400_000
 FAILS = "an expression fails"
 NO_GROUP = "a part of the group is null"
 NO_JOIN_KEY = "the key of the join is null"
+#: Rows that Spark's workers have skipped, for any reason.
+BAD = "bad rows"
 
 
 @attrs.frozen
@@ -602,6 +604,7 @@ def script(
     schemas: Mapping[str, Mapping[str, Any]] | None = None,
     folder: str | PathLike[str] | None = None,
     max_ahead: Duration | None = dt.timedelta(days=365),
+    spark: Any = None,
     **options: Any,
 ) -> ScriptResult:
     """Run a script of SQL statements over rows, and return what its queries write.
@@ -633,6 +636,7 @@ def script(
             of the output, the bounds of its windows, ``ROWTIME``, and for a table ``DELETED``.
         max_ahead: How far a timestamp may be ahead of the processing time; rows further ahead are skipped and counted.
             ``None`` for any distance. Streams of Python have their own limit.
+        spark: With ``kafka`` the session in which the script runs: Spark reads the topics.
         options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``. With a checkpoint the result has
             the records of this run's batches alone. By default windows that are open at the end are emitted
             (``drain``), unless there is a ``checkpoint``, Kafka, Spark, or a list of ``topics``: those streams go on.
@@ -643,7 +647,12 @@ def script(
         KeyedError: The query failed.
     """
     made = _Script("script", text, kafka, on_records, properties, parameters, schemas, folder)
-    made.add(streams, topics, options, max_ahead)
+    made.add(streams, topics, options, max_ahead, spark)
+    if spark is not None and kafka is not None and not kafka.bounded:
+        raise DefinitionError(
+            "keyed.sql.script: on Spark it ends with the records of its topics; give Kafka(bounded=True), or use "
+            "keyed.sql.start"
+        )
     if not made.found.queries:
         return ScriptResult({}, None, answers=made.found.answers)
     bound = made.bound(rows_per_batch, options)
@@ -663,6 +672,7 @@ def start(
     schemas: Mapping[str, Mapping[str, Any]] | None = None,
     folder: str | PathLike[str] | None = None,
     max_ahead: Duration | None = dt.timedelta(days=365),
+    spark: Any = None,
     **options: Any,
 ) -> keyed.Query:
     """Start a script over Kafka topics in a thread, and return the handle of its query.
@@ -678,6 +688,7 @@ def start(
         schemas: See `script`.
         folder: See `script`.
         max_ahead: See `script`.
+        spark: See `script`.
         options: Other options of `keyed.start`, such as ``checkpoint`` and ``tables``.
 
     Raises:
@@ -688,9 +699,17 @@ def start(
     if kafka is None:
         raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
     made = _Script("start", text, kafka, on_records or _nowhere, properties, parameters, schemas, folder)
-    made.add(streams, None, options, max_ahead)
+    made.add(streams, None, options, max_ahead, spark)
     if not made.found.queries:
         raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
+    if made.session is not None:
+        if kafka.bounded:
+            raise DefinitionError(
+                "keyed.sql.start: on Spark it follows its topics until it is stopped; give Kafka(...) without "
+                "bounded=, or use keyed.sql.script"
+            )
+        interval = milliseconds_of(kafka.batch_interval, "Kafka(batch_interval)")
+        options = {"trigger": f"{interval} milliseconds"} | options
     bound = made.bound(rows_per_batch, options)
     return keyed.start(*bound, **made.options(rows_per_batch, options))
 
@@ -747,12 +766,14 @@ class _Script:
         topics: Any,
         options: Mapping[str, Any],
         max_ahead: Duration | None,
+        spark: Any = None,
     ) -> None:
         """Add the given rows and the topics."""
         found, where = self.found, self._where
         keeps = options.get("checkpoint") is not None
         # What is given as a whole ends; records in their order of arrival, and what a checkpoint follows, go on.
         self._ends = not keeps and self._kafka is None and (topics is None or isinstance(topics, Mapping))
+        self._max_ahead = max_ahead
         latest = _latest(max_ahead, options.get("processing_time"))
         if not isinstance(streams or {}, Mapping):
             raise DefinitionError(f"{where}: streams={shown(streams)} must be a dict of rows by stream")
@@ -762,12 +783,17 @@ class _Script:
         given = {found.named(name).name: each for name, each in (streams or {}).items()}
         self._bound = {name: each for name, each in given.items() if is_bound(each)}
         sessions = [each for each in map(session_of, self._bound.values()) if each is not None]
-        if sessions and (len(sessions) < len(given) or topics or found.inserts):
+        if spark is not None and (self._kafka is None or not hasattr(spark, "readStream")):
+            raise DefinitionError(
+                f"{where}: spark={shown(spark)} must be a SparkSession, for the topics of kafka=; without topics give "
+                "DataFrames in streams="
+            )
+        if (sessions or spark) and (len(sessions) < len(given) or topics or found.inserts):
             raise DefinitionError(
                 "a script runs on Spark if its streams are DataFrames: give all of them so, without topics= and "
                 "without INSERT INTO ... VALUES"
             )
-        self.session = sessions[0] if sessions else None
+        self.session = sessions[0] if sessions else spark
         pairs: list[tuple[SqlSource, Any, bool]] = [
             (found.named(name), rows, False) for name, rows in given.items() if name not in self._bound
         ]
@@ -785,7 +811,15 @@ class _Script:
             registry = self._kafka.registry
             names = {source.name for source, _, _ in pairs} | self._bound.keys()
             self._deployment = Deployment(found, self._kafka, names)
-            pairs += [(source, (), False) for source in self._deployment.sources]
+            if spark is not None:
+                self._bound |= self._deployment.frames(spark)
+            elif self.session is not None and self._deployment.sources:
+                topic = self._deployment.sources[0].topic
+                raise DefinitionError(
+                    f"{where}: no DataFrame is given for the topic {topic!r}; give spark=, the session that reads it"
+                )
+            else:
+                pairs += [(source, (), False) for source in self._deployment.sources]
         for source, rows, is_topic in sorted(pairs, key=lambda each: not each[0].is_table):
             self._inputs[source.name] = Input(
                 source,
@@ -809,7 +843,10 @@ class _Script:
                 f"{self._where}: an output is written to a Kafka topic, each record once, and that needs a checkpoint; "
                 "give checkpoint= (--checkpoint), a folder"
             )
-        live = {} if deployment is None else {each.name: each.topic for each in deployment.sources}
+        if self.session is not None:
+            check_executors(self.session)
+        sources = () if deployment is None or self.session is not None else deployment.sources
+        live = {each.name: each.topic for each in sources}
         rows = ScriptRows(
             self._inputs,
             rows_per_batch,
@@ -822,7 +859,14 @@ class _Script:
         )
         given: dict[str, Any] = streams_of(rows, self._inputs, has_places=found.names_places)
         given |= {
-            name: bound_stream(found.named(name), each, has_places=found.names_places)
+            name: bound_stream(
+                found.named(name),
+                each,
+                has_places=found.names_places,
+                is_strict=found.is_strict,
+                registry=None if self._kafka is None else self._kafka.registry,
+                max_ahead=self._max_ahead,
+            )
             for name, each in self._bound.items()
         }
         outputs = Builder(found, given, self._skipped).outputs()
@@ -839,13 +883,11 @@ class _Script:
                 records = self._records.setdefault(query.target.name, [])
                 written = output.to(Collector(query, records, output.schema, self._on_records))
             bound.append(written)
-        if self.session is not None:
-            check_executors(self.session)
         return bound
 
     def options(self, rows_per_batch: int, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of the run."""
-        own = {} if self.session is not None else {"rows_per_batch": rows_per_batch}
+        own: dict[str, Any] = {} if self.session is not None else {"rows_per_batch": rows_per_batch}
         return {"drain": self._ends and self.session is None, **own, **options}
 
     def result(self, run: keyed.RunResult) -> ScriptResult:
@@ -855,6 +897,9 @@ class _Script:
             counts = [run.metrics.get(name, {}) for name in names]
             if count := sum(each.get("rows_dropped", 0) for each in counts):
                 skip(self._skipped, query.name, "late for its window", count, "its window has ended")
-            if (count := sum(each.get("rows_bad", 0) for each in counts)) and self._bound:
-                skip(self._skipped, query.name, UNREADABLE, count, "the log has the reason")
+            # Those that this process has counted have their reasons.
+            known = sum(self._skipped.get(query.name, {}).values()) - count
+            if (bad := sum(each.get("rows_bad", 0) for each in counts) - known) > 0 and self._bound:
+                reason = UNREADABLE if self.session is None else BAD
+                skip(self._skipped, query.name, reason, bad, "the log has the reason of the first one")
         return ScriptResult(self._records, run, self._skipped, self.found.answers)
