@@ -362,7 +362,8 @@ def _struct(value: Any, fields: list[tuple[str, str, Convert]], type_: SqlType) 
     if not isinstance(value, Mapping):
         _bad(value, type_)
     found: dict[str, Any] = {}
-    folded: dict[str, Any] | None = None
+    # More members than fields may be names that differ only in case.
+    folded = by_folded_name(value) if len(value) > len(fields) else None
     for name, lower, convert in fields:
         cell = value.get(name)
         if cell is None and name not in value:

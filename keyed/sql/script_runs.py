@@ -639,7 +639,7 @@ def script(
         spark: With ``kafka`` the session in which the script runs: Spark reads the topics.
         options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``. With a checkpoint the result has
             the records of this run's batches alone. By default windows that are open at the end are emitted
-            (``drain``), unless there is a ``checkpoint``, Kafka, Spark, or a list of ``topics``: those streams go on.
+            (``drain``) only if a dict of ``topics`` is given without a ``checkpoint``: streams go on.
 
     Raises:
         SqlError: A statement is not valid.
@@ -771,8 +771,8 @@ class _Script:
         """Add the given rows and the topics."""
         found, where = self.found, self._where
         keeps = options.get("checkpoint") is not None
-        # What is given as a whole ends; records in their order of arrival, and what a checkpoint follows, go on.
-        self._ends = not keeps and self._kafka is None and (topics is None or isinstance(topics, Mapping))
+        # Topics that are given as a whole end. Streams go on, as those of Spark, records in their order of arrival do.
+        self._ends = not keeps and self._kafka is None and bool(topics) and isinstance(topics, Mapping)
         self._max_ahead = max_ahead
         latest = _latest(max_ahead, options.get("processing_time"))
         if not isinstance(streams or {}, Mapping):
@@ -888,7 +888,7 @@ class _Script:
     def options(self, rows_per_batch: int, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of the run."""
         own: dict[str, Any] = {} if self.session is not None else {"rows_per_batch": rows_per_batch}
-        return {"drain": self._ends and self.session is None, **own, **options}
+        return {"drain": self._ends, **own, **options}
 
     def result(self, run: keyed.RunResult) -> ScriptResult:
         """Return the result of a run."""

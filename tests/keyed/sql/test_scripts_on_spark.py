@@ -53,7 +53,9 @@ def test_each_kind_of_query_writes_the_records_that_it_writes_in_this_process(sp
     }
     found = sql.script(SCRIPT, frames)
     expected = sql.script(
-        SCRIPT, {"films": _rows(films, FILMS), "genres": _rows(genres, GENRES), "sales": _rows(sales, SALES)}
+        SCRIPT,
+        {"films": _rows(films, FILMS), "genres": _rows(genres, GENRES), "sales": _rows(sales, SALES)},
+        drain=False,
     )
     assert found.records.keys() == expected.records.keys()
     for name in expected.records:
@@ -166,7 +168,7 @@ def test_columns_are_converted_to_the_declared_types_and_bad_rows_are_counted(sp
 
 TIMED = """
 CREATE STREAM s_{0} (k STRING KEY, at {1}) WITH (FORMAT = 'JSON', TIMESTAMP = 'at');
-CREATE STREAM o_{0} AS SELECT k FROM s_{0};
+CREATE STREAM o_{0} AS SELECT k, at FROM s_{0};
 """
 
 
