@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.changelog import Changelog
 from keyed.codec.snapshots import as_stored, snapshot
+from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.durations import Units, duration_of, milliseconds_of, shows_units
 from keyed.execution_path import MOST_LENGTH, Path, check_path, choose_path, kind_of, plain_type, shown_path
 from keyed.explanation import Explained
@@ -49,7 +50,9 @@ __all__ = [
     "as_stored",
     "check_path",
     "choose_path",
+    "decode_tagged",
     "duration_of",
+    "encode_tagged",
     "inner_state",
     "kind_of",
     "milliseconds_of",

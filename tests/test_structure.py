@@ -89,7 +89,7 @@ MAY_IMPORT = {
     "joins": set(),
     "patterns": set(),
     "windows": set(),
-    "sql": {*BASE, "api", "keyed", "extending", "formats"},
+    "sql": {*BASE, "api", "keyed", "extending", "formats", "joins", "tables", "windows"},
     "cli": {
         "testing",
         "sql",

@@ -95,7 +95,8 @@ def _cast(values: pa.Array[Any], type_: SqlType) -> pa.Array[Any] | None:
     """Return a column of another Arrow type if each value is the same there; ``None`` if one needs a closer look."""
     source, kinds = values.type, pa.types
     if kinds.is_null(source):
-        return _nulls(len(values), type_.arrow)
+        found: pa.Array[Any] = _nulls(len(values), type_.arrow)
+        return found
     if kinds.is_dictionary(source):
         values = cast("Any", values).dictionary_decode()
         source = values.type

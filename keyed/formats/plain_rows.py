@@ -21,7 +21,7 @@ def has_decimal(type_: SqlType) -> bool:
 
 
 def json_values(texts: Sequence[Any], *, exact: bool) -> list[Any]:
-    """Return the values of JSON texts, as bytes or text; `BadValue` in place of what is no JSON.
+    """Return the values of JSON texts, as bytes or text; a `BadValue` for a text that is no JSON.
 
     Args:
         texts: The texts.

@@ -9,7 +9,7 @@ import attrs
 
 from keyed.formats.sql_types import BIGINT, DOUBLE, SqlType, array, decimal, struct
 from keyed.sql.catalog import CHANGE
-from keyed.sql.registered import PYTHON, PythonFunction
+from keyed.sql.engine import PYTHON, PythonFunction
 from keyed.sql.script_errors import Text
 from keyed.sql.tokens import Token, closing, split, sql, word
 from keyed.windows import (
@@ -29,7 +29,6 @@ from keyed.windows import (
 from keyed.windows.vectorized.python_accumulators import PythonAggregate
 
 if TYPE_CHECKING:
-    from keyed.sql.planner import Relation
     from keyed.sql.scope import Scope
 
 _NUMBERS = {"INT", "BIGINT", "DOUBLE", "DECIMAL"}
@@ -129,7 +128,7 @@ _LIMITED = ("COLLECT_LIST", "COLLECT_SET")
 
 
 def aggregate_of(
-    text: Text, call: Sequence[Token], scope: Scope, number: int, source: Relation, properties: Mapping[str, str]
+    text: Text, call: Sequence[Token], scope: Scope, number: int, properties: Mapping[str, str], *, is_table: bool
 ) -> Aggregate:
     """Return the aggregate of a call.
 
@@ -138,8 +137,8 @@ def aggregate_of(
         call: The resolved words of the call, with its ``FILTER``.
         scope: The names that its arguments may use.
         number: Its number in the query.
-        source: What the query reads.
         properties: The settings of ``SET``.
+        is_table: The query reads a table.
 
     Raises:
         SqlError: Its arguments do not fit.
@@ -165,13 +164,13 @@ def aggregate_of(
     arguments = split(inner)
     name = f"#a{number}"
     if label == "COUNT" and (not arguments or sql(arguments[0]) == "*"):
-        if condition is None and not source.is_table:
+        if condition is None and not is_table:
             return Aggregate((), {name: (Count(), BIGINT)}, f'"{name}"')
         arguments = [[word("true")]]
     if not arguments:
         fail(f"{label} takes an argument")
     if label in PYTHON:
-        return _of_python(PYTHON[label], arguments, condition, name, scope, source, fail)
+        return _of_python(PYTHON[label], arguments, condition, name, scope, fail, is_table=is_table)
     value = arguments[0]
     type_ = scope.type_of(value)
     rest = [_constant(each) for each in arguments[1:]]
@@ -187,7 +186,7 @@ def aggregate_of(
         if scope.type_of(condition).base != "BOOLEAN":
             fail("FILTER takes a condition")
         expression = f"CASE WHEN {sql(condition)} THEN {expression} END"
-    if source.is_table:
+    if is_table:
         return _undone(label, name, expression, type_, fail)
     column = f"#v{number}"
     result, made = AGGREGATES[label](column, type_, rest, fail)
@@ -200,14 +199,15 @@ def _of_python(
     condition: Sequence[Token] | None,
     name: str,
     scope: Scope,
-    source: Relation,
     fail: Callable[[str], Any],
+    *,
+    is_table: bool,
 ) -> Aggregate:
     """Return a registered aggregate; rows in which an argument is null do not count."""
     types = tuple(map(scope.type_of, arguments))
     if types != made.takes:
         fail(f"{made.name} does not take ({', '.join(map(str, types))}); it takes ({', '.join(map(str, made.takes))})")
-    if source.is_table:
+    if is_table:
         fail(f"{made.name} is for streams: it cannot undo a row of a table that changes")
     cells = list(map(sql, arguments))
     tests = [f"({each}) IS NOT NULL" for each in cells] + ([] if condition is None else [f"({sql(condition)})"])

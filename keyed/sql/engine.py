@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import secrets
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from keyed.sql.registered import PythonFunction
-
 Columns = tuple[tuple[str, SqlType], ...]
 #: Major version of DuckDB: expressions of another one may have other values.
 MAJOR = "2"
@@ -80,7 +79,7 @@ _SESSION = {"version", "current_user", "session_user", "user", "getenv", "read_t
 
 
 class Connections(threading.local):
-    """The connections of a thread: made at their first use, anew after a fork."""
+    """The connections of a thread: made at their first use, and again after a fork."""
 
     def __init__(self) -> None:
         self._made: dict[bool, duckdb.DuckDBPyConnection] = {}
@@ -158,6 +157,31 @@ def functions() -> frozenset[str]:
     """Return the names of the functions that expressions may call, in upper case."""
     rows = _database().cursor().sql("SELECT DISTINCT function_name FROM duckdb_functions()").fetchall()
     return frozenset(name.upper() for (name,) in rows if name not in _refused() and name[0].isalpha())
+
+
+@attrs.frozen(eq=False)
+class PythonFunction:
+    """A registered function or aggregate.
+
+    Attributes:
+        name: Its name, in upper case.
+        function: The function, or the `keyed.AggregateFunction`.
+        takes: Types of the arguments.
+        returns: Type of the result.
+        over_arrow: It takes and returns Arrow arrays.
+        token: Differs from that of every other registration, also in other processes.
+    """
+
+    name: str
+    function: Any
+    takes: tuple[SqlType, ...]
+    returns: SqlType
+    over_arrow: bool = False
+    token: str = attrs.field(factory=lambda: secrets.token_hex(8))
+
+
+#: The registered aggregates by name.
+PYTHON: dict[str, PythonFunction] = {}
 
 
 #: The Python functions that expressions of this process may call, by name in upper case.

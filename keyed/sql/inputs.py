@@ -1,4 +1,4 @@
-"""What is given for the streams and tables of a script, as tables of their declared columns, merged by time.
+"""The rows that are given for the streams and tables of a script, as tables of their declared columns, merged by time.
 
 An input is a list of dictionaries, a table, the path of a file, or records of a topic. Its tables have the declared
 columns, converted strictly; the columns of time, and whether the row was deleted; bad rows are skipped and counted.

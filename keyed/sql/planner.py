@@ -11,8 +11,7 @@ from keyed.formats.sql_types import BIGINT, SqlType
 from keyed.shown import nearest
 from keyed.sql.aggregates import AGGREGATES, aggregate_of
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
-from keyed.sql.engine import Columns, Step, check, functions
-from keyed.sql.registered import PYTHON
+from keyed.sql.engine import PYTHON, Columns, Step, check, functions
 from keyed.sql.scope import BOUNDS, PSEUDO, Column, Scope, replaced
 from keyed.sql.script_errors import Text
 from keyed.sql.statements import From, Item, Join, Query, Window
@@ -25,7 +24,7 @@ _RESERVED_NAMES = {*PSEUDO, *BOUNDS}
 
 @attrs.frozen(eq=False)
 class Relation:
-    """What a query reads: one source, or joined ones.
+    """The rows of a query: those of one source, or joined ones.
 
     Attributes:
         columns: Its columns.
@@ -59,7 +58,7 @@ class Relation:
 
     @property
     def label(self) -> str:
-        """What it reads, as the checkpoint knows it."""
+        """Names of the sources, as the checkpoint has them."""
         if isinstance(self.input, SqlSource):
             return self.input.name.lower()
         join = self.input
@@ -605,7 +604,7 @@ class Planner:
                 call = words[start : end + 1]
                 if folded(call) in calls_found:
                     continue
-                made = aggregate_of(text, call, scope, len(calls_found), source, self._properties)
+                made = aggregate_of(text, call, scope, len(calls_found), self._properties, is_table=source.is_table)
                 calls_found.append(folded(call))
                 aggregates |= made.parts
                 cells += made.arguments
@@ -708,6 +707,3 @@ def _aggregate_calls(words: Sequence[Token]) -> list[tuple[int, int]]:
 
 def _explodes(words: Sequence[Token]) -> bool:
     return any(words[place].text.lower() == "unnest" for place, _ in calls(words))
-
-
-__all__ = ["BIGINT", "Grouping", "Planner", "QueryPlan"]

@@ -4,44 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-import secrets
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
-
 from keyed.errors import DefinitionError
-from keyed.formats.sql_types import SqlType
 from keyed.shown import type_of
+from keyed.sql import engine
+from keyed.sql.aggregates import AGGREGATES
 from keyed.sql.statements import parse_type
 
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 _METHODS = ("create_accumulator", "add", "get_result", "merge")
-
-
-@attrs.frozen(eq=False)
-class PythonFunction:
-    """A registered function or aggregate.
-
-    Attributes:
-        name: Its name, in upper case.
-        function: The function, or the `keyed.AggregateFunction`.
-        takes: Types of the arguments.
-        returns: Type of the result.
-        over_arrow: It takes and returns Arrow arrays.
-        token: Differs from that of every other registration, also in other processes.
-    """
-
-    name: str
-    function: Any
-    takes: tuple[SqlType, ...]
-    returns: SqlType
-    over_arrow: bool = False
-    token: str = attrs.field(factory=lambda: secrets.token_hex(8))
-
-
-#: The registered aggregates by name.
-PYTHON: dict[str, PythonFunction] = {}
 
 
 def register(name: str, function: Any, *, takes: Sequence[str], returns: str, over_arrow: bool = False) -> None:
@@ -62,9 +35,6 @@ def register(name: str, function: Any, *, takes: Sequence[str], returns: str, ov
         DefinitionError: The name is not an identifier or that of a built-in function; or ``function`` is neither.
         SqlError: A type is unknown.
     """
-    from keyed.sql import engine
-    from keyed.sql.aggregates import AGGREGATES
-
     upper = name.upper()
     if not _NAME.fullmatch(upper):
         raise DefinitionError(f"register({name!r}): a name consists of letters, digits and _, and begins with a letter")
@@ -78,10 +48,10 @@ def register(name: str, function: Any, *, takes: Sequence[str], returns: str, ov
             f"register({name!r}): {type_of(function)} is neither a function nor a keyed.AggregateFunction, which has "
             f"{', '.join(_METHODS)}"
         )
-    found = PythonFunction(upper, made, types, result, over_arrow)
-    PYTHON.pop(upper, None)
+    found = engine.PythonFunction(upper, made, types, result, over_arrow)
+    engine.PYTHON.pop(upper, None)
     engine.forget(upper)
     if is_aggregate:
-        PYTHON[upper] = found
+        engine.PYTHON[upper] = found
     else:
         engine.provide([found])

@@ -12,7 +12,7 @@ from keyed.shown import nearest
 from keyed.sql.engine import Columns, bind
 from keyed.sql.script_errors import Text
 from keyed.sql.statements import Parser
-from keyed.sql.tokens import Token, closing, folded, name, opening, sign, split, sql, word
+from keyed.sql.tokens import Token, closing, name, opening, sign, split, sql, word
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 #: Columns that each source has: their names in a script, in batches, and their types.
@@ -270,4 +270,3 @@ def replaced(words: Sequence[Token], parts: Sequence[tuple[Sequence[Token], Toke
 
 
 _folded: Callable[[Token], str] = lambda token: token.folded  # noqa: E731
-__all__ = ["BOUNDS", "PSEUDO", "Column", "Scope", "folded", "replaced"]

@@ -5,6 +5,7 @@ Pure functions of columns, without state and clocks:
 - `row_groups`: rows → dense group numbers, and sums, minima and so on by group.
 - `accumulators`: aggregates whose accumulator is one or two numbers or values.
 - `list_accumulators`: aggregates whose accumulator is a list: top-k, distinct values and their counts, registers.
+- `python_accumulators`: aggregate functions of the user's, whose accumulators are bytes.
 - `fold`: the accumulators of a definition side by side, and running merges of them.
 - `slices`: tumbling and hopping windows as slices of time.
 - `session_merging`: which sessions merge, which elements are late, and when sessions fire.

@@ -1,6 +1,7 @@
 """Aggregates of scripts, after the unit tests of ksqlDB's; where theirs differ, the values are DuckDB's."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from keyed import sql
 
 TOP = [10.0, 30.0, 45.0, 10.0, 50.0, 60.0, 20.0, 60.0, 80.0, 35.0, 25.0]
 #: An aggregate of the column ``v``, the type of the column, the values, and the result.
-CASES = [
+CASES: list[tuple[str, str, list[Any], Any]] = [
     ("STDDEV_SAMPLE(v)", "BIGINT", [1, 2, 3, 4, 5], 1.5811388300841898),
     ("STDDEV_SAMP(v)", "INT", [3, 5, 6, 7], 1.707825127659933),
     ("STDDEV_SAMPLE(v)", "DOUBLE", [10.2, 13.4, 14.5, 17.8], 3.1351501824739856),
