@@ -63,6 +63,10 @@ def column(values: Sequence[Any] | pa.Array[Any], type_: SqlType) -> tuple[pa.Ar
             return pa.array(values, target), {}
         except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError):
             pass
+    elif type_.base in _NUMBERED and set(map(type, values)) <= {int, type(None)}:
+        numbered = _of_numbers(values, type_)
+        if numbered is not None:
+            return numbered, {}
     convert = converter(type_)
     found: list[Any] = []
     bad: dict[int, str] = {}
@@ -80,10 +84,28 @@ _PLAIN: dict[str, frozenset[type]] = {
     "BOOLEAN": frozenset({bool}),
     "INT": frozenset({int}),
     "BIGINT": frozenset({int}),
-    "DOUBLE": frozenset({float}),
+    "DOUBLE": frozenset({float, int}),
     "STRING": frozenset({str}),
     "BYTES": frozenset({bytes}),
 }
+
+
+#: The least and the highest numbers of dates and times.
+_NUMBERED = {"DATE": _DAYS, "TIME": (0, _DAY_MS - 1), "TIMESTAMP": _MOMENTS}
+
+
+def _of_numbers(values: Sequence[int | None], type_: SqlType) -> Any:
+    """Return numbers as dates or times; ``None`` if one is out of range."""
+    try:
+        numbers = pa.array(values, pa.int64())
+    except (pa.ArrowInvalid, OverflowError):
+        return None
+    bounds, (least, most) = pc.min_max(numbers).as_py(), _NUMBERED[type_.base]
+    if bounds["min"] is not None and not least <= bounds["min"] <= bounds["max"] <= most:
+        return None
+    if type_.base == "DATE":
+        return numbers.cast(pa.int32()).cast(pa.date32())
+    return numbers if type_.base == "TIME" else pc.multiply(numbers, 1000).cast(pa.timestamp("us"))
 
 
 def _is_exact(values: Sequence[Any], type_: SqlType) -> bool:

@@ -185,6 +185,9 @@ class Part:
         return {name: cell or None for (name, _), cell in zip(self.columns, rows[0], strict=True)}
 
     def _parsed(self, data: Sequence[Any]) -> list[Any]:
+        exact = any(has_decimal(type_) for _, type_ in self.columns)
+        if self.format == "JSON" and set(map(type, data)) == {bytes}:
+            return json_values(data, exact=exact)
         found = list(data)
         kinds = (bytes, str) if self.is_wrapped else (bytes,)
         texts: list[Any] = []
@@ -200,7 +203,7 @@ class Part:
                     continue
             texts.append(each)
             places.append(place)
-        values = json_values(texts, exact=any(has_decimal(type_) for _, type_ in self.columns))
+        values = json_values(texts, exact=exact)
         for place, value in zip(places, values, strict=True):
             found[place] = value
         return found

@@ -172,29 +172,30 @@ class Input:
 
     # Lines.
 
-    def _lines(self, path: Path) -> Iterator[list[tuple[int, bytes]]]:
-        part: list[tuple[int, bytes]] = []
+    def _lines(self, path: Path) -> Iterator[tuple[list[int], list[bytes]]]:
+        """Yield the lines of a file that are not blank, with their numbers."""
+        first = 1
         with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if self._waits and not line.endswith(b"\n"):
-                    break
-                if number == 1:
-                    line = line.removeprefix(b"\xef\xbb\xbf")
-                if line.strip():
-                    part.append((number, line))
-                if len(part) >= _ROWS:
-                    yield part
-                    part = []
-        if part:
-            yield part
+            while lines := list(itertools.islice(file, _ROWS)):
+                numbers = list(range(first, first + len(lines)))
+                first += len(lines)
+                if self._waits and not lines[-1].endswith(b"\n"):
+                    lines.pop()
+                if numbers[0] == 1 and lines:
+                    lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
+                found = [line.strip() for line in lines]
+                if not all(found):
+                    numbers = [number for number, line in zip(numbers, found, strict=False) if line]
+                    found = [line for line in found if line]
+                yield numbers, found
 
     def _of_lines(self, path: Path) -> Iterator[pa.Table]:
         exact = any(has_decimal(type_) for _, type_ in self._stored)
         total = 0
-        for part in self._lines(path):
-            rows = json_values([line for _, line in part], exact=exact)
+        for numbers, lines in self._lines(path):
+            rows = json_values(lines, exact=exact)
             total += len(rows)
-            yield self._of_rows(rows, lambda place, part=part: f"{path}, line {part[place][0]}")  # type: ignore[misc]
+            yield self._of_rows(rows, lambda place, numbers=numbers: f"{path}, line {numbers[place]}")  # type: ignore[misc]
         folded = {str(each).lower() for each in self._seen}
         for name, _ in self._stored:
             if total and name.lower() not in folded:
@@ -256,28 +257,27 @@ class Input:
     def _of_records(self, records: list[Any]) -> pa.Table:
         """Return given records: key, value, time, and perhaps partition, offset, headers and window."""
         topic = self.source.topic
-        parts: list[tuple[Any, ...]] = []
-        for record in records:
-            if hasattr(record, "timestamp") and hasattr(record, "window"):
-                record = (record.key, record.value, record.timestamp, None, None, None, record.window)
-            if not isinstance(record, tuple | list) or not 2 <= len(record) <= 7:
-                raise DefinitionError(
-                    f"topics={{{topic!r}: ...}}: a record is (key, value, timestamp), and this one is {shown(record)}"
-                )
-            time, window = [*record, None][2], record[6] if len(record) > 6 else None
+
+        def refuse(what: str, record: Any) -> None:
+            raise DefinitionError(f"topics={{{topic!r}: ...}}: {what} {shown(record)}")
+
+        for each in records if not set(map(type, records)) <= {tuple, list} else ():
+            if not isinstance(each, tuple | list):
+                refuse("a record is (key, value, timestamp), and this one is", each)
+        widths = set(map(len, records))
+        if not widths <= {*range(2, 8)}:
+            wrong = next(each for each in records if not 2 <= len(each) <= 7)
+            refuse("a record is (key, value, timestamp), and this one is", wrong)
+        if len(widths) > 1:
+            records = [(*each, *[None] * (7 - len(each))) for each in records]
+        columns = [*zip(*records, strict=True)]
+        columns += [(None,) * len(records)] * (7 - len(columns))
+        for place, time in enumerate(columns[2]) if not set(map(type, columns[2])) <= {int, type(None)} else ():
             if not isinstance(time, int | None) or isinstance(time, bool):
-                raise DefinitionError(
-                    f"topics={{{topic!r}: ...}}: a timestamp is a number of milliseconds, and that of {shown(record)} "
-                    "is none"
-                )
-            is_window = isinstance(window, tuple | list) and [*map(type, window)] == [int, int]
-            if window is not None and not is_window:
-                raise DefinitionError(
-                    f"topics={{{topic!r}: ...}}: a window is (start, end) in milliseconds, and that of "
-                    f"{shown(record)} is none"
-                )
-            parts.append((*record, *[None] * (7 - len(record))))
-        columns = [*zip(*parts, strict=True)]
+                refuse("a timestamp is a number of milliseconds, and none is that of", records[place])
+        for place, window in enumerate(columns[6]) if any(columns[6]) else ():
+            if window is not None and (not isinstance(window, tuple | list) or [*map(type, window)] != [int, int]):
+                refuse("a window is (start, end) in milliseconds, and none is that of", records[place])
         return self.decoded(*columns, where=lambda place: f"topic {topic}, record {place}")[0]
 
     def of_messages(self, messages: Sequence[Any]) -> tuple[pa.Table, Any]:
