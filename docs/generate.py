@@ -118,6 +118,26 @@ PLUMBING = {"add_note", "set_name", "replaced", "mistake", "no_attribute"}
 LISTS = ("Args", "Attributes", "Raises")
 SECTIONS = (*LISTS, "Returns", "Yields")
 NOTE = "<!-- Written by docs/generate.py from the docstrings; change them, not this page. -->"
+#: The text before the tables of SQL functions.
+SQL_FUNCTIONS = """\
+Expressions are DuckDB's: its [functions](https://duckdb.org/docs/stable/sql/functions/overview),
+[types and casts](https://duckdb.org/docs/stable/sql/data_types/overview) and
+[operators](https://duckdb.org/docs/stable/sql/expressions/overview). `SHOW FUNCTIONS` lists all names.
+
+<!-- Written by docs/generate.py; change keyed/sql, not this page. -->"""
+SQL_AGGREGATES = """\
+`T` is the type of the argument. Each takes `FILTER (WHERE ...)`, and `COUNT` also `DISTINCT`. The second argument of
+`LATEST_BY_OFFSET` and `EARLIEST_BY_OFFSET` is false if nulls count, that of `TOPK` the number of values. Aggregates
+that are not over tables cannot undo a row that changes."""
+#: A table with an aggregate.
+SQL_TABLE = """\
+CREATE {kind} s (k INT {role}, g INT, v {argument}) WITH (FORMAT = 'JSON');
+CREATE TABLE t AS SELECT g, {call} AS x FROM s GROUP BY g; DESCRIBE t; DROP TABLE t;"""
+#: Some functions of DuckDB that scripts refuse.
+SQL_REFUSED = ("RANDOM", "UUID", "NOW", "TODAY", "GETVARIABLE", "GETENV", "READ_CSV", "GLOB", "MEDIAN", "ARG_MAX")
+SQL_CALL = "CREATE STREAM s (v INT) WITH (FORMAT = 'JSON'); CREATE STREAM t AS SELECT {}(v) FROM s;"
+#: Types whose aggregates are shown.
+SQL_TYPES = ("INT", "BIGINT", "DOUBLE", "DECIMAL(6, 2)", "STRING")
 
 
 def pages() -> dict[Path, str]:
@@ -134,6 +154,7 @@ def pages() -> dict[Path, str]:
         named = [(f"keyed.{name}" if name in public else path, name, thing) for path, name, thing in things]
         made[page] = _page(title, _rendered(about), [*named, *_beside(page)])
     made["exported-metrics.md"] += "\n" + _metrics()
+    made["sql-functions.md"] = _sql_functions()
     made["support.md"] = importlib.import_module("tests.support.features").page()
     return {REFERENCE / page: text for page, text in made.items()}
 
@@ -155,6 +176,68 @@ def _metrics() -> str:
         head = "| Prometheus | kind, unit | meaning | worry when |\n|---|---|---|---|\n"
         parts += [f"### {title}", head + "\n".join(rows)]
     return "\n\n".join(parts) + "\n"
+
+
+def _sql_functions() -> str:
+    """Return the page of SQL functions: what the tables of `keyed.sql` have, and what scripts answer."""
+    macros = importlib.import_module("keyed.sql.macros").MACROS
+    aggregates = importlib.import_module("keyed.sql.aggregates").AGGREGATES
+    parts = ["# SQL functions", SQL_FUNCTIONS, "## Aggregates"]
+    over = {name: "yes" if _result(name, "INT", "TABLE") else "" for name in aggregates}
+    rows = [f"| `{name}` | {_results(name)} | {over[name]} |" for name in aggregates]
+    parts += ["| name | result | over tables |\n|---|---|---|\n" + "\n".join(rows)]
+    parts += [
+        SQL_AGGREGATES,
+        "## ksqlDB's names",
+        "DuckDB lacks these names, so keyed defines them:",
+    ]
+    rows = []
+    for head, body in macros.items():
+        name, _, arguments = head.partition("(")
+        shown = body.replace("|", chr(92) + "|")
+        rows.append(f"| `{name.upper()}({arguments}` | {f'`{shown}`' if len(body) < 90 else 'a longer expression'} |")
+    parts += ["| name | DuckDB |\n|---|---|\n" + "\n".join(rows), _refused_functions()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _result(aggregate: str, argument: str, kind: str = "STREAM") -> str:
+    """Return the type of an aggregate's result; nothing if the script is refused."""
+    role = "PRIMARY KEY" if kind == "TABLE" else "KEY"
+    call = f"{aggregate}(v{', 2' if aggregate == 'TOPK' else ''})"
+    text = SQL_TABLE.format(kind=kind, role=role, argument=argument, call=call)
+    try:
+        return str(importlib.import_module("keyed.sql").script(text).answers[0].rows[-1]["type"])
+    except importlib.import_module("keyed.errors").SqlError:
+        return ""
+
+
+def _results(aggregate: str) -> str:
+    """Return the types of an aggregate's results."""
+    types = {each: _result(aggregate, each) for each in SQL_TYPES}
+    for general, of in (("T", "{0}"), ("ARRAY<T>", "ARRAY<{0}>")):
+        if all(found == of.format(each) for each, found in types.items()):
+            return f"`{general}`"
+    by_result: dict[str, list[str]] = {}
+    for each, found in types.items():
+        if found:
+            by_result.setdefault(found, []).append(f"`{each}`")
+    if len(by_result) == 1:
+        return f"`{next(iter(by_result))}`" + ("" if all(types.values()) else ", of numbers")
+    return "; ".join(f"`{found}` of {', '.join(of)}" for found, of in by_result.items())
+
+
+def _refused_functions() -> str:
+    """Return why scripts refuse functions, with some of each kind."""
+    errors, sql = importlib.import_module("keyed.errors"), importlib.import_module("keyed.sql")
+    by_reason: dict[str, list[str]] = {}
+    for name in SQL_REFUSED:
+        try:
+            sql.script(SQL_CALL.format(name))
+        except errors.SqlError as error:
+            reason = str(error).partition(" is refused: ")[2].partition("\n")[0]
+            by_reason.setdefault(reason, []).append(f"`{name}`")
+    rows = [f"| {', '.join(names)}, … | {reason} |" for reason, names in by_reason.items()]
+    return "## Refused\n\n| functions | why |\n|---|---|\n" + "\n".join(rows)
 
 
 def _names(package: str) -> list[tuple[str, Any]]:
