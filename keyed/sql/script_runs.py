@@ -615,8 +615,9 @@ def script(
     Args:
         text: The statements.
         streams: Rows of streams and tables by their names: a list of dictionaries with the columns, those of the key
-            too, and optionally ``ROWTIME``; a pandas, polars or Arrow table; or the path of a file (``.jsonl``,
-            ``.csv``, ``.parquet``).
+            too, and optionally ``ROWTIME``; a pandas, polars or Arrow table; the path of a file (``.jsonl``, ``.csv``,
+            ``.parquet``); or a `keyed.Stream` or `keyed.Output` whose elements have the columns. If all are Spark
+            DataFrames, or streams and outputs over them, the script runs on Spark.
         topics: Records of topics by name: ``(key, value, timestamp)``, and optionally more fields: partition, offset,
             headers, window; or the records of an output. Records of several topics are merged by timestamp. A list of
             ``(topic, key, value, timestamp, …)`` gives the order in which they arrive.
