@@ -62,10 +62,10 @@ class SeekableSource(Protocol):
     A checkpoint keeps `position` with each batch, and so do changelogs. If the source has a method ``close()``, it is
     called when the query stops, perhaps from another thread, and the iteration has to end soon after.
 
-    With an attribute ``schema`` (a `pyarrow.Schema`) its elements are Arrow tables with these columns, each the rows of a
-    batch. A method ``set_waits(first, more)`` is called before a batch with two times in seconds: for how long the source
-    should wait for the first element of a batch before it yields `PAUSE`, and for how long from then on for others. The
-    latter is a second if each batch makes a file or a version of a table, else 0.
+    With an attribute ``schema`` (a `pyarrow.Schema`) its elements are Arrow tables with these columns, each the
+    rows of a batch. A method ``set_waits(first, more)`` is called before a batch with two times in seconds: for how
+    long the source should wait for the first element of a batch before it yields `PAUSE`, and for how long from
+    then on for others. The latter is a second if each batch makes a file or a version of a table, else 0.
     """
 
     def __iter__(self) -> Iterator[Any]:
