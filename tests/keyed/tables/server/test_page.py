@@ -272,7 +272,7 @@ def test_the_search_ignores_case_and_completes_names(replayed, page):
 
 def test_a_view_that_fails_shows_why_until_the_next_batch_and_one_that_is_left_stays_silent(job, page):
     harness, _ = job
-    refused = []
+    refused: list[Any] = []
 
     def first_refused(route):
         if refused:
