@@ -346,6 +346,7 @@ def steps(
     *,
     watermarks: bool = False,
     clocks: bool = True,
+    ticks: bool = False,
     crashes: bool = False,
     parallelisms: Sequence[int] = (),
     move: Duration = 10_000,
@@ -358,12 +359,13 @@ def steps(
         stream: The rows.
         watermarks: The watermark moves in its own steps, for each of two streams; later rows may be late then.
         clocks: The processing time moves.
+        ticks: In some examples it moves by a millisecond before each batch, and then furthest.
         crashes: The process dies between batches.
         parallelisms: Numbers of key groups to which it may be rescaled.
         move: Maximal single move of a clock.
         most: Maximal number of steps beside the batches.
     """
-    done: list[Step] = list(draw(batches(stream)))
+    done: list[Any] = list(draw(batches(stream)))
     kinds: list[SearchStrategy[Any]] = []
     if crashes:
         kinds.append(st.just(Crash()))
@@ -372,6 +374,10 @@ def steps(
     # Round times too, at which timers and times to live end.
     furthest = milliseconds_of(move, "move", least=1)
     round_times = [*(10**n for n in range(len(str(furthest)))), *(n for n in _ROUND_TIMES if n < furthest), furthest]
+    if ticks and draw(st.sampled_from([False, False, True])):
+        # Timers that rows of almost the same time register, and that one move makes due together.
+        tick, jump = ((ProcessingTime, None, distance, False) for distance in (1, furthest))
+        done = [*(each for batch in done for each in (tick, batch)), jump]
     moves = st.integers(1, min(furthest, _MOST_OFTEN)) | st.sampled_from(sorted(set(round_times)))
     if furthest > _MOST_OFTEN:
         # Often exactly the longest: a time to live that ends a millisecond late shows at no other move.
