@@ -80,7 +80,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         self._quick_class = self._known_class if self.ttl is None and self.isolation.gives_held else None
 
     def _sub(self, key: Any) -> bytes:
-        is_known = key.__class__ is self._known_class
+        is_known = type(key) is self._known_class
         sub = self._known.get(key) if is_known else None
         if sub is None:
             try:
@@ -125,7 +125,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
 
     def get(self, key: Any, default: Any = None) -> Any:
         # Rows mostly read entries that an earlier row has written, so this path avoids calls.
-        if key.__class__ is self._quick_class:
+        if type(key) is self._quick_class:
             cell, sub = self._cells.get(self._scope.key), self._known.get(key)
             held = None if cell is None or sub is None else cell.written.get(sub)
             if held is not None and held is not REMOVED:
@@ -134,9 +134,9 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return default if held is MISSING else self._given(held)
 
     def put(self, key: Any, value: Any) -> None:
-        held = value if value is None or value.__class__ in self.plain else self.take(value)
+        held = value if value is None or type(value) in self.plain else self.take(value)
         cell = self._cells.get(self._scope.key) or self._cell()
-        sub = (self._known.get(key) if key.__class__ is self._known_class else None) or self._sub(key)
+        sub = (self._known.get(key) if type(key) is self._known_class else None) or self._sub(key)
         item = held if self.ttl is None else (held, self.due_time())
         if cell.live is None:
             cell.written[sub] = item

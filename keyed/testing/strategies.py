@@ -24,6 +24,7 @@ from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.extras import extra
 from keyed.outputs import parse_ddl, schema_of, split_top_level
+from keyed.rows import fields_of
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, Watermark
 from keyed.testing.timed_records import Record, SecondRecord
 
@@ -179,8 +180,8 @@ def _fields(cls: type) -> dict[str, tuple[str, Any]]:
         }
     if dataclasses.is_dataclass(cls):
         return {field.name: (field.name, hints[field.name]) for field in dataclasses.fields(cls) if field.init}
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return {name: (name, hints.get(name)) for name in cls._fields}
+    if (names := fields_of(cls)) is not None:
+        return {name: (name, hints.get(name)) for name in names}
     raise DefinitionError(f"rows of {cls.__name__}: give DDL as text, an attrs class, a dataclass or a named tuple")
 
 
@@ -209,7 +210,7 @@ def _objects(hint: Any, where: str) -> SearchStrategy[Any]:
     if isinstance(hint, type):
         if issubclass(hint, enum.Enum):
             return st.sampled_from(hint)
-        if attrs.has(hint) or dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"):
+        if attrs.has(hint) or dataclasses.is_dataclass(hint) or fields_of(hint) is not None:
             return rows(hint)
     raise DefinitionError(f"{where}: type {hint!r} is not supported; give rows a strategy for it")
 

@@ -21,6 +21,7 @@ from keyed.errors import KeyedError, OutputDefinitionError
 from keyed.graph import Input, Port, Stage
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
+from keyed.rows import fields_of
 from keyed.runtimes.local.local_rows import Limit, SourceRows, check_column, checked, column_times, timestamp_of
 from keyed.table_state.batches import check_keys, combined, first_key, group_indices, in_time_order, timestamped
 from keyed.transforms import Transform
@@ -210,7 +211,7 @@ def _table(values: list[Any], times: Any, schema: Schema | None, where: str) -> 
     kind = type(values[0])
     if schema is None and (attrs.has(kind) or dataclasses.is_dataclass(kind)):
         schema = schema_of(kind)
-    if schema is None and not hasattr(kind, "_fields"):
+    if schema is None and fields_of(kind) is None:
         raise OutputDefinitionError(
             f"{where}: {kind.__name__} has no columns, which a vectorized function needs; give dictionaries or objects "
             "of an attrs class, or declare the output of the previous operator"
