@@ -12,6 +12,7 @@ from keyed.broadcast import BroadcastContext
 from keyed.context import Context, OnTimerContext, OpenContext
 from keyed.errors import DefinitionError, StateDefinitionError, TimerDefinitionError
 from keyed.lost_changes import check_changes
+from keyed.restoring import StateMigration
 from keyed.shown import Shown
 from keyed.state import KeyedState, State
 from keyed.table_declaration import TableState
@@ -28,6 +29,7 @@ class _RowFunction(Shown):
 
     known_side_outputs: Collection[str] | None = None
     forwarded_fields: Mapping[str, str] = {}
+    migration: StateMigration | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -95,6 +97,7 @@ class KeyedProcessFunction(_RowFunction):
         forwarded_fields: Columns of the main output that forward a key column of the input, by the name of that column:
             an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are
             assumed to.
+        migration: Changes of the states since earlier classes stored them: see `StateMigration`.
     """
 
     def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
@@ -122,6 +125,7 @@ class KeyedCoProcessFunction(_RowFunction):
         forwarded_fields: Columns of the main output that forward a key column of the input, by the name of that column:
             an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are
             assumed to.
+        migration: Changes of the states since earlier classes stored them: see `StateMigration`.
     """
 
     def process_element1(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
@@ -252,7 +256,7 @@ def check_function(function: Function) -> None:
     """Validate a function before its first row.
 
     Raises:
-        DefinitionError: Its forwarded fields are not names.
+        DefinitionError: Its forwarded fields are not names, or its migration does not fit its states.
         StateDefinitionError: Duplicate state names.
         TimerDefinitionError: Its code sets timers, but it does not define ``on_timer``.
     """
@@ -271,6 +275,11 @@ def check_function(function: Function) -> None:
             f"{type(function).__name__}.forwarded_fields={fields!r}: give a column by the name of the key column "
             "that it holds"
         )
+    migration = function.migration
+    if migration is not None and not isinstance(migration, StateMigration):
+        raise DefinitionError(f"{type(function).__name__}.migration={migration!r}: give a keyed.StateMigration(...)")
+    if migration is not None and type(function).open in (_RowFunction.open, VectorizedFunction.open):
+        migration.check_class(type(function).__name__, states)
     if isinstance(function, VectorizedFunction):
         method = "process_batches" if isinstance(function, VectorizedCoFunction) else "process_batch"
         if getattr(type(function), method) is getattr(VectorizedCoFunction, method):

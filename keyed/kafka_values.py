@@ -14,6 +14,7 @@ from keyed.avro_levels import AvroLevels, check_value, checks_registered
 from keyed.codec.tagged import MAX_VALUE_DEPTH
 from keyed.errors import DefinitionError, KeyedError, SinkError, SourceError
 from keyed.extras import extra
+from keyed.rows import fields_of
 from keyed.shown import shown, without_secrets
 from keyed.topics import Avro, Format, Json, Protobuf, Registry, registry_address, registry_settings
 
@@ -251,8 +252,8 @@ def json_bytes(value: Any) -> bytes:
 
 
 def _plain_row(value: Any) -> Any:
-    if hasattr(value, "_fields"):
-        return dict(zip(value._fields, value, strict=True))
+    if (names := fields_of(type(value))) is not None:
+        return dict(zip(names, value, strict=True))
     raise NotImplementedError(f"a value of type {type(value).__name__} cannot be written as JSON")
 
 

@@ -13,7 +13,8 @@ import inspect
 import textwrap
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from types import CodeType, FunctionType
+from typing import NamedTuple
 
 from keyed.errors import StateDefinitionError
 from keyed.state import ListState, MapState, State, ValueState
@@ -83,7 +84,8 @@ def check_changes(function: object, states: Mapping[str, State]) -> None:
         for name, member in vars(cls).items():
             if not inspect.isfunction(member):
                 continue
-            for misused in _misused(member):
+            code = _code(member)
+            for misused in _misused(code):
                 state = states.get(misused.attribute)
                 if state is not None:
                     what, how = (
@@ -102,7 +104,7 @@ def check_changes(function: object, states: Mapping[str, State]) -> None:
                         f"{cls.__name__}.{name}, line {member.__code__.co_firstlineno + misused.line - 1}: "
                         f"{misused.code} {what}; {how} the value with {remedy}"
                     )
-            for lost in _lost_changes(member):
+            for lost in _lost_changes(code):
                 kind = _kind(states, lost.attribute, cls)
                 if kind is not None and lost.read in ("[]", *_READS[kind]):
                     raise StateDefinitionError(
@@ -120,10 +122,15 @@ def _kind(states: Mapping[str, State], attribute: str, cls: type) -> type[State]
             return None
         return next((kind for kind in _READS if isinstance(state, kind)), None)
     opened = vars(cls).get("open")
-    return _obtained(opened).get(attribute) if inspect.isfunction(opened) else None
+    return _obtained(_code(opened)).get(attribute) if inspect.isfunction(opened) else None
 
 
-def _tree(method: Any) -> ast.FunctionDef | None:
+def _code(method: FunctionType) -> CodeType:
+    """Return the code of a method: unlike the method, a cached one keeps no class and no variables alive."""
+    return getattr(inspect.unwrap(method), "__code__", method.__code__)
+
+
+def _tree(method: CodeType) -> ast.FunctionDef | None:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(method))).body[0]
     except (OSError, TypeError, SyntaxError, IndexError):
@@ -132,7 +139,7 @@ def _tree(method: Any) -> ast.FunctionDef | None:
 
 
 @lru_cache(maxsize=512)
-def _obtained(method: Any) -> dict[str, type[State]]:
+def _obtained(method: CodeType) -> dict[str, type[State]]:
     """Return the states that ``open`` keeps: ``self.count = context.get_state(...)``."""
     tree = _tree(method)
     found: dict[str, type[State]] = {}
@@ -147,7 +154,7 @@ def _obtained(method: Any) -> dict[str, type[State]]:
 
 
 @lru_cache(maxsize=512)
-def _misused(method: Any) -> tuple[_Misused, ...]:
+def _misused(method: CodeType) -> tuple[_Misused, ...]:
     """Return the assignments to attributes of attributes of ``self``, and the comparisons of these by identity."""
     tree = _tree(method)
     if tree is None:
@@ -172,7 +179,7 @@ def _misused(method: Any) -> tuple[_Misused, ...]:
 
 
 @lru_cache(maxsize=512)
-def _lost_changes(method: Any) -> tuple[_Lost, ...]:
+def _lost_changes(method: CodeType) -> tuple[_Lost, ...]:
     """Return the statements of a method that change a copy read from an attribute of ``self`` without keeping it."""
     tree = _tree(method)
     if tree is None:

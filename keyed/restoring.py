@@ -17,7 +17,11 @@ from keyed.shown import without_credentials
 
 @attrs.frozen
 class StateMigration:
-    """Declared changes of an operator's states since its changelog was written, beyond compatible ones.
+    """Declared changes of an operator's states since they were stored, beyond compatible ones.
+
+    Given to a `RestorePoint`, or declared by the class, as ``migration = StateMigration(...)``. The class applies it at
+    a restore without one, and in place: a checkpoint is migrated in its first batch. There it has no effect on states
+    that are migrated already, so it may stay declared.
 
     It is data, so that it can be checked against the stored and the declared states before the first entry is read,
     printed when it does not fit, and used when the class of the stored values no longer exists.
@@ -46,6 +50,29 @@ class StateMigration:
             raise DefinitionError(f"dropped={self.dropped!r} is a text; give the names of states, [{self.dropped!r}]")
         if both := [name for name in self.dropped if name in self.renamed]:
             raise DefinitionError(f"the state {both[0]!r} is in dropped= and in renamed=; leave it out of one of them")
+
+    def check_class(self, name: str, declared: Collection[str]) -> None:
+        """Check the migration of a class against the states that it declares.
+
+        Args:
+            name: Name of the class.
+            declared: Names of the states.
+
+        Raises:
+            DefinitionError: The states are not the ones after the migration.
+        """
+        new = {"added": self.added, "converted": self.converted, "renamed": self.renamed.values()}
+        if missing := [(option, state) for option, names in new.items() for state in names if state not in declared]:
+            option, state = missing[0]
+            raise DefinitionError(
+                f"{name}.migration: {option}= names the state {state!r}, which the class does not declare; it has "
+                f"{', '.join(sorted(declared)) or 'none'}"
+            )
+        if kept := [state for state in (*self.dropped, *self.renamed) if state in declared]:
+            raise DefinitionError(
+                f"{name}.migration drops or renames the state {kept[0]!r}, which the class declares, and would do so "
+                "at every start; leave out one of the two, or give the migration to a RestorePoint"
+            )
 
 
 @attrs.frozen

@@ -30,6 +30,12 @@ from keyed.shown import type_of
 _RESERVED = frozenset({"_asdict", "_fields", "_make", "_positions", "_replace"})
 
 
+def fields_of(cls: type) -> tuple[str, ...] | None:
+    """Return the field names of a row class or named tuple; ``None`` for any other class, whatever its attributes."""
+    fields = getattr(cls, "_fields", None)
+    return fields if issubclass(cls, tuple) and isinstance(fields, tuple) else None
+
+
 class Row(tuple[Any, ...]):
     """A tuple with named fields. Made by `row_class`; equal to, and hashed as, the plain tuple of its values.
 

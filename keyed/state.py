@@ -526,6 +526,10 @@ class MapState(KeyedState, Generic[K, V]):
         """Return pairs of key and value in the order of the keys."""
         self._unbound()
 
+    def items_from(self, key: K) -> Iterator[tuple[K, V]]:
+        """Return pairs of key and value in the order of the keys, from ``key`` on; the ones before are not read."""
+        self._unbound()
+
     def is_empty(self) -> bool:
         """Return whether there is no entry."""
         self._unbound()

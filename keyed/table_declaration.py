@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
 from keyed.errors import StateDefinitionError
 from keyed.extras import is_instance
 from keyed.outputs import Schema, schema_of
+from keyed.shown import shown
 from keyed.state import BATCH_CALLS, State
 from keyed.ttl import StateTtl, UpdateType
 
@@ -62,7 +63,10 @@ class TableState(State):
         is_arrow = is_instance(schema, "pyarrow", "Schema")
         #: The columns: a `pyarrow.Schema`, or a `Schema`, which `keyed.arrow.write.arrow_schema` turns into one.
         self.schema: Schema | pa.Schema = schema if is_arrow else schema_of(schema)
-        self.key = (key,) if isinstance(key, str) else tuple(key)
+        columns = [key] if isinstance(key, str) else key
+        if not isinstance(columns, list | tuple) or not all(isinstance(column, str) for column in columns):
+            raise StateDefinitionError(f"table state: key={shown(key)}: give the name of a column, or a list of names")
+        self.key = tuple(columns)
         names = tuple(self.schema.names)
         if len(set(names)) != len(names):
             raise StateDefinitionError(f"table state: schema {schema!r} has a column twice; rename one")

@@ -24,6 +24,8 @@ __all__ = [
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from keyed.restoring import StateMigration
+
 #: The column that holds the event timestamp of a row: int64, milliseconds since the epoch.
 TIMESTAMP_COLUMN = "__keyed_timestamp"
 
@@ -80,10 +82,12 @@ class VectorizedFunction(Shown):
     Attributes:
         known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
         forwarded_fields: As `KeyedProcessFunction.forwarded_fields`.
+        migration: As `KeyedProcessFunction.migration`. Tables can be renamed and dropped.
     """
 
     known_side_outputs: Collection[str] | None = None
     forwarded_fields: Mapping[str, str] = {}
+    migration: StateMigration | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

@@ -34,6 +34,7 @@ from contextlib import suppress
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from itertools import accumulate, chain
+from numbers import Integral, Real
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -41,7 +42,7 @@ from uuid import UUID
 from keyed.column_types import ARROW_NAMES, INTEGERS, simple_name
 from keyed.errors import OutputDefinitionError
 from keyed.outputs import Schema, parse_ddl, split_top_level
-from keyed.rows import Row, row_class
+from keyed.rows import Row, fields_of, row_class
 from keyed.shown import mistaken, shown
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def table_of_values(values: Sequence[Any], schema: Schema | None) -> pa.Table:
         )
     if not values:
         return pa.table({})
-    if names[0] and not hasattr(values[0], "_fields"):
+    if names[0] and fields_of(type(values[0])) is None:
         values = [row_class(names[0])(_field(value, name) for name in names[0]) for value in values]
     if not names[0]:
         values = [row_class(("value",))((value,)) for value in values]
@@ -186,7 +187,7 @@ def _fields(value: Any) -> tuple[str, ...]:
     """Return the names of a value's columns; none of a plain value."""
     if isinstance(value, dict):
         return tuple(value) if all(isinstance(name, str) for name in value) else ()
-    names = getattr(value, "_fields", None) or getattr(type(value), "__dataclass_fields__", None)
+    names = fields_of(type(value)) or getattr(type(value), "__dataclass_fields__", None)
     return tuple(names) if names else tuple(each.name for each in getattr(type(value), "__attrs_attrs__", ()))
 
 
@@ -199,7 +200,7 @@ def raw_table_of(rows: Sequence[Any], schema: Schema | None) -> pa.Table:
     """
     import pyarrow as pa
 
-    fields = dict.fromkeys(name for row in rows for name in getattr(row, "_fields", ()))
+    fields = dict.fromkeys(name for row in rows for name in fields_of(type(row)) or ())
     types: dict[str, Any] = dict.fromkeys(fields, None)
     if schema is not None:
         target = arrow_schema(schema)
@@ -308,8 +309,7 @@ def _split_class(values: Sequence[Any], cls: type, names: list[str], *, bare: bo
         except KeyError as error:
             wrong = next(value for value in values if error.args[0] not in value)
             raise _MisfitError(wrong, f"lacks {error.args[0]!r}") from None
-    fields: Sequence[str] | None = getattr(cls, "_fields", None)
-    if issubclass(cls, tuple) and fields is not None:
+    if (fields := fields_of(cls)) is not None:
         places = {name: position for position, name in enumerate(fields)}
         for name in names:
             if name not in places:
@@ -399,14 +399,14 @@ def _refuse(value: Any, rule: str) -> Any:
 def _integer(value: Any, rule: str) -> Any:
     if isinstance(value, enum.Enum):
         return _integer(value.value, rule)
-    # Integers of other libraries (numpy's, say) have __index__; a bool is an int in name only.
-    if isinstance(value, bool) or not hasattr(value, "__index__") or type(value).__name__ in ("bool", "bool_"):
+    # Integers of other libraries (numpy's, say) are registered as such; a bool is an int in name only.
+    if type(value) is bool or not issubclass(type(value), Integral):
         raise _MisfitError(value, rule)
     return int(value)
 
 
 def _float(value: Any, rule: str) -> Any:
-    if isinstance(value, bool) or not hasattr(value, "__float__") or isinstance(value, Decimal):
+    if type(value) is bool or not issubclass(type(value), Real):
         raise _MisfitError(value, rule)
     return float(value)
 

@@ -273,6 +273,12 @@ def _first(pairs: Any, as_key: bool) -> str | None:
     return next((reason for old, new in pairs if (reason := why_incompatible(old, new, as_key=as_key))), None)
 
 
+def field_names(fingerprint: Any) -> list[str]:
+    """Return the names of the fields of a class; none for other types."""
+    is_class = isinstance(fingerprint, dict) and fingerprint["kind"] in ("fields", "array")
+    return [name for name, _, _ in _fields(fingerprint)] if is_class else []
+
+
 def _kind(fingerprint: Any) -> str:
     return fingerprint if isinstance(fingerprint, str) else str(fingerprint["kind"])
 

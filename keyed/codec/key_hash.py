@@ -38,6 +38,7 @@ from uuid import UUID
 
 from keyed.codec.keys import MAX_KEY_DEPTH, decode_key_at, encode_key
 from keyed.errors import EncodingError
+from keyed.rows import fields_of
 
 _SEED = 42
 _MASK_64 = (1 << 64) - 1
@@ -177,14 +178,14 @@ def _normalised(name: str, type_: str) -> str:
 
 
 def _chain(value: Any, seed: int, depth: int = 0) -> int:
-    as_bytes = _BYTES.get(value.__class__)
+    as_bytes = _BYTES.get(type(value))
     if as_bytes is not None:
         return _digest(as_bytes(value), seed)
     if value is None:
         return seed
     if not isinstance(value, tuple) or depth == MAX_KEY_DEPTH:
         raise _refused(value)
-    if value.__class__ is not tuple and not hasattr(value, "_fields"):
+    if type(value) is not tuple and fields_of(type(value)) is None:
         raise _refused(value)
     for item in value:
         seed = _chain(item, seed, depth + 1)

@@ -48,6 +48,7 @@ from uuid import UUID
 
 from keyed.codec.refusals import BAD_ROW_REMEDY, remedy, type_name
 from keyed.errors import CorruptionError, EncodingError, NullKeyError
+from keyed.rows import fields_of
 from keyed.shown import shown
 
 V = TypeVar("V")
@@ -92,7 +93,7 @@ def encode_key(value: Any) -> bytes:
     Raises:
         EncodingError: The value is of another type, or of a subclass of these types.
     """
-    return _ENCODERS[value.__class__](value)
+    return _ENCODERS[type(value)](value)
 
 
 def normalised(key: Any) -> Any:
@@ -103,10 +104,10 @@ def normalised(key: Any) -> Any:
     Raises:
         EncodingError: A decimal is NaN.
     """
-    normalise = _NORMALISERS.get(key.__class__)
+    normalise = _NORMALISERS.get(type(key))
     if normalise is not None:
         return normalise(key)
-    return _normalised_tuple(key) if isinstance(key, tuple) and hasattr(key, "_fields") else key
+    return _normalised_tuple(key) if fields_of(type(key)) is not None else key
 
 
 def is_null(key: Any) -> bool:
@@ -168,7 +169,7 @@ class _Encoders(dict[type, Callable[[Any], bytes]]):
     """Encoders by exact class. Classes of named tuples and rows are added at their first value."""
 
     def __missing__(self, cls: type) -> Callable[[Any], bytes]:
-        if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        if fields_of(cls) is not None:
             encoder = self[cls] = self[tuple]
             return encoder
         raise EncodingError(
@@ -252,7 +253,7 @@ def _encode_tuple(value: tuple[Any, ...]) -> bytes:
     # Keys are short: adding to bytes is faster than joining a list.
     encoded = b"\x80"
     for item in value:
-        encoded += _ELEMENT_ENCODERS[item.__class__](item)
+        encoded += _ELEMENT_ENCODERS[type(item)](item)
     return encoded + b"\x00"
 
 
@@ -261,7 +262,7 @@ def _encode_inner_tuple(value: tuple[Any, ...], depth: int = 2) -> bytes:
         raise EncodingError(f"a key has tuples nested more than {MAX_KEY_DEPTH} deep; flatten it")
     encoded = b"\x80"
     for item in value:
-        encoder = _ELEMENT_ENCODERS[item.__class__]
+        encoder = _ELEMENT_ENCODERS[type(item)]
         encoded += _encode_inner_tuple(item, depth + 1) if encoder is _encode_inner_tuple else encoder(item)
     return encoded + b"\x00"
 
@@ -288,10 +289,10 @@ _ELEMENT_ENCODERS = _Encoders(_ENCODERS | {tuple: _encode_inner_tuple})
 
 def _normalised_tuple(key: tuple[Any, ...]) -> tuple[Any, ...]:
     for part in key:
-        if part.__class__ not in STORED_AS_THEY_ARE:
+        if type(part) not in STORED_AS_THEY_ARE:
             parts = tuple(map(normalised, key))
-            return key if key.__class__ is tuple and all(map(operator.is_, parts, key)) else parts
-    return key if key.__class__ is tuple else tuple(key)
+            return key if type(key) is tuple and all(map(operator.is_, parts, key)) else parts
+    return key if type(key) is tuple else tuple(key)
 
 
 def _normalised_float(key: float) -> float:

@@ -139,7 +139,7 @@ def _enum(cls: type[enum.Enum]) -> _Form:
     def restore(key: Any) -> enum.Enum:
         member = cls(key)
         # True equals 1, but is another key.
-        if member.value.__class__ is not key.__class__:
+        if type(member.value) is not type(key):
             raise ValueError(f"{key!r} is not a value of {cls.__qualname__}")
         return member
 
@@ -179,12 +179,12 @@ def _union(node: inspect.UnionType) -> _Form:
             "tell which; declare one class, or None and one class"
         )
     if any(floats) and not any(isinstance(member, inspect.IntType) for member in members):
-        return _Form(lambda key: float(key) if key.__class__ is int else key, _refuse_int)
+        return _Form(lambda key: float(key) if type(key) is int else key, _refuse_int)
     return _Form()
 
 
 def _refuse_int(key: Any) -> Any:
-    if key.__class__ is int:
+    if type(key) is int:
         raise TypeError(f"the int {key} stands where a float was written")
     return key
 
@@ -219,7 +219,7 @@ def _class(node: ClassNode) -> _Form:
 
 
 def _tuple(key: Any) -> Any:
-    if key.__class__ is not tuple:
+    if type(key) is not tuple:
         raise TypeError(f"{key!r:.200} is not a tuple of fields")
     return key
 

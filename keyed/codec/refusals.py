@@ -11,6 +11,8 @@ import dataclasses
 import enum
 from typing import Any
 
+from keyed.rows import fields_of
+
 #: The remedy for rows that a stream refuses.
 BAD_ROW_REMEDY = "filter such rows, or give keyed.stream(..., on_bad_row=OutputTag(...))"
 _BASES = (int, float, str, bytes, tuple, list, dict, set, frozenset)
@@ -47,7 +49,7 @@ def remedy(cls: type, *, role: str) -> str:
     if role == "key" and issubclass(cls, (list, set, frozenset, dict)):
         return "convert it to a tuple, for example tuple(value) or tuple(sorted(value))"
     for base in _BASES:
-        if issubclass(cls, base) and not hasattr(cls, "_fields"):
+        if issubclass(cls, base) and fields_of(cls) is None:
             return f"convert it with {base.__name__}(value)"
     if role == "key":
         return "use a tuple of its fields"

@@ -23,7 +23,7 @@ from keyed.codec.keys import normalised
 from keyed.codec.refusals import type_name
 from keyed.codec.shapes import is_frozen, shape_of
 from keyed.errors import EncodingError
-from keyed.rows import Row
+from keyed.rows import Row, fields_of
 
 UNCHANGING: set[type] = {
     *(type(None), bool, int, float, complex, str, bytes),
@@ -48,12 +48,12 @@ def snapshot(value: Any) -> Any:
         return _taken(value)
     except RecursionError:
         raise EncodingError(
-            f"a value of type {type_name(value.__class__)} is nested too deep, or contains itself; flatten it"
+            f"a value of type {type_name(type(value))} is nested too deep, or contains itself; flatten it"
         ) from None
 
 
 def _taken(value: Any) -> Any:
-    cls = value.__class__
+    cls = type(value)
     if cls in UNCHANGING:
         return value
     return (_COPIES.get(cls) or _copy_of(cls))(value)
@@ -68,7 +68,7 @@ def as_stored(value: Any) -> Any:
     Raises:
         EncodingError: It cannot be copied.
     """
-    cls = value.__class__
+    cls = type(value)
     if cls is dt.datetime:
         return normalised(value).replace(fold=0)
     if cls in UNCHANGING:
@@ -83,10 +83,10 @@ def as_stored(value: Any) -> Any:
 def _tuple(value: Any) -> Any:
     if _all_unchanging(map(type, value)):
         return value
-    parts = [item if item.__class__ in UNCHANGING else _taken(item) for item in value]
+    parts = [item if type(item) in UNCHANGING else _taken(item) for item in value]
     if all(map(operator.is_, parts, value)):
         return value
-    cls = value.__class__
+    cls = type(value)
     return cls(parts) if cls is tuple or issubclass(cls, Row) else cls._make(parts)
 
 
@@ -108,7 +108,7 @@ def _anything(value: Any) -> Any:
         return copy.deepcopy(value)
     except Exception as error:
         raise EncodingError(
-            f"a value of type {type_name(value.__class__)} cannot be taken as it is now, because it cannot be copied "
+            f"a value of type {type_name(type(value))} cannot be taken as it is now, because it cannot be copied "
             f"({error}); give plain data, or a class of it"
         ) from error
 
@@ -131,7 +131,7 @@ _COPIES: dict[type, Callable[[Any], Any]] = {
 def _copy_of(cls: type) -> Callable[[Any], Any]:
     """Return the snapshot function of a new class, or of rows, which have many classes."""
     if issubclass(cls, tuple):
-        return _tuple if hasattr(cls, "_fields") else _anything
+        return _tuple if fields_of(cls) is not None else _anything
     if issubclass(cls, enum.Enum | numbers.Number | str | bytes | dt.date | dt.timedelta) or _is_unchanging(cls):
         UNCHANGING.add(cls)
         return _itself

@@ -7,10 +7,12 @@ from typing import Any, Self
 
 import attrs
 
-from keyed.codec.fingerprints import describe_type, format_type, why_incompatible
+from keyed.codec.fingerprints import describe_type, field_names, format_type, why_incompatible
 from keyed.errors import CorruptionError, StateSchemaChanged
 
 KINDS = ("value", "list", "map", "reducing", "aggregating", "table", "versioned", "broadcast")
+#: The types that are converted to each other.
+_NUMBERS = ("int", "float")
 #: The kinds whose entries have keys of their own.
 MAPS = ("map", "broadcast")
 
@@ -210,6 +212,7 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
         schema = declared.get(stored.name)
         reason = "it is no longer declared, and its values would be lost" if schema is None else _why(stored, schema)
         if reason is not None:
+            remedy = _remedy(stored, schema, before, declared)
             if schema is None and stored.shown_as is not None:
                 # Another layout has a different state.
                 schema = next((each for each in declared.values() if (each.shown_as or {}).get("view")), None)
@@ -223,10 +226,7 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
                 f"{there.subject} does not fit what is stored: {reason}.\n"
                 f"  stored:   {there}\n"
                 f"  declared: {now or 'nothing'}\n"
-                f"{_other_kind_of_function(stored, declared)}{_likely_rename(stored, before, declared)}"
-                "Declare it as it was, and the new state under another name; restore from a changelog with migrate="
-                "keyed.StateMigration(...), which renames, converts and drops states and adds fields; or "
-                "start with a new checkpoint"
+                f"{_other_kind_of_function(stored, declared)}{remedy}; or start with a new checkpoint"
             )
 
 
@@ -240,15 +240,40 @@ def _other_kind_of_function(stored: StateSchema, declared: Mapping[str, StateSch
     return f"It was kept by a function over {kind}, and this one is not: {given}. "
 
 
-def _likely_rename(stored: StateSchema, before: Mapping[str, StateSchema], declared: Mapping[str, StateSchema]) -> str:
-    """Return the remedy if a state of the same type appeared under a name that nothing is stored under."""
-    if stored.name in declared or stored.shown_as is not None:
-        return ""
-    new = [each for name, each in declared.items() if name not in before and _why(stored, each) is None]
-    if len(new) != 1:
-        return ""
-    renamed = {stored.name: new[0].name}
-    return f"{stored.name!r} is gone, and {new[0].name!r} is new and has the same type: renamed={renamed!r}? "
+def _remedy(
+    stored: StateSchema,
+    new: StateSchema | None,
+    before: Mapping[str, StateSchema],
+    declared: Mapping[str, StateSchema],
+) -> str:
+    """Return what to do about a state that does not fit its new declaration, or has none."""
+    name = stored.name
+    if stored.shown_as is not None:
+        return "Define it as it was"
+    if any(each.shown_as and each.shown_as["view"] for each in before.values()):
+        # A library's operator has the states, so the user's class cannot declare their migration.
+        return f"Declare it as it was; or restore from a changelog with migrate=keyed.StateMigration(...) of {name!r}"
+    if new is None:
+        likely = [each for other, each in declared.items() if other not in before and _why(stored, each) is None]
+        renamed = "Declare it again"
+        if len(likely) == 1:
+            renamed = f"{name!r} is gone, and {likely[0].name!r} is new and has the same type: if it was renamed, "
+            renamed += f"declare {_on_the_class('renamed', {name: likely[0].name})}"
+        return f"{renamed}; to drop its values, declare {_on_the_class('dropped', [name])}"
+    if _why(stored, attrs.evolve(new, value=stored.value)) is None and stored.kind != "table":
+        old_fields, fields = field_names(stored.value), field_names(new.value)
+        if old_fields and (added := [field for field in fields if field not in old_fields]):
+            values = ", ".join(f"{field!r}: ..." for field in added)
+            return f"Declare the values of the new fields, {_on_the_class('added', f'{{{name!r}: {{{values}}}}}')}"
+        types = stored.value, new.value
+        if bool(old_fields) is bool(fields) and all(not isinstance(type_, str) or type_ in _NUMBERS for type_ in types):
+            converted = f"{{{name!r}: {format_type(new.value)}}}"
+            return f"Declare the conversion, {_on_the_class('converted', converted)}"
+    return f"Declare the new state under another name, and this one as it was or {_on_the_class('dropped', [name])}"
+
+
+def _on_the_class(option: str, change: object) -> str:
+    return f"migration = keyed.StateMigration({option}={change}) on the class"
 
 
 def _why(old: StateSchema, new: StateSchema) -> str | None:

@@ -103,7 +103,7 @@ def offset_is_whole_minutes(value: dt.time) -> bool:
 
 def _prepare(value: Any, native: frozenset[type], depth: int) -> Any:
     """Return ``value`` in a form for msgspec's encoder, with extension types for types that MessagePack lacks."""
-    cls = value.__class__
+    cls = type(value)
     if cls in native:
         return value
     if depth > MAX_VALUE_DEPTH:
@@ -130,7 +130,7 @@ def _prepare(value: Any, native: frozenset[type], depth: int) -> Any:
 
 def _items(values: Iterable[Any], native: frozenset[type], depth: int) -> Any:
     if native.issuperset(map(type, values)):
-        return values if values.__class__ is list else tuple(values)
+        return values if type(values) is list else tuple(values)
     return [_prepare(value, native, depth + 1) for value in values]
 
 

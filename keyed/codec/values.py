@@ -107,7 +107,7 @@ def _typed_functions(type_: Any, shape: Shape) -> tuple[Callable[[Any], bytes], 
         raise EncodingError(f"{shown(value)} cannot be encoded as {shape.name}: {error}") from error
 
     def encode_leaf(value: Any) -> bytes:
-        if value.__class__ is only:
+        if type(value) is only:
             try:
                 return _pack(value)
             except Exception as error:  # noqa: BLE001  # msgspec raises several types; all are translated

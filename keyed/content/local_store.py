@@ -9,7 +9,8 @@ Entries and addresses are laid out in `keyed.content.addresses`. Every store fol
 
 - ``apply`` applies all changes and moves the position, or neither. A later change of an address wins; removing a
   missing entry is not an error. When it raises, the store is as before, or empty.
-- ``scan`` and ``due`` are lazy: their cost is proportional to the consumed entries, not to the size of the store.
+- ``scan`` and ``due`` are lazy: their cost is proportional to the consumed entries, not to the size of the store, nor
+  to what is before ``start``.
   ``due`` is ordered by (time, prefix, sub), ``scan`` by sub; ``items`` comes in any order.
 - Iterators are valid until the next ``apply``, ``reset`` or ``close``. A store is used by one thread at a time.
 - ``reset`` drops everything, and ``position`` is ``None`` after it. ``close`` may be called again.
@@ -65,8 +66,8 @@ class ReadStore(Protocol):
     def get(self, prefix: bytes, sub: bytes) -> bytes | None:
         """Return the value at an address."""
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the (sub, value) pairs of exactly this prefix, in order of sub."""
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield the (sub, value) pairs of exactly this prefix, in order of sub, from the sub ``start`` on."""
 
     def due(self, kind: int, up_to: int) -> Iterator[tuple[int, bytes, bytes]]:
         """Yield the (time, prefix, sub) of the entries of a kind that are due by ``up_to``, in that order."""

@@ -5,8 +5,8 @@
   rows that wait for the watermark.
 - `group_log`: the truth. `segment`: the log rows of a commit. `meta`: the meta record, with the `counters`. `cleaning`:
   keeps the log bounded. `replica`: the local store, which follows the log. `loader`: loads both from a changelog or
-  other groups. `export`: the last commit to the changelog. `initial`: initial entries, from `initial_rows`, as
-  `declared_values`.
+  other groups. `migrate`: declared changes of states. `export`: the last commit to the changelog. `initial`: initial
+  entries, from `initial_rows`, as `declared_values`.
 - `ingestion`: timestamps of rows with the time of their batch.
 - `work`, `vectorized_work`: a function's batch, by rows or as a table. `driver`: rows and timers in their order.
   `broadcasting`: broadcast elements before them, including `table_versions`. `return_values`: checks of the results of

@@ -130,7 +130,7 @@ class BoundState:
         if namespace is None and self._namespace == NO_NAMESPACE:
             return self
         # 1, 1.0 and True are equal dictionary keys in Python, also inside tuples; as namespaces they differ.
-        cls = namespace.__class__
+        cls = type(namespace)
         kind = tuple(map(type, namespace)) if issubclass(cls, tuple) else cls
         try:
             found = self._views_by_value.get((kind, namespace))

@@ -53,7 +53,7 @@ class BoundBroadcastState(BoundMapState):
     # Reading: for each keyed element, so look-ups are cached --------------------------------------------
 
     def get(self, key: Any, default: Any = None) -> Any:
-        if key.__class__ is not self._quick_class:
+        if type(key) is not self._quick_class:
             return super().get(key, default)
         found = self._found.get(key, _UNKNOWN)
         if found is _UNKNOWN:

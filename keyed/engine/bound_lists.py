@@ -73,7 +73,7 @@ class BoundListState(CellState[_ListCell], ListState[Any]):
     def _item(self, value: Any) -> Any:
         if value is None:
             raise EncodingError(f"list state {self.name!r}: elements cannot be None; leave it out")
-        held = value if value.__class__ in self.plain else self.take(value)
+        held = value if type(value) in self.plain else self.take(value)
         return held if self.ttl is None else (held, self.due_time())
 
     def _read(self, cell: _ListCell, stored: _Elements, most: int | None = None) -> bool:

@@ -80,7 +80,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         self._quick_class = self._known_class if self.ttl is None and self.isolation.gives_held else None
 
     def _sub(self, key: Any) -> bytes:
-        is_known = key.__class__ is self._known_class
+        is_known = type(key) is self._known_class
         sub = self._known.get(key) if is_known else None
         if sub is None:
             try:
@@ -125,7 +125,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
 
     def get(self, key: Any, default: Any = None) -> Any:
         # Rows mostly read entries that an earlier row has written, so this path avoids calls.
-        if key.__class__ is self._quick_class:
+        if type(key) is self._quick_class:
             cell, sub = self._cells.get(self._scope.key), self._known.get(key)
             held = None if cell is None or sub is None else cell.written.get(sub)
             if held is not None and held is not REMOVED:
@@ -134,9 +134,9 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return default if held is MISSING else self._given(held)
 
     def put(self, key: Any, value: Any) -> None:
-        held = value if value is None or value.__class__ in self.plain else self.take(value)
+        held = value if value is None or type(value) in self.plain else self.take(value)
         cell = self._cells.get(self._scope.key) or self._cell()
-        sub = (self._known.get(key) if key.__class__ is self._known_class else None) or self._sub(key)
+        sub = (self._known.get(key) if type(key) is self._known_class else None) or self._sub(key)
         item = held if self.ttl is None else (held, self.due_time())
         if cell.live is None:
             cell.written[sub] = item
@@ -200,16 +200,19 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
             raise KeyError(key)
         self.remove(key)
 
-    def _entries(self) -> Iterator[tuple[bytes, Any]]:
-        """Yield the live pairs of sub and held value of the current key, in order of sub."""
-        return self._live(self._cell())
+    def _entries(self, first: bytes = b"") -> Iterator[tuple[bytes, Any]]:
+        """Yield the live pairs of sub and held value of the current key, in order of sub, from ``first`` on."""
+        return self._live(self._cell(), first)
 
-    def _live(self, cell: _MapCell) -> Iterator[tuple[bytes, Any]]:
+    def _live(self, cell: _MapCell, first: bytes = b"") -> Iterator[tuple[bytes, Any]]:
         """Yield the live pairs of a cell, of keys that exist at the start: it may change during the iteration."""
         if cell.live is None:
             subs = cell.written.keys() | cell.read.keys() if self._retains and not cell.cleared else cell.written.keys()
             cell.live = sorted(sub for sub in subs if cell.written.get(sub) is not REMOVED)
-        live, at, edits = cell.live, 0, cell.edits
+        if first > cell.found_to and cell.found is not None and not (self._retains or cell.cleared):
+            yield from self._merged(cell, first)
+            return
+        live, at, edits = cell.live, bisect_left(cell.live, first), cell.edits
         stored: Iterator[tuple[bytes, bytes]] | None = None
         position = 0
         walk: dict[bytes, bool] = {}
@@ -220,7 +223,8 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
                 if cell.found is not None and not (self._retains or cell.cleared):
                     if sub is None or sub > cell.found_to:
                         if stored is None or position != cell.found:
-                            stored = islice(self._scope.store.scan(cell.prefix), cell.found, None)
+                            after = cell.found_to + b"\x00" if cell.found else b""
+                            stored = self._scope.store.scan(cell.prefix, after)
                         self._find_stored(cell, stored)
                         position = cell.found
                         continue
@@ -235,6 +239,36 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
                     continue
                 at += 1
                 if not walk or walk.get(sub, True):
+                    yield sub, held
+                    if cell.edits != edits:
+                        at, edits = bisect_right(live, sub), cell.edits
+        finally:
+            cell.walks = [each for each in cell.walks if each is not walk]
+
+    def _merged(self, cell: _MapCell, first: bytes) -> Iterator[tuple[bytes, Any]]:
+        """Yield what `_live` does, where stored entries before ``first`` are not found yet: they stay unread."""
+        live = cell.live
+        assert live is not None
+        at, edits = bisect_left(live, first), cell.edits
+        stored = self._scope.store.scan(cell.prefix, first)
+        following = next(stored, None)
+        walk: dict[bytes, bool] = {}
+        cell.walks.append(walk)
+        try:
+            while cell.live is live:
+                sub = live[at] if at < len(live) else None
+                if following is not None and (sub is None or following[0] <= sub):
+                    at += following[0] == sub
+                    sub, raw = following
+                    following = next(stored, None)
+                    if sub not in cell.written and sub not in cell.read:
+                        cell.read[sub] = self.unwrap(raw, self.decode)
+                elif sub is None:
+                    return
+                else:
+                    at += 1
+                held = self._unexpired(cell, sub, self._load(cell, sub))
+                if held is not MISSING and walk.get(sub, True):
                     yield sub, held
                     if cell.edits != edits:
                         at, edits = bisect_right(live, sub), cell.edits
@@ -263,6 +297,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         cell.found = before + len(entries) if entries else None
         if entries:
             cell.found_to = entries[-1][0]
+            cell.edits += 1
 
     def keys(self) -> Iterator[Any]:
         return (self._decode_key(sub) for sub, _ in self._entries())
@@ -272,6 +307,9 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         return ((self._decode_key(sub), self._given(held)) for sub, held in self._entries())
+
+    def items_from(self, key: Any) -> Iterator[tuple[Any, Any]]:
+        return ((self._decode_key(sub), self._given(held)) for sub, held in self._entries(self._sub(key)))
 
     def is_empty(self) -> bool:
         return next(self._entries(), None) is None

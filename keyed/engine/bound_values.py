@@ -72,7 +72,7 @@ class _SingleValue(BoundState):
     def set_result(self, held: Any) -> None:
         """Set the result of a reduction. Mutable results belong to the engine already; others are converted."""
         is_owned = self.isolation.in_place and not _is_time(held)
-        self.set_item(held if held is None or is_owned or held.__class__ in self.plain else self.take(held))
+        self.set_item(held if held is None or is_owned or type(held) in self.plain else self.take(held))
 
     def _retain(self, changes: Changes) -> None:
         retained, written = self._retained, self._written
@@ -102,7 +102,7 @@ class _SingleValue(BoundState):
 
 def _is_time(value: Any) -> bool:
     """Return true if a value is a datetime, or a tuple with one."""
-    return value.__class__ is datetime or (isinstance(value, tuple) and datetime in map(type, value))
+    return type(value) is datetime or (isinstance(value, tuple) and datetime in map(type, value))
 
 
 class BoundValueState(_SingleValue, ValueState[Any]):
@@ -140,7 +140,7 @@ class BoundValueState(_SingleValue, ValueState[Any]):
         return None if held is None else self.give(held)
 
     def update(self, value: Any) -> None:
-        if value.__class__ in self._placed:
+        if type(value) in self._placed:
             self._written[self._scope.key] = value
         else:
             self.set_item(None if value is None else self.take(value))

@@ -118,6 +118,15 @@ class Changes:
                 self.entries += sign * rows.num_rows
                 self.bytes += sign * row_bytes(rows)
 
+    def follow(self, earlier: Changes) -> None:
+        """Add the changes that were made before these, which replace those of the same addresses."""
+        written = {(prefix, sub) for prefix, sub, _ in self.delta.entries}
+        self.delta.entries[:0] = [change for change in earlier.delta.entries if (change[0], change[1]) not in written]
+        self.delta.tables[:0] = earlier.delta.tables
+        self.entries += earlier.entries
+        self.timers += earlier.timers
+        self.bytes += earlier.bytes
+
     def expire(self, kind: int, clock: int) -> None:
         """Remove the entries of a kind that are due by ``clock`` and that this batch did not write."""
         for _, prefix, sub in self._store.due(kind, clock):

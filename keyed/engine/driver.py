@@ -29,6 +29,7 @@ from keyed.errors import KeyedError, UserFunctionError
 from keyed.functions import KeyedProcessFunction, element_methods
 from keyed.operators import OperatorSpec
 from keyed.outputs import OutputTag
+from keyed.rows import fields_of
 from keyed.shown import shown
 from keyed.state import MapState, State, ValueState
 from keyed.ttl import TimeDomain
@@ -328,8 +329,8 @@ def _remedy(error: Exception, function: object, element: object) -> str:
         for name, state in vars(function).items():
             if isinstance(state, State) and type(state).__name__ in text:
                 return f"; self.{name} is a state and not its value: read the value with self.{name}{state.reading}"
-        if text == _TEXT_INDEX and type(element) is not tuple and hasattr(element, "_fields"):
-            return f"; {_fields_of(element)}, and are read as attributes: value.{element._fields[0]}"
+        if text == _TEXT_INDEX and (names := fields_of(type(element))):
+            return f"; {_listed(element, names)}, and are read as attributes: value.{names[0]}"
         if "'method'" in text:
             return "; a method was not called: call it, as in self.count.value() or ctx.timestamp()"
     elif isinstance(error, AttributeError):
@@ -337,8 +338,8 @@ def _remedy(error: Exception, function: object, element: object) -> str:
             return error.obj.no_attribute(str(error.name))
         if isinstance(error.obj, EngineContext | EngineTimerService):
             return _of_context(error.obj, str(error.name))
-        if error.obj is element and hasattr(element, "_fields"):
-            return f"; {_fields_of(element)}" + _near(str(error.name), element._fields)
+        if error.obj is element and (names := fields_of(type(element))):
+            return f"; {_listed(element, names)}" + _near(str(error.name), names)
         if error.obj is function:
             return _near(str(error.name), [attribute for attribute in dir(function) if attribute[0] != "_"])
         # A method resolves attributes in its function.
@@ -381,8 +382,8 @@ def _last_frame(error: Exception) -> FrameType | None:
     return last.tb_frame if last is not None else None
 
 
-def _fields_of(element: Any) -> str:
-    return f"the fields of {type(element).__name__} are {', '.join(element._fields)}"
+def _listed(element: Any, fields: Sequence[str]) -> str:
+    return f"the fields of {type(element).__name__} are {', '.join(fields)}"
 
 
 def _near(name: str, names: Sequence[str]) -> str:

@@ -92,7 +92,7 @@ def _unchanging(codec: ValueCodec) -> Isolation:
     def take(value: Any) -> Any:
         # One value of each class is checked now, the others when they are written.
         encode(value)
-        plain.add(value.__class__)
+        plain.add(type(value))
         return value
 
     return Isolation(take, _itself, encode, decode, codec.unchanged, plain, gives_held=True)
@@ -121,17 +121,17 @@ def _by_value(codec: ValueCodec) -> Isolation:
         return value if _comes_back_as_it_is(value) else _Encoded(codec.encode(value))
 
     def give(held: Any) -> Any:
-        return codec.decode(held) if held.__class__ is _Encoded else held
+        return codec.decode(held) if type(held) is _Encoded else held
 
     def encode(held: Any) -> bytes:
-        return bytes(held) if held.__class__ is _Encoded else codec.encode(held)
+        return bytes(held) if type(held) is _Encoded else codec.encode(held)
 
     def decode(data: bytes) -> Any:
         value = codec.decode(data)
         return value if _comes_back_as_it_is(value) else _Encoded(data)
 
     def unchanged(held: Collection[Any]) -> bool:
-        return codec.unchanged([value for value in held if value.__class__ is not _Encoded])
+        return codec.unchanged([value for value in held if type(value) is not _Encoded])
 
     return Isolation(take, give, encode, decode, unchanged, _PLAIN)
 
@@ -146,7 +146,7 @@ _DEPTH = 4
 
 def _comes_back_as_it_is(value: Any, depth: int = _DEPTH) -> bool:
     """Return true if a value is immutable and storing does not change it. For most values the class decides."""
-    cls = value.__class__
+    cls = type(value)
     if cls in _PLAIN:
         return True
     if cls is tuple:
@@ -158,7 +158,7 @@ def _comes_back_as_it_is(value: Any, depth: int = _DEPTH) -> bool:
 
 def _is_exact(value: Any) -> bool:
     """Return true if a value without a declared type is decoded unchanged."""
-    cls = value.__class__
+    cls = type(value)
     if cls in _PLAIN:
         return True
     if cls is dict:

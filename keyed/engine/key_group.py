@@ -28,6 +28,7 @@ from keyed.engine.ingestion import stamped
 from keyed.engine.keytypes import check_not_merged, deltas_by_commit
 from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta, encode_meta
+from keyed.engine.migrate import Migration, class_migration
 from keyed.engine.registry import Registry
 from keyed.engine.replica import Pending, Replica, checked_hash, position_of
 from keyed.engine.scope import Scope
@@ -76,6 +77,11 @@ def check_group(meta: GroupMeta, spec: OperatorSpec, index: int) -> None:
             "checkpoint's files were moved or mixed, so restore it from a copy, or start from a new checkpoint, with "
             "restore_from= the operator's changelog"
         )
+
+
+def _position_of_migrated(meta: GroupMeta) -> str:
+    """Return the position of a local store with the changes of a migration that no batch has committed yet."""
+    return f"migrated by {meta.attempt}"
 
 
 class KeyGroup:
@@ -263,6 +269,7 @@ class KeyGroup:
         if old is not None and old.ended:
             return self._finished(batch, old)
         self._check_keys(meta, batch)
+        migrated, dropped = (None, {}) if old is None else self._migrated(meta)
         work, registry = self._open(meta)
         scope = self._scope
         before = MIN_TIMESTAMP if old is None else old.processing_time
@@ -275,6 +282,10 @@ class KeyGroup:
         reached, idle_at, idle, held_by = self._batch_watermark(meta, before, batch)
         done = work.run(batch, reached, changes)
         registry.check_attributes(self._function)
+        # The last read of the local store except for the cleaning: if it fails, the log is unchanged.
+        meta.hash = self._hash(meta.hash, changes)
+        if migrated is not None:
+            changes.follow(migrated)
         counters = meta.counters
         for name, amount in {
             **done.counters,
@@ -296,10 +307,10 @@ class KeyGroup:
         self._replica.stores_opened = 0
         meta.watermark = scope.watermark
         meta.processing_time = scope.processing_time
-        meta.states = registry.described()
+        meta.states, meta.last_state_id = registry.described() | dropped, registry.last_id
         if meta.waiting and meta.waiting[-1].states == meta.states:
             meta.waiting[-1] = attrs.evolve(meta.waiting[-1], states=None)
-        staged = self._commit(meta, changes, started, clock)
+        staged = self._commit(meta, changes, started, clock, migrated=migrated is not None)
         changed = changes.delta != Delta() or any(commit.records for commit in meta.waiting)
         self._idle_at = idle_at
         due = min((each for each in (done.due if meta.live else None, idle_at) if each is not None), default=None)
@@ -318,11 +329,11 @@ class KeyGroup:
             held_by,
         )
 
-    def _commit(self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int]) -> str:
+    def _commit(
+        self, meta: GroupMeta, changes: Changes, started: int, clock: Callable[[], int], *, migrated: bool
+    ) -> str:
         """Append the segment, clean the oldest rows and write the meta record. Returns the attempt if it is staged."""
         log = self._log
-        # The last read of the local store except for the cleaning: if it fails, the log is unchanged.
-        meta.hash = self._hash(meta.hash, changes)
         counts = {name: meta.counters[name] for name in ("live_entries", "timers_pending")}
         if min(counts.values()) < 0:
             raise LocalStoreError(f"{self._where}: the local store is damaged: it leads to the counts {counts}")
@@ -354,12 +365,41 @@ class KeyGroup:
         meta.counters["busy_microseconds"] = meta.counters.get("busy_microseconds", 0) + clock() - started
         log.write_meta(encode_meta(meta))
         self._loaded = False
-        stands = position_of(meta.log_id, before)
+        stands = position_of(meta.log_id, before) if not migrated else _position_of_migrated(meta)
         written = [block for _, block in blocks]
         self._replica.expect(
             Pending(meta.attempt, stands, rows_before, changes.delta, written), appended if log.keeps else {}
         )
         return stage(meta, self._writer, written) if self._stages else ""
+
+    def _migrated(self, meta: GroupMeta) -> tuple[Changes | None, dict[str, Any]]:
+        """Apply the migration of the function's class to the local store, and to the states and hash in a meta record.
+
+        Until the batch is committed, the store has a position that no log has. If it is not, the store is rebuilt.
+
+        Returns:
+            The changes, which the batch commits, and the descriptions of the dropped states, which its commit still has
+            for readers of the changes; ``None`` if no entry changes.
+
+        Raises:
+            StateSchemaChanged: A value cannot be converted.
+        """
+        if self._loaded or self._spec.function.migration is None:
+            return None, {}
+        migrate = class_migration(self._spec.function, meta.states)
+        before, store, migration = meta.states, self._replica.store, Migration(migrate, meta.states)
+        meta.states = migration.states
+        changes = Changes(store, spells_out=self._writer is not None)
+        migration.write(store, changes)
+        if changes.delta == Delta():
+            return None, {}
+        _log.info("%s: the state is migrated in place: %s", self._where, migrate)
+        # An attempt that failed may have opened the function with the states after the migration.
+        self.close()
+        if meta.hash:
+            meta.hash = self._hash(meta.hash, changes)
+        store.apply(_position_of_migrated(meta), meta.last_row, changes.delta.entries, changes.delta.tables)
+        return changes, {name: before[name] for name in migrate.dropped}
 
     def _hash(self, before: str, changes: Changes) -> str:
         """Return the hash of the live entries after the batch; nothing without a changelog."""
@@ -439,7 +479,7 @@ class KeyGroup:
         if self._work is None or self._registry is None:
             spec, scope = self._spec, self._scope
             function: Any = copy.copy(spec.function)
-            registry = Registry(spec, self.index, scope, meta.states)
+            registry = Registry(spec, self.index, scope, meta.states, meta.last_state_id)
             registry.bind_declared(function)
             self._call("open", lambda: function.open(registry))
             registry.check()

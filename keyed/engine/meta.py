@@ -1,7 +1,7 @@
 """The meta record of a key group: the position of its log, its clocks and its counters.
 
-A frame (`keyed.codec.frames`) of kind ``KMET``, version 1, whose payload is msgpack of the fields of `GroupMeta` as a
-map. Fields added later need a default.
+A frame (`keyed.codec.frames`) of kind ``KMET``, version 2, whose payload is msgpack of the fields of `GroupMeta` as a
+map. Fields added later need a default. Version 1 has no ``last_state_id``.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ class GroupMeta:
         commit_records: Number of changes and table rows of the last commit.
         exported: Number of the newest commit that the changelog had before the last batch; 0 if it had none.
         waiting: The commits after it, without the last one.
+        last_state_id: The highest id that a state has had; 0 if it was not recorded.
     """
 
     log_id: str
@@ -118,6 +119,7 @@ class GroupMeta:
     commit_records: int = 0
     exported: int = 0
     waiting: list[WaitingCommit] = attrs.field(factory=list)
+    last_state_id: int = 0
 
     def last_commit(self) -> WaitingCommit:
         """Return the last commit, which the changelog may lack like those that wait."""
@@ -163,6 +165,6 @@ class GroupMeta:
         return self.counters.get("live_entries", 0) + self.counters.get("timers_pending", 0)
 
 
-_RECORD: RecordFormat[GroupMeta] = RecordFormat(b"KMET", 1, GroupMeta)
+_RECORD: RecordFormat[GroupMeta] = RecordFormat(b"KMET", 2, GroupMeta)
 encode_meta = _RECORD.encode
 decode_meta = _RECORD.decode

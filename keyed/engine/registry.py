@@ -41,14 +41,17 @@ class Registry:
         group: Index of the key group.
         scope: The batch's scope.
         stored: Descriptions of the states that the checkpoint holds, with their ids, by name.
+        last_id: The highest id that was used, if it was that of a state that was dropped.
     """
 
-    def __init__(self, spec: OperatorSpec, group: int, scope: Scope, stored: dict[str, Any]) -> None:
+    def __init__(self, spec: OperatorSpec, group: int, scope: Scope, stored: dict[str, Any], last_id: int = 0) -> None:
         self._spec = spec
         self._group = group
         self._scope = scope
         self._stored = stored
         self._ids = {name: int(state["id"]) for name, state in stored.items()}
+        #: The highest id that was used. The id of a dropped state is not used again: the log may have its entries.
+        self.last_id = max(last_id, *self._ids.values(), 0)
         self.bound: dict[str, Any] = {}
         #: The states that belong to keys, and those that do not.
         self.keyed: dict[str, Any] = {}
@@ -79,6 +82,7 @@ class Registry:
         """Check all states against those of the checkpoint.
 
         Raises:
+            DefinitionError: The migration of the class has other states.
             StateDefinitionError: The ``named_by`` of a state is not a value state.
             StateSchemaChanged: One changed incompatibly with its stored values.
         """
@@ -89,6 +93,8 @@ class Registry:
                     f"named_by={schema.named_by!r} of the {schema}: there is no such value state; declare it, as "
                     f"ValueState(list, name={schema.named_by!r})"
                 )
+        if (migration := self._spec.function.migration) is not None:
+            migration.check_class(type(self._spec.function).__name__, self._schemas)
         old = [StateSchema.from_json(state["schema"]) for state in self._stored.values()]
         check_compatible(old, list(self._schemas.values()))
         self._checked = True
@@ -146,7 +152,8 @@ class Registry:
         if name in self.bound:
             raise StateDefinitionError(f"state {name!r} of operator {self._spec.name!r} is declared twice; rename one")
         if name not in self._ids:
-            self._ids[name] = max(self._ids.values(), default=0) + 1
+            self.last_id += 1
+            self._ids[name] = self.last_id
         if isinstance(declaration, TableState):
             check_key(declaration, self._spec.keys, self._spec.name)
         bound = self.bound[name] = (kind or _BOUND[declaration.kind])(declaration, self._scope, self._ids[name])

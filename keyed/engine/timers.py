@@ -488,7 +488,7 @@ class TimerQueue:
         return None if value is None else decode_time(value)
 
     def _encoded(self, name: Any) -> bytes:
-        if name.__class__ is str:
+        if type(name) is str:
             encoded = self._texts.get(name)
             if encoded is None:
                 encoded = self._texts[name] = encode_key(name)

@@ -178,12 +178,10 @@ class IntervalJoin(TimedJoin):
             return
         marks = self.pairs.keeps[1 - side]
         had_partner = False
-        for place, (partner, had) in other.items():
+        for place, (partner, had) in other.items_from((time + low, 0)):
             other_time = place[0]
             if other_time > time + up:
                 break
-            if other_time < time + low:
-                continue
             had_partner = True
             if marks and not had:
                 other.put(place, (partner, True))

@@ -12,7 +12,7 @@ from keyed import (
     MIN_TIMESTAMP,
     Context,
     KeyedCoProcessFunction,
-    ListState,
+    MapState,
     OnTimerContext,
     OutputTag,
     StateTtl,
@@ -99,7 +99,9 @@ class EnrichmentJoin(TableJoin):
         DefinitionError: A parameter breaks a rule.
     """
 
-    waiting: ListState[tuple[int, Any]] = ListState(tuple[int, Any])
+    #: The left elements that wait, by the end of their time-out and number of arrival.
+    waiting: MapState[tuple[int, int], Any] = MapState(tuple[int, int], Any)
+    arrived: ValueState[int] = ValueState(int, default=0)
 
     def __init__(
         self,
@@ -134,7 +136,9 @@ class EnrichmentJoin(TableJoin):
         else:
             until = service.current_processing_time() + self._timeout
             service.register_processing_time_timer(until)
-        self.waiting.add((until, value))
+        number = self.arrived.value()
+        self.waiting.put((until, number), value)
+        self.arrived.update(number + 1)
 
     def process_element2(self, value: Any, ctx: Context) -> Iterator[Any] | None:
         self._keep(value, ctx)
@@ -144,23 +148,25 @@ class EnrichmentJoin(TableJoin):
         return None if right is None else self._release(right, MIN_TIMESTAMP if now is None else now)
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Any]:
-        kept = []
-        for until, value in self.waiting.get():
-            if until > timestamp:
-                kept.append((until, value))
-            elif self._timed_out is not None:
+        for place, value in self.waiting.items():
+            if place[0] > timestamp:
+                break
+            self.waiting.remove(place)
+            if self._timed_out is not None:
                 ctx.output(self._timed_out, value)
             elif self._pairs.keeps[0]:
                 yield from self._pairs.emit(value, None)
-        self.waiting.clear()
-        self.waiting.add_all(kept)
+        self._forget_number()
 
     def _release(self, right: Any, now: int) -> Iterator[Any]:
-        kept = []
-        for until, value in self.waiting.get():
-            if until < now:
-                kept.append((until, value))
-            else:
-                yield from self._pairs.emit(value, right)
-        self.waiting.clear()
-        self.waiting.add_all(kept)
+        # Those whose time-out is over wait for their timer.
+        found = sorted(self.waiting.items_from((now, 0)), key=lambda entry: entry[0][1])
+        for place, value in found:
+            self.waiting.remove(place)
+            yield from self._pairs.emit(value, right)
+        if found:
+            self._forget_number()
+
+    def _forget_number(self) -> None:
+        if self.waiting.is_empty():
+            self.arrived.clear()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from itertools import takewhile
 from typing import Any, Unpack
 
 from keyed import MAX_TIMESTAMP, Context, ListState, MapState, OnTimerContext, TimerService
@@ -96,8 +97,8 @@ class WindowCoGroup(TimedJoin):
         self._gap_ms = None if gap is None else milliseconds_of(gap, "gap", least=1)
         self.windows = None if size is None else _Windows(size, slide, offset)
         if gap is not None:
-            #: The end of each open session by its start.
-            self.sessions = MapState(int, int, name="sessions")
+            #: The start of each open session by its end.
+            self.sessions = MapState(int, int, name="session_starts")
 
     def __repr__(self) -> str:
         if self.windows is None:
@@ -124,11 +125,7 @@ class WindowCoGroup(TimedJoin):
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterator[Any]:
         end = timestamp + 1
-        if self.windows is not None:
-            start = end - self.windows.size
-        else:
-            start = next(start for start, until in self.sessions.items() if until == end)
-            self.sessions.remove(start)
+        start = self.sessions.pop(end) if self.windows is None else end - self.windows.size
         lefts, rights = self.lefts.namespace(start), self.rights.namespace(start)
         yield from self.cogroup(start, end, list(lefts.get()), list(rights.get())) or ()
         lefts.clear()
@@ -153,17 +150,18 @@ class WindowCoGroup(TimedJoin):
         """Return the session of an element, merged with the sessions that it touches, unless it is late."""
         assert self._gap_ms is not None
         end = time + self._gap_ms
-        met = [(start, until) for start, until in self.sessions.items() if start <= end and until >= time]
-        first = min([time, *(start for start, _ in met)])
-        last = max([end, *(until for _, until in met)])
+        # No two sessions overlap, so their starts are in the order of their ends.
+        met = list(takewhile(lambda session: session[1] <= end, self.sessions.items_from(time)))
+        first = min([time, *(start for _, start in met)])
+        last = max([end, *(until for until, _ in met)])
         if last - 1 > service.current_watermark():
-            for start, until in met:
-                self.sessions.remove(start)
+            for until, start in met:
+                self.sessions.remove(until)
                 service.delete_event_time_timer(until - 1)
                 for state in (self.lefts, self.rights) if start != first else ():
                     state.namespace(first).add_all(list(state.namespace(start).get()))
                     state.namespace(start).clear()
-            self.sessions.put(first, last)
+            self.sessions.put(last, first)
         return first, last
 
 

@@ -15,23 +15,29 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import attrs
+
 from keyed.changelog.model import ChangelogReader, Commit, batch_id
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.content.addresses import broadcast_prefixes, key_of
 from keyed.content.blocks import Block
-from keyed.content.delta import Delta, deltas
-from keyed.content.entry_hash import MODULUS, LiveHash, hash_of_text
+from keyed.content.contents import contents
+from keyed.content.delta import Applying, Delta, deltas
+from keyed.content.entry_hash import MODULUS, LiveHash, hash_of_text, hash_text
 from keyed.content.table_entries import blocks_of, tables_of
 from keyed.engine.counters import COUNTERS
 from keyed.engine.keytypes import check_not_merged
 from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta
+from keyed.engine.migrate import Migration, class_migration
 from keyed.errors import CorruptionError, HistoryCompacted, LocalStoreError
 from keyed.operators import OperatorSpec
 from keyed.recovery.cut import Restoration
-from keyed.recovery.migrate import Migration
+from keyed.restoring import StateMigration
 from keyed.results import RestoreProgress
+from keyed.stores import open_rocks_store
 from keyed.stores.database import successor
+from keyed.stores.scratch import ScratchFolder
 from keyed.stores.version_store import VersionReader
 
 if TYPE_CHECKING:
@@ -92,7 +98,8 @@ def load(
     """
     markers, parallelism = restoration.markers, spec.parallelism
     stored = {name: state for marker in markers for name, state in marker.states.items()}
-    migration = Migration(restoration.point.migrate, stored)
+    given = restoration.point.migrate
+    migration = Migration(class_migration(spec.function, stored) if given == StateMigration() else given, stored)
     loaders = {group.index: group.loader(restoration.sequence, migration.states) for group in groups}
     common = math.gcd(len(markers), parallelism)
     wanted = {index % common for index in loaders}
@@ -125,8 +132,9 @@ def load(
     loaded = [loader.write_log(written) for loader in loaders.values()]
     if all(index in loaders for index in range(parallelism) if index % common in wanted):
         broadcast = [loader.broadcast for loader in loaders.values()]
-        if not migration.drops_entries:
-            _check(restoration, needed, loaded, broadcast, hashes=not migration.changes_entries)
+        if migration.changes_entries:
+            needed = [_migrated(restoration, marker, migration) for marker in needed]
+        _check(restoration, needed, loaded, broadcast)
     return list(loaders.values())
 
 
@@ -190,6 +198,30 @@ def _after(reader: ChangelogReader, batch: int, until: int) -> Iterator[tuple[Co
     return chain((first,), commits)
 
 
+def _migrated(restoration: Restoration, marker: Commit, migration: Migration) -> Commit:
+    """Return the marker that the migrated content of an old group has, if its content is that of its marker.
+
+    The old group is read once more, because only its whole content can be compared with its hash.
+    """
+    where = f"key group {marker.group} of a changelog"
+    with ScratchFolder("migrate") as folder, _standby(restoration) as standby:
+        store = open_rocks_store(folder.path / "store")
+        try:
+            applying = Applying(store, where, 0)
+            for _, delta in _deltas(restoration, marker, standby):
+                applying.add(delta)
+            applying.finish()
+            before, after = LiveHash(), LiveHash()
+            for delta in contents(store, marker.states):
+                before.add(delta)
+                after.add(migration.apply(delta))
+        finally:
+            store.close()
+    if (before.live, hash_text(before.value)) != (marker.entries, marker.hash):
+        raise _differs(restoration, [marker], before.live, marker.entries)
+    return attrs.evolve(marker, entries=after.live, hash=hash_text(after.value))
+
+
 class _Route:
     """Routes entries of old groups to their new groups."""
 
@@ -238,8 +270,6 @@ def _check(
     markers: Sequence[Commit],
     loaded: Sequence[GroupMeta],
     broadcast: Sequence[LiveHash],
-    *,
-    hashes: bool,
 ) -> None:
     """Check that the new groups together have the entries of the old ones, and each of them all broadcast states.
 
@@ -255,18 +285,28 @@ def _check(
     expected = sum(marker.entries for marker in markers) - more * copy.live
     found = sum(meta.live for meta in loaded)
     equal = all((each.live, each.value) == (copy.live, copy.value) for each in broadcast)
-    if equal and expected == found and not (hashes and (before - after) % MODULUS):
+    if equal and expected == found and not (before - after) % MODULUS:
         return
+    raise _differs(restoration, markers, found, expected)
+
+
+def _differs(restoration: Restoration, markers: Sequence[Commit], found: int, expected: int) -> CorruptionError:
+    """Return the error for restored entries that are not those of the markers, by their number or their hash.
+
+    Raises:
+        KeysChanged: An earlier version stored one key under several encodings.
+    """
+    where = f"changelog {restoration.header.log_id} of operator {restoration.header.operator!r}"
     for marker in markers:
         commits = restoration.point.changelog.reader(marker.group).commits(0, marker.sequence)
         check_not_merged(
             restoration.header.operator, (deltas(blocks, commit.states, where) for commit, blocks in commits)
         )
     if expected != found:
-        raise CorruptionError(
+        return CorruptionError(
             f"{found} entries were restored, batch {batch_id(restoration.sequence)} had {expected}", where=where
         )
-    raise CorruptionError(
+    return CorruptionError(
         f"the restored entries are not those that batch {batch_id(restoration.sequence)} had: their hash differs; see "
         "keyed.recovery.verification",
         where=where,

@@ -113,6 +113,7 @@ def _changes(commits: Iterator[tuple[Commit, Blocks]], decoders: _Decoders) -> I
                     yield from decoders.rows(commit, table)
                 except KeyError as error:
                     raise CorruptionError(f"rows of a table lack the column {error}", where=where) from error
+    decoders.check()
 
 
 class _Decoders:
@@ -124,6 +125,8 @@ class _Decoders:
         self._types = value_type, map_key_type
         self._described: Any = None
         self._states: dict[int, EntryDecoder] = {}
+        self._names: list[str] = []
+        self._has_only = only is None
 
     def use(self, commit: Commit) -> None:
         """Use a commit's descriptions of the states."""
@@ -131,10 +134,9 @@ class _Decoders:
         if described == self._described:
             return
         tables = shown_tables(described, self._operator)
-        if self._only is not None and self._only not in tables:
-            names = ", ".join(sorted(tables)) or "none"
-            raise ChangelogError(f"there is no state {self._only!r} in batch {commit.batch}; its states are: {names}")
         self._described, self._states = described, {}
+        self._names = sorted(tables)
+        self._has_only = self._has_only or self._only in tables
         for name, stored in tables.items():
             if self._only in (None, name):
                 state = described_as(described[stored], name)
@@ -144,6 +146,12 @@ class _Decoders:
                     decoder.use_value_type(value_type, f"value_type={value_type!r}")
                 if map_key_type is not None:
                     decoder.use_key_type(map_key_type, f"map_key_type={map_key_type!r}")
+
+    def check(self) -> None:
+        """Check that one of the used commits has the requested state: it may be new, or have been dropped."""
+        if not self._has_only:
+            names = ", ".join(self._names) or "none"
+            raise ChangelogError(f"there is no state {self._only!r} in the changelog; its states are: {names}")
 
     def entry(self, commit: Commit, prefix: bytes, sub: bytes, value: bytes | None) -> StateChange | None:
         """Return a changed entry; ``None`` if it is a timer, or of a state that was not requested.

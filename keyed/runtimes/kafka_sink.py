@@ -28,6 +28,7 @@ from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, SinkError
 from keyed.kafka_values import check_format, encoder, json_bytes
 from keyed.recovery.outbox import Record
+from keyed.rows import fields_of
 from keyed.shown import shown
 from keyed.topics import Encode, KafkaSink
 
@@ -200,7 +201,7 @@ def _columns(row: Any) -> dict[str, Any]:
     """Return a row's columns by name."""
     if isinstance(row, dict):
         return row
-    names = getattr(row, "_fields", None) or [field.name for field in getattr(type(row), "__attrs_attrs__", ())]
+    names = fields_of(type(row)) or [field.name for field in getattr(type(row), "__attrs_attrs__", ())]
     if not names:
         raise SinkError(
             f"a KafkaSink writes rows with named columns, not {type(row).__name__}; give process(..., output=...)"

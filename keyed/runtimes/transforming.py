@@ -18,6 +18,7 @@ from keyed.arrow.write import table_of
 from keyed.engine.return_values import check_return_value
 from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
 from keyed.outputs import Schema
+from keyed.rows import fields_of
 from keyed.shown import shown, type_of
 from keyed.transforms import Kept, Transform
 from keyed.vectorized import TIMESTAMP_COLUMN
@@ -70,7 +71,7 @@ class TransformedRows:
         """
         if self._table is None:
             values = self._values or []
-            if self.schema is None and values and not hasattr(values[0], "_fields"):
+            if self.schema is None and values and fields_of(type(values[0])) is None:
                 raise OutputDefinitionError(
                     f"{where}: values like {shown(values[0])} have no columns; give the function before it output=..."
                 )

@@ -141,11 +141,15 @@ class _Subs(dict[bytes, bytes]):
         super().__init__(entries)
         self.order: list[bytes] | None = None
 
-    def scan(self) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over (sub, value) in order."""
-        if self.order is None:
-            self.order = sorted(self)
-        return zip(self.order, map(self.__getitem__, self.order), strict=True)
+    def scan(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over (sub, value) in order, from ``start`` on."""
+        order = self.order
+        if order is None:
+            order = self.order = sorted(self)
+        if not start:
+            return zip(order, map(self.__getitem__, order), strict=True)
+        subs = map(order.__getitem__, range(bisect_left(order, start), len(order)))
+        return ((sub, self[sub]) for sub in subs)
 
 
 class MemoryStore:
@@ -175,18 +179,18 @@ class MemoryStore:
             return held.get(sub)
         return held[1] if held[0] == sub else None
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """See `LocalStore.scan`."""
         held = self._nested.get(prefix)
         found: Iterator[tuple[bytes, bytes]]
         if held is None:
             found = iter(())
         elif isinstance(held, dict):
-            found = held.scan()
+            found = held.scan(start)
         else:
-            found = iter((held,))
+            found = iter((held,) if held[0] >= start else ())
         value = self._values.get(prefix)
-        if value is None:
+        if value is None or start:
             return found
         return iter([(b"", value), *found])
 

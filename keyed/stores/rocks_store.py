@@ -139,11 +139,11 @@ class RocksStore:
         self._read: dict[bytes, bytes | None] = {}
         self._room = _MEMORY
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """See `LocalStore.scan`."""
-        first = b"E" + prefix
-        start = len(first)
-        return ((key[start:], value[4:]) for key, value in self._database.range(first, successor(first)))
+        head = b"E" + prefix
+        length = len(head)
+        return ((key[length:], value[4:]) for key, value in self._database.range(head + start, successor(head)))
 
     def due(self, kind: int, up_to: int) -> Iterator[tuple[int, bytes, bytes]]:
         """See `LocalStore.due`."""

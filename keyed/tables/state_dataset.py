@@ -27,6 +27,7 @@ from keyed.arrow.write import arrow_type
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import MAPS
 from keyed.errors import EncodingError, StateAccessError
+from keyed.rows import fields_of
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.operator_table import OperatorTableReader
 from keyed.tables.predicates import Bound, bounds_of
@@ -560,7 +561,7 @@ def _plain(value: Any, type_: pa.DataType) -> Any:
     types = pa.types
     if types.is_struct(type_):
         fields = [type_.field(number) for number in range(type_.num_fields)]
-        if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        if isinstance(value, tuple) and fields_of(type(value)) is None:
             return {field.name: _plain(item, field.type) for field, item in zip(fields, value, strict=False)}
         return {field.name: _plain(getattr(value, field.name, None), field.type) for field in fields}
     if types.is_map(type_):

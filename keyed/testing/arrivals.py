@@ -1,14 +1,15 @@
 """Orders of arrival in which `assert_deterministic` gives rows of equal times, and rows within the watermark's delay.
 
 Most orders are drawn. A sum of floating-point numbers has the same digits in most of them, so an order in which the
-digits differ is searched for, which costs no run of the function.
+digits differ is searched for, which costs no run of the function. In one more order each timer fires before the rows
+after its time.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import accumulate, groupby, islice
 from typing import Any
 
 import attrs
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from keyed.testing.process_memory import attributes_of
-from keyed.testing.scripts import Rows, Step
+from keyed.testing.scripts import Rows, Step, Watermark
 from keyed.testing.timed_records import Record
 
 #: Orders that are tried for sums.
@@ -82,6 +83,31 @@ def arrivals_with_other_sums(
         chosen.append(best[1])
         tried = [(names - changed, steps) for names, steps in tried]
     return chosen
+
+
+def timers_first(done: Sequence[Step], *, delay: int, sides: Sequence[int]) -> list[Step]:
+    """Return steps with the rows by time, one a batch, and each timer before the rows after its time.
+
+    The watermark moves as if rows of other keys had arrived before: up to the earliest row that is left, so that none
+    becomes late. The steps are unchanged if a row is behind by more than the delay.
+    """
+    left = [row.timestamp for step in done if isinstance(step, Rows) for row in step.rows if row.timestamp is not None]
+    if any(time < before - delay for time, before in zip(left, accumulate(left, max), strict=True)):
+        return list(done)
+    reached = min(left, default=0)
+    found: list[Step] = []
+    for step in _moved(done, delay, sides, lambda place: (0, place)):
+        if not isinstance(step, Rows):
+            found.append(step)
+            continue
+        for row in step.rows:
+            if row.timestamp is not None:
+                if (earliest := min(left)) > reached:
+                    reached = earliest
+                    found.append(Watermark(earliest - 1))
+                left.remove(row.timestamp)
+            found.append(Rows([row]))
+    return found
 
 
 def _moves(delay: int) -> list[int]:

@@ -2,7 +2,8 @@
 
 A second run a few milliseconds after the first one is on the same day, usually in the same second, and before every
 time-out. In the process of `keyed.testing.other_process` the user's code reads a clock that is more than a year ahead,
-at another time of day, and advances by a minute at each read. Libraries read the machine's clock.
+at another time of day, and advances by a minute at each read. A script that reads one is run again with the time of
+its rows, and with one before them. Libraries read the machine's clock.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import gc
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import wraps
-from itertools import count
 from typing import Any
 
 #: Another year, month, day of the month and of the week, hour, minute and second.
@@ -24,33 +25,62 @@ _PER_LOOK = 61.7
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
 
 
-def move_clocks() -> None:
-    """Move the clocks of this process, which must not be used for anything else, before user code is imported."""
-    looks = count()
+class MovedClocks:
+    """The clocks of a process, which must not be used for anything else; moved before user code is imported.
 
-    def moved() -> float:
-        """Return the shift of the clock for the caller's caller, in seconds."""
-        caller = sys._getframe(2).f_globals  # noqa: SLF001 - there is no other way to the caller
-        if str(caller.get("__name__")).partition(".")[0] in ("keyed", "windows"):
-            return 0
-        file = str(caller.get("__file__") or caller.get("__spec__") or "")
-        return 0 if file.startswith(_LIBRARIES) or "frozen" in file else _AHEAD + _PER_LOOK * next(looks)
+    Attributes:
+        dated: Number of reads of the time of day.
+    """
+
+    def __init__(self) -> None:
+        self.dated = 0
+        self._looks = 0
+        self._ahead = _AHEAD
+        self._now = time.time
+        _move(self)
+
+    @contextmanager
+    def at(self, instant: float) -> Iterator[None]:
+        """Make it this time of day at the next read, in seconds since the epoch."""
+        self._ahead = instant - self._now() - _PER_LOOK * self._looks
+        try:
+            yield
+        finally:
+            self._ahead = _AHEAD
+
+    def shift(self, *, elapsed: bool) -> float:
+        """Count a read, and return the shift of the clock in seconds; ``elapsed`` for one without an epoch."""
+        shift = (_AHEAD if elapsed else self._ahead) + _PER_LOOK * self._looks
+        self._looks += 1
+        self.dated += not elapsed
+        return shift
+
+
+def _move(clocks: MovedClocks) -> None:
+    now, time_ns = time.time, time.time_ns
+
+    def moved(*, elapsed: bool = False) -> float:
+        """Return the shift of the clock for the caller's caller."""
+        user = is_of_user(sys._getframe(2).f_globals)  # noqa: SLF001 - there is no other way to the caller
+        return clocks.shift(elapsed=elapsed) if user else 0
 
     def seconds(real: Callable[[], float]) -> Callable[[], float]:
+        elapsed = real is not now
+
         @wraps(real)
         def read() -> float:
-            return real() + moved()
+            return real() + moved(elapsed=elapsed)
 
         return read
 
     def nanoseconds(real: Callable[[], int]) -> Callable[[], int]:
+        elapsed = real is not time_ns
+
         @wraps(real)
         def read() -> int:
-            return real() + int(moved() * 1e9)
+            return real() + int(moved(elapsed=elapsed) * 1e9)
 
         return read
-
-    now = time.time
 
     def shown(real: Callable[..., Any], given: int) -> Callable[..., Any]:
         """Return a function of the time that uses the moved clock if called with at most this many arguments."""
@@ -81,3 +111,11 @@ def move_clocks() -> None:
     methods: Any = gc.get_referents(datetime.__dict__)[0]
     methods |= {"now": classmethod(present), "utcnow": classmethod(present_utc)}
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))
+
+
+def is_of_user(names: Mapping[str, Any]) -> bool:
+    """Return true if code with these globals is neither that of a library nor part of keyed."""
+    if str(names.get("__name__")).partition(".")[0] in ("keyed", "windows"):
+        return False
+    file = str(names.get("__file__") or names.get("__spec__") or "")
+    return not file.startswith(_LIBRARIES) and "frozen" not in file

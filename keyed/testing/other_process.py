@@ -1,11 +1,11 @@
-"""Another process that runs scripts again, with another order of sets, another time and other random numbers.
+"""Another process that runs scripts again: sets have another order, and hashes, clocks and random numbers differ.
 
 The order of a set of text is chosen by ``PYTHONHASHSEED`` when Python starts, so every run in this process has the same
 order.
 
 **Format.** Both pipes carry frames: the length in 8 bytes, big-endian, then the content. A request is
-``(function, options, steps of each script)`` by cloudpickle. An answer is JSON: a list with the text of each script's
-outcome, or the text of an error.
+``(function, options, steps of each script)`` by cloudpickle. An answer is JSON: the text of each script's
+outcomes and the number of hashes of text that the user's code has asked for, or the text of an error.
 
 **Unpickling.** The project unpickles no state, no log and no network data. This module is the one exception, for code:
 functions, keys given as lambdas and rows of the user's classes have no other form. Three rules limit it, and
@@ -45,7 +45,8 @@ from zlib import crc32
 import attrs
 
 from keyed.errors import KeyedError
-from keyed.testing.moved_clocks import move_clocks
+from keyed.testing.extreme_hashes import Extreme, ExtremeHashes
+from keyed.testing.moved_clocks import MovedClocks
 from keyed.testing.process_memory import ProcessMemory
 from keyed.testing.random_draws import drawing
 from keyed.testing.scripts import Script, Step, text_of
@@ -57,6 +58,8 @@ _SEEDS = 16
 _SHORT = 20
 #: Seconds after which a process that has not answered is killed.
 _PATIENCE = 600.0
+#: Seconds before the first row to which the clock is moved.
+_BEFORE = 401 * 86_400
 #: Variables of the environment that the other process gets.
 _INSIDE = "KEYED_OTHER_PROCESS"
 #: The module with the base classes of all functions.
@@ -78,9 +81,13 @@ class OtherProcess:
     Args:
         texts: Text of the rows, by example: the hash seed is chosen so that pairs of it have another order.
         constants: Text in the function's code, which is paired with it.
+        hashes: The results of `hash` for text.
+
+    Attributes:
+        hashed: Number of hashes of text that the user's code has asked for.
     """
 
-    def __init__(self, texts: Iterable[set[str]], constants: set[str]) -> None:
+    def __init__(self, texts: Iterable[set[str]], constants: set[str], hashes: Extreme) -> None:
         # A script that checks a property on import would start processes without end.
         if _INSIDE in os.environ:
             raise ProcessUnavailable("this is the other process")
@@ -89,12 +96,13 @@ class OtherProcess:
         self._process = subprocess.Popen(  # noqa: S603 - ours
             [sys.executable, "-c", _PROGRAM],
             env=os.environ
-            | {_INSIDE: "1", "PYTHONPATH": path, "PYTHONHASHSEED": str(_other_hash_seed(texts, constants))},
+            | {_INSIDE: hashes, "PYTHONPATH": path, "PYTHONHASHSEED": str(_other_hash_seed(texts, constants))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
         )
         self._by_value = False
+        self.hashed = 0
 
     def __enter__(self) -> Self:
         return self
@@ -116,8 +124,8 @@ class OtherProcess:
         self._process.wait()
         self._errors.close()
 
-    def run(self, scripts: Sequence[Script]) -> list[dict[str, str]]:
-        """Run scripts of one function and return the text of their outcomes.
+    def run(self, scripts: Sequence[Script]) -> list[list[dict[str, str]]]:
+        """Run scripts of one function and return the text of each one's outcomes, all of which should be the same.
 
         Raises:
             ProcessUnavailable: The function cannot be sent, or the process has ended or does not answer.
@@ -145,12 +153,13 @@ class OtherProcess:
                 self._errors.seek(0)
                 told = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
                 raise ProcessUnavailable(told or "the process has ended")
-            outcomes = json.loads(answer)
-            if isinstance(outcomes, list):
-                return outcomes
+            found = json.loads(answer)
+            if isinstance(found, list):
+                outcomes, self.hashed = found
+                return list(outcomes)
             # A module may be importable in this process alone, like those that pytest imports by file.
             if self._by_value:
-                raise ProcessUnavailable(str(outcomes))
+                raise ProcessUnavailable(str(found))
             self._by_value = True
 
 
@@ -274,13 +283,14 @@ def _serve() -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    move_clocks()
+    clocks, hashes = MovedClocks(), ExtremeHashes("low" if os.environ[_INSIDE] == "low" else "high")
     memories: dict[type, ProcessMemory] = {}
     while (request := _read(requests)) is not None:
         try:
             function, options, scripts = _unpacked(request)
             memory = memories.setdefault(type(function), ProcessMemory(function))
-            found: Any = [_outcome(memory, Script(function, steps, options)) for steps in scripts]
+            outcomes = [_outcomes(memory, Script(function, steps, options), clocks) for steps in scripts]
+            found: Any = [outcomes, hashes.asked]
         except Exception as error:  # noqa: BLE001 - whatever the user's modules and objects raise
             found = f"{type(error).__name__}: {error}"
         _write(answers, json.dumps(found).encode())
@@ -291,6 +301,21 @@ def _unpacked(request: bytes) -> Any:
     import cloudpickle
 
     return cloudpickle.loads(request)
+
+
+def _outcomes(memory: ProcessMemory, script: Script, clocks: MovedClocks) -> list[dict[str, str]]:
+    """Return the text of a script's outcome, and if it reads the time of day, also of those at other times."""
+    dated, found = clocks.dated, [_outcome(memory, script)]
+    times = [row.timestamp / 1_000 for row in script.rows if row.timestamp is not None]
+    if clocks.dated > dated and times:
+        # A row may be compared with the present: rows of 1970 are old at any time of this century.
+        for instant in (max(times), min(times) - _BEFORE):
+            with clocks.at(instant):
+                outcome = _outcome(memory, script)
+            # No clock shows a time before 1970, so code may fail then.
+            if instant >= 0 or "error" not in outcome:
+                found.append(outcome)
+    return found
 
 
 def _outcome(memory: ProcessMemory, script: Script) -> dict[str, str]:

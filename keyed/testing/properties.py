@@ -26,7 +26,8 @@ from keyed.operators import check_parallelism, check_store
 from keyed.outputs import schema_of
 from keyed.shown import shows_options
 from keyed.testing import environment
-from keyed.testing.arrivals import arrivals_with_other_sums, other_arrivals
+from keyed.testing.arrivals import arrivals_with_other_sums, other_arrivals, timers_first
+from keyed.testing.extreme_hashes import Extreme
 from keyed.testing.function_options import FunctionOptions, key_of_record
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.other_process import OtherProcess, ProcessUnavailable, draw_seed, texts_in, texts_of
@@ -433,16 +434,19 @@ def assert_deterministic(
 ) -> str:
     """Check that the same rows give the same results again.
 
-    Each example runs four times:
+    Each example runs four or five times:
 
     - twice in this process, first with the lowest numbers from `random` and `secrets` and then with the highest. It
       detects random numbers, the machine's clock, and memory that outlives a run, such as a mutable attribute of the
       class.
-    - in another process, started once for all examples, with another hash seed, another time and other random numbers.
-      It detects the order of a set, ``hash``, a date.
+    - in another process, started once for all examples, with another hash seed, other times and other random numbers;
+      if the function hashes text, in one more with other hashes. It detects the order of a set, ``hash``, a date, the
+      age of a row.
     - with another order of arrival of rows with equal times, and of rows within the delay of the watermark. It detects
-      functions in which the last row wins, sums of floats, and a timer that reads a later row's write. Outputs between
-      the rows may differ, as those of a running total do; a key's last output, its state and its timers must not.
+      functions in which the last row wins, and sums of floats. Outputs between the rows may differ, as those of a
+      running total do; a key's last output, its state and its timers must not.
+    - if the function has timers and the watermark a delay: with rows by time, and each timer before the rows after its
+      time, as if rows of other keys had moved the watermark. It detects a timer that reads a later row's write.
 
     Args:
         function: The function.
@@ -462,7 +466,10 @@ def assert_deterministic(
     tried: list[tuple[Script, dict[str, str]]] = []
     called = _call_again(function, same_order, options)
     delay = max(getattr(options.get("watermark"), "delay_ms", 0), 0)
-    sides = [1] if isinstance(function, KeyedBroadcastProcessFunction) else [1, 2]
+    broadcasts = isinstance(function, KeyedBroadcastProcessFunction)
+    sides = [1] if broadcasts else [1, 2]
+    # A timer reads the broadcast elements that have arrived.
+    has_timers = defines_on_timer(type(function)) and not broadcasts
 
     def check(drawn: Any, tally: Tally) -> None:
         done, arrived = drawn
@@ -484,7 +491,9 @@ def assert_deterministic(
             yield arrived
         if not same_order:
             others = arrivals_with_other_sums(done, delay=delay, sides=sides, key_of=key_of)
-            yield from (each for each in others if each != arrived)
+            if has_timers and delay:
+                others.append(timers_first(done, delay=delay, sides=sides))
+            yield from (each for each in others if each not in (done, arrived))
 
     def key_of(record: Record) -> str:
         return key_of_record(function, options, record)
@@ -551,8 +560,8 @@ def _compare_arrivals(
     if difference(left, right) is not None:
         _differ(
             f"{type(function).__name__} depends on the order in which rows of equal times, or within the delay of the "
-            "watermark, arrive (order='watermark' runs them by time; if they always arrive in one order: "
-            "same_order=True)",
+            "watermark, arrive, or on those that arrive before an earlier timer fires (order='watermark' runs them by "
+            "time; if they always arrive in one order: same_order=True)",
             one,
             left,
             other,
@@ -618,7 +627,8 @@ def _in_other_process(
     """
     __tracebackhide__ = True
 
-    def failure(script: Script, here: dict[str, str], there: dict[str, str]) -> _Failure | None:
+    def failure(script: Script, here: dict[str, str], outcomes: list[dict[str, str]]) -> _Failure | None:
+        there = next((outcome for outcome in outcomes if outcome != here), here)
         where = next((each for each in here | there if here.get(each) != there.get(each)), None)
         if where is None:
             return None
@@ -631,25 +641,32 @@ def _in_other_process(
             [f"rows = {code_of(script.rows)}", called],
         )
 
-    def check(drawn: Any, tally: Tally) -> None:
-        script = _script(function, [*drawn[0], End()], options)
-        with drawing("low", draw_seed(script.steps)):
-            here = _ran(script, tally)
-        if (failed := failure(script, text_of(here), other.run([script])[0])) is not None:
-            raise failed
+    def run(hashes: Extreme) -> int:
+        """Run the examples in a process with these hashes; return how many of text the user's code has asked for."""
+        with OtherProcess(texts, texts_in(type(function)), hashes) as other:
 
-    try:
-        texts = [texts_of([row.value for row in script.rows]) for script, _ in tried]
-        with OtherProcess(texts, texts_in(type(function))) as other:
+            def check(drawn: Any, tally: Tally) -> None:
+                script = _script(function, [*drawn[0], End()], options)
+                with drawing("low", draw_seed(script.steps)):
+                    here = _ran(script, tally)
+                if (failed := failure(script, text_of(here), other.run([script])[0])) is not None:
+                    raise failed
+
             outcomes = other.run([script for script, _ in tried])
-            failures = [failure(*each, there) for each, there in zip(tried, outcomes, strict=True)]
-            if not any(failures):
-                return ""
-            # The same examples again, so that a failure in that process is shrunk.
-            _prove("same_again", "", function, example, check, options, seed_=number)
-            raise _falsified("same_again", function, [each for each in failures if each is not None], options, number)
+            found = [failure(*each, there) for each, there in zip(tried, outcomes, strict=True)]
+            if failures := [each for each in found if each is not None]:
+                # The same examples again, so that a failure in that process is shrunk.
+                _prove("same_again", "", function, example, check, options, seed_=number)
+                raise _falsified("same_again", function, failures, options, number)
+            return other.hashed
+
+    texts = [texts_of([row.value for row in script.rows]) for script, _ in tried]
+    try:
+        if run("low"):
+            run("high")
     except ProcessUnavailable as error:
         return f" in this process (not in another one, because it cannot be sent there: {error})"
+    return ""
 
 
 @_shows
@@ -716,7 +733,7 @@ def assert_matches(
     proved = "the outputs are those of the model" + ("" if clocks else " at a fixed processing time")
     move = 10_000 if isinstance(clocks, bool) else milliseconds_of(clocks, "clocks", least=1)
     example: SearchStrategy[Any] = _stream(rows).flatmap(
-        (lambda stream: steps(stream, move=move)) if clocks else batches
+        (lambda stream: steps(stream, move=move, ticks=True)) if clocks else batches
     )
     return _prove("model", proved, function, example, check, options, "left", "end", *(["clock"] if clocks else []))
 

@@ -63,8 +63,9 @@ class ReferenceStore:
     def get(self, prefix: bytes, sub: bytes) -> bytes | None:
         return self.entries.get((prefix, sub))
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted((sub, value) for (other, sub), value in self.entries.items() if other == prefix))
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        of_prefix = ((sub, value) for (other, sub), value in self.entries.items() if other == prefix)
+        return iter(sorted(entry for entry in of_prefix if entry[0] >= start))
 
     def due(self, kind: int, up_to: int) -> Iterator[tuple[int, bytes, bytes]]:
         timed = (item for item in self.entries.items() if item[0][0][0] == kind != PLAIN)
@@ -99,7 +100,11 @@ def assert_same(store: LocalStore, expected: LocalStore) -> None:
     for prefix, sub, value in entries:
         assert store.get(prefix, sub) == value
     for prefix in {prefix for prefix, _, _ in entries}:
-        assert list(store.scan(prefix)) == list(expected.scan(prefix))
+        found = list(expected.scan(prefix))
+        assert list(store.scan(prefix)) == found
+        for sub, _ in found[:: max(1, len(found) // 4)]:
+            for start in (sub, sub + b"\x00", sub[:-1]):
+                assert list(store.scan(prefix, start)) == list(expected.scan(prefix, start))
     times = {time for kind in _KINDS for time, _, _ in expected.due(kind, MAX_TIMESTAMP)}
     for kind in _KINDS:
         for up_to in (*sorted(times)[:: max(1, len(times) // 4)], MAX_TIMESTAMP):
@@ -222,6 +227,9 @@ class LocalStoreConformance(TableConformance):
             Random(0).shuffle(changes)
             store.apply("log", 1, changes)
             assert list(store.scan(_state(PLAIN, "b"))) == [(sub, sub * 2) for sub in subs]
+            for at, sub in enumerate(subs):
+                for start, first in ((sub, at), (sub + b"\x00", at + 1)):
+                    assert list(store.scan(_state(PLAIN, "b"), start)) == [(sub, sub * 2) for sub in subs[first:]]
             store.apply("log", 2, [(_state(PLAIN, "b"), sub, None) for sub in subs[1:]])
             assert list(store.scan(_state(PLAIN, "b"))) == [(subs[0], subs[0] * 2)]
             assert list(store.scan(_state(PLAIN, ""))) == []

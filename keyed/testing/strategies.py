@@ -24,6 +24,7 @@ from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.extras import extra
 from keyed.outputs import parse_ddl, schema_of, split_top_level
+from keyed.rows import fields_of
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, Watermark
 from keyed.testing.timed_records import Record, SecondRecord
 
@@ -179,8 +180,8 @@ def _fields(cls: type) -> dict[str, tuple[str, Any]]:
         }
     if dataclasses.is_dataclass(cls):
         return {field.name: (field.name, hints[field.name]) for field in dataclasses.fields(cls) if field.init}
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
-        return {name: (name, hints.get(name)) for name in cls._fields}
+    if (names := fields_of(cls)) is not None:
+        return {name: (name, hints.get(name)) for name in names}
     raise DefinitionError(f"rows of {cls.__name__}: give DDL as text, an attrs class, a dataclass or a named tuple")
 
 
@@ -209,7 +210,7 @@ def _objects(hint: Any, where: str) -> SearchStrategy[Any]:
     if isinstance(hint, type):
         if issubclass(hint, enum.Enum):
             return st.sampled_from(hint)
-        if attrs.has(hint) or dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"):
+        if attrs.has(hint) or dataclasses.is_dataclass(hint) or fields_of(hint) is not None:
             return rows(hint)
     raise DefinitionError(f"{where}: type {hint!r} is not supported; give rows a strategy for it")
 
@@ -346,6 +347,7 @@ def steps(
     *,
     watermarks: bool = False,
     clocks: bool = True,
+    ticks: bool = False,
     crashes: bool = False,
     parallelisms: Sequence[int] = (),
     move: Duration = 10_000,
@@ -358,12 +360,13 @@ def steps(
         stream: The rows.
         watermarks: The watermark moves in its own steps, for each of two streams; later rows may be late then.
         clocks: The processing time moves.
+        ticks: In some examples it moves by a millisecond before each batch, and then furthest.
         crashes: The process dies between batches.
         parallelisms: Numbers of key groups to which it may be rescaled.
         move: Maximal single move of a clock.
         most: Maximal number of steps beside the batches.
     """
-    done: list[Step] = list(draw(batches(stream)))
+    done: list[Any] = list(draw(batches(stream)))
     kinds: list[SearchStrategy[Any]] = []
     if crashes:
         kinds.append(st.just(Crash()))
@@ -372,6 +375,10 @@ def steps(
     # Round times too, at which timers and times to live end.
     furthest = milliseconds_of(move, "move", least=1)
     round_times = [*(10**n for n in range(len(str(furthest)))), *(n for n in _ROUND_TIMES if n < furthest), furthest]
+    if ticks and draw(st.sampled_from([False, False, True])):
+        # Timers that rows of almost the same time register, and that one move makes due together.
+        tick, jump = ((ProcessingTime, None, distance, False) for distance in (1, furthest))
+        done = [*(each for batch in done for each in (tick, batch)), jump]
     moves = st.integers(1, min(furthest, _MOST_OFTEN)) | st.sampled_from(sorted(set(round_times)))
     if furthest > _MOST_OFTEN:
         # Often exactly the longest: a time to live that ends a millisecond late shows at no other move.

@@ -3,7 +3,7 @@
 Rows come at a fixed rate, with the time at which they were due. A keyed count emits each, and a sink takes the time
 again: in-process with a synced checkpoint, and from topic to topic, exactly once, with a Kafka broker of its own. The
 rows of the first seconds do not count. Prints p50 and p99 in milliseconds and the cores of the process, also without
-rows.
+rows. From topic to topic, also prints the part of these times until the broker has the row of the benchmark's producer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     # So that the broker and the folder go.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    print(f"{'':>22}{'rate':>8}{'p50 ms':>9}{'p99 ms':>9}{'cores':>8}", flush=True)
+    print(f"{'':>22}{'rate':>8}{'p50 ms':>9}{'p99 ms':>9}{'cores':>8}{'sent p50':>10}{'p99':>9}", flush=True)
     with tempfile.TemporaryDirectory(prefix="keyed-latency-") as folder:
         kinds = options.kinds.split(",")
         broker = Broker(Path(folder) / "broker") if "kafka" in kinds else None
@@ -60,18 +60,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for kind in kinds:
                 for number, rate in enumerate(map(int, options.rates.split(","))):
                     made = Path(folder) / f"{kind}-{number}"
+                    sent: list[float] = []
                     if kind == "process":
                         ages, cores = _in_process(made, rate, options.seconds)
                     else:
                         assert broker is not None
-                        ages, cores = _kafka(broker.bootstrap, made, rate, options.seconds)
-                    ages.sort()
-                    shown = "".join(f"{ages[len(ages) * at // 100]:9.1f}" if ages else f"{'':>9}" for at in (50, 99))
+                        ages, sent, cores = _kafka(broker.bootstrap, made, rate, options.seconds)
                     what = {"process": "in-process", "kafka": "Kafka to Kafka"}[kind]
-                    print(f"{what:>22}{rate:>8}{shown}{cores:8.3f}", flush=True)
+                    print(f"{what:>22}{rate:>8}{_shown(ages)}{cores:8.3f} {_shown(sent)}".rstrip(), flush=True)
         finally:
             if broker is not None:
                 broker.stop()
+
+
+def _shown(ages: list[float]) -> str:
+    ages.sort()
+    return "".join(f"{ages[len(ages) * at // 100]:9.1f}" if ages else f"{'':>9}" for at in (50, 99))
 
 
 def _due(rate: int, ended: Callable[[], bool]) -> Iterator[dict[str, Any] | None]:
@@ -120,7 +124,7 @@ def _in_process(folder: Path, rate: int, seconds: float) -> tuple[list[float], f
     return ages, cores[0]
 
 
-def _kafka(bootstrap: str, folder: Path, rate: int, seconds: float) -> tuple[list[float], float]:
+def _kafka(bootstrap: str, folder: Path, rate: int, seconds: float) -> tuple[list[float], list[float], float]:
     from_topic, to_topic = f"{folder.name}-in", f"{folder.name}-out"
     for topic in (from_topic, to_topic):
         topics.create(bootstrap, topic, 1)
@@ -138,11 +142,15 @@ def _kafka(bootstrap: str, folder: Path, rate: int, seconds: float) -> tuple[lis
         )
     query.stop()
     query.await_termination()
-    return [float(each) for each in found.stdout.split()], cores[0]
+    ages, sent = (list(map(float, line.split())) for line in found.stdout.split("\n")[:2])
+    return ages, sent, cores[0]
 
 
 def _ends() -> None:
-    """Produce rows, consume the results of committed transactions, and print their ages in milliseconds."""
+    """Produce rows and consume the results of committed transactions.
+
+    Prints the ages of the results in milliseconds, and in another line those of the rows when the broker had them.
+    """
     import confluent_kafka as ck
     import msgspec
 
@@ -151,14 +159,23 @@ def _ends() -> None:
     counts_from = time.time_ns() + int(_WARM * 1e9)
 
     sent = received = 0
+    ages: list[float] = []
+    sent_ages: list[float] = []
+
+    def age_of(message: Any) -> Iterator[float]:
+        due = msgspec.json.decode(message.value() or b"")["due"]
+        if due >= counts_from:
+            yield (time.time_ns() - due) / 1e6
 
     def produce() -> None:
         nonlocal sent
-        producer = ck.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
+        # A request for each record, as without lingering, is more than a broker on this machine takes.
+        producer = ck.Producer({"bootstrap.servers": bootstrap, "linger.ms": 2})
         for row in _due(int(rate), lambda: time.monotonic() > until):
             producer.poll(0)
             if row is not None:
-                producer.produce(from_topic, msgspec.json.encode(row), row["k"])
+                value = msgspec.json.encode(row)
+                producer.produce(from_topic, value, row["k"], on_delivery=lambda _, m: sent_ages.extend(age_of(m)))
                 sent += 1
         producer.flush()
 
@@ -167,18 +184,16 @@ def _ends() -> None:
     consumer.assign([ck.TopicPartition(to_topic, 0, 0)])
     thread = threading.Thread(target=produce)
     thread.start()
-    ages: list[float] = []
     # An overloaded machine has results later, and does not leave them out.
     while time.monotonic() < until or thread.is_alive() or (received < sent and time.monotonic() < until + 60):
         message = consumer.poll(0.1)
         if message is not None and message.error() is None:
             received += 1
-            due = msgspec.json.decode(message.value() or b"")["due"]
-            if due >= counts_from:
-                ages.append((time.time_ns() - due) / 1e6)
+            ages.extend(age_of(message))
     thread.join()
     consumer.close()
     print(*ages)
+    print(*sent_ages)
 
 
 if __name__ == "__main__":

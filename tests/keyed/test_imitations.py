@@ -1,9 +1,13 @@
-"""Objects that look like a description of columns are refused by name, or read for what they are."""
+"""Objects that imitate another type are refused by type, or pass as they are: descriptions of columns, and values."""
 
 from __future__ import annotations
 
 import collections
+import enum
+from collections import Counter
+from datetime import datetime
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -15,8 +19,10 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from keyed.errors import DefinitionError
+import keyed
+from keyed.errors import DefinitionError, KeyedError, StateDefinitionError
 from keyed.outputs import schema_of
+from keyed.testing import KeyedTestHarness
 from keyed.vectorized import TableState
 
 
@@ -60,3 +66,215 @@ def test_what_looks_like_columns_is_refused_by_name(given):
 
 def test_a_subclass_of_text_is_text():
     assert schema_of(type("Text", (str,), {})("a int")).names == ("a",)
+
+
+class HasFields:
+    """It has the attribute of a named tuple, and is none."""
+
+    _fields = ("v",)
+    v = 1
+
+
+class NamesAnother:
+    """``isinstance`` says that it is a tuple."""
+
+    @property  # type: ignore[misc]
+    def __class__(self):
+        return tuple
+
+    _fields = ("v",)
+
+
+class TupleWithFields(tuple[Any, ...]):
+    __slots__ = ()
+    _fields = None
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+
+
+#: Values that imitate another type by an attribute, a subclass or a protocol.
+VALUES: list[Any] = [
+    *(HasFields(), NamesAnother(), MagicMock(), MagicMock(spec=tuple), MagicMock(spec=int), TupleWithFields((1,))),
+    *(collections.UserDict(v=1), collections.OrderedDict(v=1), collections.defaultdict(int, v=1), Counter(v=1)),
+    *(Number.ONE, True, Decimal("NaN"), Decimal("sNaN"), float("nan"), Fraction(1, 2), 1j, range(3), "\ud800"),
+    *(np.int64(1), np.float32(0.5), np.bool_(True), np.str_("a"), np.array(1), np.array([1]), np.datetime64("NaT")),
+    *(pd.Timestamp(0), pd.Timestamp(0, tz="UTC"), pd.NaT, pd.NA, pd.Series([1]), pd.DataFrame({"v": [1]})),
+    *((pd.Timestamp(0), 1), (pd.NaT,), (pa.array([1]), 1), (pl.DataFrame({"v": [1]}),)),
+    *(pl.DataFrame({"v": [1]}), pa.table({"v": [1]}), pa.scalar(1), bytearray(b"a"), memoryview(b"a")),
+]
+
+
+class Passes(keyed.KeyedProcessFunction):
+    value_ = keyed.ValueState(object)
+
+    def __init__(self, use: Any) -> None:
+        self.use = use
+
+    def process_element(self, value, ctx):
+        yield self.use(self, value, ctx)
+
+
+class States(Passes):
+    items = keyed.ListState(object)
+    entries = keyed.MapState(object, object)
+
+    def on_timer(self, timestamp, ctx):
+        yield timestamp
+
+
+def through_state(self, value, ctx):
+    self.value_.update(value)
+    return self.value_.value()
+
+
+def through_list(self, value, ctx):
+    self.items.add(value)
+    return next(iter(self.items))
+
+
+def through_map(self, value, ctx):
+    self.entries.put("k", value)
+    return self.entries.get("k")
+
+
+def as_map_key(self, value, ctx):
+    self.entries.put(value, 1)
+    return next(iter(self.entries.keys()))
+
+
+def as_namespace(self, value, ctx):
+    self.value_.namespace(value).update(1)
+    return value
+
+
+def as_timer(self, value, ctx):
+    ctx.timer_service().set_timer(value, 5)
+    return value
+
+
+def harnessed(use: Any) -> Any:
+    def run(value: Any) -> list[Any]:
+        with KeyedTestHarness(States(use), key=lambda _: "k") as harness:
+            harness.process(value, 1)
+            return [record.value for record in harness.take_output()]
+
+    return run
+
+
+def of_stream(value: Any) -> list[Any]:
+    if isinstance(value, pd.DataFrame | pl.DataFrame | pa.Table):
+        # A list of tables is the rows of all of them.
+        return []
+    stream = keyed.stream([value, value]).key_by(lambda _: "k")
+    return list(stream.process(States(lambda _, each, __: each)).run().values)
+
+
+def of_key(value: Any) -> list[Any]:
+    stream = keyed.stream([1]).key_by(lambda _: value)
+    return list(stream.process(States(lambda _, __, ctx: ctx.get_current_key())).run().values)
+
+
+def of_tables(value: Any) -> list[Any]:
+    stream = keyed.stream([1]).map(lambda _: value).map_batches(lambda table: table)
+    return list(stream.key_by(lambda _: "k").process(States(lambda _, each, __: each.v)).run().values)
+
+
+def of_columns(columns: str) -> Any:
+    def run(value: Any) -> list[Any]:
+        output = keyed.stream([1]).key_by(lambda _: "k").process(States(lambda _, __, ___: {"v": value}), columns)
+        return [row.v for row in output.run().values]
+
+    return run
+
+
+SHARED = keyed.MapState(object, object, name="shared")
+
+
+class Broadcasts(keyed.KeyedBroadcastProcessFunction):
+    def process_element(self, value, ctx):
+        yield next(iter(ctx.get_broadcast_state(SHARED).items()))[self.part]
+
+    def process_broadcast_element(self, value, ctx):
+        ctx.get_broadcast_state(SHARED).put(*((value, 1) if self.part == 0 else (1, value)))
+
+    def __init__(self, part: int) -> None:
+        self.part = part
+
+
+def of_broadcast(part: int) -> Any:
+    def run(value: Any) -> list[Any]:
+        with KeyedTestHarness(Broadcasts(part), key=lambda _: "k", broadcast=[SHARED]) as harness:
+            harness.process_broadcast_element(value)
+            harness.process(1)
+            return [record.value for record in harness.take_output()]
+
+    return run
+
+
+INPUTS = {
+    "a broadcast key": of_broadcast(0),
+    "a broadcast value": of_broadcast(1),
+    "an element": harnessed(lambda _, value, __: value),
+    "a list": of_stream,
+    "a key": of_key,
+    "a value": harnessed(through_state),
+    "a list element": harnessed(through_list),
+    "a map value": harnessed(through_map),
+    "a map key": harnessed(as_map_key),
+    "a namespace": harnessed(as_namespace),
+    "a timer": harnessed(as_timer),
+    "a table of a map": of_tables,
+    "an int column": of_columns("v bigint"),
+    "a float column": of_columns("v double"),
+    "a text column": of_columns("v string"),
+    "a struct column": of_columns("v struct<v: bigint>"),
+}
+
+
+def is_same(found: Any, value: Any) -> bool:
+    """Return true if a value came back as it was, or as the plain value that it stands for."""
+    if found is value or type(found) is type(value) or (type(found).__name__ == type(value).__name__ == "MagicMock"):
+        return True
+    plain = value.value if isinstance(value, enum.Enum) else value.item() if isinstance(value, np.generic) else value
+    return bool(found == plain) and isinstance(plain, int | float | str | tuple | dict | Fraction | datetime)
+
+
+@pytest.mark.parametrize("given", VALUES, ids=lambda each: object.__repr__(each).split()[0][1:])
+@pytest.mark.parametrize("where", INPUTS)
+def test_a_value_that_imitates_another_type_comes_back_or_is_refused_by_type(where, given):
+    try:
+        found = INPUTS[where](given)
+    except KeyedError:
+        return
+    assert all(is_same(each, given) for each in found), found
+
+
+NO_NAMES: list[Any] = [None, 1, b"k", {"k": 1}, iter(["k"]), ["k", 1], pd.Series(["k"]), MagicMock()]
+
+
+@pytest.mark.parametrize("given", NO_NAMES, ids=lambda each: type(each).__name__)
+def test_a_key_of_a_table_that_is_no_name_is_refused(given):
+    with pytest.raises(StateDefinitionError, match=r"(?s)key=.*give the name of a column"):
+        TableState("k string, n bigint", key=given)
+
+
+@pytest.mark.parametrize("where", ["parquet", "Kafka", "vectorized"])
+def test_what_has_fields_and_is_no_named_tuple_has_no_columns(where, tmp_path):
+    from keyed.arrow.write import table_of_values
+    from keyed.runtimes.kafka_sink import _columns
+    from keyed.runtimes.local.table_rows import _table
+
+    if where == "vectorized":
+        with pytest.raises(KeyedError, match="has no columns"):
+            _table([HasFields()], None, None, "here")
+    elif where == "Kafka":
+        with pytest.raises(KeyedError, match="rows with named columns"):
+            _columns(HasFields())
+    else:
+        output = keyed.stream([1]).key_by(lambda _: "k").process(States(lambda *_: HasFields()))
+        with pytest.raises(KeyedError, match="have no columns"):
+            output.run(tmp_path / "out")
+    with pytest.raises(KeyedError):
+        table_of_values([HasFields()], None)

@@ -55,9 +55,10 @@ class SqliteStore:
         found = self._rows("SELECT value FROM entries WHERE prefix = ? AND sub = ?", prefix, sub).fetchone()
         return None if found is None else found[0]
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """See `LocalStore.scan`."""
-        return iter(self._rows("SELECT sub, value FROM entries WHERE prefix = ? ORDER BY sub", prefix))
+        query = "SELECT sub, value FROM entries WHERE prefix = ? AND sub >= ? ORDER BY sub"
+        return iter(self._rows(query, prefix, start))
 
     def due(self, kind: int, up_to: int) -> Iterator[tuple[int, bytes, bytes]]:
         """See `LocalStore.due`."""

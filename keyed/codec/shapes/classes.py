@@ -51,7 +51,7 @@ def class_shape(node: ClassNode, build: Build) -> Shape:
     by_position = isinstance(node, inspect.NamedTupleType) or getattr(node, "array_like", False)
 
     def check(value: Any) -> bool:
-        if value.__class__ is not cls:
+        if type(value) is not cls:
             return False
         try:
             return fields_match(values_of(value))
@@ -66,7 +66,7 @@ def class_shape(node: ClassNode, build: Build) -> Shape:
         return named if tag is None else {node.tag_field: tag, **named}  # type: ignore[union-attr]
 
     def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
-        if value.__class__ is cls:
+        if type(value) is cls:
             missing = object()
             yield from (
                 (f".{name}", shape, getattr(value, name, missing)) for name, shape in zip(names, shapes, strict=True)

@@ -44,7 +44,7 @@ def collection_shape(node: _Collection, build: Build) -> Shape:
     key = None if item.classes in _COMPARABLE else encode_tagged
 
     def check(value: Any) -> bool:
-        return value.__class__ is cls and items_match(value)
+        return type(value) is cls and items_match(value)
 
     def tree(value: Any) -> Any:
         # Trees of a set's items may not be hashable; msgspec converts between all kinds of collections.
@@ -53,7 +53,7 @@ def collection_shape(node: _Collection, build: Build) -> Shape:
         return (tuple if immutable else list)(items if is_ordered else sorted(items, key=key))
 
     def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
-        if value.__class__ is cls:
+        if type(value) is cls:
             yield from ((f"[{index}]", item, part) for index, part in enumerate(value))
 
     inside = f"{item.name}, ..." if cls is tuple else item.name
@@ -75,10 +75,10 @@ def tuple_shape(node: inspect.TupleType, build: Build) -> Shape:
     fields_match = all_fields(shapes)
 
     def check(value: Any) -> bool:
-        return value.__class__ is tuple and fields_match(value)
+        return type(value) is tuple and fields_match(value)
 
     def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
-        if value.__class__ is tuple and len(value) == len(shapes):
+        if type(value) is tuple and len(value) == len(shapes):
             yield from ((f"[{i}]", shape, part) for i, (shape, part) in enumerate(zip(shapes, value, strict=True)))
 
     name = f"tuple[{', '.join(shape.name for shape in shapes) or '()'}]"
@@ -92,7 +92,7 @@ def dict_shape(node: inspect.DictType, build: Build) -> Shape:
     key_tree, item_tree = key.tree or as_it_is, item.tree or as_it_is
 
     def check(value: Any) -> bool:
-        return value.__class__ is dict and keys_match(value) and items_match(value.values())
+        return type(value) is dict and keys_match(value) and items_match(value.values())
 
     def tree(value: Any) -> Any:
         try:
@@ -101,7 +101,7 @@ def dict_shape(node: inspect.DictType, build: Build) -> Shape:
             return {name: item_tree(part) for name, part in value.items()}
 
     def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
-        if value.__class__ is dict:
+        if type(value) is dict:
             yield from ((".keys()", key, name) for name in value)
             yield from ((f"[{name!r:.50}]", item, part) for name, part in value.items())
 
@@ -125,7 +125,7 @@ def typed_dict_shape(node: inspect.TypedDictType, build: Build) -> Shape:
 
     def check(value: Any) -> bool:
         return (
-            value.__class__ is dict
+            type(value) is dict
             and value.keys() <= shapes.keys()
             and required <= value.keys()
             and all(shapes[key].check(item) for key, item in value.items())
@@ -135,7 +135,7 @@ def typed_dict_shape(node: inspect.TypedDictType, build: Build) -> Shape:
         return {key: (shapes[key].tree or as_it_is)(item) for key, item in value.items()}
 
     def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
-        if value.__class__ is dict:
+        if type(value) is dict:
             yield from ((f"[{key!r}]", shapes[key], item) for key, item in value.items() if key in shapes)
 
     has_tree = any(shape.tree for shape in shapes.values())

@@ -25,15 +25,15 @@ def _leaf(cls: type, name: str = "", *, immutable: bool = True, tree: Tree | Non
     """Return the shape of a class whose values come back unchanged."""
 
     def check(value: Any) -> bool:
-        return value.__class__ is cls
+        return type(value) is cls
 
     return Shape(name or cls.__name__, check, tree, frozenset({cls}), immutable=immutable)
 
 
 def _is_float(value: Any) -> bool:
     # An int is accepted as a float if it comes back equal.
-    if value.__class__ is not int:
-        return value.__class__ is float
+    if type(value) is not int:
+        return type(value) is float
     try:
         return float(value) == value
     except OverflowError:
@@ -41,23 +41,23 @@ def _is_float(value: Any) -> bool:
 
 
 def _is_time(value: Any) -> bool:
-    return value.__class__ is dt.time and offset_is_whole_minutes(value)
+    return type(value) is dt.time and offset_is_whole_minutes(value)
 
 
 def _is_datetime(value: Any) -> bool:
-    return value.__class__ is dt.datetime and (value.tzinfo is None or value.utcoffset() is not None)
+    return type(value) is dt.datetime and (value.tzinfo is None or value.utcoffset() is not None)
 
 
 def _is_exact_float(value: Any) -> bool:
-    return value.__class__ is float
+    return type(value) is float
 
 
 def _is_exact_datetime(value: Any) -> bool:
-    return value.__class__ is dt.datetime and (value.tzinfo is dt.UTC or value.tzinfo is None) and not value.fold
+    return type(value) is dt.datetime and (value.tzinfo is dt.UTC or value.tzinfo is None) and not value.fold
 
 
 def _is_exact_time(value: Any) -> bool:
-    return value.__class__ is dt.time and value.tzinfo is None and not value.fold
+    return type(value) is dt.time and value.tzinfo is None and not value.fold
 
 
 def enum_shape(node: inspect.EnumType, _: Build) -> Shape:
@@ -68,15 +68,15 @@ def enum_shape(node: inspect.EnumType, _: Build) -> Shape:
             f"the flags {type_name(cls)} cannot be encoded, because combinations have no name; declare int and store "
             "their value"
         )
-    return Shape(cls.__qualname__, lambda value: value.__class__ is cls, _value_of, frozenset({cls}))
+    return Shape(cls.__qualname__, lambda value: type(value) is cls, _value_of, frozenset({cls}))
 
 
 def literal_shape(node: inspect.LiteralType, _: Build) -> Shape:
     """Build the shape of a literal."""
-    allowed = {(value.__class__, value) for value in node.values}
+    allowed = {(type(value), value) for value in node.values}
 
     def check(value: Any) -> bool:
-        return value.__class__ in classes and (value.__class__, value) in allowed
+        return type(value) in classes and (type(value), value) in allowed
 
     classes = frozenset(cls for cls, _ in allowed)
     return Shape(f"Literal[{', '.join(map(repr, node.values))}]", check)
@@ -101,10 +101,10 @@ def union_shape(node: inspect.UnionType, build: Build) -> Shape:
     always_exact = frozenset(cls for shape in shapes if not shape.exact for cls in shape.classes or ())
 
     def check(value: Any) -> bool:
-        return value.__class__ in classes or any(check(value) for check in checks)
+        return type(value) in classes or any(check(value) for check in checks)
 
     def exact(value: Any) -> bool:
-        return value.__class__ in always_exact or any(s.check(value) and s.exact(value) for s in inexact)  # type: ignore[misc]
+        return type(value) in always_exact or any(s.check(value) and s.exact(value) for s in inexact)  # type: ignore[misc]
 
     def tree(value: Any) -> Any:
         shape = next(shape for shape in shapes if shape.check(value))
@@ -112,7 +112,7 @@ def union_shape(node: inspect.UnionType, build: Build) -> Shape:
 
     def parts(value: Any) -> Iterator[tuple[str, Shape, Any]]:
         # Names the part of a container that does not match, if only one member is such a container.
-        same = [shape for shape in shapes if shape.parts and shape.name.startswith(value.__class__.__name__)]
+        same = [shape for shape in shapes if shape.parts and shape.name.startswith(type(value).__name__)]
         return iter(same[0].parts(value) if len(same) == 1 and same[0].parts else ())
 
     return compound(

@@ -69,7 +69,7 @@ class Shape:
                 if not part.check(item):
                     shape, place, value, found = part, place + where, item, True
                     break
-        cls = value.__class__
+        cls = type(value)
         hint = "" if cls in _PLAIN_CLASSES else f"; {remedy(cls, role='value')}"
         at = f", at value{place}," if place else ""
         return EncodingError(

@@ -27,6 +27,7 @@ from msgspec.msgpack import Encoder
 
 from keyed.codec.keys import encode_key
 from keyed.codec.tagged import MAX_VALUE_DEPTH
+from keyed.rows import fields_of
 
 #: Number of rows at either end that are compared.
 ROWS = 1000
@@ -137,8 +138,8 @@ def _plain_data(value: Any, depth: int) -> Any:
         return value.name
     if issubclass(kind, Mapping):
         return _fields(value.items(), depth)
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return _fields(zip(value._fields, value, strict=False), depth)
+    if (names := fields_of(kind)) is not None:
+        return _fields(zip(names, value, strict=False), depth)
     if issubclass(kind, list | tuple | deque):
         return [_plain(item, depth) for item in value]
     if issubclass(kind, set | frozenset):

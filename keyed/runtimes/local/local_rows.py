@@ -27,7 +27,7 @@ from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefin
 from keyed.graph import Input, Keys, Source, Stage
 from keyed.kafka_source import KafkaSource
 from keyed.outputs import Schema
-from keyed.rows import row_class
+from keyed.rows import fields_of, row_class
 from keyed.runtimes.usage_warnings import unit_warning
 from keyed.shown import shown
 from keyed.sources import BadElement
@@ -151,7 +151,7 @@ def checked(stage: Stage, values: list[Any], timestamps: list[int | None] | None
         return _sorted_out(stage, values, timestamps, limit)
     if isinstance(source.data, KafkaSource):
         for value in values:
-            if value.__class__ is BadElement:
+            if type(value) is BadElement:
                 raise RowError(f"operator {stage.name!r}: {value.place}: {value.reason}; {BAD_ROW_REMEDY}")
     if source.time is not None and timestamps is None:
         get_time = _time_getter(source, stage.name)
@@ -262,7 +262,7 @@ def _sorted_out(
     source = stage.source
     reasons: dict[int, str] = {}
     if isinstance(source.data, KafkaSource):
-        reasons = {i: f"value: {value.reason}" for i, value in enumerate(values) if value.__class__ is BadElement}
+        reasons = {i: f"value: {value.reason}" for i, value in enumerate(values) if type(value) is BadElement}
         values = [value.row if index in reasons else value for index, value in enumerate(values)] if reasons else values
     keys = _each(key_getter(stage.keys, stage.name), values, "key", reasons)
     if source.time is not None and timestamps is None:
@@ -328,7 +328,7 @@ def partitioned(source: Source, rows: SourceRows) -> SourceRows:
         for _, timestamps, values, _ in rows.chunks():
             for timestamp, value in zip(timestamps or (), values, strict=False):
                 partition = partition_of(value)
-                if partition.__class__ is not str:
+                if type(partition) is not str:
                     # Which characters a container shows as they are depends on the Python.
                     partition = str(partition).encode("ascii", "backslashreplace").decode()
                 if timestamp is not None:
@@ -386,7 +386,7 @@ def element_of(element: Any) -> Any:
 
     Plain containers are copied with their content, because a source may reuse one. Objects of classes are not copied.
     """
-    cls = element.__class__
+    cls = type(element)
     if cls is tuple:
         return element if _all_unchanging(map(type, element)) else _taken(element)
     if cls is dict and element and _all_text(map(type, element)):
@@ -397,7 +397,7 @@ def element_of(element: Any) -> Any:
 
 def own_element(element: Any) -> Any:
     """Return a copy of an element that another operator also reads; the element itself if it cannot be copied."""
-    return element if element.__class__ in UNCHANGING else _taken(element)
+    return element if type(element) in UNCHANGING else _taken(element)
 
 
 def _taken(element: Any) -> Any:
@@ -438,7 +438,7 @@ def as_rows(values: list[Any], schema: Schema | None, operator: str) -> list[Any
         return list(map(make, values))
     rows = []
     for value in values:
-        kind = value.__class__
+        kind = type(value)
         if kind is tuple:
             if len(value) != width:
                 raise OutputDefinitionError(
@@ -446,7 +446,7 @@ def as_rows(values: list[Any], schema: Schema | None, operator: str) -> list[Any
                     f"{', '.join(names)}"
                 )
             rows.append(make(value))
-        elif kind is dict or getattr(value, "_fields", names) != names:
+        elif kind is dict or (fields_of(kind) or names) != names:
             # Rows and named tuples with other fields, or in another order.
             named = value if kind is dict else dict(zip(value._fields, value, strict=True))
             missing = [name for name in names if name not in named]
@@ -535,14 +535,14 @@ def _is_text(value: Any) -> bool:
 
 
 def _has_text(value: Any) -> bool:
-    if value.__class__ is str:
+    if type(value) is str:
         try:
             return value.isascii() or bool(value.encode())
         except UnicodeEncodeError:
             return False
     if isinstance(value, tuple | list | set | frozenset):
         return all(map(_has_text, value))
-    return value.__class__ is not dict or (all(map(_has_text, value)) and all(map(_has_text, value.values())))
+    return type(value) is not dict or (all(map(_has_text, value)) and all(map(_has_text, value.values())))
 
 
 def _are_good(keys: Sequence[Any]) -> bool:

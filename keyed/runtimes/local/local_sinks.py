@@ -11,7 +11,7 @@ from keyed.errors import KeyedError, OutputDefinitionError
 from keyed.graph import BoundOutput
 from keyed.inference import unannotated
 from keyed.outputs import Schema
-from keyed.rows import row_class
+from keyed.rows import fields_of, row_class
 from keyed.runtimes.local.local_rows import as_rows
 from keyed.runtimes.sink_folder import LocalFolder, check_columns, last_file, replace_file
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, TableSink, failed
@@ -142,7 +142,7 @@ def _table_of_values(bound: BoundOutput, values: list[Any]) -> Any:
     schema = _schema(bound)
     if not values:
         return None
-    if schema is None and not hasattr(values[0], "_fields"):
+    if schema is None and fields_of(type(values[0])) is None:
         annotate = "" if bound.output.tag else unannotated(bound.output.stage.function)
         name = f"Parquet sink {bound.sink.path!r}" if isinstance(bound.sink, ParquetSink) else repr(bound.sink)
         raise OutputDefinitionError(

@@ -21,6 +21,7 @@ from keyed.errors import KeyedError, OutputDefinitionError
 from keyed.graph import Input, Port, Stage
 from keyed.operators import OperatorSpec
 from keyed.outputs import Schema, schema_of
+from keyed.rows import fields_of
 from keyed.runtimes.local.local_rows import (
     Limit,
     SourceRows,
@@ -214,7 +215,7 @@ def _table(values: list[Any], times: Any, schema: Schema | None, where: str) -> 
     kind = type(values[0])
     if schema is None and (attrs.has(kind) or dataclasses.is_dataclass(kind)):
         schema = schema_of(kind)
-    if schema is None and not hasattr(kind, "_fields"):
+    if schema is None and fields_of(kind) is None:
         raise OutputDefinitionError(
             f"{where}: {kind.__name__} has no columns, which a vectorized function needs; give dictionaries or objects "
             "of an attrs class, or declare the output of the previous operator"

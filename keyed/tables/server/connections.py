@@ -155,9 +155,11 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
         self._is_lost = True
         self.shared.waiting.pop(self, None)
-        for timer in (self._deadline, self._stuck):
+        for timer in (self._deadline, self._stuck, self.timeout_keep_alive_task):
             if timer is not None:
                 timer.cancel()
+        # Both refer to this connection, which would wait for the garbage collector, with hundreds of others.
+        self.app = self.cycle = cast("Any", None)
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -109,7 +109,9 @@ def interpret(states: Any, ctx: Any, operations: list[Any]) -> Iterator[Any]:
                 result = state[arguments[0]] if state.contains(arguments[0]) else "gone"
             else:
                 result = getattr(state, call)(*arguments)
-            if call in ("keys", "values", "items", "get") and not isinstance(result, int | str | tuple | None):
+            if call in ("keys", "values", "items", "items_from", "get") and not isinstance(
+                result, int | str | tuple | None
+            ):
                 result = list(result)
             yield call, result
         elif what == "timer":
@@ -273,7 +275,11 @@ class ModelState:
         return self.read(key)[0]
 
     def items(self) -> list[tuple[str, Any]]:
-        return [(key, found[0]) for key in sorted(self.items_of_key) if (found := self.read(key))]
+        return self.items_from("")
+
+    def items_from(self, first: str) -> list[tuple[str, Any]]:
+        keys = sorted(key for key in self.items_of_key if key >= first)
+        return [(key, found[0]) for key in keys if (found := self.read(key))]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())

@@ -144,6 +144,12 @@ def first_of_a_map_that_expires(f, i, ctx):
     f.brief_map[i] = i
 
 
+def from_a_key_of_a_map(f, i, ctx):
+    for state in (f.map, f.timed_map):
+        state[i] = i
+        assert next(state.items_from(i))[0] == i
+
+
 def newest_version(f, i, ctx):
     f.versions.put(i, LATER + i)
     assert f.versions.get().timestamp >= LATER + i
@@ -180,7 +186,7 @@ def replaced(f, i, ctx):
 #: Each costs the same, whatever its key has.
 CALLS = [
     *(values, namespaces, appended_list, ends_of_a_list, growing_map, map_of_one, first_of_a_map),
-    *(first_of_a_list_with_a_time_to_live, newest_version, timers),
+    *(from_a_key_of_a_map, first_of_a_list_with_a_time_to_live, newest_version, timers),
 ]
 #: Those whose first call of a batch costs as much as its key has stored.
 PASSES = [listed_timers, counted, replaced]

@@ -26,9 +26,9 @@ class Counting(MemoryStore):
         self.calls["get"] += 1
         return super().get(prefix, sub)
 
-    def scan(self, prefix):
+    def scan(self, prefix, start=b""):
         self.calls["scan"] += 1
-        for entry in super().scan(prefix):
+        for entry in super().scan(prefix, start):
             self.calls["scanned"] += 1
             yield entry
 

@@ -19,6 +19,7 @@ STEPS = st.one_of(
     st.tuples(st.just("remove"), KEYS),
     st.tuples(st.just("get"), KEYS),
     st.tuples(st.just("start"), st.integers(0, 2)),
+    st.tuples(st.sampled_from(["start at 0", "start at 1", "start at 2"]), KEYS),
     st.tuples(st.just("next"), st.integers(0, 2)),
     st.tuples(st.just("clear"), st.just(0)),
 )
@@ -30,8 +31,11 @@ class Model(dict[int, int]):
     cleared = 0
 
     def items(self) -> Iterator[Any]:  # type: ignore[override]
+        return self.items_from(min(self, default=0))
+
+    def items_from(self, first: int) -> Iterator[Any]:
         cleared = self.cleared
-        for key in sorted(self):
+        for key in sorted(key for key in self if key >= first):
             if cleared != self.cleared:
                 return
             if key in self:
@@ -60,12 +64,18 @@ class Program(KeyedProcessFunction):
             elif name == "clear":
                 self.entries.clear()
                 model.clear()
-            elif name == "start":
+            elif name.startswith("start"):
                 # An iteration starts with its first entry.
-                walks[argument] = self.entries.items(), model.items()
-                assert next(walks[argument][0], None) == next(walks[argument][1], None)
+                walk = int(name[-1]) if name != "start" else argument
+                if name == "start":
+                    walks[walk] = self.entries.items(), model.items()
+                else:
+                    walks[walk] = self.entries.items_from(argument), model.items_from(argument)
+                assert next(walks[walk][0], None) == next(walks[walk][1], None)
             elif walks[argument] is not None:
                 assert next(walks[argument][0], None) == next(walks[argument][1], None)
+        for first in (7, 3):
+            assert list(self.entries.items_from(first)) == list(model.items_from(first))
         assert list(self.entries.items()) == list(model.items())
         assert self.entries.is_empty() == (not model)
 

@@ -41,7 +41,7 @@ CALLS: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
         st.just(("clear",)),
     ),
     "map": st.one_of(
-        st.tuples(st.sampled_from(["get", "contains", "remove"]), MAP_KEY),
+        st.tuples(st.sampled_from(["get", "contains", "remove", "items_from"]), MAP_KEY),
         st.tuples(st.sampled_from(["put", "set_item"]), MAP_KEY, SMALL | st.none()),
         st.tuples(st.just("get"), MAP_KEY, SMALL),
         st.tuples(st.just("put_all"), st.dictionaries(MAP_KEY, SMALL, max_size=3)),

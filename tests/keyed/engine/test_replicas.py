@@ -221,9 +221,9 @@ class Failing(MemoryStore):
         self._read()
         return super().get(prefix, sub)
 
-    def scan(self, prefix):
+    def scan(self, prefix, start=b""):
         self._read()
-        return super().scan(prefix)
+        return super().scan(prefix, start)
 
     def due(self, kind, up_to):
         self._read()

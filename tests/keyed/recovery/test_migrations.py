@@ -157,10 +157,8 @@ def test_without_the_migration_it_is_refused_and_both_are_printed(log):
 @pytest.mark.parametrize(
     ("migrate", "match"),
     [
-        (StateMigration(renamed={"lost": "latest"}), "there is no state 'lost'"),
         (StateMigration(renamed={"last": "orders"}), "two states would be named 'orders'"),
         (StateMigration(added={"last": {"amount": 1}}), "the field amount exists already"),
-        (StateMigration(added={"latest": {"x": 1}}), "there is no state 'latest'"),
         (StateMigration(added={"by_amount": {"x": 1}}), "values of a class"),
         (StateMigration(added={"last": {"x": object()}}), "the field x cannot be given <object"),
         (StateMigration(added={"last": {"x": []}}), "the field x cannot be given"),
@@ -168,6 +166,22 @@ def test_without_the_migration_it_is_refused_and_both_are_printed(log):
 )
 def test_a_migration_that_does_not_fit_is_refused_with_what_is_stored(log, migrate, match):
     with pytest.raises(StateSchemaChanged, match=match) as caught:
+        KeyedTestHarness(After(), key=of_key, restore_from=RestorePoint(log, migrate=migrate))
+    assert "  value state 'last' of Order(amount: int)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("migrate", "match"),
+    [
+        (StateMigration(renamed={"lost": "latest"}), "renamed=.*there is no state 'lost'"),
+        (StateMigration(added={"latest": {"x": 1}}), "added=.*there is no state 'latest'"),
+        (StateMigration(dropped=["lost"]), "dropped=.*there is no state 'lost'"),
+        (StateMigration(converted={"lost": float}), "converted=.*there is no state 'lost'"),
+        (StateMigration(dropped=["last"], converted={"last": float}), "converted=.*there is no state 'last'"),
+    ],
+)
+def test_a_name_that_nothing_is_stored_under_is_refused(log, migrate, match):
+    with pytest.raises(DefinitionError, match=match) as caught:
         KeyedTestHarness(After(), key=of_key, restore_from=RestorePoint(log, migrate=migrate))
     assert "  value state 'last' of Order(amount: int)" in str(caught.value)
 
@@ -300,9 +314,6 @@ def test_a_float_becomes_an_int_if_it_is_one(number, fits):
 @pytest.mark.parametrize(
     ("migrate", "match"),
     [
-        (StateMigration(dropped=["lost"]), "there is no state 'lost'"),
-        (StateMigration(converted={"lost": float}), "there is no state 'lost'"),
-        (StateMigration(dropped=["last"], converted={"last": float}), "there is no state 'last'"),
         (StateMigration(converted={"total": str}), "int as str: only int and float are converted"),
         (StateMigration(converted={"total": object}), "int as .*with and without a declared type"),
     ],
@@ -337,6 +348,9 @@ def test_the_likely_rename_is_named():
 
     log = MemoryChangelog()
     KeyedTestHarness(Old(), key=of_key, changelog=log).process(("a", 1), 1)
-    match = r"'total' is gone, and 'sum_' is new and has the same type: renamed=\{'total': 'sum_'\}"
+    match = (
+        r"'total' is gone, and 'sum_' is new and has the same type: if it was renamed, declare migration = "
+        r"keyed.StateMigration\(renamed=\{'total': 'sum_'\}\) on the class"
+    )
     with pytest.raises(StateSchemaChanged, match=match):
         KeyedTestHarness(New(), key=of_key, restore_from=log)

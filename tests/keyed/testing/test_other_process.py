@@ -94,8 +94,8 @@ def script_of(function):
 
 
 def ran(function):
-    with OtherProcess([], set()) as other:
-        return other.run([script_of(function)])[0]["sorted({}.take_output(), key=repr)"]
+    with OtherProcess([], set(), "low") as other:
+        return other.run([script_of(function)])[0][0]["sorted({}.take_output(), key=repr)"]
 
 
 @pytest.mark.slow

@@ -169,6 +169,8 @@ FAULTS: dict[type, tuple[Any, ...]] = {
     wrong.Named: (assert_deterministic, IN_ORDER, {}),
     wrong.Dated: (assert_deterministic, IN_ORDER, {}),
     wrong.AtHour: (assert_deterministic, IN_ORDER, {}),
+    wrong.SampledByHash: (assert_deterministic, IN_ORDER, {}),
+    wrong.Aged: (assert_deterministic, IN_ORDER, {}),
     wrong.Throttled: (assert_deterministic, IN_ORDER, {}),
     wrong.LastOfTime: (assert_deterministic, IN_ORDER, {}),
     wrong.FirstWins: (assert_deterministic, IN_ORDER, {}),
@@ -184,6 +186,8 @@ DEAR = {
     wrong.Tags,
     wrong.FirstAmount,
     wrong.Sampled,
+    wrong.SampledByHash,
+    wrong.Aged,
     wrong.Rarely,
 }
 #: Further ones of a kind.

@@ -176,6 +176,29 @@ class Seeded(KeyedProcessFunction):
         yield random.Random(value["amount"]).random()
 
 
+class Hashed(KeyedProcessFunction):
+    """Finds values by their hashes, and samples by hashes of numbers and of times with a zone."""
+
+    rates: ClassVar[dict[int, int]] = {hash("ann"): 2, hash(("bob", 1)): 3}
+
+    def process_element(self, value, ctx):
+        user = value["user"]
+        yield self.rates.get(hash(user), 0) + self.rates.get(hash((user, 1)), 0)
+        if hash((value["amount"], dt.datetime.fromtimestamp(ctx.timestamp() / 1_000, dt.UTC))) % 2:
+            yield user
+
+
+class Logged(KeyedProcessFunction):
+    """Keeps the seconds of the machine's clock, in a form that has no time before 1970, and tells nobody."""
+
+    def __init__(self) -> None:
+        self.log: list[bytes] = []
+
+    def process_element(self, value, ctx):
+        yield value["user"]
+        self.log.append(int(time.time()).to_bytes(6, "big"))
+
+
 class Timed(KeyedProcessFunction):
     """Measures the time that a call takes, and tells nobody."""
 
@@ -190,7 +213,7 @@ class Timed(KeyedProcessFunction):
 
 FUNCTIONS: list[Any] = [
     Rated(), Cached(), Squared(), Scratch(), above(3), Opened(), Alarm(), Recent(), Minutes(), Median(), RunningTotal(),
-    Users(), Seeded(), Timed(),
+    Users(), Seeded(), Hashed(), Logged(), Timed(),
 ]  # fmt: skip
 
 #: Those with state; a bound on the state of the others shows nothing, of which the property warns.

@@ -425,6 +425,21 @@ class AtHour(KeyedProcessFunction):
         yield value["user"], dt.datetime.now(dt.UTC).hour
 
 
+class SampledByHash(KeyedProcessFunction):
+    """A sample by the hash of a text, which is another one in another process."""
+
+    def process_element(self, value, ctx):
+        if hash(value["user"] + "x") % 2:
+            yield value["user"], value["amount"]
+
+
+class Aged(KeyedProcessFunction):
+    """Compares rows with the machine's clock: rows of 1970 have been old for decades."""
+
+    def process_element(self, value, ctx):
+        yield value["user"], time.time() * 1_000 - ctx.timestamp() < 10 * 365 * 86_400_000
+
+
 class Throttled(KeyedProcessFunction):
     """Waits for half a minute of the machine's clock, which no test takes."""
 
@@ -482,3 +497,64 @@ class ReadsLater(KeyedProcessFunction):
 
     def on_timer(self, timestamp, ctx):
         yield ctx.get_current_key(), timestamp, self.last.value()
+
+
+class CountOfMinute(KeyedProcessFunction):
+    """The same with a count, which rows of the next minute raise before the watermark passes the end of this one."""
+
+    count = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + 1)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() // 60_000 * 60_000 + 59_999)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp, self.count.value()
+
+
+class Silent(KeyedProcessFunction):
+    """The same with a timer that a later row moves, if it comes before the timer fires."""
+
+    readings = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.readings.update(self.readings.value() + 1)
+        ctx.timer_service().set_timer("silent", ctx.timestamp() + 60_000)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), self.readings.value(), timestamp
+        self.readings.clear()
+
+
+class Idle(KeyedProcessFunction):
+    """A timer of processing time that an element has replaced also fires, and nearly agrees with the state."""
+
+    waits_until = ValueState(int)
+
+    def process_element(self, value, ctx):
+        now = ctx.timer_service().current_processing_time()
+        self.waits_until.update(now + 1_000)
+        ctx.timer_service().register_processing_time_timer(now + 1_000)
+
+    def on_timer(self, timestamp, ctx):
+        if self.waits_until.value() is not None:
+            yield ctx.get_current_key(), timestamp
+            self.waits_until.clear()
+
+
+class IdleByClock(Idle):
+    """The same with another condition."""
+
+    def on_timer(self, timestamp, ctx):
+        if (self.waits_until.value() or 0) <= max(timestamp, ctx.timer_service().current_processing_time()):
+            yield ctx.get_current_key(), timestamp
+            self.waits_until.clear()
+
+
+class IdleByAMillisecond(Idle):
+    """The same with another condition."""
+
+    def on_timer(self, timestamp, ctx):
+        if abs((self.waits_until.value() or 0) - timestamp) <= 1:
+            yield ctx.get_current_key(), timestamp
+            self.waits_until.clear()

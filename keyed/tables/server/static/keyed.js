@@ -467,16 +467,27 @@ export function start({ title, views }) {
     label = view.label;
     document.title = `${label} · ${heading.textContent}`;
     main.replaceChildren();
+    const { signal } = leaving;
+    const problem = h("p", { class: "error panel", role: "alert" });
+    const attempt = async (work) => {
+      try {
+        await work();
+        problem.remove();
+      } catch (error) {
+        if (signal.aborted) return;
+        problem.textContent = error.message;
+        main.append(problem);
+      }
+    };
     const context = {
-      params: { ...params, view: view.id }, go, link, signal: leaving.signal,
+      params: { ...params, view: view.id }, go, link, signal,
       onBatch(call) {
-        watching.add(call);
-        if (status?.batch >= 0) call(status);
+        const attempted = (told) => attempt(() => call(told));
+        watching.add(attempted);
+        if (status?.batch >= 0) attempted(status);
       },
     };
-    Promise.resolve(view.show(main, context)).catch((error) => {
-      if (error.name !== "AbortError") main.append(h("p", { class: "error panel", role: "alert" }, error.message));
-    });
+    attempt(() => view.show(main, context));
   }
 
   function tellFacts() {

@@ -143,10 +143,14 @@ function brief(value, other, type, name) {
   return (told.length ? told : fields).map((field) => `${field} ${shown(value[field], undefined, field)}`).join(" · ");
 }
 
-/** Keys that are text or have several parts can be searched by how they begin; text whatever its case. */
+/**
+ * Keys that are text or have several parts can be searched by how they begin; text whatever its case. There is at least
+ * one beginning, since the answer for it names the batch that is shown.
+ */
 async function prefixesOf(table, key, past, signal) {
   if (!key || !["str", "tuple"].includes(table.key)) return [undefined];
-  return table.key === "str" ? beginnings(table.name, key, { past, signal }) : [key];
+  const spellings = table.key === "str" ? await beginnings(table.name, key, { past, signal }) : [];
+  return spellings.length ? spellings : [key];
 }
 
 /** A page of entries, from the beginning or behind another one; `next` is what follows. */

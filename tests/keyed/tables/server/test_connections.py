@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import resource
@@ -64,6 +65,24 @@ def connected(address: str, text: str = "") -> socket.socket:
     made.connect((host, int(port)))
     made.sendall(text.encode())
     return made
+
+
+def test_a_connection_that_has_ended_does_not_wait_for_the_garbage_collector(job):
+    def kept():
+        return [each for each in gc.get_objects() if isinstance(each, connections_module._Connection)]
+
+    gc.collect()
+    before = len(kept())
+    gc.disable()
+    try:
+        with serving(job[1], port=0) as address:
+            for _ in range(3):
+                httpx.get(f"{address}/tables/text/keys/key1").raise_for_status()
+                connected(address, "GET /tables/text/changes HTTP/1.1\r\nHost: a\r\n\r\n").close()
+                connected(address, "GET /tables").close()
+            until(lambda: len(kept()) <= before, report=lambda: f"{len(kept())} connections are kept")
+    finally:
+        gc.enable()
 
 
 def connections(address: str) -> int:

@@ -257,7 +257,10 @@ def test_the_search_ignores_case_and_completes_names(replayed, page):
             search.fill(text)
             page.get_by_role("button", name="Look up").click()
             lists(page, "tbody td:first-child a", "innerText", names)
-        page.get_by_text("No key begins with this.").wait_for()
+        # The changes are listed after the entries, and what is shown then stays.
+        page.get_by_role("heading", name="Last changes").wait_for()
+        assert page.get_by_text("No key begins with this.").is_visible()
+        assert page.get_by_role("alert").count() == 0
         search.fill("die hard")
         page.get_by_role("button", name="Look up").click()
         page.get_by_role("heading", name="Die Hard", exact=True).wait_for()
@@ -265,6 +268,35 @@ def test_the_search_ignores_case_and_completes_names(replayed, page):
         search.fill("ZOË")
         page.get_by_role("button", name="Look up").click()
         page.get_by_role("heading", name="ZOË", exact=True).wait_for()
+
+
+def test_a_view_that_fails_shows_why_until_the_next_batch_and_one_that_is_left_stays_silent(job, page):
+    harness, _ = job
+    refused: list[Any] = []
+
+    def first_refused(route):
+        if refused:
+            return route.continue_()
+        refused.append(route)
+        return route.fulfill(status=503, json={"error": {"type": "Busy", "message": "no room for this request"}})
+
+    with served(job[1]) as address:
+        page.route("**/tables", first_refused)
+        page.goto(address)
+        page.get_by_role("alert").filter(has_text="no room for this request").wait_for()
+        harness.process(("Die Hard", 1))
+        page.get_by_role("link", name="Die Hard").wait_for()
+        assert page.get_by_role("alert").count() == 0
+        page.unroute("**/tables")
+        # The fixture fails the test if the page raises because an answer is no longer wanted.
+        page.route("**/tables", lambda route: None)
+        with page.expect_request("**/tables"):
+            page.get_by_role("button", name="Look up").click()
+        with page.expect_request("**/tables"):
+            page.go_back()
+        page.unroute("**/tables")
+        page.reload()
+        page.get_by_role("link", name="Die Hard").wait_for()
 
 
 def test_pages_of_several_spellings_follow_one_another(tmp_path, page):

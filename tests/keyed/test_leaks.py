@@ -1,0 +1,557 @@
+"""Calls of every public entrance, again and again, leave no memory, thread, descriptor, file or class behind.
+
+`keyed.sql` and ``keyed run`` are left out: scripts still keep what they compile. Spark's tasks are in
+`tests/keyed/runtimes/spark/test_copies.py`, Kafka's clients have threads and memory of their own.
+
+``KEYED_ROUNDS=100`` makes fewer than a thousand calls of each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import io
+import logging
+import os
+import shutil
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import psutil
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+import keyed
+import keyed.pyflink as flink
+from keyed import joins
+from keyed import windows as w
+from keyed.cli.main import main
+from keyed.metrics import OpenTelemetry, Prometheus, export
+from keyed.patterns import Pattern
+from keyed.recovery import flush, read_changelog, restore, verify
+from keyed.stores.growth import return_free_memory
+from keyed.tables import StateTables, open_tables, read_tables
+from keyed.testing import (
+    KeyedTestHarness,
+    MemoryChangelog,
+    Record,
+    Recording,
+    assert_batch_split_invariant,
+    assert_deterministic,
+    assert_matches,
+    assert_recovery_invisible,
+    assert_rescale_invisible,
+    assert_state_bounded,
+    replay,
+    simulate,
+    strategies,
+)
+from keyed.vectorized import TableState, VectorizedFunction
+from tests.keyed.tables.server.test_server import served
+from tests.support.s3 import KEY_ID, SECRET, S3Server, s3_server
+from tests.support.waiting import until
+
+ROUNDS = int(os.environ.get("KEYED_ROUNDS", "1000"))
+#: Calls between two counts of the fast test, and how often it counts: caches and imports grow at first.
+FEW, ATTEMPTS = 5, 5
+#: Bytes by which the process may grow with each call: RocksDB fills a cache, and the C library keeps free memory.
+BYTES = 4096
+
+ROWS: list[dict[str, Any]] = [{"k": "ab"[n % 2], "n": n, "t": 10 * n} for n in range(4)]
+RULES = keyed.MapState(str, int, name="rules")
+RATES = keyed.MapState(str, dict, name="rates")
+
+
+def count() -> keyed.KeyedProcessFunction:
+    """Return a function whose class is new, as that of a notebook's cell that runs again."""
+
+    class Count(keyed.KeyedProcessFunction):
+        number = keyed.ValueState(int, default=0)
+        values = keyed.ListState(int)
+        items = keyed.MapState(str, int)
+
+        def process_element(self, value: Any, ctx: Any) -> Iterator[tuple[str, int]]:
+            if value["n"] < 0:
+                raise LookupError("unlucky")
+            self.number.update(self.number.value() + 1)
+            self.values.add(value["n"])
+            self.items.put(str(value["n"]), value["n"])
+            ctx.timer_service().set_timer("due", 10**9)
+            yield ctx.get_current_key(), self.number.value()
+
+        def on_timer(self, timestamp: int, ctx: Any) -> None:
+            self.number.clear()
+
+    return Count()
+
+
+def rows() -> keyed.KeyedStream:
+    return keyed.stream(ROWS, timestamp="t").key_by("k")
+
+
+def table() -> keyed.KeyedStream:
+    return keyed.stream(pa.Table.from_pylist(ROWS), timestamp="t").key_by("k")
+
+
+def counts(given: Any = ROWS, **options: Any) -> keyed.Output:
+    stream = keyed.stream(given, timestamp="t").key_by("k")
+    return stream.process(count(), "k string, n bigint", name="count", **options)
+
+
+class KeepsNothing(keyed.KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield value
+
+
+def counts_of(records: list[Record]) -> Iterator[tuple[str, int]]:
+    """Yield the outputs of `count`."""
+    seen: Counter[str] = Counter()
+    for record in records:
+        seen[record.value["k"]] += 1
+        yield record.value["k"], seen[record.value["k"]]
+
+
+class Entrances:
+    """The public entrances: each method is a call of one, over a folder of its own.
+
+    Args:
+        server: A server for changelogs in an object store.
+    """
+
+    def __init__(self, server: S3Server) -> None:
+        self._options = {
+            "endpoint": server.url,
+            "allow_http": True,
+            "region": "us-east-1",
+            "access_key_id": KEY_ID,
+            "secret_access_key": SECRET,
+        }
+        self._server = server
+        self._reader = InMemoryMetricReader()
+        self._provider = MeterProvider(metric_readers=[self._reader])
+
+    # Jobs of the local runtime -------------------------------------------------------------------------------------
+
+    def run(self, folder: Path) -> None:
+        assert len(counts().run().values) == 4
+
+    def run_over_columns(self, folder: Path) -> None:
+        class Sums(VectorizedFunction):
+            sums = TableState("k string, n bigint", key="k")
+
+            def process_batch(self, table: Any, ctx: Any) -> None:
+                self.sums.merge(table.select(["k", "n"]), {"n": "sum"})
+                ctx.emit(table.select(["k", "n"]))
+
+        assert len(table().process(Sums(), "k string, n bigint").run().values) == 4
+
+    def started_and_stopped(self, folder: Path) -> None:
+        def rows() -> Iterator[Any]:
+            yield from ROWS
+            while True:
+                yield keyed.PAUSE
+
+        query = counts(rows()).start(keyed.collect_sink())
+        until(lambda: query.progress is not None)
+        query.stop()
+
+    def failing(self, folder: Path) -> None:
+        with pytest.raises(keyed.errors.UserFunctionError):
+            counts([*ROWS, {"k": "a", "n": -1, "t": 90}]).run(checkpoint=folder / "checkpoint", rows_per_batch=2)
+
+    def refused(self, folder: Path) -> None:
+        with pytest.raises(TypeError, match="is not an option"):
+            counts(rows_per_bath=2)
+        with pytest.raises(keyed.errors.DefinitionError):
+            rows().process(cast("Any", object()))
+        with pytest.raises(keyed.errors.DefinitionError):
+            rows().window(w.TumblingEventTimeWindows.of(0))
+
+    def explained(self, folder: Path) -> None:
+        counts().explain()
+        rows().window(w.TumblingEventTimeWindows.of(100)).aggregate(total=w.Sum("n")).explain()
+
+    def transformed(self, folder: Path) -> None:
+        @dataclasses.dataclass(frozen=True)
+        class Other:
+            k: str
+            n: int
+
+        stream = (
+            keyed.stream(ROWS, timestamp="t")
+            .map(lambda row: Other(row.k, row.n + 1), Other)
+            .filter(lambda row: row.n > 1)
+        )
+        stream = stream.flat_map(lambda row: [row, row]).map_batches(lambda table: table)
+        assert len(stream.key_by("k").process(count(), "k string, n bigint").run().values) == 6
+
+    def bad_rows(self, folder: Path) -> None:
+        bad = keyed.OutputTag("bad")
+        given = [*ROWS, {"k": None, "n": 1, "t": 5}]
+        out = keyed.stream(given, timestamp="t", on_bad_row=bad).key_by("k").process(count(), "k string, n bigint")
+        keyed.run(out.to(keyed.collect_sink()), out.side_output(bad).to(keyed.collect_sink()))
+
+    def broadcast(self, folder: Path) -> None:
+        class Ruled(keyed.KeyedBroadcastProcessFunction):
+            def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+                yield dict(ctx.get_broadcast_state(RULES).items())
+
+            def process_broadcast_element(self, value: Any, ctx: Any) -> None:
+                ctx.get_broadcast_state(RULES).put(value["r"], value["n"])
+
+        rules = keyed.stream([{"r": "x", "n": 1}]).broadcast(RULES)
+        assert len(keyed.stream(ROWS).key_by("k").connect(rules).process(Ruled()).run().values) == 4
+
+    def global_table(self, folder: Path) -> None:
+        class Rated(keyed.KeyedProcessFunction):
+            def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+                yield ctx.get_broadcast_state(RATES).get(value["k"])
+
+        rates = keyed.global_table(lambda: pa.table({"k": ["a"], "rate": [1.5]}), RATES, key="k")
+        assert len(keyed.stream(ROWS).key_by("k").connect(rates).process(Rated()).run().values) == 4
+
+    # Libraries -----------------------------------------------------------------------------------------------------
+
+    def windows(self, folder: Path) -> None:
+        for assigner in (
+            w.TumblingEventTimeWindows.of(100),
+            w.EventTimeSessionWindows.with_gap(100),
+            w.CountWindows.of(2),
+            w.GlobalWindows.create(),
+        ):
+            windowed = rows().window(assigner)
+            if isinstance(assigner, w.GlobalWindows):
+                windowed = windowed.trigger(w.CountTrigger.of(2))
+            assert windowed.aggregate(n=w.Count(), total=w.Sum("n")).run().values
+
+    def windows_over_columns(self, folder: Path) -> None:
+        for assigner in (w.TumblingEventTimeWindows.of(100), w.EventTimeSessionWindows.with_gap(100)):
+            assert table().window(assigner).path("vectorized").aggregate(n=w.Count(), m=w.Max("n")).run().values
+
+    def windows_with_own_parts(self, folder: Path) -> None:
+        class Listed(w.ProcessWindowFunction):
+            def process(self, key: Any, ctx: Any, elements: Any) -> Iterator[Any]:
+                yield key, len(list(elements))
+
+        class Total(w.Aggregate):
+            def create_accumulator(self) -> int:
+                return 0
+
+            def add(self, value: Any, accumulator: int) -> int:
+                return accumulator + value["n"]
+
+            def merge(self, a: int, b: int) -> int:
+                return a + b
+
+        assert rows().window(w.TumblingEventTimeWindows.of(100)).process(Listed()).run().values
+        assert rows().window(w.TumblingEventTimeWindows.of(100)).aggregate(total=Total()).run().values
+
+    def continuous(self, folder: Path) -> None:
+        assert w.aggregate(table(), {"n": w.Count()}).run().values
+
+    def joined(self, folder: Path) -> None:
+        for join in (
+            joins.IntervalJoin(lambda a, b: (a, b), lower=-10, upper=10, path="row"),
+            joins.AsOfJoin(lambda a, b: (a, b), path="row"),
+            joins.WindowJoin(lambda a, b: (a, b), size=100, path="row"),
+            joins.WindowCoGroup(lambda start, end, lefts, rights: [(start, len(lefts))], gap=100),
+            joins.EnrichmentJoin(lambda a, b: (a, b), timeout=10),
+            joins.TableJoin(lambda a, b: (a, b)),
+        ):
+            assert rows().connect(rows()).process(join).run().values
+
+    def joined_over_columns(self, folder: Path) -> None:
+        select = joins.Select(["k"], ["n"])
+        for join in (
+            joins.IntervalJoin(select, lower=-10, upper=10, path="vectorized"),
+            joins.AsOfJoin(select, path="vectorized"),
+            joins.WindowJoin(select, size=100, path="vectorized"),
+        ):
+            assert table().connect(table()).process(join, "k string, n bigint").run().values
+
+    def looked_up(self, folder: Path) -> None:
+        async def doubled(key: str) -> tuple[int]:
+            return (len(key) * 2,)
+
+        joined = joins.lookup_join(
+            keyed.stream(pa.Table.from_pylist(ROWS)).key_by("k"), joins.AsyncLookup(doubled), "d bigint"
+        )
+        assert len(joined.run().values) == 4
+
+    def patterns(self, folder: Path) -> None:
+        pattern = Pattern.begin("a", lambda row: row.n == 0).followed_by("b", lambda row: row.n == 2).within(1000)
+        found = rows().match(pattern).select(lambda match: (match["a"][0].n, match["b"][0].n))
+        assert found.run().values == [(0, 2)]
+
+    def pyflink(self, folder: Path) -> None:
+        class Count(flink.KeyedProcessFunction):
+            def open(self, context: Any) -> None:
+                self.n = context.get_state(flink.ValueStateDescriptor("n", flink.Types.INT()))
+
+            def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+                self.n.update((self.n.value() or 0) + 1)
+                yield value[0], self.n.value()
+
+        env = flink.StreamExecutionEnvironment.get_execution_environment()
+        stream = env.from_collection([("a", 1), ("b", 2)]).key_by(lambda value: value[0])
+        type_ = flink.Types.TUPLE([flink.Types.STRING(), flink.Types.INT()])
+        assert list(stream.process(Count(), type_).execute_and_collect()) == [("a", 1), ("b", 1)]
+        assert list(stream.reduce(lambda a, b: a).execute_and_collect())
+
+    # Checkpoints, changelogs and sinks -----------------------------------------------------------------------------
+
+    def exported(self, folder: Path) -> None:
+        log = keyed.DirectoryChangelog(folder / "log")
+        counts(changelog=log).run(checkpoint=folder / "checkpoint", rows_per_batch=2)
+
+    def exported_now_and_then(self, folder: Path) -> None:
+        log = keyed.DirectoryChangelog(folder / "log", export_interval=10_000)
+        counts(changelog=log).run(checkpoint=folder / "checkpoint", rows_per_batch=2)
+
+    def exported_to_a_store(self, folder: Path) -> None:
+        log = keyed.ObjectStoreChangelog("s3://bucket/log", self._options)
+        counts(changelog=log).run(checkpoint=folder / "checkpoint", rows_per_batch=2)
+        assert len(list(read_changelog(log))) > 4
+        self._server.objects.clear()
+
+    def restored(self, folder: Path) -> None:
+        log = keyed.DirectoryChangelog(folder / "log")
+        counts(changelog=log).run(checkpoint=folder / "checkpoint", drain=False)
+        result = counts(restore_from=log, parallelism=3).run(checkpoint=folder / "restored")
+        assert result.restored is not None
+
+    def recovered(self, folder: Path) -> None:
+        log = keyed.DirectoryChangelog(folder / "log")
+        counts(changelog=log).run(checkpoint=folder / "checkpoint", drain=False, record=folder / "record")
+        flush(folder / "checkpoint", {"count": log})
+        assert not any(group.problem for group in verify(log))
+        assert verify(folder / "checkpoint")
+        assert len(list(read_changelog(log))) > 4
+        restore(folder / "restored", [keyed.RestorePoint(log)], parallelism=3)
+        assert Recording(folder / "record").operator == "count"
+        function = count()
+        assert replay(log, function, function, ROWS, key="k", timestamp="t").lines == ()
+
+    def on_disk(self, folder: Path) -> None:
+        counts(store="rocksdb").run(checkpoint=folder / "checkpoint", rows_per_batch=2)
+
+    def shared_on_disk(self, folder: Path) -> None:
+        counts(store="lmdb").run(checkpoint=folder / "checkpoint", rows_per_batch=2)
+
+    def to_files(self, folder: Path) -> None:
+        counts().run(folder / "out", checkpoint=folder / "checkpoint", rows_per_batch=2)
+
+    def to_iceberg(self, folder: Path) -> None:
+        pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: make setup")
+        place = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": folder.as_uri()}
+        sink = keyed.iceberg_sink("lake.t", catalog="test", options=place)
+        counts().run(sink, checkpoint=folder / "checkpoint", rows_per_batch=2)
+
+    def to_delta(self, folder: Path) -> None:
+        pytest.importorskip("deltalake", reason="deltalake is not installed: make setup")
+        counts().run(keyed.delta_sink(folder / "t"), checkpoint=folder / "checkpoint", rows_per_batch=2)
+
+    # State tables --------------------------------------------------------------------------------------------------
+
+    def followed(self, folder: Path) -> None:
+        log = keyed.DirectoryChangelog(folder / "log")
+        counts(changelog=log).run(checkpoint=folder / "checkpoint", rows_per_batch=2)
+        with open_tables(log, folder / "tables").start(every=0.01) as tables:
+            assert tables["number"].get("a") == 2
+            assert len(tables["number"].subscribe().take(0)) == 2
+
+    def read(self, folder: Path) -> None:
+        log = keyed.DirectoryChangelog(folder / "log")
+        counts(changelog=log).run(checkpoint=folder / "checkpoint", rows_per_batch=2, drain=False)
+        with open_tables(log, folder / "tables") as tables:
+            tables.poll()
+            assert tables["number"].get("a") == 2
+            assert len(list(tables["number"].scan())) == 2
+            assert tables.timers.scan() is not None
+            assert list(tables["number"].history("a"))
+            assert tables.sql("select key, value from number").num_rows == 2
+            with tables.snapshot() as snapshot:
+                assert snapshot["items"].get("a")
+        with read_tables(folder / "tables") as tables:
+            assert tables["number"].get("a") == 2
+
+    def served(self, folder: Path) -> None:
+        with self._kept(folder) as tables, served(tables) as address, httpx.Client(base_url=address) as client:
+            assert client.get("/tables/number/keys/a").json()["value"] == 2
+            assert client.get("/tables/nothing/keys/a").status_code == 404
+
+    def kept(self, folder: Path) -> None:
+        counts().run(tables=folder / "tables", checkpoint=folder / "checkpoint", drain=False)
+        with read_tables(folder / "tables") as tables:
+            assert tables["number"].get("a") == 2
+
+    @contextmanager
+    def _kept(self, folder: Path) -> Iterator[StateTables]:
+        log = keyed.DirectoryChangelog(folder / "log")
+        counts(changelog=log).run(drain=False)
+        with open_tables(log, folder / "tables") as tables:
+            tables.poll()
+            yield tables
+
+    def replicated(self, folder: Path) -> None:
+        pytest.importorskip("deltalake", reason="deltalake is not installed: make setup")
+        with self._kept(folder) as tables:
+            tables.start(every=0.01)
+            sink = keyed.delta_sink(folder / "copy", mode="upsert", key="k")
+            place = Prometheus(file=folder / "metrics.prom")
+            with tables["number"].replicate(sink) as copy, export(copy, place):
+                copy.wait_for(tables.batch)
+
+    # Metrics -------------------------------------------------------------------------------------------------------
+
+    def measured(self, folder: Path) -> None:
+        counts().run(metrics=OpenTelemetry(self._provider), rows_per_batch=2)
+        self._reader.get_metrics_data()
+
+    def measured_in_a_file(self, folder: Path) -> None:
+        counts().run(metrics=Prometheus(file=folder / "metrics.prom"), rows_per_batch=2)
+
+    # The command line ----------------------------------------------------------------------------------------------
+
+    def commands(self, folder: Path) -> None:
+        log, checkpoint, tables = (str(folder / name) for name in ("log", "checkpoint", "tables"))
+        counts(changelog=keyed.DirectoryChangelog(folder / "log")).run(checkpoint=checkpoint, drain=False)
+        for command in (
+            ("inspect", checkpoint),
+            ("verify", log),
+            ("verify", checkpoint),
+            ("compact", log),
+            ("flush", checkpoint, f"count={log}"),
+            ("restore", str(folder / "restored"), log),
+            ("explain", "NullKeyError"),
+            ("tables", log),
+            ("get", log, "number", "a", "--tables", tables),
+            ("scan", log, "number", "--tables", tables),
+            ("history", log, "number", "a", "--tables", tables),
+            ("sql", log, "select * from number", "--tables", tables),
+        ):
+            assert main(command) == 0, command
+        with pytest.raises(SystemExit):
+            main(["gett"])
+
+    # The kit -------------------------------------------------------------------------------------------------------
+
+    def harness(self, folder: Path) -> None:
+        with KeyedTestHarness(count(), key="k", parallelism=2, changelog=MemoryChangelog()) as harness:
+            for row in ROWS:
+                harness.process(row, timestamp=row["t"])
+            harness.advance_watermark(10**10)
+            snapshot = harness.snapshot()
+        with KeyedTestHarness.restore(count(), snapshot, key="k") as harness:
+            harness.process(ROWS[0])
+
+    def asserted(self, folder: Path) -> None:
+        row = strategies.rows("k string, n bigint", k=st.sampled_from("ab"), n=st.integers(0, 5))
+        stream = strategies.streams(row, gap=10, min_size=2, max_size=4)
+        options: dict[str, Any] = {"key": "k", "examples": 8}
+        function = count()
+        assert_batch_split_invariant(function, stream, **options)
+        assert_recovery_invisible(function, stream, **options)
+        assert_rescale_invisible(function, stream, **options)
+        assert_deterministic(function, stream, same_order=True, **options)
+        assert_matches(function, counts_of, stream, **options)
+        assert_state_bounded(KeepsNothing(), stream, silence=1000, **options)
+
+    def simulated(self, folder: Path) -> None:
+        simulate(count(), [Record(row, row["t"]) for row in ROWS], key="k", simulations=2, seed=1)
+
+
+ENTRANCES = [name for name in vars(Entrances) if not name.startswith("_")]
+
+#: Those that cost more than others.
+EXPENSIVE = ("to_iceberg", "to_delta", "served", "replicated", "asserted", "simulated", "commands")
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, int], None]]:
+    """Return a function that calls an entrance repeatedly, each time over a new folder."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    # pytest keeps log records.
+    monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
+    with s3_server() as server:
+        entrances = Entrances(server)
+
+        def repeated(name: str, number: int) -> None:
+            for _ in range(number):
+                folder = tmp_path / "call"
+                folder.mkdir()
+                with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+                    getattr(entrances, name)(folder)
+                shutil.rmtree(folder)
+
+        yield repeated
+
+
+def living() -> Counter[str]:
+    """Return the number of living objects by type, and of classes, threads, descriptors and temporary files."""
+    gc.collect()
+    objects = gc.get_objects()
+    links = Path("/proc/self/fd")
+    found = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in objects)
+    found["classes"] = sum(isinstance(each, type) for each in objects)
+    found["threads"] = threading.active_count()
+    found["descriptors"] = len(list(links.iterdir())) if links.is_dir() else 0
+    found["files"] = len(list(Path(tempfile.gettempdir()).rglob("*")))
+    return found
+
+
+def grown(before: Counter[str], calls: int) -> dict[str, int]:
+    """Return what has grown by one with each call at least."""
+    return {name: number - before[name] for name, number in living().items() if number - before[name] >= calls}
+
+
+def resident() -> int:
+    """Return the resident memory of the process in bytes, without what can be returned to the system."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    return_free_memory()
+    return psutil.Process().memory_info().rss
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in EXPENSIVE else []) for name in ENTRANCES]
+)
+@pytest.mark.filterwarnings("ignore:.*passed, but of:UserWarning")
+def test_a_few_calls_leave_nothing_behind(name, call):
+    call(name, FEW)
+    found: dict[str, int] = {}
+    for _ in range(ATTEMPTS):
+        before = living()
+        call(name, FEW)
+        found = grown(before, FEW)
+        if not found:
+            return
+    assert not found, f"{FEW} calls leave behind {found}"
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", ENTRANCES)
+@pytest.mark.filterwarnings("ignore:.*passed, but of:UserWarning")
+def test_a_thousand_calls_leave_nothing_behind(name, call):
+    call(name, 20)
+    before, sizes = living(), [resident()]
+    for _ in range(2):
+        call(name, ROUNDS // 2)
+        sizes.append(resident())
+    # What others close in the background may take a moment.
+    until(lambda: not grown(before, ROUNDS // 2), seconds=60, report=lambda: f"{grown(before, ROUNDS // 2)}")
+    # Each half must grow: the first may still fill caches.
+    each = min(sizes[1] - sizes[0], sizes[2] - sizes[1]) / (ROUNDS // 2)
+    assert each <= BYTES, f"resident memory grows by {each:.0f} bytes with each call: {sizes}"
