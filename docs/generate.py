@@ -150,8 +150,9 @@ def pages() -> dict[Path, str]:
         about = inspect.getdoc(importlib.import_module(packages[0])) or ""
         things = [(f"{package}.{name}", name, thing) for package in packages for name, thing in _names(package)]
         # What `keyed` has too is called by its shorter name.
-        public = importlib.import_module("keyed").__all__
-        named = [(f"keyed.{name}" if name in public else path, name, thing) for path, name, thing in things]
+        keyed = importlib.import_module("keyed")
+        shorter = {path for path, name, thing in things if name in keyed.__all__ and getattr(keyed, name) is thing}
+        named = [(f"keyed.{name}" if path in shorter else path, name, thing) for path, name, thing in things]
         made[page] = _page(title, _rendered(about), [*named, *_beside(page)])
     made["exported-metrics.md"] += "\n" + _metrics()
     made["sql-functions.md"] = _sql_functions()
@@ -254,7 +255,11 @@ def _page_of(name: str) -> str:
     keyed = importlib.import_module("keyed")
     for page, (_, packages) in DOORS.items():
         for package in packages:
-            if name in importlib.import_module(package).__all__ and (package != "keyed.pyflink"):
+            door = importlib.import_module(package)
+            if name not in door.__all__ or package == "keyed.pyflink":
+                continue
+            # `keyed.sql.start` is another than `keyed.start`.
+            if name not in keyed.__all__ or getattr(door, name) is getattr(keyed, name):
                 return page
     if name not in keyed.__all__:
         return ""
