@@ -167,13 +167,14 @@ def _milliseconds(values: pa.Array[Any]) -> pa.Array[Any]:
         numbers = pc.subtract(quotient, is_below.cast(pa.int64()))
     elif unit == "s":
         numbers = pc.multiply_checked(numbers, 1000)
-    return pc.multiply_checked(numbers, 1000).cast(pa.timestamp("us"))
+    found: pa.Array[Any] = pc.multiply_checked(numbers, 1000).cast(pa.timestamp("us"))
+    return found
 
 
 def _values(values: pa.Array[Any]) -> list[Any]:
     """Return a column as Python values; timestamps that Python does not have are numbers of milliseconds."""
     if pa.types.is_timestamp(values.type):
-        return pc.divide(_milliseconds(values).cast(pa.int64()), 1000).to_pylist()
+        return list(pc.divide(_milliseconds(values).cast(pa.int64()), 1000).to_pylist())
     try:
         return values.to_pylist()
     except (ValueError, OverflowError, UnicodeDecodeError):
@@ -417,7 +418,7 @@ def plain_values(values: pa.Array[Any], type_: SqlType, *, in_json: bool = False
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if type_.base == "TIMESTAMP":
-        return pc.divide(values.cast(pa.int64()), 1000).to_pylist()
+        return list(pc.divide(values.cast(pa.int64()), 1000).to_pylist())
     if type_.base == "DATE":
         return values.cast(pa.int32()).to_pylist()
     found = values.to_pylist()
