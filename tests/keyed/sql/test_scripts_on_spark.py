@@ -247,6 +247,40 @@ def test_executors_without_duckdb_or_with_another_version_are_an_error_at_the_st
 
 
 @pytest.mark.slow
+def test_records_of_topics_are_decoded_by_the_workers(spark):
+    text = """
+    CREATE STREAM s (id BIGINT KEY, title STRING, at BIGINT, kind BYTES HEADER('kind'))
+        WITH (FORMAT = 'JSON', TIMESTAMP = 'at');
+    CREATE TABLE t (title STRING PRIMARY KEY, genre STRING) WITH (VALUE_FORMAT = 'JSON');
+    CREATE STREAM places AS SELECT id, kind, ROWPARTITION AS part, ROWOFFSET AS place FROM s;
+    CREATE STREAM named AS SELECT id, genre FROM s LEFT JOIN t ON s.title = t.title;
+    """
+    columns = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
+    columns += ", headers array<struct<key: string, value: binary>>"
+    now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    kind = [("kind", b"web")]
+    sales = [
+        (b"7", b'{"title": "Big", "at": 5}', 3, 9, now, kind),
+        (b"x", b"{}", 3, 10, now, None),
+        (b"8", b"{", 3, 11, now, None),
+        (b"9", b'{"title": "Rio", "at": 6}', 3, 12, now, None),
+    ]
+    films = [(b"Big", b'{"genre": "comedy"}', 0, 0, now.replace(year=1970)), (b"Rio", b'{"genre": "x"}', 0, 1, now)]
+    films += [(b"Rio", None, 0, 2, now)]
+    frames = {
+        "s": spark.createDataFrame(sales, columns).coalesce(1),
+        "t": spark.createDataFrame([(*each, None) for each in films], columns).coalesce(1),
+    }
+    found = sql.script(text, frames)
+    assert [(each.key, each.value, each.timestamp) for each in found["places"]] == [
+        (7, {"kind": b"web", "part": 3, "place": 9}, 5),
+        (9, {"kind": None, "part": 3, "place": 12}, 6),
+    ]
+    assert sorted((each.key, each.value["genre"]) for each in found["named"]) == [(7, "comedy"), (9, None)]
+    assert found.skipped == {"places": {"bad rows": 2}, "named": {"bad rows": 2}}
+
+
+@pytest.mark.slow
 def test_streams_and_outputs_are_bound_with_data_frames(spark):
     titles = spark.createDataFrame([("a", "Aliens"), ("b", "Big")], "title string, name string")
     timed = keyed.stream(titles.selectExpr("*", "timestamp_millis(0) AS at"), timestamp="at")
