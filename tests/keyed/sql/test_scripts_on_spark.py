@@ -253,7 +253,7 @@ def test_records_of_topics_are_decoded_by_the_workers(spark):
         WITH (FORMAT = 'JSON', TIMESTAMP = 'at');
     CREATE TABLE t (title STRING PRIMARY KEY, genre STRING) WITH (VALUE_FORMAT = 'JSON');
     CREATE STREAM places AS SELECT id, kind, ROWPARTITION AS part, ROWOFFSET AS place FROM s;
-    CREATE STREAM named AS SELECT id, genre FROM s LEFT JOIN t ON s.title = t.title;
+    CREATE STREAM named AS SELECT s.title AS title, id, genre FROM s LEFT JOIN t ON s.title = t.title;
     """
     columns = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
     columns += ", headers array<struct<key: string, value: binary>>"
@@ -276,7 +276,7 @@ def test_records_of_topics_are_decoded_by_the_workers(spark):
         (7, {"kind": b"web", "part": 3, "place": 9}, 5),
         (9, {"kind": None, "part": 3, "place": 12}, 6),
     ]
-    assert sorted((each.key, each.value["genre"]) for each in found["named"]) == [(7, "comedy"), (9, None)]
+    assert sorted((each.value["id"], each.value["genre"]) for each in found["named"]) == [(7, "comedy"), (9, None)]
     assert found.skipped == {"places": {"bad rows": 2}, "named": {"bad rows": 2}}
 
 
