@@ -380,26 +380,15 @@ class Columns:
         arrays = []
         for field, make in zip(self.schema, self.makers, strict=True):
             try:
-                arrays.append(pa.array([_as_pairs(make(entry), field.type) for entry in entries], field.type))
+                values = [make(entry) for entry in entries]
+                if pa.types.is_nested(field.type):
+                    values = [_plain(value, field.type) for value in values]
+                arrays.append(pa.array(values, field.type))
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
                 raise EncodingError(
                     f"column {field.name!r} of state {self.reader.schema.name!r} cannot be {field.type}: {error}"
                 ) from error
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-
-def _as_pairs(value: Any, type_: pa.DataType) -> Any:
-    """Return a value in which maps are pairs, as Arrow takes them."""
-    if value is None or not pa.types.is_nested(type_):
-        return value
-    if pa.types.is_map(type_):
-        pairs = value.items() if isinstance(value, Mapping) else value
-        return [(_as_pairs(key, type_.key_type), _as_pairs(item, type_.item_type)) for key, item in pairs]
-    if pa.types.is_struct(type_) and isinstance(value, Mapping):
-        return {field.name: _as_pairs(value.get(field.name), field.type) for field in type_}
-    if isinstance(value, list | tuple) and pa.types.is_list(type_):
-        return [_as_pairs(each, type_.value_type) for each in value]
-    return value
 
 
 def _read(file: str) -> Iterator[pa.RecordBatch]:
@@ -563,9 +552,11 @@ def _plain(value: Any, type_: pa.DataType) -> Any:
         fields = [type_.field(number) for number in range(type_.num_fields)]
         if isinstance(value, tuple) and fields_of(type(value)) is None:
             return {field.name: _plain(item, field.type) for field, item in zip(fields, value, strict=False)}
-        return {field.name: _plain(getattr(value, field.name, None), field.type) for field in fields}
+        of = value.get if isinstance(value, Mapping) else partial(getattr, value)
+        return {field.name: _plain(of(field.name, None), field.type) for field in fields}
     if types.is_map(type_):
-        return [(_plain(key, type_.key_type), _plain(item, type_.item_type)) for key, item in value.items()]
+        pairs = value.items() if isinstance(value, Mapping) else value
+        return [(_plain(key, type_.key_type), _plain(item, type_.item_type)) for key, item in pairs]
     if types.is_list(type_):
         items = sorted(value, key=ascii) if isinstance(value, set | frozenset) else value
         return [_plain(item, type_.value_type) for item in items]

@@ -76,6 +76,14 @@ def test_the_whole_key_may_be_that_of_the_stream() -> None:
     assert read_stream(entries.block(changes).written or b"", "here").equals(rows)
 
 
+def test_a_table_may_have_no_columns_but_those_of_its_key() -> None:
+    entries = converter(TableState("a string, b bigint", key=("a", "b")))
+    rows = pa.table({"a": ["x", "x"], "b": [1, 2]})
+    changes = entries.changes(block(rows))
+    assert len(changes) == 2
+    assert read_stream(entries.block(changes).written or b"", "here").equals(rows)
+
+
 def test_the_due_time_of_a_row_stands_before_its_value() -> None:
     state = TableState("a string, n bigint", key="a", ttl=StateTtl(5, time_domain=TimeDomain.EVENT_TIME))
     entries = converter(state)
