@@ -10,8 +10,9 @@ from keyed.arguments import text
 from keyed.changelog.kafka.client import Cluster, Partition, check_client
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError
+from keyed.formats.sql_types import BadValue
+from keyed.formats.topic_values import NO_VALUE, check_format, decoder
 from keyed.kafka_fetching import OUT_OF_RANGE, Fetched, Place, fetched, is_passing
-from keyed.kafka_values import NO_VALUE, BadValue, check_format, decoder
 from keyed.rows import Row, row_class
 from keyed.shown import shown
 from keyed.sources import PAUSE, BadElement

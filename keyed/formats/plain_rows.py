@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from keyed.formats.conversion import BadValue, by_folded_name
-from keyed.formats.sql_types import SqlType
+from keyed.formats.sql_types import BadValue, SqlType
+from keyed.formats.typed_columns import by_folded_name
 
 _numbers = msgspec.json.Decoder()
 _decimals = msgspec.json.Decoder(float_hook=Decimal)

@@ -20,12 +20,11 @@ import msgspec
 
 from keyed.errors import DefinitionError, SourceError
 from keyed.formats.column_schemas import WRAPPERS, ProtobufMessage, avro_schema, json_schema
-from keyed.formats.conversion import BadValue, column, plain_values
 from keyed.formats.plain_rows import cells_of, has_decimal, json_values
-from keyed.formats.sql_types import SqlType
-from keyed.kafka_values import BadValue as BadBytes
-from keyed.kafka_values import check_format, plain_message, registered
-from keyed.kafka_values import decoder as registry_decoder
+from keyed.formats.sql_types import BadValue, SqlType
+from keyed.formats.topic_values import check_format, plain_message, registered
+from keyed.formats.topic_values import decoder as registry_decoder
+from keyed.formats.typed_columns import column, plain_values
 from keyed.topics import Avro, Registry
 
 Columns = Sequence[tuple[str, SqlType]]
@@ -42,7 +41,6 @@ _UNREADABLE = (
     RecursionError,
     TypeError,
     ValueError,
-    BadBytes,
     csv.Error,
     struct.error,
 )
@@ -51,7 +49,7 @@ _PLAIN = {"BOOLEAN": False, "INT": 0, "BIGINT": 0, "DOUBLE": 0.0, "STRING": "", 
 
 
 @attrs.frozen
-class Part:
+class RecordPart:
     """The keys or the values of a topic's records.
 
     Attributes:

@@ -24,6 +24,10 @@ _DUCKDB = {
 }
 
 
+class BadValue(ValueError):
+    """A value that does not fit its type, or does not have its format."""
+
+
 @attrs.frozen
 class SqlType:
     """The type of a column.

@@ -26,7 +26,7 @@ from keyed.changelog.kafka.client import Cluster, check_client
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
 from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, SinkError
-from keyed.kafka_values import check_format, encoder, json_bytes
+from keyed.formats.topic_values import check_format, encoder, json_bytes
 from keyed.recovery.outbox import Record
 from keyed.rows import fields_of
 from keyed.shown import shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from keyed.formats.record_formats import Part
+from keyed.formats.record_formats import RecordPart
 from keyed.shown import nearest
 from keyed.sql.engine import Columns
 from keyed.sql.script_errors import Text
@@ -72,13 +72,13 @@ class SqlSource:
         return tuple(each for each in self.values if each[0] not in names)
 
     @property
-    def parts(self) -> tuple[Part, Part]:
+    def parts(self) -> tuple[RecordPart, RecordPart]:
         """The keys and the values of its records."""
-        key_wrapped = len(self.keys) > 1 or self.key_format.startswith("PROTOBUF")
-        key, value = self.nullable
+        wraps_key = len(self.keys) > 1 or self.key_format.startswith("PROTOBUF")
+        (key, value), topic, name = self.nullable, self.topic, self.name
         return (
-            Part(self.key_format, self.keys, True, self.topic, self.name, key_wrapped, self.key_delimiter, key),
-            Part(self.value_format, self.stored, False, self.topic, self.name, self.is_wrapped, self.delimiter, value),
+            RecordPart(self.key_format, self.keys, True, topic, name, wraps_key, self.key_delimiter, key),
+            RecordPart(self.value_format, self.stored, False, topic, name, self.is_wrapped, self.delimiter, value),
         )
 
 

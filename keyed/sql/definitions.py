@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 
 from keyed.errors import DefinitionError, SqlError
-from keyed.formats.conversion import column
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT, BYTES, STRING, SqlType, array, struct
+from keyed.formats.typed_columns import column
 from keyed.shown import nearest
 from keyed.sql import statements as tree
 from keyed.sql.aggregates import AGGREGATES

@@ -19,7 +19,6 @@ import attrs
 
 from keyed.errors import DefinitionError
 from keyed.extras import extra
-from keyed.formats.conversion import column
 from keyed.formats.sql_types import (
     BIGINT,
     BOOLEAN,
@@ -36,6 +35,7 @@ from keyed.formats.sql_types import (
     map_of,
     struct,
 )
+from keyed.formats.typed_columns import column
 from keyed.shown import nearest
 from keyed.sql.macros import MACROS
 from keyed.sql.script_errors import Text

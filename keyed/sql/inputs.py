@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from keyed.errors import DefinitionError, SourceError
-from keyed.formats.conversion import column
 from keyed.formats.plain_rows import cells_of, has_decimal, json_values
 from keyed.formats.sql_types import BIGINT, INT, TIMESTAMP, SqlType
+from keyed.formats.typed_columns import column
 from keyed.shown import nearest, shown, type_of
 from keyed.sql.catalog import SqlSource
 from keyed.sql.scope import BOUNDS, PSEUDO

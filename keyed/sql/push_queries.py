@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.formats.conversion import column
 from keyed.formats.sql_types import BIGINT, STRING, of_arrow
+from keyed.formats.typed_columns import column
 from keyed.shown import nearest
 from keyed.sql.catalog import Catalog, SqlSource
 from keyed.sql.engine import Columns, Step

@@ -17,9 +17,9 @@ from keyed.arguments import texts
 from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError
 from keyed.extending import Schema
-from keyed.formats.conversion import plain
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT
+from keyed.formats.typed_columns import plain
 from keyed.graph import BoundOutput, is_dataframe
 from keyed.shown import nearest, shown
 from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, session_of

@@ -30,7 +30,7 @@ from keyed.changelog.kafka.topic import make_or_check, partitions
 from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, KeyedError, SinkError
 from keyed.extras import extra
-from keyed.kafka_values import check_format, encoder, is_unreachable
+from keyed.formats.topic_values import check_format, encoder, is_unreachable
 from keyed.tables.avro_schemas import avro_schema
 from keyed.tables.json_values import as_json
 from keyed.tables.replicated_rows import ReplicatedRows, Row

@@ -21,13 +21,13 @@ import keyed
 from keyed.changelog.kafka.marked_writer import committed
 from keyed.changelog.kafka.transactions import Transactions
 from keyed.errors import DefinitionError, QueryFailed, SinkError
-from keyed.kafka_values import decoder, encoder
+from keyed.formats.topic_values import decoder, encoder
 from keyed.runtimes.kafka_sink import TopicWriter
 from keyed.testing.sink_conformance import SinkConformance
 from keyed.topics import Avro, Format, Json, KafkaSink, Protobuf
 from tests.keyed.changelog.kafka import topics
+from tests.keyed.formats.test_topic_values import AT, AVRO, PLAIN, SALE, SCHEMA, Sale, message, named
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
-from tests.keyed.test_kafka_values import AT, AVRO, PLAIN, SALE, SCHEMA, Sale, message, named
 from tests.support.schema_registry import schema_registry
 from tests.support.waiting import until
 
@@ -411,7 +411,7 @@ def test_a_coordinator_that_moves_is_asked_again():
 
 
 def test_a_registry_that_never_answers_is_an_error_of_the_sink(monkeypatch):
-    monkeypatch.setattr("keyed.kafka_values._SECONDS", 0.2)
+    monkeypatch.setattr("keyed.formats.topic_values._SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         registry = {"url": f"http://127.0.0.1:{silent.getsockname()[1]}", "max.retries": 0}
         with pytest.raises(SinkError, match=r"cannot be registered at the registry .*Timeout"):

@@ -16,7 +16,7 @@ import keyed
 from keyed.changelog.objects.bucket import Bucket
 from keyed.cli.main import main
 from keyed.errors import ChangelogError, DefinitionError, KeyedError, SourceError
-from keyed.kafka_values import decoder, is_unreachable
+from keyed.formats.topic_values import decoder, is_unreachable
 from keyed.tables import open_tables
 from keyed.topics import Avro, Json, KafkaSink, UpsertTopic
 from tests.support.s3 import Answer, s3_server

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.arrow.write import table_of
 from keyed.errors import DefinitionError, OutputDefinitionError
-from keyed.kafka_values import NO_VALUE, BadValue, check_format, decoder
+from keyed.formats.sql_types import BadValue
+from keyed.formats.topic_values import NO_VALUE, check_format, decoder
 from keyed.outputs import Schema, schema_of
 from keyed.topics import Format
 

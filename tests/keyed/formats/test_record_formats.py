@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from keyed.errors import DefinitionError
 from keyed.formats.column_schemas import ProtobufMessage, avro_schema
-from keyed.formats.conversion import column, plain_values
-from keyed.formats.record_formats import Part
+from keyed.formats.record_formats import RecordPart
 from keyed.formats.sql_types import (
     BIGINT,
     BOOLEAN,
@@ -25,6 +24,7 @@ from keyed.formats.sql_types import (
     map_of,
     struct,
 )
+from keyed.formats.typed_columns import column, plain_values
 
 INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -50,7 +50,7 @@ NESTED = {
 
 def part(format_, columns, **more):
     found = tuple((name, type_) for name, (type_, _) in columns.items())
-    return Part(format_, found, False, "s", "s", **more)
+    return RecordPart(format_, found, False, "s", "s", **more)
 
 
 def written(part, *rows):
@@ -136,7 +136,7 @@ def test_bad_json_is_found_at_each_place_of_a_batch(place):
 @pytest.mark.parametrize("type_", [INT, BIGINT, DOUBLE, STRING, BYTES])
 @given(data=st.binary(max_size=12))
 def test_bytes_of_another_length_are_a_bad_key(type_, data):
-    key = Part("KAFKA", (("k", type_),), True, "s", "s")
+    key = RecordPart("KAFKA", (("k", type_),), True, "s", "s")
     [found], bad = read(key, [data])
     if bad or (type_ == DOUBLE and math.isnan(found[0])):
         return

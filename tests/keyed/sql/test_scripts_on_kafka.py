@@ -367,7 +367,7 @@ def test_what_a_deployed_script_cannot_do_is_refused_before_anything_is_created(
     assert topics.made(kafka, fresh)
     send(kafka, fresh, (b"Big", b'{"tickets": 4}', NOW))
     run(text.replace(f"'{sales}'", f"'{fresh}', PARTITIONS = 2"))
-    with pytest.raises(DefinitionError, match="no rows for sales"):
+    with pytest.raises(DefinitionError, match="sales, which a query reads, has no rows"):
         run(text.replace(f"'{sales}'", f"'{fresh}', PARTITIONS = 2"), kafka=None)
     with pytest.raises(CheckpointError, match="and this run reads none"):
         run(text.replace(f"'{sales}'", f"'{fresh}', PARTITIONS = 2"), {"sales": []}, kafka=None)

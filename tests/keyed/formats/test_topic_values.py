@@ -20,7 +20,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, messa
 
 import keyed
 from keyed.errors import DefinitionError, ExtraNotInstalled, RowError, SinkError, SourceError
-from keyed.kafka_values import BadValue, decoder, encoder
+from keyed.formats.sql_types import BadValue
+from keyed.formats.topic_values import decoder, encoder
 from keyed.outputs import schema_of
 from keyed.runtimes.spark.kafka_frames import ValueDecoder
 from keyed.topics import Avro, Format, Json, Protobuf, decode_values

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
-from keyed.avro_levels import AvroLevels, check_value, checks_registered
 from keyed.codec.tagged import MAX_VALUE_DEPTH
 from keyed.errors import DefinitionError, KeyedError, SinkError, SourceError
 from keyed.extras import extra
+from keyed.formats.avro_levels import AvroLevels, check_value, checks_registered
+from keyed.formats.sql_types import BadValue
 from keyed.rows import fields_of
 from keyed.shown import shown, without_secrets
 from keyed.topics import Avro, Format, Json, Protobuf, Registry, registry_address, registry_settings
@@ -33,10 +34,6 @@ NO_VALUE = "the record has no value (it is a tombstone)"
 _TOO_DEEP = (
     f"nested too deep, or with a schema that refers to itself without an end; {MAX_VALUE_DEPTH} levels always work"
 )
-
-
-class BadValue(Exception):
-    """Raised for a value that does not have its format."""
 
 
 def check_format(value: Any) -> None:

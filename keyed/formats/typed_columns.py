@@ -21,7 +21,7 @@ from typing import Any, NoReturn, cast
 import pyarrow as pa
 import pyarrow.compute
 
-from keyed.formats.sql_types import SqlType
+from keyed.formats.sql_types import BadValue, SqlType
 
 pc: Any = pyarrow.compute
 _nulls: Any = pa.nulls
@@ -35,10 +35,6 @@ _DAYS = ((dt.date.min - _EPOCH.date()).days, (dt.date.max - _EPOCH.date()).days)
 _MOMENTS = (_DAYS[0] * _DAY_MS, (_DAYS[1] + 1) * _DAY_MS - 1)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,40}(\.0{0,40})?")
 _TIME = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?")
-
-
-class BadValue(ValueError):
-    """A value that does not fit its type."""
 
 
 def column(values: Sequence[Any] | pa.Array[Any], type_: SqlType) -> tuple[pa.Array[Any], dict[int, str]]:
@@ -174,7 +170,8 @@ def _milliseconds(values: pa.Array[Any]) -> pa.Array[Any]:
 def _values(values: pa.Array[Any]) -> list[Any]:
     """Return a column as Python values; timestamps that Python does not have are numbers of milliseconds."""
     if pa.types.is_timestamp(values.type):
-        return list(pc.divide(_milliseconds(values).cast(pa.int64()), 1000).to_pylist())
+        found: list[Any] = pc.divide(_milliseconds(values).cast(pa.int64()), 1000).to_pylist()
+        return found
     try:
         return values.to_pylist()
     except (ValueError, OverflowError, UnicodeDecodeError):
@@ -418,9 +415,9 @@ def plain_values(values: pa.Array[Any], type_: SqlType, *, in_json: bool = False
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if type_.base == "TIMESTAMP":
-        return list(pc.divide(values.cast(pa.int64()), 1000).to_pylist())
-    if type_.base == "DATE":
-        return values.cast(pa.int32()).to_pylist()
+        values = pc.divide(values.cast(pa.int64()), 1000)
+    elif type_.base == "DATE":
+        values = values.cast(pa.int32())
     found = values.to_pylist()
     if type_.base in ("ARRAY", "MAP", "STRUCT") or (in_json and type_.base in ("BYTES", "DOUBLE")):
         return [plain(each, type_, in_json=in_json) for each in found]
