@@ -139,9 +139,11 @@ def _refused() -> Mapping[str, str]:
     found = dict.fromkeys(_SESSION, "its value depends on the session")
     rows = _database().cursor().sql("SELECT function_name, function_type, stability FROM duckdb_functions()").fetchall()
     scalars = {name for name, kind, _ in rows if kind in ("scalar", "macro")}
+    no_aggregate = "scripts have no such aggregate; write one that they have, or register a Python one"
+    aggregates = {name for name, kind, _ in rows if kind == "aggregate"} - scalars
+    found |= dict.fromkeys(aggregates, no_aggregate)
     for name, kind, stability in rows:
-        if kind == "aggregate" and name not in scalars:
-            found[name] = "scripts have no such aggregate; write one that they have, or register a Python one"
+        if name in aggregates:
             continue
         if kind in ("table", "pragma", "table_macro") and name not in scalars and name != "unnest":
             found[name] = "it reads what is not a row"
@@ -287,7 +289,7 @@ def bind(text: Text, columns: Columns, words: Sequence[Token], values: Mapping[s
     found = _type(kind)
     if found is None:
         name = str(kind.id)
-        if name == '"NULL"' or "NULL" in name:
+        if "null" in name.lower():
             text.fail("the column is NULL without a type; write CAST(NULL AS type)", at)
         text.fail(f"a column has no type {kind}; write CAST(... AS {_CAST.get(name, 'STRING')})", at)
     return found

@@ -143,7 +143,7 @@ def streams_of(rows: Any, inputs: Mapping[str, Input], *, has_places: bool) -> d
     """Return the streams of the merged rows of inputs, by name."""
     if not inputs:
         return {}
-    base = keyed.stream(rows, timestamp=TIME, watermark=keyed.ascending_timestamps())
+    base = keyed.stream(rows, timestamp=TIME, max_ahead=None, watermark=keyed.ascending_timestamps())
     streams = {}
     for number, (name, each) in enumerate(inputs.items()):
         schema = given_columns(each.source, has_places=has_places)
