@@ -330,6 +330,6 @@ def test_the_command_runs_files_on_spark(tmp_path, capsys):
     (tmp_path / "in" / "1.csv").write_text("a,b,at\nx,4,1970-01-01T00:00:05Z\n")
     assert main(command) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert json.loads(line) == {"output": "T", "key": "x", "value": {"B": 7}, "timestamp": 5000}
+    assert json.loads(line) == {"output": "t", "batch": 1, "key": "x", "value": {"b": 7}, "timestamp": 5000}
     assert main(["get", str(tmp_path / "tables"), "t", "x", "--json"]) == 0
-    assert '"B":7' in capsys.readouterr().out
+    assert '"b":7' in capsys.readouterr().out
