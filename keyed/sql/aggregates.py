@@ -124,6 +124,8 @@ AGGREGATES: Mapping[str, Make] = {
 }
 
 
+#: Aggregates that compare values.
+_COMPARED = {"MIN", "MAX", "TOPK", "COLLECT_SET", "COUNT_DISTINCT"}
 _LIMITED = ("COLLECT_LIST", "COLLECT_SET")
 
 
@@ -188,6 +190,8 @@ def aggregate_of(
         expression = f"CASE WHEN {sql(condition)} THEN {expression} END"
     if is_table:
         return _undone(label, name, expression, type_, fail)
+    if label in _COMPARED and type_.base in ("ARRAY", "MAP", "STRUCT"):
+        fail(f"{label} takes values that compare, and this is of type {type_}")
     column = f"#v{number}"
     result, made = AGGREGATES[label](column, type_, rest, fail)
     return Aggregate(((column, expression, type_),), {name: (made, result)}, f'"{name}"')

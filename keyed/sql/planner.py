@@ -200,6 +200,8 @@ class Planner:
             text.fail("LIMIT is for queries that are read, not for a stream or table", query.at)
         source = self.relation(query)
         scope = Scope(text, source.columns, self._values)
+        if source.is_table and source.window is not None:
+            text.fail("a windowed table is not read by another query; write its query over the stream", query.at)
         if query.group_by or any(_aggregate_calls(item.words) for item in query.items):
             return self._grouped(query, source, scope, kind, output)
         if query.having is not None:
@@ -211,8 +213,6 @@ class Planner:
         if source.is_table != (kind == "TABLE"):
             wanted = "TABLE" if source.is_table else "STREAM"
             text.fail(f"the result of this query is a {wanted}; write CREATE {wanted} {output} AS SELECT ...", query.at)
-        if source.is_table and source.window is not None:
-            text.fail("a windowed table is not read by another query; write its query over the stream", query.at)
         if query.partition_by and source.is_table:
             text.fail("PARTITION BY is for streams; a table is partitioned by its primary key", query.at)
         return self._projected(query, source, scope)
