@@ -350,7 +350,7 @@ def evaluated(expression):
         ("amount // id", 3),
         ("amount % id", 1),
         ("TRY(amount // 0)", None),
-        ("2147483647 + id", 2147483650),
+        ("2147483647::BIGINT + id", 2147483650),
         ("amount + 0.5", Decimal("10.5")),
         ("CAST(amount AS DOUBLE) / 4", 2.5),
         ("name || '!'", "Ann!"),
