@@ -182,7 +182,7 @@ def _metrics() -> str:
 def _sql_functions() -> str:
     """Return the page of SQL functions: what the tables of `keyed.sql` have, and what scripts answer."""
     macros = importlib.import_module("keyed.sql.macros").MACROS
-    aggregates = importlib.import_module("keyed.sql.aggregates").AGGREGATES
+    aggregates = importlib.import_module("keyed.sql.sql_aggregates").AGGREGATES
     parts = ["# SQL functions", SQL_FUNCTIONS, "## Aggregates"]
     over = {name: "yes" if _result(name, "INT", "TABLE") else "" for name in aggregates}
     rows = [f"| `{name}` | {_results(name)} | {over[name]} |" for name in aggregates]

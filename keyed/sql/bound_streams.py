@@ -15,8 +15,8 @@ from keyed.graph import Source, Transformed, columns_of, is_dataframe, source_of
 from keyed.shown import shown
 from keyed.sql.catalog import STREAM, SqlSource
 from keyed.sql.engine import MAJOR, Columns
-from keyed.sql.inputs import GONE, NO_TIME, TIME, UNREADABLE, Input, further_columns, given_names, typed
-from keyed.sql.operators import given_columns, schema_of
+from keyed.sql.script_inputs import GONE, NO_TIME, TIME, UNREADABLE, ScriptInput, further_columns, given_names, typed
+from keyed.sql.sql_operators import given_columns, schema_of
 from keyed.transforms import Kept
 from keyed.vectorized import TIMESTAMP_COLUMN
 
@@ -199,7 +199,7 @@ class _Decoding:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         source, names = self.source, [*(name for name, _ in self.columns), GONE]
-        reader = Input(
+        reader = ScriptInput(
             source, (), {}, is_strict=self.is_strict, is_topic=True, has_places=self.has_places, registry=self.registry
         )
         for batch in batches:

@@ -14,12 +14,12 @@ from keyed.formats.sql_types import BIGINT, BYTES, STRING, SqlType, array, struc
 from keyed.formats.typed_columns import column
 from keyed.shown import nearest
 from keyed.sql import statements as tree
-from keyed.sql.aggregates import AGGREGATES
 from keyed.sql.catalog import Catalog, SqlSource
-from keyed.sql.engine import Columns, Step, functions
+from keyed.sql.engine import Columns, SqlStep, functions
+from keyed.sql.name_scope import NameScope
 from keyed.sql.planner import Planner, QueryPlan
-from keyed.sql.scope import Scope
 from keyed.sql.script_errors import Text
+from keyed.sql.sql_aggregates import AGGREGATES
 from keyed.sql.statements import UNITS
 from keyed.sql.tokens import sql
 from keyed.sql.topic_options import topic_options
@@ -202,7 +202,7 @@ class _Definer:
                         self._found.properties[statement.name] = statement.value
                 case tree.Show():
                     self._found.answers.append(Answer(*self._answer(statement)))
-                case tree.Query():
+                case tree.SelectQuery():
                     self._text.fail(
                         "a script has no SELECT alone: write CREATE STREAM or CREATE TABLE name AS SELECT, and query "
                         "the tables when it runs, by keyed.sql.subscribe or by tables.sql",
@@ -662,7 +662,7 @@ class _Definer:
         if len(names) != len(statement.values):
             text.fail(f"{len(names)} columns and {len(statement.values)} values", at)
         row: dict[str, Any] = {}
-        nothing = Scope(text, (), self._values)
+        nothing = NameScope(text, (), self._values)
         for name, words in zip(names, statement.values, strict=True):
             if name.lower() not in types:
                 text.fail(f"unknown column {name}{nearest(name, [each for each, _ in types.values()])}", at)
@@ -670,7 +670,7 @@ class _Definer:
             row[declared] = self._constant(nothing, words, declared, type_)
         self._found.inserts.append(Insert(target.name, row))
 
-    def _constant(self, scope: Scope, words: tree.Words, name: str, type_: SqlType) -> Any:
+    def _constant(self, scope: NameScope, words: tree.Words, name: str, type_: SqlType) -> Any:
         """Return the value of an expression without columns."""
         import pyarrow as pa
 
@@ -678,7 +678,7 @@ class _Definer:
             return None
         resolved = scope.resolved(words)
         found = scope.type_of(resolved)
-        step = Step((("value", sql(resolved), found),), values=self._values)
+        step = SqlStep((("value", sql(resolved), found),), values=self._values)
         table, bad = step.run(pa.table({"row": [1]}))
         if bad:
             self._text.fail(f"column {name}: {bad[0][1]}", words[0].at)

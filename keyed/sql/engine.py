@@ -39,7 +39,7 @@ from keyed.formats.typed_columns import column
 from keyed.shown import nearest
 from keyed.sql.macros import MACROS
 from keyed.sql.script_errors import Text
-from keyed.sql.tokens import Token, calls, sql
+from keyed.sql.tokens import SqlToken, calls, sql
 from keyed.tables.sql import SETTINGS
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ _CAST = {"hugeint": "BIGINT", "uhugeint": "BIGINT", "ubigint": "BIGINT", "uuid":
 _SESSION = {"version", "current_user", "session_user", "user", "getenv", "read_text", "read_blob", "glob", "query"}
 
 
-class Connections(threading.local):
+class EngineConnections(threading.local):
     """The connections of a thread: made at their first use, and again after a fork."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Connections(threading.local):
         return self._made[tries]
 
 
-_connections = Connections()
+_connections = EngineConnections()
 #: The database of the parent of a forked process, which another thread may have been using: not even closed.
 _inherited: list[object] = []
 
@@ -102,7 +102,7 @@ def _forget_parent() -> None:
     if _database.cache_info().currsize:
         _inherited.append(_database())
     _database.cache_clear()
-    _connections = Connections()
+    _connections = EngineConnections()
     registered.clear()
     functions.cache_clear()
 
@@ -226,7 +226,7 @@ def _forget_all() -> None:
         forget(name)
 
 
-def _called(step: Step) -> tuple[PythonFunction, ...]:
+def _called(step: SqlStep) -> tuple[PythonFunction, ...]:
     """Return the Python functions that a step calls."""
     if not registered:
         return ()
@@ -242,7 +242,7 @@ def empty(columns: Columns) -> pa.Table:
     return pa.schema([(name, type_.arrow) for name, type_ in columns or (("#nothing", BOOLEAN),)]).empty_table()
 
 
-def check(text: Text, words: Sequence[Token]) -> None:
+def check(text: Text, words: Sequence[SqlToken]) -> None:
     """Check that an expression reads nothing but its row.
 
     Raises:
@@ -267,7 +267,7 @@ def check(text: Text, words: Sequence[Token]) -> None:
             )
 
 
-def bind(text: Text, columns: Columns, words: Sequence[Token], values: Mapping[str, Any]) -> SqlType:
+def bind(text: Text, columns: Columns, words: Sequence[SqlToken], values: Mapping[str, Any]) -> SqlType:
     """Return the type of an expression over columns.
 
     Raises:
@@ -295,7 +295,7 @@ def bind(text: Text, columns: Columns, words: Sequence[Token], values: Mapping[s
     return found
 
 
-def _used(values: Mapping[str, Any], words: Iterable[Token]) -> dict[str, Any] | None:
+def _used(values: Mapping[str, Any], words: Iterable[SqlToken]) -> dict[str, Any] | None:
     names = {each.text[1:] for each in words if each.kind == "parameter"}
     return {name: values[name] for name in names} or None
 
@@ -310,7 +310,7 @@ _NAMED = re.compile(
 _OPERATOR = re.compile(r"(?:argument types|function call) [\"']?([^\w\s(]+)\((.*?)\)[\"']?\.")
 
 
-def _fail(text: Text, words: Sequence[Token], columns: Columns, error: str) -> Any:
+def _fail(text: Text, words: Sequence[SqlToken], columns: Columns, error: str) -> Any:
     """Raise the error of DuckDB's binder at its place in the script."""
     message = error.partition("\n\nLINE ")[0].strip()
     message = re.sub(r"^\w+(?: \w+)? Error: ", "", message)
@@ -359,7 +359,7 @@ def _type(kind: Any) -> SqlType | None:
 
 
 @attrs.frozen
-class Step:
+class SqlStep:
     """A stateless step: columns of rows that fit a condition. It is plain data, and travels to workers.
 
     Attributes:

@@ -13,7 +13,7 @@ from keyed.extending import Schema
 from keyed.joins.matching import Ordered, codes_of
 from keyed.sql.catalog import CHANGE, STREAM
 from keyed.sql.engine import Columns
-from keyed.sql.operators import emit, emit_changes, schema_of
+from keyed.sql.sql_operators import emit, emit_changes, schema_of
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedCoFunction
 from keyed.windows.vectorized.row_groups import grouped, integers, pc, plain_column
 

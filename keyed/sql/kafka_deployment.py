@@ -17,7 +17,7 @@ from keyed.kafka_topics import Topics, TopicsReader
 from keyed.shown import Shown, shown
 from keyed.sql.catalog import CHANGE, SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
-from keyed.sql.operators import MOMENT
+from keyed.sql.sql_operators import MOMENT
 from keyed.topics import KafkaSink, Registry, check_registry, shown_registry
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows.vectorized.row_groups import grouped, plain_column

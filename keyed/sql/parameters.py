@@ -12,14 +12,14 @@ import attrs
 from keyed.errors import DefinitionError
 from keyed.shown import nearest, shown
 from keyed.sql.script_errors import Text
-from keyed.sql.tokens import Token
+from keyed.sql.tokens import SqlToken
 
 #: Values of ``?`` in their order, or of ``$name`` by name.
 Given: TypeAlias = Sequence[Any] | Mapping[str, Any]
 
 
 @attrs.frozen
-class Bound(Token):
+class BoundParameter(SqlToken):
     """A parameter with its value; equal ones have equal values."""
 
     value: Any = None
@@ -44,7 +44,7 @@ class Parameters:
         #: The values by the names that DuckDB has of them.
         self.values: dict[str, Any] = {}
 
-    def bound(self, text: Text, found: Sequence[Token]) -> list[Token]:
+    def bound(self, text: Text, found: Sequence[SqlToken]) -> list[SqlToken]:
         """Return the words of a text with the values of its parameters.
 
         Raises:
@@ -52,7 +52,7 @@ class Parameters:
             DefinitionError: A value is of no parameter.
         """
         used: set[Any] = set()
-        made: list[Token] = []
+        made: list[SqlToken] = []
         marks = 0
         for token in found:
             if token.kind != "parameter":
@@ -66,7 +66,7 @@ class Parameters:
             used.add(name)
             own = f"p_{name}"
             self.values[own] = self._given[name]
-            made.append(Bound("parameter", f"${own}", token.at, token.end, self._given[name]))
+            made.append(BoundParameter("parameter", f"${own}", token.at, token.end, self._given[name]))
         unused = [name for name in self._given if name not in used]
         if unused:
             what = f"${unused[0]}" if self._is_named else f"the ? number {int(unused[0]) + 1}"

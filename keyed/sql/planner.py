@@ -9,13 +9,13 @@ import attrs
 
 from keyed.formats.sql_types import BIGINT, SqlType
 from keyed.shown import nearest
-from keyed.sql.aggregates import AGGREGATES, aggregate_of
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
-from keyed.sql.engine import PYTHON, Columns, Step, check, functions
-from keyed.sql.scope import BOUNDS, PSEUDO, Column, Scope, replaced
+from keyed.sql.engine import PYTHON, Columns, SqlStep, check, functions
+from keyed.sql.name_scope import BOUNDS, PSEUDO, Column, NameScope, replaced
 from keyed.sql.script_errors import Text
-from keyed.sql.statements import From, Item, Join, Query, Window
-from keyed.sql.tokens import Token, calls, closing, folded, name, sign, sql
+from keyed.sql.sql_aggregates import AGGREGATES, aggregate_of
+from keyed.sql.statements import From, Item, Join, SelectQuery, WindowClause
+from keyed.sql.tokens import SqlToken, calls, closing, folded, name, sign, sql
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows import Sum
 
@@ -86,8 +86,8 @@ class SourceJoin:
     how: str
     left: Relation
     right: Relation
-    left_step: Step
-    right_step: Step
+    left_step: SqlStep
+    right_step: SqlStep
     key: SqlType
     within: tuple[int, int, int | None] | None
     on: str
@@ -111,7 +111,7 @@ class Grouping:
 
     keys: Columns
     aggregates: Mapping[str, tuple[Any, SqlType]]
-    window: Window | None
+    window: WindowClause | None
     is_final: bool
 
 
@@ -133,9 +133,9 @@ class QueryPlan:
     """
 
     relation: Relation
-    before: Step
+    before: SqlStep
     grouping: Grouping | None
-    after: Step | None
+    after: SqlStep | None
     keys: Columns
     values: Columns
     is_table: bool
@@ -164,7 +164,7 @@ class _Output:
     """A column of the output: its name, resolved expression and place in the text."""
 
     name: str
-    words: tuple[Token, ...]
+    words: tuple[SqlToken, ...]
     at: int
 
 
@@ -184,7 +184,7 @@ class Planner:
         self._values = values
         self._properties = properties
 
-    def plan(self, query: Query, kind: str, output: str) -> QueryPlan:
+    def plan(self, query: SelectQuery, kind: str, output: str) -> QueryPlan:
         """Return the plan of a query.
 
         Args:
@@ -199,7 +199,7 @@ class Planner:
         if query.limit is not None:
             text.fail("LIMIT is for queries that are read, not for a stream or table", query.at)
         source = self.relation(query)
-        scope = Scope(text, source.columns, self._values)
+        scope = NameScope(text, source.columns, self._values)
         if source.is_table and source.window is not None:
             text.fail("a windowed table is not read by another query; write its query over the stream", query.at)
         if query.group_by or any(_aggregate_calls(item.words) for item in query.items):
@@ -219,7 +219,7 @@ class Planner:
 
     # FROM.
 
-    def relation(self, query: Query) -> Relation:
+    def relation(self, query: SelectQuery) -> Relation:
         """Return what a query reads.
 
         Raises:
@@ -268,16 +268,16 @@ class Planner:
         self._check_sources(left, right, join)
         mine, other = self._sides(left, right, join)
         left_type, right_type = (
-            Scope(text, left.columns, self._values).type_of(mine),
-            Scope(text, right.columns, self._values).type_of(other),
+            NameScope(text, left.columns, self._values).type_of(mine),
+            NameScope(text, right.columns, self._values).type_of(other),
         )
         key = left_type
         if left_type != right_type:
             if {left_type.base, right_type.base} != {"INT", "BIGINT"} or kind == "table-table":
                 text.fail(f"the sides of ON are of types {left_type} and {right_type}; use CAST", join.on[0].at)
             key = BIGINT
-        left_column = Scope(text, left.columns, self._values).column(mine)
-        right_column = Scope(text, right.columns, self._values).column(other)
+        left_column = NameScope(text, left.columns, self._values).column(mine)
+        right_column = NameScope(text, right.columns, self._values).column(other)
         right_is_key = right_column is not None and len(right.keys) == 1 and right_column.stored in right.keys[0]
         left_is_key = left_column is not None and len(left.keys) == 1 and left_column.stored in left.keys[0]
         if right.is_table and not right_is_key:
@@ -333,7 +333,7 @@ class Planner:
             keys_of = (tuple(viable),)
         rowtime = Column("ROWTIME", BIGINT, None, TIMESTAMP_COLUMN, is_pseudo=True)
         steps = [
-            Step(
+            SqlStep(
                 (
                     (JOIN, sql(words), key),
                     *(
@@ -362,7 +362,7 @@ class Planner:
         )
         return Relation((*columns, rowtime), left.is_table, keys_of, None, plan)
 
-    def _sides(self, left: Relation, right: Relation, join: Join) -> tuple[tuple[Token, ...], tuple[Token, ...]]:
+    def _sides(self, left: Relation, right: Relation, join: Join) -> tuple[tuple[SqlToken, ...], tuple[SqlToken, ...]]:
         """Return the expressions of the left and the right side of ``ON``."""
         text, on = self._text, list(join.on)
         while on[0].text == "(" and closing(on, 0) == len(on) - 1:
@@ -378,15 +378,15 @@ class Planner:
         if len(at) != 1:
             text.fail("a join takes one equality: ON left_column = right_column", on[0].at)
         parts = on[: at[0]], on[at[0] + 1 :]
-        both = Scope(text, (*left.columns, *right.columns), self._values)
+        both = NameScope(text, (*left.columns, *right.columns), self._values)
         alias = join.right.alias.lower()
         owners = [both.owners(part) for part in parts]
         if owners[0] == {alias} and alias not in owners[1] and owners[1]:
             parts = parts[1], parts[0]
         elif owners[1] != {alias} or alias in owners[0] or not owners[0]:
             text.fail("one side of ON must be of the joined source, the other of the sources before it", on[0].at)
-        mine = Scope(text, left.columns, self._values).resolved(parts[0])
-        return mine, Scope(text, right.columns, self._values).resolved(parts[1])
+        mine = NameScope(text, left.columns, self._values).resolved(parts[0])
+        return mine, NameScope(text, right.columns, self._values).resolved(parts[1])
 
     def _check_sources(self, left: Relation, right: Relation, join: Join) -> None:
         sources = [*left.sources, *right.sources]
@@ -400,7 +400,7 @@ class Planner:
 
     # Projections.
 
-    def _items(self, query: Query, scope: Scope) -> list[Item]:
+    def _items(self, query: SelectQuery, scope: NameScope) -> list[Item]:
         """Return the items of a projection with stars replaced by columns."""
         found: list[Item] = []
         for item in query.items:
@@ -428,14 +428,14 @@ class Planner:
             for each in columns:
                 if each.is_pseudo or source not in (None, str(each.source).lower()):
                     continue
-                words: tuple[Token, ...] = (attrs.evolve(name(each.name), at=item.at, end=item.words[0].end),)
+                words: tuple[SqlToken, ...] = (attrs.evolve(name(each.name), at=item.at, end=item.words[0].end),)
                 shown = each.name
                 if query.joins and each.source is not None:
                     words, shown = (name(each.source), sign("."), *words), f"{each.source}_{each.name}"
                 found.append(Item(words, shown, at=item.at))
         return found
 
-    def _outputs(self, query: Query, scope: Scope) -> list[_Output]:
+    def _outputs(self, query: SelectQuery, scope: NameScope) -> list[_Output]:
         """Return the columns of the projection with their names."""
         found: list[_Output] = []
         items = self._items(query, scope)
@@ -471,7 +471,9 @@ class Planner:
             found.append(_Output(shown, words, item.at))
         return found
 
-    def _condition(self, words: Sequence[Token] | None, scope: Scope, clause: str) -> tuple[Token, ...] | None:
+    def _condition(
+        self, words: Sequence[SqlToken] | None, scope: NameScope, clause: str
+    ) -> tuple[SqlToken, ...] | None:
         if words is None:
             return None
         resolved = scope.resolved(words)
@@ -481,7 +483,7 @@ class Planner:
         return resolved
 
     def _split_keys(
-        self, outputs: list[_Output], wanted: Sequence[Sequence[Token]], query: Query, shown: Sequence[str]
+        self, outputs: list[_Output], wanted: Sequence[Sequence[SqlToken]], query: SelectQuery, shown: Sequence[str]
     ) -> tuple[list[str], list[_Output]]:
         """Return the names of the key's columns, and the outputs that are not the key."""
         names: list[str] = []
@@ -502,7 +504,7 @@ class Planner:
             rest.remove(hits[0])
         return names, rest
 
-    def _projected(self, query: Query, source: Relation, scope: Scope) -> QueryPlan:
+    def _projected(self, query: SelectQuery, source: Relation, scope: NameScope) -> QueryPlan:
         for item in query.items:
             if _aggregate_calls(item.words):
                 self._text.fail("aggregates need GROUP BY", item.at)
@@ -514,7 +516,7 @@ class Planner:
         if any(all(word.text in "()" for word in each) for each in partition):
             self._text.fail("PARTITION BY takes an expression, or NULL", partition[0][0].at)
         if len(partition) == 1 and len(partition[0]) == 1 and partition[0][0].upper == "NULL":
-            wanted: list[tuple[Token, ...]] = []
+            wanted: list[tuple[SqlToken, ...]] = []
         elif partition:
             wanted = [scope.resolved(each) for each in partition]
         else:
@@ -539,7 +541,7 @@ class Planner:
                 (each, f"coalesce({of})", t) for (each, _, t), of in zip(cells, either, strict=False)
             ]
         cells += [(each.name, sql(each.words), type_) for each, (_, type_) in zip(rest, values, strict=True)]
-        step = Step(
+        step = SqlStep(
             tuple(cells),
             None if where is None else sql(where),
             source.carried,
@@ -550,18 +552,18 @@ class Planner:
             source, step, None, None, keys, values, source.is_table, None, not partition, {"FROM": source.label}
         )
 
-    def _own_keys(self, source: Relation, outputs: list[_Output]) -> list[tuple[Token, ...]]:
+    def _own_keys(self, source: Relation, outputs: list[_Output]) -> list[tuple[SqlToken, ...]]:
         """Return the columns of the key: of several that hold a part, the one that is selected."""
         selected = {each.words[0].identifier for each in outputs if len(each.words) == 1}
         chosen = [next((each for each in part if each in selected), part[0]) for part in source.keys]
         return [(attrs.evolve(name(each), at=0, end=0),) for each in chosen]
 
-    def _type_of(self, scope: Scope, output: _Output) -> SqlType:
+    def _type_of(self, scope: NameScope, output: _Output) -> SqlType:
         return scope.type_of(output.words)
 
     # Aggregates.
 
-    def _grouped(self, query: Query, source: Relation, scope: Scope, kind: str, output: str) -> QueryPlan:
+    def _grouped(self, query: SelectQuery, source: Relation, scope: NameScope, kind: str, output: str) -> QueryPlan:
         text = self._text
         if kind == "STREAM":
             text.fail(f"the result of GROUP BY is a TABLE; write CREATE TABLE {output} AS SELECT ...", query.at)
@@ -576,7 +578,7 @@ class Planner:
         if query.where and _aggregate_calls(query.where):
             text.fail("WHERE sees single rows; write HAVING for aggregates", query.where[0].at)
         where = self._condition(query.where, scope, "WHERE")
-        groups: list[tuple[Token, ...]] = []
+        groups: list[tuple[SqlToken, ...]] = []
         for each in query.group_by:
             if _aggregate_calls(each):
                 text.fail("GROUP BY takes no aggregates", each[0].at)
@@ -594,7 +596,9 @@ class Planner:
         keys: Columns = tuple(zip(names, types, strict=True))
         cells = [(each, sql(words), type_) for (each, type_), words in zip(keys, groups, strict=True)]
         # After the aggregates: groups, results and bounds.
-        parts: list[tuple[Sequence[Token], Token]] = [(words, name(f"#g{place}")) for place, words in enumerate(groups)]
+        parts: list[tuple[Sequence[SqlToken], SqlToken]] = [
+            (words, name(f"#g{place}")) for place, words in enumerate(groups)
+        ]
         aggregates: dict[str, tuple[Any, SqlType]] = {}
         calls_found: list[str] = []
         after_columns = [Column(f"#g{place}", type_, None, f"#g{place}") for place, type_ in enumerate(types)]
@@ -608,7 +612,7 @@ class Planner:
                 calls_found.append(folded(call))
                 aggregates |= made.parts
                 cells += made.arguments
-                parts.append((call, Token("word", made.result)))
+                parts.append((call, SqlToken("word", made.result)))
                 after_columns += [Column(each, type_, None, each) for each, (_, type_) in made.parts.items()]
         if not aggregates:
             for output_ in outputs:
@@ -616,7 +620,7 @@ class Planner:
             text.fail("GROUP BY needs an aggregate, such as COUNT(*)", query.at)
         if query.window is not None:
             after_columns += [Column(each, type_, None, stored) for each, (stored, type_) in BOUNDS.items()]
-        after = Scope(text, after_columns, self._values)
+        after = NameScope(text, after_columns, self._values)
         made_items = []
         for item in rest:
             words = replaced(item.words, parts)
@@ -640,10 +644,10 @@ class Planner:
             aggregates["#there"] = (Sum("#rows"), BIGINT)
             is_there = '"#there" > 0'
             condition = is_there if condition is None else f"{is_there} AND ({condition})"
-        before = Step(tuple(cells), None if where is None else sql(where), source.carried, self._values)
+        before = SqlStep(tuple(cells), None if where is None else sql(where), source.carried, self._values)
         is_windowed = query.window is not None
         kept = ("WINDOWSTART", "WINDOWEND") if is_windowed else ()
-        step = Step((*key_cells, *made_items), condition, kept, self._values)
+        step = SqlStep((*key_cells, *made_items), condition, kept, self._values)
         grouping = Grouping(keys, aggregates, query.window, query.emit == "FINAL")
         window = query.window
         identity = {
@@ -670,7 +674,7 @@ class Planner:
             identity,
         )
 
-    def _check_grouped(self, words: Sequence[Token], scope: Scope) -> None:
+    def _check_grouped(self, words: Sequence[SqlToken], scope: NameScope) -> None:
         """Check that an expression names no column that is neither a group nor in an aggregate.
 
         Raises:
@@ -693,7 +697,7 @@ class Planner:
                 )
 
 
-def _aggregate_calls(words: Sequence[Token]) -> list[tuple[int, int]]:
+def _aggregate_calls(words: Sequence[SqlToken]) -> list[tuple[int, int]]:
     """Return the places of the first and last word of each aggregate, with its ``FILTER``."""
     found: list[tuple[int, int]] = []
     for place, end in calls(words):
@@ -705,5 +709,5 @@ def _aggregate_calls(words: Sequence[Token]) -> list[tuple[int, int]]:
     return found
 
 
-def _explodes(words: Sequence[Token]) -> bool:
+def _explodes(words: Sequence[SqlToken]) -> bool:
     return any(words[place].text.lower() == "unnest" for place, _ in calls(words))

@@ -13,7 +13,7 @@ from keyed.formats.sql_types import BIGINT, STRING, of_arrow
 from keyed.formats.typed_columns import column
 from keyed.shown import nearest
 from keyed.sql.catalog import Catalog, SqlSource
-from keyed.sql.engine import Columns, Step
+from keyed.sql.engine import Columns, SqlStep
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import Planner
 from keyed.sql.script_errors import Text
@@ -66,7 +66,7 @@ class RowQuery:
     columns: list[str]
     limit: int | None
     _read: TableColumns
-    _step: Step
+    _step: SqlStep
 
     def rows(self, entries: Sequence[Entry]) -> list[dict[str, Any] | None]:
         """Return the row of each entry; ``None`` if there is no entry, it does not fit ``WHERE``, or it is bad."""

@@ -10,7 +10,7 @@ from typing import Any
 from keyed.errors import DefinitionError
 from keyed.shown import type_of
 from keyed.sql import engine
-from keyed.sql.aggregates import AGGREGATES
+from keyed.sql.sql_aggregates import AGGREGATES
 from keyed.sql.statements import parse_type
 
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")

@@ -25,15 +25,15 @@ from keyed.shown import nearest, shown
 from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, session_of
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
-from keyed.sql.engine import Columns, Step
-from keyed.sql.inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, Input, Skipped, further_columns, skip
+from keyed.sql.engine import Columns, SqlStep
 from keyed.sql.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamStreamJoin, StreamTableJoin, TableTableJoin
 from keyed.sql.kafka_deployment import Deployment, Kafka, last_changes
-from keyed.sql.operators import MOMENT, Aggregation, Sessions, TableRows, Totals, given_columns, schema_of
+from keyed.sql.name_scope import BOUNDS
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import Relation, SourceJoin
-from keyed.sql.scope import BOUNDS
+from keyed.sql.script_inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, ScriptInput, Skipped, further_columns, skip
 from keyed.sql.script_source import ScriptRows
+from keyed.sql.sql_operators import MOMENT, Aggregation, Sessions, TableRows, Totals, given_columns, schema_of
 from keyed.sql.statements import parse
 from keyed.transforms import Kept
 from keyed.vectorized import TIMESTAMP_COLUMN
@@ -139,7 +139,7 @@ def versions(table: pa.Table) -> pa.Table:
     return table.drop_columns([GONE]).append_column(CHANGE, change)
 
 
-def streams_of(rows: Any, inputs: Mapping[str, Input], *, has_places: bool) -> dict[str, keyed.Stream]:
+def streams_of(rows: Any, inputs: Mapping[str, ScriptInput], *, has_places: bool) -> dict[str, keyed.Stream]:
     """Return the streams of the merged rows of inputs, by name."""
     if not inputs:
         return {}
@@ -164,7 +164,7 @@ class Stepped:
             another query reads them.
     """
 
-    step: Step
+    step: SqlStep
     source: str
     skipped: Skipped
     groups: tuple[str, ...] = ()
@@ -201,7 +201,7 @@ class JoinKeys:
         keeps_null: Rows without a key stay: an outer join emits them.
     """
 
-    step: Step
+    step: SqlStep
     query: str
     skipped: Skipped
     keeps_null: bool
@@ -453,7 +453,7 @@ class Builder:
         return found
 
 
-class Collector:
+class RecordCollector:
     """Collects the records of an output.
 
     Args:
@@ -755,7 +755,7 @@ class _Script:
             on_records = _nowhere
         self._on_records = on_records
         self._skipped: Skipped = {}
-        self._inputs: dict[str, Input] = {}
+        self._inputs: dict[str, ScriptInput] = {}
         self._bound: dict[str, Any] = {}
         self.session: Any = None
         self._deployment: Deployment | None = None
@@ -822,7 +822,7 @@ class _Script:
             else:
                 pairs += [(source, (), False) for source in self._deployment.sources]
         for source, rows, is_topic in sorted(pairs, key=lambda each: not each[0].is_table):
-            self._inputs[source.name] = Input(
+            self._inputs[source.name] = ScriptInput(
                 source,
                 rows,
                 self._skipped,
@@ -882,7 +882,7 @@ class _Script:
                 written = output.to(sink, FileRows(query.target, tuple(columns.names)), columns)
             if written is None:
                 records = self._records.setdefault(query.target.name, [])
-                written = output.to(Collector(query, records, output.schema, self._on_records))
+                written = output.to(RecordCollector(query, records, output.schema, self._on_records))
             bound.append(written)
         return bound
 

@@ -18,7 +18,7 @@ from keyed.errors import CheckpointError
 from keyed.kafka_topics import TopicsReader
 from keyed.sources import PAUSE
 from keyed.sql.catalog import STREAM
-from keyed.sql.inputs import PLACE, SOURCE, TIME, Input, Skipped
+from keyed.sql.script_inputs import PLACE, SOURCE, TIME, ScriptInput, Skipped
 
 #: Rows at either end of what was read that are compared when it is given again.
 _COMPARED = 100
@@ -79,7 +79,7 @@ class _Head:
 class _GivenHead(_Head):
     """The rows of an input that is given again from its start."""
 
-    def __init__(self, number: int, given: Input, *, keeps: bool) -> None:
+    def __init__(self, number: int, given: ScriptInput, *, keeps: bool) -> None:
         super().__init__(number, given.source.name, given.tables())
         self._keeps = keeps
         self._read = 0
@@ -130,7 +130,7 @@ class _GivenHead(_Head):
 class _LiveHead(_Head):
     """The records of a partition of a Kafka topic, as rows of one input."""
 
-    def __init__(self, number: int, given: Input, partition: int, at: int) -> None:
+    def __init__(self, number: int, given: ScriptInput, partition: int, at: int) -> None:
         super().__init__(number, given.source.name, iter(()))
         self._given = given
         self.partition = partition
@@ -196,7 +196,7 @@ class ScriptRows:
 
     def __init__(
         self,
-        inputs: Mapping[str, Input],
+        inputs: Mapping[str, ScriptInput],
         size: int,
         skipped: Skipped,
         queries: Mapping[str, Mapping[str, str]],

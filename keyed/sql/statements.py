@@ -11,7 +11,7 @@ from keyed.formats.sql_types import NAMED, SqlType, array, decimal, map_of, stru
 from keyed.shown import nearest
 from keyed.sql.parameters import Parameters
 from keyed.sql.script_errors import Text
-from keyed.sql.tokens import Token, closing, split, tokens
+from keyed.sql.tokens import SqlToken, closing, split, tokens
 
 #: Units of time in milliseconds.
 UNITS = {
@@ -26,7 +26,7 @@ UNITS = {
 }
 #: The longest time that a clause takes: sums of two stay timestamps.
 _LONGEST = 2**60
-Words: TypeAlias = tuple[Token, ...]
+Words: TypeAlias = tuple[SqlToken, ...]
 _at = attrs.field(default=0, eq=False, repr=False, kw_only=True)
 
 
@@ -60,7 +60,7 @@ class Join:
 
 
 @attrs.frozen
-class Window:
+class WindowClause:
     """A window clause; durations are milliseconds."""
 
     kind: str
@@ -72,13 +72,13 @@ class Window:
 
 
 @attrs.frozen
-class Query:
+class SelectQuery:
     """A ``SELECT``."""
 
     items: tuple[Item, ...]
     source: From
     joins: tuple[Join, ...] = ()
-    window: Window | None = None
+    window: WindowClause | None = None
     where: Words | None = None
     group_by: tuple[Words, ...] = ()
     partition_by: tuple[Words, ...] = ()
@@ -128,7 +128,7 @@ class CreateAs:
     kind: str
     name: str
     options: dict[str, Option]
-    query: Query
+    query: SelectQuery
     replace: bool = False
     only_if_missing: bool = False
     at: int = _at
@@ -139,7 +139,7 @@ class InsertSelect:
     """``INSERT INTO stream SELECT``."""
 
     name: str
-    query: Query
+    query: SelectQuery
     at: int = _at
 
 
@@ -179,12 +179,12 @@ class Show:
 
     what: str
     name: str | None = None
-    query: Query | None = None
+    query: SelectQuery | None = None
     types: dict[str, SqlType] = attrs.field(factory=dict)
     at: int = _at
 
 
-Statement: TypeAlias = CreateSource | CreateAs | InsertSelect | InsertValues | Drop | SetOption | Show | Query
+Statement: TypeAlias = CreateSource | CreateAs | InsertSelect | InsertValues | Drop | SetOption | Show | SelectQuery
 _STATEMENTS = ("CREATE", "INSERT", "DROP", "SET", "UNSET", "SHOW", "LIST", "DESCRIBE", "EXPLAIN", "SELECT")
 #: Words that end an expression outside of brackets, unless they belong to it (``IS DISTINCT FROM``).
 _CLAUSES = frozenset(
@@ -317,7 +317,7 @@ class Parser:
         words: Its words.
     """
 
-    def __init__(self, text: Text, words: Sequence[Token]) -> None:
+    def __init__(self, text: Text, words: Sequence[SqlToken]) -> None:
         self._text = text
         self._words = list(words)
         self._next = 0
@@ -327,13 +327,13 @@ class Parser:
     # Words.
 
     @property
-    def _token(self) -> Token:
+    def _token(self) -> SqlToken:
         return self._words[self._next]
 
-    def _ahead(self, count: int = 1) -> Token:
+    def _ahead(self, count: int = 1) -> SqlToken:
         return self._words[min(self._next + count, len(self._words) - 1)]
 
-    def _take(self) -> Token:
+    def _take(self) -> SqlToken:
         token = self._token
         self._next = min(self._next + 1, len(self._words) - 1)
         return token
@@ -469,7 +469,7 @@ class Parser:
                 self._expect_sign(";")
         return found
 
-    def single_query(self) -> Query:
+    def single_query(self) -> SelectQuery:
         """Return the one ``SELECT`` of the text."""
         found = self._select()
         self._sign(";")
@@ -606,7 +606,7 @@ class Parser:
         token = self._token
         if token.kind == "sign" and token.text.startswith(">"):
             if len(token.text) > 1:
-                self._words[self._next] = Token("sign", token.text[1:], token.at + 1, token.end)
+                self._words[self._next] = SqlToken("sign", token.text[1:], token.at + 1, token.end)
             else:
                 self._take()
             return type_
@@ -664,7 +664,7 @@ class Parser:
 
     # Queries.
 
-    def _select(self) -> Query:
+    def _select(self) -> SelectQuery:
         at = self._token.at
         self._expect_word("SELECT")
         if self._at_words("DISTINCT"):
@@ -694,7 +694,9 @@ class Parser:
         limit = self._integer() if self._word("LIMIT") else None
         if self._token.upper in _REFUSED:
             self._text.fail(_REFUSED[self._token.upper], self._token.at)
-        return Query(items, source, tuple(joins), window, where, group_by, partition_by, having, emit, limit, at=at)
+        return SelectQuery(
+            items, source, tuple(joins), window, where, group_by, partition_by, having, emit, limit, at=at
+        )
 
     def _item(self) -> Item:
         at = self._token.at
@@ -760,7 +762,7 @@ class Parser:
         grace = self._duration() if self._word("GRACE", "PERIOD") else None
         return before, after, grace
 
-    def _window(self) -> Window:
+    def _window(self) -> WindowClause:
         at = self._token.at
         kind = self._take().upper
         if kind not in ("TUMBLING", "HOPPING", "SESSION"):
@@ -788,4 +790,4 @@ class Parser:
         self._expect_sign(")")
         if kind == "HOPPING" and size // advance > 100_000:
             self._text.fail(f"a row would be in {size // advance} windows; choose a longer ADVANCE BY", at)
-        return Window(kind, size, advance, retention, grace, at=at)
+        return WindowClause(kind, size, advance, retention, grace, at=at)

@@ -27,7 +27,7 @@ _DEPTH = 500
 
 
 @attrs.frozen
-class Token:
+class SqlToken:
     """A word of a script.
 
     Attributes:
@@ -68,28 +68,28 @@ class Token:
         return self.text
 
 
-def name(identifier: str) -> Token:
+def name(identifier: str) -> SqlToken:
     """Return a quoted name."""
-    return Token("name", '"' + identifier.replace('"', '""') + '"')
+    return SqlToken("name", '"' + identifier.replace('"', '""') + '"')
 
 
-def sign(text: str) -> Token:
+def sign(text: str) -> SqlToken:
     """Return a sign."""
-    return Token("sign", text)
+    return SqlToken("sign", text)
 
 
-def word(text: str) -> Token:
+def word(text: str) -> SqlToken:
     """Return a word."""
-    return Token("word", text)
+    return SqlToken("word", text)
 
 
-def tokens(text: Text) -> list[Token]:
+def tokens(text: Text) -> list[SqlToken]:
     """Return the words of a script, the last of kind ``end``.
 
     Raises:
         SqlError: A character is none of SQL, a quote is not closed, or brackets do not match.
     """
-    found: list[Token] = []
+    found: list[SqlToken] = []
     script, at = text.text, 0
     while at < len(script):
         match = _PATTERN.match(script, at)
@@ -105,15 +105,15 @@ def tokens(text: Text) -> list[Token]:
                 shown = '"' + shown[1:-1].replace("``", "`").replace('"', '""') + '"'
             if kind == "word" and shown[0].isdigit():
                 text.fail(f"a name that starts with a digit is written in quotes: `{shown}`", at)
-            found.append(Token(kind, shown, at, match.end()))
+            found.append(SqlToken(kind, shown, at, match.end()))
         at = match.end()
-    found.append(Token("end", "", len(script), len(script)))
+    found.append(SqlToken("end", "", len(script), len(script)))
     _check_brackets(text, found)
     return found
 
 
-def _check_brackets(text: Text, found: Sequence[Token]) -> None:
-    opened: list[Token] = []
+def _check_brackets(text: Text, found: Sequence[SqlToken]) -> None:
+    opened: list[SqlToken] = []
     for token in found:
         if token.kind != "sign":
             continue
@@ -129,17 +129,17 @@ def _check_brackets(text: Text, found: Sequence[Token]) -> None:
         text.fail(f"{opened[-1].text!r} is not closed", opened[-1].at)
 
 
-def sql(part: Sequence[Token]) -> str:
+def sql(part: Sequence[SqlToken]) -> str:
     """Return the text of words, for DuckDB."""
     return " ".join(each.text for each in part)
 
 
-def folded(part: Sequence[Token]) -> str:
+def folded(part: Sequence[SqlToken]) -> str:
     """Return the form of words that is equal for equal expressions."""
     return " ".join(each.folded for each in part)
 
 
-def closing(part: Sequence[Token], start: int) -> int:
+def closing(part: Sequence[SqlToken], start: int) -> int:
     """Return the place of the bracket that closes the one at a place."""
     depth = 0
     for place in range(start, len(part)):
@@ -150,7 +150,7 @@ def closing(part: Sequence[Token], start: int) -> int:
     raise AssertionError("brackets were checked")
 
 
-def opening(part: Sequence[Token], end: int) -> int:
+def opening(part: Sequence[SqlToken], end: int) -> int:
     """Return the place of the bracket that the one at a place closes."""
     depth = 0
     for place in range(end, -1, -1):
@@ -161,9 +161,9 @@ def opening(part: Sequence[Token], end: int) -> int:
     raise AssertionError("brackets were checked")
 
 
-def split(part: Sequence[Token], separator: str = ",") -> list[list[Token]]:
+def split(part: Sequence[SqlToken], separator: str = ",") -> list[list[SqlToken]]:
     """Return the parts between separators that are in no brackets; none of nothing."""
-    found: list[list[Token]] = [[]]
+    found: list[list[SqlToken]] = [[]]
     depth = 0
     for token in part:
         if token.kind == "sign":
@@ -175,7 +175,7 @@ def split(part: Sequence[Token], separator: str = ",") -> list[list[Token]]:
     return found if part else []
 
 
-def calls(part: Sequence[Token]) -> Iterator[tuple[int, int]]:
+def calls(part: Sequence[SqlToken]) -> Iterator[tuple[int, int]]:
     """Yield the places of the name and the closing bracket of each call."""
     for place in range(len(part) - 1):
         if part[place].is_identifier and part[place + 1].text == "(" and part[place + 1].kind == "sign":

@@ -15,8 +15,8 @@ from keyed import TaskContext
 from keyed.extending import Schema, inner_state
 from keyed.joins.matching import Ordered
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
-from keyed.sql.engine import Columns, Step
-from keyed.sql.inputs import GONE, further_columns
+from keyed.sql.engine import Columns, SqlStep
+from keyed.sql.script_inputs import GONE, further_columns
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
 from keyed.windows import Max
 from keyed.windows.vectorized.accumulators import BatchRows
@@ -158,7 +158,7 @@ class Aggregation:
     arguments: Columns
     aggregates: Mapping[str, Any]
     results: Columns
-    after: Step
+    after: SqlStep
     values: Columns
     size_ms: int = 0
     advance_ms: int = 0

@@ -12,7 +12,7 @@ from keyed.shown import nearest
 from keyed.sql.engine import Columns, bind
 from keyed.sql.script_errors import Text
 from keyed.sql.statements import Parser
-from keyed.sql.tokens import Token, closing, name, opening, sign, split, sql, word
+from keyed.sql.tokens import SqlToken, closing, name, opening, sign, split, sql, word
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 #: Columns that each source has: their names in a script, in batches, and their types.
@@ -41,7 +41,7 @@ class Column:
     is_pseudo: bool = False
 
 
-class Scope:
+class NameScope:
     """The columns that expressions may name.
 
     Args:
@@ -67,19 +67,19 @@ class Scope:
         ]
         return found[0] if len(found) == 1 else None
 
-    def column(self, words: Sequence[Token]) -> Column | None:
+    def column(self, words: Sequence[SqlToken]) -> Column | None:
         """Return the column that resolved words consist of; ``None`` for any other expression."""
         if len(words) != 1 or words[0].kind != "name":
             return None
         return next((each for each in self.columns if each.stored == words[0].identifier), None)
 
-    def resolved(self, words: Sequence[Token]) -> tuple[Token, ...]:
+    def resolved(self, words: Sequence[SqlToken]) -> tuple[SqlToken, ...]:
         """Return the words of an expression with the columns' names in batches, in DuckDB's syntax.
 
         Raises:
             SqlError: A name is ambiguous, or of an unknown source.
         """
-        made: list[Token] = []
+        made: list[SqlToken] = []
         bound: set[str] = set()
         place = 0
         while place < len(words):
@@ -112,7 +112,7 @@ class Scope:
             place += 1
         return tuple(made)
 
-    def _plain(self, token: Token, before: Token, after: Token) -> Token:
+    def _plain(self, token: SqlToken, before: SqlToken, after: SqlToken) -> SqlToken:
         """Return a name without a source."""
         if before.upper == "AS" or (before.kind == "number" and token.kind == "word"):
             # The type of a CAST; the unit of an interval.
@@ -125,7 +125,7 @@ class Scope:
             self.text.fail(f"{token.identifier} is ambiguous: {owners}", token.at)
         return attrs.evolve(name(found[0].stored), at=token.at, end=token.end) if found else token
 
-    def _qualified(self, source: Token, column: Token) -> Token:
+    def _qualified(self, source: SqlToken, column: SqlToken) -> SqlToken:
         found = self.find(source.identifier.lower(), column.identifier)
         if found is None:
             known = [each.name for each in self.columns if each.source == self.sources[source.identifier.lower()]]
@@ -133,7 +133,7 @@ class Scope:
             self.text.fail(f"{shown} has no column {column.identifier}{nearest(column.identifier, known)}", column.at)
         return attrs.evolve(name(found.stored), at=source.at, end=column.end)
 
-    def _call(self, made: list[Token], words: Sequence[Token], place: int) -> int:
+    def _call(self, made: list[SqlToken], words: Sequence[SqlToken], place: int) -> int:
         """Add the name of a call, and of ksqlDB's constructors the whole call; return the place after it."""
         token = words[place]
         end = closing(words, place + 1)
@@ -156,14 +156,14 @@ class Scope:
         made.append(token)
         return place + 1
 
-    def _type(self, made: list[Token], words: Sequence[Token], place: int) -> int:
+    def _type(self, made: list[SqlToken], words: Sequence[SqlToken], place: int) -> int:
         """Add a type in ksqlDB's syntax as DuckDB writes it."""
-        parser = Parser(self.text, [*words[place:], Token("end", "", words[-1].end, words[-1].end)])
+        parser = Parser(self.text, [*words[place:], SqlToken("end", "", words[-1].end, words[-1].end)])
         found, taken = parser.type_and_length()
-        made.append(Token("word", found.duckdb, words[place].at, words[place + taken - 1].end))
+        made.append(SqlToken("word", found.duckdb, words[place].at, words[place + taken - 1].end))
         return place + taken
 
-    def _member(self, made: list[Token], words: Sequence[Token], place: int, bound: set[str]) -> int:
+    def _member(self, made: list[SqlToken], words: Sequence[SqlToken], place: int, bound: set[str]) -> int:
         """Add ``a->b``: the field of a struct; of anything else the operator of JSON. Return the place after it."""
         arrow = words[place]
         start = len(made) - 1
@@ -201,10 +201,17 @@ class Scope:
         del made[max(start, 0) :]
         quoted = "'" + field.identifier.replace("'", "''") + "'"
         at = base[0].at
-        made += [Token("word", "struct_extract", at, at), sign("("), *base, sign(","), Token("text", quoted), sign(")")]
+        made += [
+            SqlToken("word", "struct_extract", at, at),
+            sign("("),
+            *base,
+            sign(","),
+            SqlToken("text", quoted),
+            sign(")"),
+        ]
         return place + 2
 
-    def owners(self, words: Sequence[Token]) -> set[str]:
+    def owners(self, words: Sequence[SqlToken]) -> set[str]:
         """Return the aliases of the sources whose columns an expression names, in lower case.
 
         Raises:
@@ -225,7 +232,7 @@ class Scope:
             found |= {str(each.source).lower() for each in same}
         return found
 
-    def type_of(self, words: Sequence[Token]) -> SqlType:
+    def type_of(self, words: Sequence[SqlToken]) -> SqlType:
         """Return the type of a resolved expression.
 
         Raises:
@@ -240,7 +247,7 @@ class Scope:
         return self._types[key]
 
 
-def _parameters(words: Sequence[Token], place: int) -> set[str]:
+def _parameters(words: Sequence[SqlToken], place: int) -> set[str]:
     """Return the names of a lambda's parameters."""
     found = set()
     while place < len(words) and words[place].text != ":":
@@ -250,9 +257,9 @@ def _parameters(words: Sequence[Token], place: int) -> set[str]:
     return found
 
 
-def replaced(words: Sequence[Token], parts: Sequence[tuple[Sequence[Token], Token]]) -> tuple[Token, ...]:
+def replaced(words: Sequence[SqlToken], parts: Sequence[tuple[Sequence[SqlToken], SqlToken]]) -> tuple[SqlToken, ...]:
     """Return words with parts replaced by one word each; a part may not be within a longer name."""
-    made: list[Token] = []
+    made: list[SqlToken] = []
     place = 0
     # The longest first: COUNT(*) FILTER (...) is no COUNT(*).
     texts = sorted(((list(map(_folded, part)), token) for part, token in parts), key=lambda each: -len(each[0]))
@@ -269,4 +276,4 @@ def replaced(words: Sequence[Token], parts: Sequence[tuple[Sequence[Token], Toke
     return tuple(made)
 
 
-_folded: Callable[[Token], str] = lambda token: token.folded  # noqa: E731
+_folded: Callable[[SqlToken], str] = lambda token: token.folded  # noqa: E731

@@ -11,7 +11,7 @@ from keyed.formats.sql_types import BIGINT, DOUBLE, SqlType, array, decimal, str
 from keyed.sql.catalog import CHANGE
 from keyed.sql.engine import PYTHON, PythonFunction
 from keyed.sql.script_errors import Text
-from keyed.sql.tokens import Token, closing, split, sql, word
+from keyed.sql.tokens import SqlToken, closing, split, sql, word
 from keyed.windows import (
     CollectList,
     CollectSet,
@@ -29,13 +29,13 @@ from keyed.windows import (
 from keyed.windows.vectorized.python_accumulators import PythonAggregate
 
 if TYPE_CHECKING:
-    from keyed.sql.scope import Scope
+    from keyed.sql.name_scope import NameScope
 
 _NUMBERS = {"INT", "BIGINT", "DOUBLE", "DECIMAL"}
 
 
 @attrs.frozen(eq=False)
-class Aggregate:
+class SqlAggregate:
     """An aggregate of a query.
 
     Attributes:
@@ -130,8 +130,14 @@ _LIMITED = ("COLLECT_LIST", "COLLECT_SET")
 
 
 def aggregate_of(
-    text: Text, call: Sequence[Token], scope: Scope, number: int, properties: Mapping[str, str], *, is_table: bool
-) -> Aggregate:
+    text: Text,
+    call: Sequence[SqlToken],
+    scope: NameScope,
+    number: int,
+    properties: Mapping[str, str],
+    *,
+    is_table: bool,
+) -> SqlAggregate:
     """Return the aggregate of a call.
 
     Args:
@@ -167,7 +173,7 @@ def aggregate_of(
     name = f"#a{number}"
     if label == "COUNT" and (not arguments or sql(arguments[0]) == "*"):
         if condition is None and not is_table:
-            return Aggregate((), {name: (Count(), BIGINT)}, f'"{name}"')
+            return SqlAggregate((), {name: (Count(), BIGINT)}, f'"{name}"')
         arguments = [[word("true")]]
     if not arguments:
         fail(f"{label} takes an argument")
@@ -194,19 +200,19 @@ def aggregate_of(
         fail(f"{label} takes values that compare, and this is of type {type_}")
     column = f"#v{number}"
     result, made = AGGREGATES[label](column, type_, rest, fail)
-    return Aggregate(((column, expression, type_),), {name: (made, result)}, f'"{name}"')
+    return SqlAggregate(((column, expression, type_),), {name: (made, result)}, f'"{name}"')
 
 
 def _of_python(
     made: PythonFunction,
-    arguments: Sequence[Sequence[Token]],
-    condition: Sequence[Token] | None,
+    arguments: Sequence[Sequence[SqlToken]],
+    condition: Sequence[SqlToken] | None,
     name: str,
-    scope: Scope,
+    scope: NameScope,
     fail: Callable[[str], Any],
     *,
     is_table: bool,
-) -> Aggregate:
+) -> SqlAggregate:
     """Return a registered aggregate; rows in which an argument is null do not count."""
     types = tuple(map(scope.type_of, arguments))
     if types != made.takes:
@@ -220,10 +226,10 @@ def _of_python(
     column = f"{name}v"
     aggregate = PythonAggregate(made.function, column, made.returns.arrow)
     expression = f"CASE WHEN {' AND '.join(tests)} THEN {value} END"
-    return Aggregate(((column, expression, type_),), {name: (aggregate, made.returns)}, f'"{name}"')
+    return SqlAggregate(((column, expression, type_),), {name: (aggregate, made.returns)}, f'"{name}"')
 
 
-def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[str], Any]) -> Aggregate:
+def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[str], Any]) -> SqlAggregate:
     """Return an aggregate over a table, whose rows leave again: sums of values with the sign of their change."""
     if label not in ("COUNT", "SUM", "AVG", "STDDEV_SAMP", "STDDEV_SAMPLE"):
         fail(f"{label} is for streams: it cannot undo a row of a table that changes")
@@ -262,7 +268,7 @@ def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[s
         )
     arguments = tuple((f"{name}{part}v", expression, of) for part, (expression, of) in sums.items())
     parts = {f"{name}{part}": (Sum(f"{name}{part}v"), of) for part, (_, of) in sums.items()}
-    return Aggregate(arguments, parts, f"({result})")
+    return SqlAggregate(arguments, parts, f"({result})")
 
 
 def _limit(limit: str, fail: Callable[[str], Any]) -> int:
@@ -271,7 +277,7 @@ def _limit(limit: str, fail: Callable[[str], Any]) -> int:
     return int(limit)
 
 
-def _constant(words: Sequence[Token]) -> Any:
+def _constant(words: Sequence[SqlToken]) -> Any:
     shown = sql(words)
     if shown.isdecimal():
         return int(shown)

@@ -24,7 +24,7 @@ from keyed.formats.sql_types import BIGINT, INT, TIMESTAMP, SqlType
 from keyed.formats.typed_columns import column
 from keyed.shown import nearest, shown, type_of
 from keyed.sql.catalog import SqlSource
-from keyed.sql.scope import BOUNDS, PSEUDO
+from keyed.sql.name_scope import BOUNDS, PSEUDO
 from keyed.topics import Registry
 from keyed.windows.vectorized.row_groups import pc
 
@@ -61,7 +61,7 @@ UNREADABLE = "the format cannot read them"
 NO_TIME = "no usable timestamp"
 
 
-class Input:
+class ScriptInput:
     """The rows that are given for a stream or table.
 
     Args:
