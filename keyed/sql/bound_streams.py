@@ -117,7 +117,10 @@ def bound_stream(
             columns = columns_of(origin)
             if columns is not None:
                 given_names(source, list(columns), f"the stream of {source.name}")
-    return stream.map_batches(Declared(source, has_places), output=given_columns(source, has_places=has_places))
+    made: keyed.Stream = stream.map_batches(
+        Declared(source, has_places), output=given_columns(source, has_places=has_places)
+    )
+    return made
 
 
 def _timed(origin: Any) -> Any:
@@ -210,9 +213,12 @@ class _Decoding:
             def where(place: int, parts: list[Any] = parts) -> str:
                 return f"topic {source.topic}, partition {parts[3][place]}, offset {parts[4][place]}"
 
-            table, _ = reader.decoded(*parts, headers, [None] * count, where=where)
+            keys, values, times, partitions, offsets = parts
+            windows = [None] * count
+            table, _ = reader.decoded(keys, values, times, partitions, offsets, headers, windows, where=where)
             table = table.select(names).append_column(_TIME, table.column(TIME))
-            bad = pa.table([pa.nulls(count - table.num_rows, field.type) for field in table.schema], table.schema)
+            nothing: list[Any] = [pa.nulls(count - table.num_rows, field.type) for field in table.schema]
+            bad = pa.Table.from_arrays(nothing, schema=table.schema)
             yield from pa.concat_tables([table, bad]).to_batches()
 
 
@@ -254,7 +260,7 @@ class Declared:
             if not place:
                 cells = {name: [] for name in names}
             for name, column in cells.items():
-                column.append(row.get(names.get(name)))
+                column.append(row.get(names[name]) if name in names else None)
         return self._kept(cells, len(values), times)
 
     def _kept(self, cells: Mapping[str, Any], count: int, times: Any) -> Kept:

@@ -577,6 +577,13 @@ def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str,
     return records_of, places_of
 
 
+def _check_given(where: str, streams: Any, topics: Any) -> None:
+    if not isinstance(streams or {}, Mapping):
+        raise DefinitionError(f"{where}: streams={shown(streams)} must be a dict of rows by stream")
+    if not isinstance(topics or {}, Mapping | Sequence) or isinstance(topics, str):
+        raise DefinitionError(f"{where}: topics={shown(topics)} must be a dict of records by topic, or a list")
+
+
 def _latest(max_ahead: Duration | None, clock: Any) -> Callable[[], int]:
     """Return the function that returns the highest usable timestamp: any, if the user gave the clock."""
     if max_ahead is None or clock is not None:
@@ -647,6 +654,7 @@ def script(
         DefinitionError: A stream or record does not fit the script.
         KeyedError: The query failed.
     """
+    _check_given("keyed.sql.script", streams, topics)
     made = _Script("script", text, kafka, on_records, properties, parameters, schemas, folder)
     made.add(streams, topics, options, max_ahead, spark)
     if spark is not None and kafka is not None and not kafka.bounded:
@@ -699,6 +707,7 @@ def start(
     """
     if kafka is None:
         raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
+    _check_given("keyed.sql.start", streams, None)
     made = _Script("start", text, kafka, on_records or _nowhere, properties, parameters, schemas, folder)
     made.add(streams, None, options, max_ahead, spark)
     if not made.found.queries:
@@ -776,10 +785,6 @@ class _Script:
         self._ends = not keeps and self._kafka is None and bool(topics) and isinstance(topics, Mapping)
         self._max_ahead = max_ahead
         latest = _latest(max_ahead, options.get("processing_time"))
-        if not isinstance(streams or {}, Mapping):
-            raise DefinitionError(f"{where}: streams={shown(streams)} must be a dict of rows by stream")
-        if not isinstance(topics or {}, Mapping | Sequence) or isinstance(topics, str):
-            raise DefinitionError(f"{where}: topics={shown(topics)} must be a dict of records by topic, or a list")
         records_of, places_of = _records(found, topics)
         given = {found.named(name).name: each for name, each in (streams or {}).items()}
         self._bound = {name: each for name, each in given.items() if is_bound(each)}

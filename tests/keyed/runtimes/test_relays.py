@@ -28,12 +28,12 @@ class Count(keyed.KeyedProcessFunction):
 
 
 def large(table: pa.Table) -> pa.Table:
-    return table.filter(pc.greater(table["n"], 6))
+    return table.filter(pc.greater(table["n"], pa.scalar(6)))
 
 
 def without_nines(table: pa.Table) -> Kept:
     """Leave out the row of 9 as a bad one."""
-    kept = table.filter(pc.not_equal(table["n"], 9))
+    kept = table.filter(pc.not_equal(table["n"], pa.scalar(9)))
     return Kept(kept, table.num_rows - kept.num_rows, "it is 9")
 
 
@@ -90,7 +90,7 @@ def test_on_spark_it_is_a_plain_write(spark: Any, tmp_path: Any, capsys: Any) ->
     assert len(values(sinks[2])) == 10
     assert result.metrics["large"]["rows_out"] == 3
 
-    plan = stream.map_batches(large).to(sinks[0]).output
+    plan: Any = stream.map_batches(large).to(sinks[0]).output
     plan.df.explain()
     assert "Exchange" not in capsys.readouterr().out
     plan.explain()

@@ -98,6 +98,7 @@ def test_rows_without_a_timestamp_or_readable_values_are_skipped():
     found = sql.script(TIMED, {"sales": keyed.stream(rows)})
     assert [(each.value["n"], each.timestamp) for each in found["sold"]] == [(1, 5)]
     assert found.skipped == {"sold": {"the format cannot read them": 2}}
+    assert found.run is not None
     assert found.run.metrics["sold"]["rows_bad"] == 2
 
 

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -163,6 +164,7 @@ def test_columns_are_converted_to_the_declared_types_and_bad_rows_are_counted(sp
     assert [(each.key, each.value) for each in found["o_alike"]] == [(1, one | {"c": {"X": 1, "y": [0]}})]
     assert {name: len(found[f"o_{name}"]) for name in BAD} == dict.fromkeys(BAD, 0)
     assert found.skipped == {f"o_{name}": {"bad rows": 1} for name in BAD}
+    assert found.run is not None
     assert {name: found.run.metrics[f"o_{name}"]["rows_bad"] for name in BAD} == dict.fromkeys(BAD, 1)
 
 
@@ -204,7 +206,7 @@ def test_rows_in_which_an_expression_fails_or_that_are_late_are_counted_by_query
     for at, key in ((9000, "a"), (100, "2")):
         (tmp_path / "in" / f"{at}.json").write_text(json.dumps({"k": key, "n": 1, "rowtime": at}) + "\n")
         frame = spark.readStream.schema("k string, n int, rowtime bigint").json(str(tmp_path / "in"))
-        seen = []
+        seen: list[Any] = []
         found = sql.script(text, {"s": frame}, checkpoint=tmp_path / "state", on_progress=seen.append)
     assert [each.value for each in found["u"]] == [{"n": 3}]
     assert found.skipped["t"] == {"late for its window": 1}
@@ -259,13 +261,16 @@ def test_records_of_topics_are_decoded_by_the_workers(spark):
     columns += ", headers array<struct<key: string, value: binary>>"
     now = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     kind = [("kind", b"web")]
-    sales = [
+    sales: list[tuple[Any, ...]] = [
         (b"7", b'{"title": "Big", "at": 5}', 3, 9, now, kind),
         (b"x", b"{}", 3, 10, now, None),
         (b"8", b"{", 3, 11, now, None),
         (b"9", b'{"title": "Rio", "at": 6}', 3, 12, now, None),
     ]
-    films = [(b"Big", b'{"genre": "comedy"}', 0, 0, now.replace(year=1970)), (b"Rio", b'{"genre": "x"}', 0, 1, now)]
+    films: list[tuple[Any, ...]] = [
+        (b"Big", b'{"genre": "comedy"}', 0, 0, now.replace(year=1970)),
+        (b"Rio", b'{"genre": "x"}', 0, 1, now),
+    ]
     films += [(b"Rio", None, 0, 2, now)]
     frames = {
         "s": spark.createDataFrame(sales, columns).coalesce(1),

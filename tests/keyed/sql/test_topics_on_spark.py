@@ -192,7 +192,7 @@ def test_a_command_that_is_killed_goes_on_and_writes_each_record_once(kafka, tmp
 def test_what_does_not_fit_is_refused(tmp_path):
     text = SCRIPT.format(sales="a", films="b", sold="c", format="JSON")
     with pytest.raises(DefinitionError, match=r"spark=7 must be a SparkSession, for the topics of kafka="):
-        sql.script(text, kafka=sql.Kafka("localhost:1", bounded=True), spark=7)  # type: ignore[arg-type]
+        sql.script(text, kafka=sql.Kafka("localhost:1", bounded=True), spark=7)
 
 
 def test_a_started_script_has_no_end_and_another_one_has(tmp_path):
