@@ -32,6 +32,8 @@ Entry = tuple[Any, Any, Any]
 _OTHERS = ("namespace", "expires")
 #: The column with the time of a row, of tables of scripts.
 _ROWTIME = "ROWTIME"
+#: Columns with the bounds of windows, of scripts and of Python.
+_BOUNDS = ("WINDOWSTART", "WINDOWEND", "window_start", "window_end")
 _PLACE = "#place"
 
 
@@ -70,9 +72,14 @@ class RowQuery:
 
     def rows(self, entries: Sequence[Entry]) -> list[dict[str, Any] | None]:
         """Return the row of each entry; ``None`` if there is no entry, it does not fit ``WHERE``, or it is bad."""
+        import pyarrow as pa
+
         found: list[dict[str, Any] | None] = [None] * len(entries)
         table = self._read.table(entries)
         made, _ = self._step.run(table)
+        for number, field in enumerate(made.schema):
+            if pa.types.is_timestamp(field.type):
+                made = made.set_column(number, field.name, made.column(number).cast(pa.timestamp("us", "UTC")))
         places: list[Any] = made.column(_PLACE).to_pylist()
         for place, row in zip(places, made.drop_columns([_PLACE]).to_pylist(maps_as_pydicts="strict"), strict=True):
             found[place] = row
@@ -90,7 +97,7 @@ class TableColumns:
     def __init__(self, schema: pa.Schema, key_columns: Sequence[str]) -> None:
         names = [each for each in schema.names if each not in _OTHERS and (each != "key" or not key_columns)]
         self._keys = [each for each in (*key_columns, "key") if each in names]
-        self._bounds = [each for each in ("WINDOWSTART", "WINDOWEND") if each in names and "entry" not in names]
+        self._bounds = [each for each in _BOUNDS if each in names and "entry" not in names]
         self._fields = [each for each in names if each not in (*self._keys, *self._bounds, "entry")]
         self._is_row = self._fields != ["value"]
         types = {name: of_arrow(schema.field(name).type) or STRING for name in names}

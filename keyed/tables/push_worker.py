@@ -16,7 +16,7 @@ import importlib
 import os
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -78,9 +78,11 @@ def _answered(asked: dict[str, Any]) -> bytes:
         return as_json({"table": query.table, "columns": query.columns, "limit": query.limit})
     rows: list[list[Any]] = []
     size = 0
-    make: Callable[..., Any] = query.row
-    for key, entry, new, old in decode_tagged(b64decode(asked["changes"])):
-        row = [msgspec.Raw(as_json(make(key, entry, value))) for value in (new, old)]
+    changes: list[list[Any]] = decode_tagged(b64decode(asked["changes"]))
+    after = query.rows([(key, entry, new) for key, entry, new, _ in changes])
+    before = query.rows([(key, entry, old) for key, entry, _, old in changes])
+    for both in zip(after, before, strict=True):
+        row = [msgspec.Raw(as_json(each)) for each in both]
         size += sum(map(len, row))
         if size > asked["bytes"]:
             return error_line("QueryFailed", f"sql: the rows have more than {asked['bytes']} bytes; select less")
