@@ -76,7 +76,8 @@ class View:
             copy = f"{declared}; CREATE {kind} sent WITH (KAFKA_TOPIC = '{topic}') AS SELECT * FROM {name};"  # noqa: S608 - names of this file
             kafka = sql.Kafka(bootstrap, bounded=True, transactional_id=f"views-{time.time_ns()}")
             with TemporaryDirectory() as folder:
-                sql.script(copy, {name: rows}, kafka=kafka, properties=FORMAT, checkpoint=folder)
+                # A batch writes the last change of each key.
+                sql.script(copy, {name: rows}, kafka=kafka, properties=FORMAT, rows_per_batch=1, checkpoint=folder)
 
     def by_python(self) -> list[tuple[Any, ...]]:
         """Return the rows of the view in Python."""

@@ -1,7 +1,8 @@
 """Calls of every public entrance, again and again, leave no memory, thread, descriptor, file or class behind.
 
 `keyed.sql` and ``keyed run`` are left out: scripts still keep what they compile. Spark's tasks are in
-`tests/keyed/runtimes/spark/test_copies.py`, Kafka's clients have threads and memory of their own.
+`tests/keyed/runtimes/spark/test_copies.py`, Kafka's clients have threads and memory of their own, and pyiceberg keeps
+the statements of each catalog.
 
 ``KEYED_ROUNDS=100`` makes fewer than a thousand calls of each.
 """
@@ -350,12 +351,6 @@ class Entrances:
     def to_files(self, folder: Path) -> None:
         counts().run(folder / "out", checkpoint=folder / "checkpoint", rows_per_batch=2)
 
-    def to_iceberg(self, folder: Path) -> None:
-        pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: make setup")
-        place = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": folder.as_uri()}
-        sink = keyed.iceberg_sink("lake.t", catalog="test", options=place)
-        counts().run(sink, checkpoint=folder / "checkpoint", rows_per_batch=2)
-
     def to_delta(self, folder: Path) -> None:
         pytest.importorskip("deltalake", reason="deltalake is not installed: make setup")
         counts().run(keyed.delta_sink(folder / "t"), checkpoint=folder / "checkpoint", rows_per_batch=2)
@@ -473,7 +468,7 @@ class Entrances:
 ENTRANCES = [name for name in vars(Entrances) if not name.startswith("_")]
 
 #: Those that cost more than others.
-EXPENSIVE = ("to_iceberg", "to_delta", "served", "replicated", "asserted", "simulated", "commands")
+EXPENSIVE = ("to_delta", "served", "replicated", "asserted", "simulated", "commands")
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_each_kind_of_query_writes_the_records_that_it_writes_in_this_process(sp
         {"closed": {"bad rows": 2}},
         {"closed": {"a part of the group is null": 2}},
     )
-    with pytest.raises(DefinitionError, match="has no rows for films, which a query reads"):
+    with pytest.raises(DefinitionError, match="films, which a query reads, has no rows"):
         sql.script(SCRIPT, {"sales": frames["sales"]})
     with pytest.raises(DefinitionError, match="without topics= and without INSERT"):
         sql.script(SCRIPT, frames | {"films": []})
