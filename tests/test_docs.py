@@ -323,7 +323,7 @@ def test_commands_in_the_docs_exist():
         "tests.benchmarks.rocks_memory": {"--minutes", "--keys", "--parallelism", "--rows-per-batch"},
         "tests.benchmarks.soak": {"--minutes", "--runtime"},
         "tests.benchmarks.takeover": {"--runtime"},
-        "tests.keyed.sql.random_scripts": {"--scripts", "--seed"},
+        "tests.keyed.sql.random_scripts": {"--seeds"},
     }
     commands = next(action.choices for action in nexmark()._actions if isinstance(action.choices, dict))
     known["examples.nexmark"] = set().union(*map(flags, commands.values()))

@@ -143,4 +143,7 @@ def test_copies_of_a_look_up_share_one_event_loop():
     before = living()
     for _ in range(COPIES):
         assert pickle.loads(sent)(["a", "bc"]) == {"a": (2,), "bc": (4,)}
-    assert living() == before
+    threads, descriptors = living()
+    # Threads of earlier tests may end meanwhile.
+    assert threads <= before[0]
+    assert descriptors <= before[1]
