@@ -1,8 +1,7 @@
 """Calls of every public entrance, again and again, leave no memory, thread, descriptor, file or class behind.
 
 `keyed.sql` and ``keyed run`` are left out: scripts still keep what they compile. Spark's tasks are in
-`tests/keyed/runtimes/spark/test_copies.py`, Kafka's clients have threads and memory of their own, and pyiceberg keeps
-the statements of each catalog.
+`tests/keyed/runtimes/spark/test_copies.py`, Kafka's clients have threads and memory of their own.
 
 ``KEYED_ROUNDS=100`` makes fewer than a thousand calls of each.
 """
@@ -351,6 +350,17 @@ class Entrances:
     def to_files(self, folder: Path) -> None:
         counts().run(folder / "out", checkpoint=folder / "checkpoint", rows_per_batch=2)
 
+    def to_iceberg(self, folder: Path) -> None:
+        sql = pytest.importorskip("pyiceberg.catalog.sql", reason="pyiceberg is not installed: make setup")
+        manifest = pytest.importorskip("pyiceberg.manifest")
+        place = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": folder.as_uri()}
+        sink = keyed.iceberg_sink("lake.t", catalog="test", options=place)
+        counts().run(sink, checkpoint=folder / "checkpoint", rows_per_batch=2)
+        # What pyiceberg and SQLAlchemy remember is theirs, and bounded.
+        manifest.clear_manifest_cache()
+        for mapped in (sql.IcebergTables, sql.IcebergNamespaceProperties):
+            mapped.__mapper__._compiled_cache.clear()  # noqa: SLF001 - there is no other way
+
     def to_delta(self, folder: Path) -> None:
         pytest.importorskip("deltalake", reason="deltalake is not installed: make setup")
         counts().run(keyed.delta_sink(folder / "t"), checkpoint=folder / "checkpoint", rows_per_batch=2)
@@ -468,7 +478,7 @@ class Entrances:
 ENTRANCES = [name for name in vars(Entrances) if not name.startswith("_")]
 
 #: Those that cost more than others.
-EXPENSIVE = ("to_delta", "served", "replicated", "asserted", "simulated", "commands")
+EXPENSIVE = ("to_iceberg", "to_delta", "served", "replicated", "asserted", "simulated", "commands")
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -145,6 +146,8 @@ class WorkerProcesses:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=self._answer + _MARGIN,
+            # Arrow's own allocator reserves a gigabyte, which would count as memory of the process.
+            env={**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"},
             # Ctrl-C stops the server, which ends its processes.
             start_new_session=True,
         )
