@@ -239,6 +239,13 @@ class Planner:
     def _of_source(self, given: From, *, is_joined: bool) -> Relation:
         source = self._catalog.find(self._text, given.name, given.at)
         alias = given.alias
+        declared = "ROWTIME" if source.timestamp is None else source.timestamp[0]
+        if given.time is not None and given.time.lower() not in ("rowtime", declared.lower()):
+            self._text.fail(
+                f"the event time of {source.name} is {declared}, and not {given.time}; declare WITH (TIMESTAMP = "
+                f"'{given.time}')",
+                given.at,
+            )
         columns = [Column(each, type_, alias, each, is_key=True) for each, type_ in source.keys]
         columns += [Column(each, type_, alias, each) for each, type_ in source.values]
         pseudo = {"ROWTIME": PSEUDO["ROWTIME"]} if is_joined else PSEUDO

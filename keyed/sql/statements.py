@@ -40,11 +40,25 @@ class Item:
 
 
 @attrs.frozen
+class WindowClause:
+    """A window clause; durations are milliseconds."""
+
+    kind: str
+    size_ms: int
+    advance_ms: int
+    retention_ms: int | None = None
+    grace_ms: int | None = None
+    at: int = _at
+
+
+@attrs.frozen
 class From:
-    """A stream or table by name, with its alias."""
+    """A stream or table by name, with its alias; of a window function also its windows, and the column of the time."""
 
     name: str
     alias: str
+    window: WindowClause | None = None
+    time: str | None = None
     at: int = _at
 
 
@@ -56,18 +70,6 @@ class Join:
     right: From
     on: Words
     within: tuple[int, int, int | None] | None = None
-    at: int = _at
-
-
-@attrs.frozen
-class WindowClause:
-    """A window clause; durations are milliseconds."""
-
-    kind: str
-    size_ms: int
-    advance_ms: int
-    retention_ms: int | None = None
-    grace_ms: int | None = None
     at: int = _at
 
 
@@ -307,6 +309,34 @@ def parse_type(type_: str) -> SqlType:
     """
     text = Text(type_)
     return Parser(text, tokens(text)).single_type()
+
+
+#: The window functions: the kind of their windows, the number of their durations, and their arguments.
+_WINDOW_FUNCTIONS = {
+    "TUMBLE": ("TUMBLING", 1, "stream, time, INTERVAL '10' MINUTE"),
+    "HOP": ("HOPPING", 2, "stream, time, INTERVAL '5' MINUTE, INTERVAL '10' MINUTE"),
+    "SESSION": ("SESSION", 1, "stream, time, INTERVAL '10' MINUTE"),
+}
+#: The times that a window function gives its rows, in milliseconds of their window.
+_BOUNDS = {"window_start": "WINDOWSTART", "window_end": "WINDOWEND", "window_time": "WINDOWEND - 1"}
+
+
+def _bounded(words: Words, source: From) -> Words:
+    """Return words with the times of a window function's rows as timestamps of the bounds that windows have here."""
+    found: list[SqlToken] = []
+    # A session ends here with its last row, and in Flink a gap later.
+    gap = source.window.size_ms if source.window is not None and source.window.kind == "SESSION" else 0
+    for place, token in enumerate(words):
+        after = words[place + 1].text if place + 1 < len(words) else ""
+        if not token.is_identifier or token.identifier.lower() not in _BOUNDS or after == "(":
+            found.append(token)
+            continue
+        if len(found) > 1 and found[-1].text == "." and found[-2].identifier.lower() == source.alias.lower():
+            del found[-2:]
+        bound = _BOUNDS[token.identifier.lower()]
+        text = f"epoch_ms({bound}{f' + {gap}' if gap and bound != 'WINDOWSTART' else ''})"
+        found += [attrs.evolve(each, at=token.at, end=token.end) for each in tokens(Text(text)) if each.kind != "end"]
+    return tuple(found)
 
 
 class Parser:
@@ -694,8 +724,37 @@ class Parser:
         limit = self._integer() if self._word("LIMIT") else None
         if self._token.upper in _REFUSED:
             self._text.fail(_REFUSED[self._token.upper], self._token.at)
-        return SelectQuery(
+        found = SelectQuery(
             items, source, tuple(joins), window, where, group_by, partition_by, having, emit, limit, at=at
+        )
+        return found if source.window is None else self._of_window_function(found)
+
+    def _of_window_function(self, query: SelectQuery) -> SelectQuery:
+        """Return a query over a window function as one with ``WINDOW``, whose results are final unless it says else."""
+        source = query.source
+        if query.joins or query.window is not None:
+            self._text.fail("a window function has no WINDOW beside it and does not join", source.at)
+
+        def plain(words: Words) -> str:
+            names = [each.identifier.lower() for each in words]
+            return ".".join(names[2:] if names[:2] == [source.alias.lower(), "."] else names)
+
+        groups = tuple(each for each in query.group_by if plain(each) not in _BOUNDS)
+        if len(groups) == len(query.group_by):
+            self._text.fail("a query over a window function groups by its window: GROUP BY window_start, ...", query.at)
+        if not groups:
+            self._text.fail("a table has a key: group by a column beside the window, or by a constant", query.at)
+        items = []
+        for each in query.items:
+            alias = each.alias or (plain(each.words) if plain(each.words) in _BOUNDS else None)
+            items.append(attrs.evolve(each, words=_bounded(each.words, source), alias=alias))
+        return attrs.evolve(
+            query,
+            items=tuple(items),
+            window=source.window,
+            group_by=groups,
+            having=None if query.having is None else _bounded(query.having, source),
+            emit=query.emit or "FINAL",
         )
 
     def _item(self) -> Item:
@@ -722,16 +781,70 @@ class Parser:
         at = self._token.at
         if self._at_sign("("):
             self._text.fail("a subquery in FROM is not supported; create a stream or table of it first", at)
+        if self._at_words("TABLE"):
+            self._take()
+            self._expect_sign("(")
+            found = self._from()
+            self._expect_sign(")")
+            return attrs.evolve(found, alias=self._alias(found.name))
         name = self._identifier("the name of a stream or table")
         if self._at_sign("("):
-            self._text.fail(f"{name} is no stream or table, but a call", at)
+            if name.upper() not in _WINDOW_FUNCTIONS:
+                self._text.fail(f"{name} is no stream or table, but a call", at)
+            return self._window_function(name.upper(), at)
+        return From(name, self._alias(name), at=at)
+
+    def _alias(self, name: str) -> str:
+        """Return the alias that follows, by default the name."""
         alias = name
         is_named = self._word("AS")
         token = self._token
         clause = token.upper in RESERVED or token.upper in ("WINDOW", "EMIT")
         if is_named or (token.is_identifier and not clause):
             alias = self._identifier("an alias")
-        return From(name, alias, at=at)
+        return alias
+
+    def _window_function(self, function: str, at: int) -> From:
+        """Take the arguments of ``TUMBLE``, ``HOP`` or ``SESSION`` as in Flink: the stream, its time, and durations."""
+        self._expect_sign("(")
+        self._word("TABLE")
+        source = self._identifier("the name of a stream")
+        if self._word("PARTITION", "BY"):
+            self._text.fail("the rows of a session are those of a group: write GROUP BY", self._token.at)
+        self._expect_sign(",")
+        is_described = self._word("DESCRIPTOR")
+        if is_described:
+            self._expect_sign("(")
+        column = self._identifier("the column of the time")
+        if is_described:
+            self._expect_sign(")")
+        times = []
+        while self._sign(","):
+            times.append(self._interval())
+        self._expect_sign(")")
+        kind, count, arguments = _WINDOW_FUNCTIONS[function]
+        if len(times) != count:
+            self._text.fail(f"write {function}({arguments})", at)
+        # HOP has the slide before the size.
+        self._check_windows(kind, times[-1], times[0], at)
+        return From(source, self._alias(source), WindowClause(kind, times[-1], times[0], at=at), column, at=at)
+
+    def _interval(self) -> int:
+        """Take ``INTERVAL '10' MINUTE``, ``INTERVAL '10 minutes'`` or ``10 MINUTES``; return milliseconds."""
+        if not self._word("INTERVAL"):
+            return self._duration(least=1)
+        at = self._token.at
+        count, _, unit = (self._string() if self._token.kind == "text" else str(self._integer())).strip().partition(" ")
+        length = UNITS.get((unit.strip() or self._take().text).upper().removesuffix("S"))
+        if length is None or not count.isdecimal() or not 1 <= int(count) * length <= _LONGEST:
+            self._text.fail("an interval is INTERVAL '10' MINUTE, of a millisecond or more", at)
+        return int(count) * length
+
+    def _check_windows(self, kind: str, size: int, advance: int, at: int) -> None:
+        if advance > size:
+            self._text.fail("ADVANCE BY is at most SIZE", at)
+        if kind == "HOPPING" and size // advance > 100_000:
+            self._text.fail(f"a row would be in {size // advance} windows; choose a longer ADVANCE BY", at)
 
     def _join(self) -> Join | None:
         at = self._token.at
@@ -788,6 +901,5 @@ class Parser:
             else:
                 self._unexpected("ADVANCE BY, RETENTION or GRACE PERIOD")
         self._expect_sign(")")
-        if kind == "HOPPING" and size // advance > 100_000:
-            self._text.fail(f"a row would be in {size // advance} windows; choose a longer ADVANCE BY", at)
+        self._check_windows(kind, size, advance, at)
         return WindowClause(kind, size, advance, retention, grace, at=at)
