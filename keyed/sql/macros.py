@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+
+def _with_pattern(expression: str) -> str:
+    """Return an expression that fails for a pattern ``p`` without %, which would be its own value."""
+    reason = "error('the pattern ' || p || ' has no %, as in %Y-%m-%d')"
+    return f"CASE WHEN contains(p, '%') THEN {expression} ELSE {reason} END"
+
+
 #: The definition of each macro, by its name with its parameters.
 MACROS = {
     "len(x)": "length(x)",
@@ -28,9 +35,9 @@ MACROS = {
     "stringtotimestamp(x, p)": "epoch_ms(strptime(x, p))",
     "parse_timestamp(x, p)": "strptime(x, p)",
     "parse_date(x, p)": "strptime(x, p)::DATE",
-    "format_timestamp(x, p)": "strftime(x::TIMESTAMP, p)",
-    "format_date(x, p)": "strftime(x, p)",
-    "timestamptostring(x, p)": "strftime(epoch_ms(x::BIGINT), p)",
+    "format_timestamp(x, p)": _with_pattern("strftime(x::TIMESTAMP, p)"),
+    "format_date(x, p)": _with_pattern("strftime(x, p)"),
+    "timestamptostring(x, p)": _with_pattern("strftime(epoch_ms(x::BIGINT), p)"),
     "array_length(x)": "length(x)",
     "array_contains(x, v)": "list_contains(x, v)",
     "array_join(x, d)": "array_to_string(x, d)",

@@ -200,7 +200,7 @@ class ScriptInput:
         for name, _ in self._stored:
             if total and name.lower() not in folded:
                 _log.warning("%s: no row of %s has the column %s; it is null", self.source.name, path, name)
-                skip(self._skipped, self.source.name, f"no row has the column {name}", total, str(path))
+                self._skipped.setdefault(self.source.name, Counter())[f"no row has the column {name}"] += total
 
     def _of_csv(self, path: Path) -> Iterator[pa.Table]:
         with path.open("rb") as binary:

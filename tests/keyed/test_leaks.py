@@ -359,7 +359,7 @@ class Entrances:
         # What pyiceberg and SQLAlchemy remember is theirs, and bounded.
         manifest.clear_manifest_cache()
         for mapped in (sql.IcebergTables, sql.IcebergNamespaceProperties):
-            mapped.__mapper__._compiled_cache.clear()  # noqa: SLF001 - there is no other way
+            mapped.__mapper__._compiled_cache.clear()
 
     def to_delta(self, folder: Path) -> None:
         pytest.importorskip("deltalake", reason="deltalake is not installed: make setup")

@@ -157,6 +157,13 @@ def test_numbers_at_the_ends_of_their_range_are_literals():
     assert computed("9223372036854775807", a=1) == 2**63 - 1
 
 
+def test_a_pattern_of_java_is_a_bad_row_and_no_text_of_its_own():
+    assert computed("FORMAT_TIMESTAMP(FROM_UNIXTIME(b), '%Y')", b=0) == "1970"
+    text = IN + "CREATE STREAM out AS SELECT k, FORMAT_TIMESTAMP(FROM_UNIXTIME(b), 'yyyy-MM-dd') AS x FROM s;"
+    found = sql.script(text, topics={"in": [("k", {"b": 0}, 0)]})
+    assert (found["out"], found.skipped) == ([], {"out": {"an expression fails": 1}})
+
+
 @pytest.mark.parametrize("name", ["collect_list", "collect_set"])
 def test_a_setting_limits_collected_values(name):
     """collect-list and collect-set, "with limit of 1"."""

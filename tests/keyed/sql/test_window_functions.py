@@ -26,7 +26,7 @@ def results(query):
     # A later row closes the windows.
     rows.append({"item": "z", "price": 0, "bidtime": "2020-04-16T08:00:00"})
     found = sql.script(BIDS + query + ";", {"bid": rows})["o"]
-    return [(each.value, tuple((time - 1_586_937_600_000) // 60_000 for time in each.window)) for each in found]
+    return [(each.value, tuple((time - 1_586_937_600_000) // 60_000 for time in each.window or ())) for each in found]
 
 
 @pytest.mark.parametrize(
