@@ -250,6 +250,12 @@ def _remedy(
     name = stored.name
     if stored.shown_as is not None:
         return "Define it as it was"
+    if new is not None and new.meaning is not None:
+        lost = [each.name for each in before.values() if each is stored or each.shown_as == {"view": ""}]
+        return (
+            "Define it as it was; or drop what it keeps: restore from a changelog, restore_from=keyed.RestorePoint("
+            f"changelog, migrate=keyed.StateMigration(dropped={lost!r}))"
+        )
     if any(each.shown_as and each.shown_as["view"] for each in before.values()):
         # A library's operator has the states, so the user's class cannot declare their migration.
         return f"Declare it as it was; or restore from a changelog with migrate=keyed.StateMigration(...) of {name!r}"
@@ -280,9 +286,11 @@ def _why(old: StateSchema, new: StateSchema) -> str | None:
     if old.kind != new.kind:
         return f"{old.kind} state became {new.kind} state"
     if old.meaning is not None and new.meaning is not None:
-        changed = [part for part, text in new.meaning.items() if old.meaning.get(part, "") != text]
+        parts = sorted({*old.meaning, *new.meaning})
+        texts = [(part, old.meaning.get(part, "none"), new.meaning.get(part, "none")) for part in parts]
+        changed = [f"{part} from {before!r} to {after!r}" for part, before, after in texts if before != after]
         if changed:
-            return f"its definition has changed its {' and '.join(changed)}"
+            return f"its definition has changed its {' and its '.join(changed)}"
     clocks = [schema.ttl["time_domain"] if schema.ttl else None for schema in (old, new)]
     if clocks[0] != clocks[1]:
         names = [clock or "none" for clock in clocks]

@@ -6,12 +6,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from typing import Any
 
 import attrs
 
-from keyed import Context, KeyedProcessFunction, MapState, OnTimerContext, OpenContext, OutputTag, ValueState
-from keyed.errors import RowError, UserFunctionError
+from keyed import (
+    Context,
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    OnTimerContext,
+    OpenContext,
+    OutputTag,
+    ValueState,
+)
+from keyed.errors import KeyedError, RowError, UserFunctionError
 from keyed.extending import inner_state
 from keyed.patterns.automaton import Automaton, AutomatonState, Taken, compiled
 from keyed.patterns.pattern_conditions import ConditionFailed, Look, Match
@@ -19,7 +29,7 @@ from keyed.patterns.pattern_functions import PatternContext, PatternProcessFunct
 from keyed.patterns.shared_buffer import Node, SharedBuffer
 from keyed.patterns.steps import StepSequence
 
-_TIMER = "time-out"
+_TIMER, _EQUAL_TIMES = "time-out", "equal times"
 
 
 @attrs.frozen
@@ -27,6 +37,7 @@ class PartialMatch:
     """A partial match, as state keeps it and state tables show it. Times are milliseconds.
 
     Attributes:
+        pattern: The name of the operator.
         step: The step that took its last row.
         awaits: The step that it waits for.
         since: Time of its first row.
@@ -38,6 +49,7 @@ class PartialMatch:
         state: Its state in the automaton.
     """
 
+    pattern: str
     step: str
     awaits: str
     since: int
@@ -89,7 +101,8 @@ class _Moves:
 class PatternOperator(KeyedProcessFunction):
     """Finds the matches of a pattern in the rows of a key (Flink's ``CepOperator``).
 
-    It runs with ``order="watermark"``, so rows come by event time; rows of equal times in the order of their arrival.
+    It runs with ``order="watermark"``, so rows come by event time. Rows of equal times come in the order of their
+    arrival; with ``order_by`` they wait for a timer of that time, which sorts them.
 
     Args:
         pattern: The pattern.
@@ -98,12 +111,14 @@ class PatternOperator(KeyedProcessFunction):
         bad_tag: Side output of rows that are refused: because a condition raises, or because of ``most_partial``.
         timed_out: Side output of partial matches that time out, and the function that returns its value.
         most_partial: Most partial matches of a key.
+        order_by: Returns the place of a row among those of equal times.
     """
 
     standing = inner_state(ValueState(Standing), is_shown=False)
     rows = inner_state(MapState(int, object), is_shown=False)
     nodes = inner_state(MapState(int, Node), is_shown=False)
     uses = inner_state(MapState(int, int), is_shown=False)
+    equal_times = inner_state(ListState(object), is_shown=False)
 
     def __init__(
         self,
@@ -114,6 +129,7 @@ class PatternOperator(KeyedProcessFunction):
         bad_tag: OutputTag | None,
         timed_out: tuple[OutputTag, Callable[[Match], Any]] | None,
         most_partial: int,
+        order_by: Callable[[Any], Any] | None = None,
     ) -> None:
         self._pattern = pattern
         self._function = function
@@ -121,6 +137,7 @@ class PatternOperator(KeyedProcessFunction):
         self._bad_tag = bad_tag
         self._timed_out = timed_out
         self._most_partial = most_partial
+        self._order_by = order_by
         self._automaton: Automaton = compiled(pattern)
         self._steps = pattern.step_names
         self._strategy = pattern.after_match
@@ -134,6 +151,7 @@ class PatternOperator(KeyedProcessFunction):
         return f"{type(self).__name__}({self._pattern!r})"
 
     def open(self, context: OpenContext) -> None:
+        self._name = context.get_task_name()
         self._buffer = SharedBuffer(self.rows, self.nodes, self.uses)
         self._look = Look(self._steps, self._buffer.rows)
         self._function = copy.copy(self._function)
@@ -150,6 +168,14 @@ class PatternOperator(KeyedProcessFunction):
                 ctx.output(self._late_tag, value)
             return None
         time = ctx.timestamp()
+        if self._order_by is None:
+            return self._match(value, time, ctx)
+        self.equal_times.add(value)
+        ctx.timer_service().set_timer(_EQUAL_TIMES, time)
+        return None
+
+    def _match(self, value: Any, time: int, ctx: Context) -> list[Any]:
+        """Move the partial matches with a row; return the outputs."""
         standing = self.standing.value()
         outputs: list[Any] = []
         if standing is not None and standing.timer is not None and standing.timer <= time:
@@ -162,21 +188,17 @@ class PatternOperator(KeyedProcessFunction):
                 return outputs
             decided = [*self._decide(standing, look), (None, None, begun)]
         except ConditionFailed as failed:
-            if self._bad_tag is None:
-                raise UserFunctionError(str(failed)) from failed.__cause__
-            ctx.output(self._bad_tag, value)
-            ctx.drop()
+            text = f"{failed} (in the pattern: {self._pattern})"
+            self._refuse(value, UserFunctionError, text, ctx, failed.__cause__)
             return outputs
         count = sum(1 for _, _, outcomes in decided for each in outcomes if each.target.kind in ("normal", "pending"))
         if count > self._most_partial:
-            if self._bad_tag is None:
-                raise RowError(
-                    f"the row would take the key to {count} partial matches, and the limit is {self._most_partial}: "
-                    "each row that a step with followed_by_any or allow_combinations takes adds to them; use "
-                    "followed_by, a shorter within, or most_partial_matches(...)"
-                )
-            ctx.output(self._bad_tag, value)
-            ctx.drop()
+            text = (
+                f"the row would take the key to {count} partial matches, and the limit is {self._most_partial}: "
+                "each row that a step with followed_by_any or allow_combinations takes adds to them; use "
+                "followed_by, a shorter within, or most_partial_matches(...)"
+            )
+            self._refuse(value, RowError, text, ctx)
             return outputs
         moves = _Moves(0 if standing is None else standing.next_number)
         self._apply(moves, decided, value, time)
@@ -185,10 +207,40 @@ class PatternOperator(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any] | None:
         outputs: list[Any] = []
+        if ctx.timer_name() == _EQUAL_TIMES:
+            for row in self._sorted(ctx):
+                outputs += self._match(row, timestamp, ctx)
+            return outputs
         standing = self.standing.value()
         if standing is not None:
             self._advance(standing, timestamp, ctx, outputs)
         return outputs
+
+    def _sorted(self, ctx: Context) -> list[Any]:
+        """Return the rows of equal times that waited, in order."""
+        assert self._order_by is not None
+        places: list[tuple[Any, Any]] = []
+        for row in self.equal_times.get():
+            try:
+                places.append((self._order_by(row), row))
+            except Exception as error:  # noqa: BLE001  # the function is the user's
+                self._refuse(row, UserFunctionError, f"order_by raised {type(error).__name__}: {error}", ctx, error)
+        self.equal_times.clear()
+        try:
+            places.sort(key=itemgetter(0))
+        except Exception as error:
+            raise UserFunctionError(f"order_by: its results for rows of a time cannot be compared: {error}") from error
+        return [row for _, row in places]
+
+    def _refuse(
+        self, row: Any, kind: type[KeyedError], text: str, ctx: Context, cause: BaseException | None = None
+    ) -> None:
+        """Divert and count a row, or raise."""
+        if self._bad_tag is None:
+            # The timer that matches rows of equal times does not name the row.
+            raise kind(text if self._order_by is None else f"{text}; the row is {row!r:.200}") from cause
+        ctx.output(self._bad_tag, row)
+        ctx.drop()
 
     def _decide(
         self, standing: Standing | None, look: Look
@@ -243,7 +295,7 @@ class PatternOperator(KeyedProcessFunction):
                     references += 1
                     since, first = (time, row) if run is None else (run.since, run.first_row)
                     events = 1 if run is None else run.events + 1
-                    moved = PartialMatch(each.step, "", since, events, None, time, first, node, 0)
+                    moved = PartialMatch(self._name, each.step, "", since, events, None, time, first, node, 0)
                 if completes:
                     moves.complete.append((moved.first_row, node))
                 if goes_on:
@@ -261,7 +313,7 @@ class PatternOperator(KeyedProcessFunction):
     def _waiting(self, run: PartialMatch, state: AutomatonState) -> PartialMatch:
         times_out = self._automaton.times_out(state, run.since, run.previous)
         return PartialMatch(
-            *(run.step, state.step, run.since, run.events, times_out, run.previous),
+            *(run.pattern, run.step, state.step, run.since, run.events, times_out, run.previous),
             *(run.first_row, run.node, state.number),
         )
 
@@ -355,7 +407,7 @@ class PatternOperator(KeyedProcessFunction):
 def _meaning(pattern: StepSequence) -> dict[str, str]:
     """Return the parts of a pattern on which its state depends, as text."""
     steps = {f"step {step.name!r}": str(step) for step in pattern.steps}
-    others = {"order of steps": ", ".join(pattern.step_names), "time": str(pattern.within_ms)}
+    others = {"order of steps": ", ".join(pattern.step_names), "time limit": f"{pattern.within_ms} ms"}
     return {**steps, **others, "strategy after a match": repr(pattern.after_match)}
 
 

@@ -34,7 +34,7 @@ class PatternStream:
     """The matches of a pattern in a keyed stream. `select` and `process` return an output.
 
     Rows are matched by event time: they wait until the watermark has passed them, as with ``order="watermark"`` of
-    `keyed.KeyedStream.process`. Rows of equal times are matched in the order of their arrival.
+    `keyed.KeyedStream.process`. Rows of equal times are matched in the order of their arrival, or of `order_by`.
 
     Attributes:
         stream: The keyed stream.
@@ -47,6 +47,7 @@ class PatternStream:
     _bad_tag: OutputTag | None = None
     _timed_out: tuple[OutputTag, Callable[[Match], Any]] | None = None
     _most_partial: int = MOST_PARTIAL_MATCHES
+    _order_by: Callable[[Any], Any] | None = None
 
     def __repr__(self) -> str:
         return f"PatternStream({self.stream!r}, {self.pattern!r})"
@@ -72,10 +73,19 @@ class PatternStream:
     def on_bad_row(self, tag: OutputTag | str) -> PatternStream:
         """Emit a row that is refused to the side output ``tag``, and count it (``rows_dropped``).
 
-        A row is refused if a condition raises, or if it would take its key above `most_partial_matches`. It then
-        changes no partial match. Without a tag it fails the query.
+        A row is refused if a condition or `order_by` raises, or if it would take its key above `most_partial_matches`.
+        It then changes no partial match. Without a tag it fails the query.
         """
         return attrs.evolve(self, bad_tag=_tag(tag))
+
+    def order_by(self, key: Callable[[Any], Any]) -> PatternStream:
+        """Match rows of equal times in the order of a key of the row, such as a number (Flink's ``EventComparator``).
+
+        Rows with equal keys keep the order of their arrival. For a comparison, give ``functools.cmp_to_key(compare)``.
+        """
+        if not callable(key):
+            raise DefinitionError(f"order_by({key!r}): give a function of the row")
+        return attrs.evolve(self, order_by=key)
 
     def most_partial_matches(self, count: int) -> PatternStream:
         """Allow a key at most ``count`` partial matches; by default 10,000. A row that would exceed them is refused."""
@@ -123,6 +133,7 @@ class PatternStream:
             bad_tag=self._bad_tag,
             timed_out=self._timed_out,
             most_partial=self._most_partial,
+            order_by=self._order_by,
         )
         if isinstance(function, Selecting):
             tags = (self._late_tag, self._bad_tag, None if self._timed_out is None else self._timed_out[0])

@@ -110,7 +110,8 @@ class UsageWarnings:
 
     def _look_at_dropped(self, progress: Progress) -> None:
         for name, counters in progress.metrics.items():
-            if dropped := counters.get("rows_dropped", 0):
+            # A function may also drop rows that are not late.
+            if dropped := min(counters.get("rows_dropped", 0), counters.get("rows_late", 0)):
                 self._dropped_warned = True
                 _log.warning(
                     "operator %r dropped %d rows as late: without a watermark delay, each row is late that comes in "

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from datetime import timedelta
+from functools import cmp_to_key
 from typing import Any
 
 import pytest
@@ -193,7 +196,11 @@ def test_a_condition_that_raises_is_named_with_its_place():
     matched = stream_of(payments(0.5, "text", 60)).match(FRAUD)
     with pytest.raises(UserFunctionError) as caught:
         matched.select(amounts).run()
-    for part in ("the condition of step 'small' raised TypeError", "key 'c'", "'text'", "operator 'PatternOperator'"):
+    for part in (
+        "the condition of step 'small' raised TypeError",
+        "in the pattern: next small, followed_by large, within 10000 ms",
+        *("key 'c'", "'text'", "operator 'PatternOperator'"),
+    ):
         assert part in str(caught.value)
     output = matched.on_bad_row("bad").select(amounts)
     result = output.run()
@@ -238,27 +245,80 @@ def test_rows_that_match_nothing_leave_no_state():
 
 def test_partial_matches_are_rows_of_a_state_table(tmp_path):
     log = keyed.DirectoryChangelog(str(tmp_path / "log"))
-    output = stream_of(payments(0.5, 3, 0.2, 4)).match(FRAUD).select(amounts, changelog=log)
+    output = stream_of(payments(0.5, 3, 0.2, 4)).match(FRAUD).select(amounts, changelog=log, name="fraud")
     output.run(tmp_path / "out", checkpoint=tmp_path / "checkpoint", drain=False)
     with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
         tables.poll()
         assert list(tables) == ["partial_matches"]
-        rows = tables.sql("SELECT key, step, awaits, since, events, times_out FROM partial_matches ORDER BY since")
+        rows = tables.sql(
+            "SELECT key, pattern, step, awaits, since, events, times_out FROM partial_matches ORDER BY since"
+        )
         assert [tuple(row.values()) for row in rows.to_pylist()] == [
-            ("c", "small", "large", 0, 1, 10_000),
-            ("c", "small", "large", 2000, 1, 12_000),
+            ("c", "fraud", "small", "large", 0, 1, 10_000),
+            ("c", "fraud", "small", "large", 2000, 1, 12_000),
         ]
 
 
-def test_a_changed_pattern_is_refused_on_an_old_checkpoint(tmp_path):
-    def run(pattern, count):
-        matched = stream_of(payments(0.5, 3, 4, 5)[:count]).match(pattern)
-        return matched.select(amounts).run(tmp_path / "out", checkpoint=tmp_path / "checkpoint", drain=False)
+def test_a_changed_pattern_is_refused_on_an_old_checkpoint_and_restored_without_partial_matches(tmp_path):
+    rows = payments(0.5, 3, 4, 60, 0.5, 60, 3)
+    log = keyed.DirectoryChangelog(str(tmp_path / "log"))
 
-    run(FRAUD, 1)
-    run(FRAUD, 2)
-    with pytest.raises(StateSchemaChanged, match="its definition has changed its time"):
-        run(FRAUD.within(timedelta(seconds=5)), 3)
-    with pytest.raises(StateSchemaChanged, match="its definition has changed its step 'large'"):
-        run(Pattern.begin("small", small).next("large", large).within(seconds=10), 3)
-    run(FRAUD, 3)
+    def run(pattern, count, checkpoint="checkpoint", **options):
+        output = (
+            stream_of(rows[:count])
+            .match(pattern)
+            .select(lambda match: tuple(amounts(match)), output="a double, b double", **options)
+        )
+        found = output.run(tmp_path / checkpoint / "out", checkpoint=tmp_path / checkpoint, drain=False)
+        return found.metrics["PatternOperator"]["rows_out"]
+
+    run(FRAUD, 1, changelog=log)
+    run(FRAUD, 2, changelog=log)
+    changed = FRAUD.within(timedelta(seconds=5))
+    with pytest.raises(StateSchemaChanged, match="changed its time limit from '10000 ms' to '5000 ms'") as caught:
+        run(changed, 3, changelog=log)
+    with pytest.raises(StateSchemaChanged, match="changed its step 'large' from 'followed_by large' to 'next large'"):
+        run(Pattern.begin("small", small).next("large", large).within(seconds=10), 3, changelog=log)
+    longer = Pattern.begin("first", small).followed_by("large", large).within(seconds=10)
+    with pytest.raises(StateSchemaChanged, match="its step 'first' from 'none' to 'next first' and its step 'small'"):
+        run(longer, 3, changelog=log)
+    run(FRAUD, 3, changelog=log)
+    # The message has the remedy as code: it drops the partial match, and the rows that have not been matched yet stay.
+    (remedy,) = re.findall(r"dropped=(\[.*?\])", str(caught.value))
+    migrate = keyed.StateMigration(dropped=ast.literal_eval(remedy))
+    point = keyed.RestorePoint(log, migrate=migrate)
+    assert run(changed, 7, "new", restore_from=point) == 1
+
+
+def test_rows_of_equal_times_are_matched_in_the_order_of_their_arrival_or_of_a_key(tmp_path):
+    both = Pattern.begin("small", small).next("large", large).within(seconds=10)
+    rows = [{"card": "c", "time": 0, "amount": amount} for amount in (60, 0.5, 0.2)]
+    rows += [{"card": "c", "time": 1, "amount": 70}]
+    matched = stream_of(rows).match(both)
+    assert matched.select(amounts).run().values == [[0.2, 70]]
+    ordered = matched.order_by(lambda row: row["amount"])
+    for count in (1, 2, 100):
+        assert ordered.select(amounts).run(rows_per_batch=count).values == [[0.5, 60]]
+
+    def larger_first(a: Any, b: Any) -> int:
+        return int(b["amount"] - a["amount"])
+
+    compared = matched.order_by(cmp_to_key(larger_first))
+    assert compared.select(amounts).run().values == [[0.2, 70]]
+    with pytest.raises(DefinitionError, match="give a function of the row"):
+        matched.order_by("amount")
+
+
+def test_a_key_of_equal_times_that_raises_is_named_or_diverted(caplog):
+    rows = [{"card": "c", "time": 0, "amount": amount} for amount in (0.5, None, 60)]
+    matched = stream_of(rows).match(FRAUD).order_by(lambda row: -row["amount"] if row["amount"] != 0.5 else 1)
+    with pytest.raises(UserFunctionError, match=r"order_by raised TypeError.*the row is .*None.*key 'c'"):
+        matched.select(amounts).run()
+    output = matched.on_bad_row("bad").select(amounts)
+    assert dropped(output.run()) == 1
+    # It is not late, and no warning says so.
+    assert not caplog.records
+    assert [row["amount"] for row in output.side_output("bad").run().values] == [None]
+    mixed = stream_of(rows).match(FRAUD).order_by(lambda row: row["amount"])
+    with pytest.raises(UserFunctionError, match=r"cannot be compared: .*key 'c'"):
+        mixed.select(amounts).run()
