@@ -140,6 +140,13 @@ def export_interval(changelog: Changelog | None) -> int:
     return interval
 
 
+def close_positions(changelog: Changelog) -> None:
+    """Close what a changelog keeps open in this process to store positions, at the end of a query."""
+    close = getattr(changelog, "close_positions", None)
+    if close is not None:
+        close()
+
+
 def why_not_next(commit: Commit, last: Commit | None) -> str | None:
     """Return the reason why a commit does not follow the newest one of its log; ``None`` if it does."""
     if commit.snapshot:
@@ -281,7 +288,8 @@ class Changelog(Protocol):
     """A changelog of an operator. Data only: it is sent to the workers.
 
     It may have an attribute ``export_interval``, milliseconds: commits are then exported together, when the oldest one
-    is as old, in processing time.
+    is as old, in processing time. It may have a method ``close_positions()``, which a query calls when it ends, if
+    `put_position` and `keep` leave something open.
     """
 
     def prepare(self, operator: str, parallelism: int) -> LogHeader:

@@ -1,7 +1,6 @@
 """Calls of every public entrance, again and again, leave no memory, thread, descriptor, file or class behind.
 
-`keyed.sql` and ``keyed run`` are left out: scripts still keep what they compile. Spark's tasks are in
-`tests/keyed/runtimes/spark/test_copies.py`, Kafka's clients have threads and memory of their own.
+Spark's tasks are in `tests/keyed/runtimes/spark/test_copies.py`.
 
 ``KEYED_ROUNDS=100`` makes fewer than a thousand calls of each.
 """
@@ -11,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import gc
 import io
+import json
 import logging
 import os
 import shutil
 import tempfile
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -32,9 +31,11 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import keyed
 import keyed.pyflink as flink
-from keyed import joins
+from keyed import joins, sql
 from keyed import windows as w
+from keyed.changelog.kafka import KafkaChangelog
 from keyed.cli.main import main
+from keyed.errors import SqlError
 from keyed.metrics import OpenTelemetry, Prometheus, export
 from keyed.patterns import Pattern
 from keyed.recovery import flush, read_changelog, restore, verify
@@ -55,7 +56,9 @@ from keyed.testing import (
     simulate,
     strategies,
 )
+from keyed.topics import KafkaSink
 from keyed.vectorized import TableState, VectorizedFunction
+from tests.keyed.changelog.kafka import topics
 from tests.keyed.tables.server.test_server import served
 from tests.support.s3 import KEY_ID, SECRET, S3Server, s3_server
 from tests.support.waiting import until
@@ -67,6 +70,17 @@ FEW, ATTEMPTS = 5, 5
 BYTES = 4096
 
 ROWS: list[dict[str, Any]] = [{"k": "ab"[n % 2], "n": n, "t": 10 * n} for n in range(4)]
+SCRIPT = """
+CREATE STREAM given (k STRING KEY, n INT) WITH (FORMAT='JSON');
+CREATE TABLE named (k STRING PRIMARY KEY, name STRING) WITH (FORMAT='JSON');
+CREATE TABLE counts AS SELECT k, COUNT(*) AS c, SUM(n) AS s FROM given GROUP BY k;
+CREATE TABLE hours AS SELECT k, MAX(n) AS m FROM given WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY k;
+CREATE STREAM joined AS SELECT given.k AS k, doubled(n) AS d, name FROM given JOIN named ON given.k = named.k;
+"""
+GIVEN = {
+    "given": [{"k": row["k"], "n": row["n"], "ROWTIME": row["t"] + 10} for row in ROWS],
+    "named": [{"k": "a", "name": "Ann", "ROWTIME": 0}],
+}
 RULES = keyed.MapState(str, int, name="rules")
 RATES = keyed.MapState(str, dict, name="rates")
 
@@ -416,6 +430,28 @@ class Entrances:
             with tables["number"].replicate(sink) as copy, export(copy, place):
                 copy.wait_for(tables.batch)
 
+    # SQL -----------------------------------------------------------------------------------------------------------
+
+    def scripts(self, folder: Path) -> None:
+        sql.register("doubled", lambda n: n * 2, takes=["INT"], returns="INT")
+        result = sql.script(SCRIPT, GIVEN)
+        assert result.table("counts") == {"a": {"c": 2, "s": 2}, "b": {"c": 2, "s": 4}}
+        assert [record.value["d"] for record in result["joined"]] == [0, 4]
+
+    def scripts_with_tables(self, folder: Path) -> None:
+        sql.register("doubled", lambda n: n * 2, takes=["INT"], returns="INT")
+        run = sql.script(SCRIPT, GIVEN, checkpoint=folder / "checkpoint", tables=folder / "tables").run
+        assert run is not None
+        with run.tables as tables:
+            assert tables.sql("SELECT k, c FROM counts WHERE s > 2").to_pylist() == [{"k": "b", "c": 2}]
+            query = sql.subscribe(tables, "SELECT k, c FROM counts WHERE s > ? EMIT CHANGES", [2])
+            assert [pushed.row for pushed in query.take(60)] == [{"k": "b", "c": 2}]
+
+    def scripts_refused(self, folder: Path) -> None:
+        for text in ("SELEC 1;", SCRIPT.replace("SUM(n)", "SUM(m)"), SCRIPT.replace("doubled", "tripled")):
+            with pytest.raises(SqlError):
+                sql.script(text, GIVEN)
+
     # Metrics -------------------------------------------------------------------------------------------------------
 
     def measured(self, folder: Path) -> None:
@@ -445,6 +481,12 @@ class Entrances:
             ("sql", log, "select * from number", "--tables", tables),
         ):
             assert main(command) == 0, command
+        (folder / "script.sql").write_text(SCRIPT)
+        (folder / "given.jsonl").write_text("".join(json.dumps(row) + "\n" for row in GIVEN["given"]))
+        (folder / "named.jsonl").write_text("".join(json.dumps(row) + "\n" for row in GIVEN["named"]))
+        inputs = [f"--input={name}={folder / name}.jsonl" for name in GIVEN]
+        sql.register("doubled", lambda n: n * 2, takes=["INT"], returns="INT")
+        assert main(["run", str(folder / "script.sql"), *inputs]) == 0
         with pytest.raises(SystemExit):
             main(["gett"])
 
@@ -475,14 +517,77 @@ class Entrances:
         simulate(count(), [Record(row, row["t"]) for row in ROWS], key="k", simulations=2, seed=1)
 
 
+class KafkaEntrances:
+    """The entrances with clients of Kafka.
+
+    Args:
+        kafka: The address of a broker.
+    """
+
+    def __init__(self, kafka: str) -> None:
+        self._kafka = kafka
+        self._topic = topics.new_topic()
+        topics.create(kafka, self._topic, 2)
+        records: list[tuple[bytes, bytes | None]] = [
+            (row["k"].encode(), json.dumps({"n": row["n"]}).encode()) for row in ROWS
+        ]
+        topics.produce(kafka, self._topic, records)
+
+    @contextmanager
+    def _new(self) -> Iterator[str]:
+        """Make a topic's name, and delete the topic."""
+        name = topics.new_topic()
+        yield name
+        topics.delete(self._kafka, name)
+
+    def _rows(self) -> keyed.KafkaSource:
+        return keyed.KafkaSource(
+            self._topic,
+            bootstrap=self._kafka,
+            bounded=True,
+            decode=lambda record: {"k": record.key.decode(), "n": json.loads(record.value)["n"], "t": 0},
+        )
+
+    def from_a_topic(self, folder: Path) -> None:
+        assert len(counts(self._rows()).run(checkpoint=folder / "checkpoint", rows_per_batch=2).values) == 4
+
+    def to_a_topic(self, folder: Path) -> None:
+        with self._new() as name:
+            topics.create(self._kafka, name, 1)
+            sink = KafkaSink(name, bootstrap=self._kafka, key="k")
+            counts().run(sink, checkpoint=folder / "checkpoint", rows_per_batch=2)
+
+    def exported_to_a_topic(self, folder: Path) -> None:
+        with self._new() as name:
+            log = KafkaChangelog(name, bootstrap=self._kafka)
+            counts(changelog=log).run(checkpoint=folder / "checkpoint", rows_per_batch=2, drain=False)
+            assert len(list(read_changelog(log))) > 4
+            assert counts(restore_from=log).run(checkpoint=folder / "restored").restored is not None
+
+    def scripts_over_topics(self, folder: Path) -> None:
+        with self._new() as name:
+            text = (
+                f"CREATE STREAM given (k STRING KEY, n INT) WITH (KAFKA_TOPIC='{self._topic}', VALUE_FORMAT='JSON');"
+                f"CREATE TABLE counts WITH (KAFKA_TOPIC='{name}') AS SELECT k, COUNT(*) AS c FROM given GROUP BY k;"
+            )
+            cluster = sql.Kafka(self._kafka, batch_interval=50)
+            query = sql.start(text, kafka=cluster, checkpoint=folder / "checkpoint")
+            until(lambda: query.progress is not None)
+            query.stop()
+
+
 ENTRANCES = [name for name in vars(Entrances) if not name.startswith("_")]
+KAFKA_ENTRANCES = [name for name in vars(KafkaEntrances) if not name.startswith("_")]
+
+#: Calls an entrance, by its name, so many times.
+Call = Callable[[str, int], None]
 
 #: Those that cost more than others.
 EXPENSIVE = ("to_iceberg", "to_delta", "served", "replicated", "asserted", "simulated", "commands")
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, int], None]]:
+def call(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call]:
     """Return a function that calls an entrance repeatedly, each time over a new folder."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
@@ -490,7 +595,9 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
     # pytest keeps log records.
     monkeypatch.setattr(logging.root.manager, "disable", logging.CRITICAL)
     with s3_server() as server:
-        entrances = Entrances(server)
+        entrances: Any = Entrances(server)
+        if "kafka" in request.fixturenames:
+            entrances = KafkaEntrances(request.getfixturevalue("kafka"))
 
         def repeated(name: str, number: int) -> None:
             for _ in range(number):
@@ -510,7 +617,8 @@ def living() -> Counter[str]:
     links = Path("/proc/self/fd")
     found = Counter(f"{type(each).__module__}.{type(each).__qualname__}" for each in objects)
     found["classes"] = sum(isinstance(each, type) for each in objects)
-    found["threads"] = threading.active_count()
+    # Those of clients and libraries, too.
+    found["threads"] = psutil.Process().num_threads()
     found["descriptors"] = len(list(links.iterdir())) if links.is_dir() else 0
     found["files"] = len(list(Path(tempfile.gettempdir()).rglob("*")))
     return found
@@ -529,11 +637,8 @@ def resident() -> int:
     return psutil.Process().memory_info().rss
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in EXPENSIVE else []) for name in ENTRANCES]
-)
-@pytest.mark.filterwarnings("ignore:.*passed, but of:UserWarning")
-def test_a_few_calls_leave_nothing_behind(name, call):
+def check_a_few(name: str, call: Call) -> None:
+    """Check that a few calls leave no object, class, thread, descriptor or file behind."""
     call(name, FEW)
     found: dict[str, int] = {}
     for _ in range(ATTEMPTS):
@@ -545,11 +650,8 @@ def test_a_few_calls_leave_nothing_behind(name, call):
     assert not found, f"{FEW} calls leave behind {found}"
 
 
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("name", ENTRANCES)
-@pytest.mark.filterwarnings("ignore:.*passed, but of:UserWarning")
-def test_a_thousand_calls_leave_nothing_behind(name, call):
+def check_a_thousand(name: str, call: Call) -> None:
+    """Check that a thousand calls leave none of these behind, and no memory."""
     call(name, 20)
     before, sizes = living(), [resident()]
     for _ in range(2):
@@ -560,3 +662,32 @@ def test_a_thousand_calls_leave_nothing_behind(name, call):
     # Each half must grow: the first may still fill caches.
     each = min(sizes[1] - sizes[0], sizes[2] - sizes[1]) / (ROUNDS // 2)
     assert each <= BYTES, f"resident memory grows by {each:.0f} bytes with each call: {sizes}"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in EXPENSIVE else []) for name in ENTRANCES]
+)
+@pytest.mark.filterwarnings("ignore:.*passed, but of:UserWarning")
+def test_a_few_calls_leave_nothing_behind(name, call):
+    check_a_few(name, call)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KAFKA_ENTRANCES)
+def test_a_few_calls_with_clients_of_kafka_leave_nothing_behind(name, call, kafka):
+    check_a_few(name, call)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", ENTRANCES)
+@pytest.mark.filterwarnings("ignore:.*passed, but of:UserWarning")
+def test_a_thousand_calls_leave_nothing_behind(name, call):
+    check_a_thousand(name, call)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("name", KAFKA_ENTRANCES)
+def test_a_thousand_calls_with_clients_of_kafka_leave_nothing_behind(name, call, kafka):
+    check_a_thousand(name, call)

@@ -84,15 +84,6 @@ _guard = threading.Lock()
 _inherited: list[object] = []
 
 
-def _close_positions(changelog: KafkaChangelog) -> None:
-    """Close the writer of a changelog's positions, once no thread uses it."""
-    with _guard:
-        slot = _positions.pop(changelog, None)
-    if slot is not None:
-        with slot.lock:
-            slot.close()
-
-
 def _close_unused(seconds: float) -> None:
     """Close the writers that no thread has used for a number of seconds."""
     limit = time.monotonic() - seconds
@@ -185,7 +176,7 @@ class KafkaChangelog:
     def prepare(self, operator: str, parallelism: int) -> LogHeader:
         """See `Changelog.prepare`."""
         cluster = self._cluster()
-        _close_positions(self)
+        self.close_positions()
         # Before the check of the topic, which would report another number of partitions without this reason.
         header = self.header()
         if header is not None and (header.operator, header.parallelism) != (operator, parallelism):
@@ -216,6 +207,14 @@ class KafkaChangelog:
         """See `Changelog.put_position`."""
         with self._open_positions() as positions:
             positions.put(sequence, data)
+
+    def close_positions(self) -> None:
+        """Close the writer of positions, once no thread uses it."""
+        with _guard:
+            slot = _positions.pop(self, None)
+        if slot is not None:
+            with slot.lock:
+                slot.close()
 
     def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
         """See `Changelog.positions`."""

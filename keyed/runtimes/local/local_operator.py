@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from keyed.changelog.model import export_interval
+from keyed.changelog.model import close_positions, export_interval
 from keyed.changelog.position_bundles import put_positions
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import STORED_AS_THEY_ARE
@@ -89,6 +89,7 @@ class LocalOperator:
                 check_group(meta, self.spec, index)
             if changelog is not None and not index:
                 changelog.prepare(stage.name, self.spec.parallelism)
+                self._closing.callback(close_positions, changelog)
             store: Any = MemoryStore()
             if stage.store != "memory":
                 store = open_store(stage.store, folder / stage.name / str(index))

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
-from keyed.changelog.model import Changelog, StagingChangelog, export_interval
+from keyed.changelog.model import Changelog, StagingChangelog, close_positions, export_interval
 from keyed.engine.meta import MOST_COMMITS
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.recovery.local_checkpoint import check_changelog
@@ -168,7 +168,11 @@ class Exports:
         elif report is not None:
             self._publish(report)
         else:
-            self._export_last()
+            try:
+                self._export_last()
+            finally:
+                for changelog in self._changelogs.values():
+                    close_positions(changelog)
             self._flushed = True
 
     def has(self, report: Mapping[str, Any]) -> bool:

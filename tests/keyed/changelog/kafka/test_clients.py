@@ -16,7 +16,7 @@ from keyed.changelog.kafka import KafkaChangelog, positions
 from keyed.changelog.kafka import kafka_changelog as module
 from keyed.changelog.kafka.client import Cluster
 from keyed.changelog.kafka.transactions import Transactions
-from keyed.errors import ChangelogDiverged, ChangelogError
+from keyed.errors import ChangelogDiverged, ChangelogError, KeyedError
 from keyed.tables import open_tables
 from keyed.testing.faults import Faults
 from keyed.testing.kafka_stand_in import StandInBroker
@@ -116,6 +116,16 @@ def test_closed_tables_leave_no_clients(stand_in, tmp_path, monkeypatch):
         assert made.alive() == []
     finally:
         gc.enable()
+
+
+def test_a_query_that_ends_or_fails_leaves_no_clients(stand_in, monkeypatch):
+    made = counted(monkeypatch)
+    run_count(range(60), KafkaChangelog("counts", bootstrap="stand-in"), parallelism=2)
+    with pytest.raises(KeyedError):
+        run_count([*range(60), "no number"], KafkaChangelog("others", bootstrap="stand-in"), parallelism=2)
+    gc.collect()
+    assert made.count_of("Producer") >= 6
+    assert made.alive() == []
 
 
 @pytest.mark.parametrize("failing", ["init_transactions", "get_watermark_offsets"])
