@@ -14,7 +14,7 @@ ARGS ?=
 SPARK ?= 4.0.5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow archive simulate spark-matrix lowest oldest-spark lakehouse lint format types bench nexmark docs clean
+.PHONY: help setup demo test test-slow archive simulate spark-matrix lowest oldest-spark pythons lakehouse lint format types bench nexmark docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -55,6 +55,9 @@ lowest: setup ## the tests, without the slow ones, with the lowest declared vers
 
 oldest-spark: setup ## a few whole queries with these versions, the oldest Spark among them
 	$(BIN)/python .ci/versions.py lowest -- $(addprefix tests/keyed/runtimes/spark/,test_queries.py test_session_check.py) -m smoke $(ARGS)
+
+pythons: setup ## the bytes of what is stored, and a job's two halves, on each other Python of this machine
+	$(BIN)/python .ci/versions.py pythons -- tests/upgrade/test_golden.py $(ARGS)
 
 lakehouse: setup ## Delta and Iceberg tables on Spark 4.0.5, in an environment of its own (SPARK=4.1.4 for another version)
 	$(BIN)/python .ci/versions.py $(SPARK) -- tests/keyed/runtimes/spark/test_lake_tables.py $(ARGS)

@@ -1,10 +1,13 @@
-"""Runs tests with other versions than those of `constraints.txt`: `make spark-matrix` and `make lowest` call it.
+"""Runs tests with other versions than those of `constraints.txt`: several targets of the Makefile call it.
 
     python .ci/versions.py 4.0.5 4.1.4 -- tests/keyed/runtimes/spark -x
     python .ci/versions.py lowest -- tests/keyed/runtimes/spark/test_queries.py
+    python .ci/versions.py pythons -- tests/upgrade/test_golden.py
 
 Each argument before `--` is a version of Spark, with everything else as `constraints.txt` has it, or `lowest`: the
-lowest version that `pyproject.toml` declares of every package the project needs. Each has a virtual environment of its
+lowest version that `pyproject.toml` declares of every package the project needs. `pythons` are the other Pythons of
+this machine that serve, each with the core alone; `KEYED_OTHER_PYTHONS` names them to the tests, which run in this
+Python. Each has a virtual environment of its
 own, `.environments/<name>`, which is brought up to date when it is not what is declared. What follows `--` goes to
 pytest. All are run, whatever fails; the exit status is the number of those that failed. Java is the machine's own.
 """
@@ -12,7 +15,9 @@ pytest. All are run, whatever fails; the exit status is the number of those that
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -20,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".environments"
-LOWEST = "lowest"
+LOWEST, PYTHONS = "lowest", "pythons"
 EXTRAS = ("completion", "connect", "examples", "kafka", "s3", "server", "spark", "sql")
 #: For tables that both runtimes write, in the environments of a version of Spark; the catalog is a file.
 LAKEHOUSE, CATALOG = ("delta", "iceberg"), "pyiceberg[sql-sqlite]"
@@ -31,6 +36,19 @@ LOWEST_OF_OTHERS = {"grpcio": "1.67.0", "grpcio-status": "1.67.0", "googleapis-c
 NOT_PINNED_AT_LOWEST = {"numpy", "zstandard"}
 #: Two workers, as `make test` has it. Older versions of PySpark leave their sockets to the garbage collector.
 OPTIONS = ("-n", "2", "--dist", "loadgroup", "-W", "ignore:unclosed:ResourceWarning")
+
+
+def other_pythons() -> dict[str, str]:
+    """Return the Pythons of this machine that serve, by their names; of each version one, and not this one."""
+    found = {}
+    for name in sorted({"python3.11", "python3.12", "python3.13"} - {f"python3.{sys.version_info.minor}"}):
+        version = name.removeprefix("python")
+        kept = Path.home().glob(f".pyenv/versions/{version}.*/bin/{name}")
+        for python in filter(None, [shutil.which(name), *map(str, kept)]):
+            done = subprocess.run([python, "-c", "import ensurepip, venv"], check=False, capture_output=True)
+            if done.returncode == 0:
+                found[name] = python
+    return found
 
 
 def name_of(requirement: str) -> str:
@@ -53,6 +71,8 @@ def constraints(environment: str) -> list[str]:
     if environment == LOWEST:
         changed = {**LOWEST_OF_OTHERS, **lowest_declared()}
         dropped = NOT_PINNED_AT_LOWEST
+    elif environment.startswith("python"):
+        changed, dropped = {}, set()
     else:
         changed, dropped = {"pyspark": environment}, set()
     lines = (ROOT / "constraints.txt").read_text().splitlines()
@@ -60,8 +80,8 @@ def constraints(environment: str) -> list[str]:
     return [*kept, *(f"{name}=={version}" for name, version in changed.items())]
 
 
-def prepared(environment: str) -> Path:
-    """Return the Python of an environment, which is made unless it is there."""
+def prepared(environment: str, interpreter: str = sys.executable) -> Path:
+    """Return the Python of an environment, which is made by an interpreter unless it is there."""
     folder = ENVIRONMENTS / environment
     python, stamp = folder / "bin" / "python", folder / "made-from"
     wanted = constraints(environment)
@@ -70,12 +90,13 @@ def prepared(environment: str) -> Path:
         return python
     print(f"Installing into {folder.relative_to(ROOT)}", flush=True)
     if not python.exists():
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        subprocess.run([interpreter, "-m", "venv", folder], check=True)
     pins = folder / "constraints.txt"
     pins.write_text("\n".join(wanted) + "\n")
     pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet", "--use-pep517"]
     extras, tools = (EXTRAS, TOOLS) if environment == LOWEST else ((*EXTRAS, *LAKEHOUSE), (*TOOLS, CATALOG))
-    subprocess.run([*pip, "--constraint", pins, "--editable", f".[{','.join(extras)}]", *tools], cwd=ROOT, check=True)
+    packages = ["."] if environment.startswith("python") else [f".[{','.join(extras)}]", *tools]
+    subprocess.run([*pip, "--constraint", pins, "--editable", *packages], cwd=ROOT, check=True)
     stamp.write_text(digest)
     return python
 
@@ -85,10 +106,16 @@ def main(arguments: list[str]) -> int:
     split = arguments.index("--") if "--" in arguments else len(arguments)
     failed = 0
     for environment in arguments[:split]:
-        python = prepared(environment)
+        variables = dict(os.environ)
+        if environment == PYTHONS:
+            python, others = Path(sys.executable), other_pythons()
+            variables["KEYED_OTHER_PYTHONS"] = ":".join(str(prepared(*other)) for other in others.items())
+            environment = ", ".join(others) or "no other Python"
+        else:
+            python = prepared(environment)
         print(f"== {environment}", flush=True)
-        tests = subprocess.run([python, "-m", "pytest", *OPTIONS, *arguments[split + 1 :]], cwd=ROOT, check=False)
-        failed += tests.returncode != 0
+        command = [python, "-m", "pytest", *OPTIONS, *arguments[split + 1 :]]
+        failed += subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode != 0
     return failed
 
 
