@@ -266,9 +266,9 @@ def inner_state(
             and ``update`` takes the object over. Emit it, but keep no reference to it after the call.
         rows: Of a `ValueState` of a plain list that holds rows one after the other, each as so many items: names and
             types of the columns. State tables show each row as an entry, which the first column names.
-        named_by: Of a `ValueState` or `ListState`: name of another `ValueState` of the function whose value, of the
-            same key without a namespace, is a list of pairs (name, namespace). State tables show the entries under a
-            namespace under its name: for windows that merge, whose contents stay where they are.
+        named_by: Of a `ValueState` or `ListState`: name of a `MapState` of the function whose values, of the same key
+            without a namespace, are pairs (name, namespace). State tables show the entries under a namespace under its
+            name: for windows that merge, whose contents stay where they are.
         table: How state tables show the state as the one table of the operator, under the operator's name: data for the
             class that ``table["view"]`` names, which is one of keyed's own.
         is_shown: Whether state tables show the state by itself, where there is no ``table``.

@@ -131,13 +131,12 @@ def define(
     key_names: tuple[str, ...] = ("key",),
     timestamps: bool = False,
     element_type: Any = object,
-    open_slices: int = 0,
+    delay_ms: int = 0,
 ) -> Definition:
     """Validate a definition and choose its layout.
 
-    The arguments are those of `keyed.windows.WindowOperator`, and ``open_slices``: the number of further windows of a
-    key that are open at a time because elements are out of order by more than a window. With more than 64 open slices,
-    windows are kept one by one.
+    The arguments are those of `keyed.windows.WindowOperator`, and ``delay_ms``: the delay of the watermark. If it and
+    the lateness allow more than 64 open slices or sessions of a key, windows are kept one by one.
 
     Raises:
         DefinitionError: A part is of the wrong type, or parts do not fit each other.
@@ -179,7 +178,7 @@ def define(
         timestamps,
         element_type,
     )
-    definition = attrs.evolve(definition, layout_reason=_general_reason(definition, open_slices))
+    definition = attrs.evolve(definition, layout_reason=_general_reason(definition, delay_ms))
     columns = definition.row_names
     if names is not None and process is None and len(set(columns)) < len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)
@@ -316,7 +315,7 @@ def _aggregate(name: str, aggregate: Any) -> AnyAggregate:
     return Functions(*functions, accumulator_type=getattr(aggregate, "accumulator_type", None))
 
 
-def _general_reason(definition: Definition, open_slices: int) -> str | None:
+def _general_reason(definition: Definition, delay_ms: int) -> str | None:
     """Return the reason why windows have to be kept one by one, ``None`` without one."""
     assigner, aggregates, process = definition.assigner, definition.aggregates, definition.process
     reason = definition.custom_reason
@@ -331,13 +330,18 @@ def _general_reason(definition: Definition, open_slices: int) -> str | None:
     if isinstance(assigner, HoppingWindows) and type(assigner).assign_windows is HoppingWindows.assign_windows:
         slice_ms = hopping_slice(assigner)
         slices = (assigner.size_ms + definition.lateness_ms) // slice_ms
-        if slices + open_slices > MOST_SLICES:
+        if slices + (delay_ms // slice_ms if assigner.event_time else 0) > MOST_SLICES:
             return f"a key may have more than {MOST_SLICES} open slices"
         if slices > 1 and assigner.slide_ms < assigner.size_ms and not all(a.commutative for a in aggregates):
             return "the order of elements matters to an aggregate, and hopping windows would share slices"
         return None
     if isinstance(assigner, SessionWindows) and type(assigner).merge_windows is SessionWindows.merge_windows:
-        return None if type(assigner).assign_windows is SessionWindows.assign_windows else "the assigner is custom"
+        if type(assigner).assign_windows is not SessionWindows.assign_windows:
+            return "the assigner is custom"
+        gap_ms = assigner.gap_of if isinstance(assigner.gap_of, int) else 1
+        if assigner.event_time and (definition.lateness_ms + delay_ms) // gap_ms > MOST_SLICES:
+            return f"a key may have more than {MOST_SLICES} open sessions"
+        return None
     return "the assigner is neither tumbling, hopping nor sessions"
 
 

@@ -3,17 +3,26 @@
 Source: Flink's ``WindowOperator`` and ``EvictingWindowOperator``. State, all under the window as namespace:
 ``window_contents`` (all elements, with timestamps if there is an evictor) or ``window_contents_<number of aggregates>``
 (the accumulators as a list), the trigger's and the window function's own; without a namespace ``merging_windows``, if
-windows merge, the sorted list of pairs of a window in flight and its state window, both as tuples (in earlier versions
-a dict).
+windows merge: the pair of each window in flight and its state window, both as tuples, under the window from its end.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import Any
 
-from keyed import MAX_TIMESTAMP, Context, ListState, OnTimerContext, OpenContext, OutputTag, TimeDomain, ValueState
+from keyed import (
+    MAX_TIMESTAMP,
+    Context,
+    ListState,
+    MapState,
+    OnTimerContext,
+    OpenContext,
+    OutputTag,
+    TimeDomain,
+    ValueState,
+)
 from keyed.errors import DefinitionError
 from keyed.extending import inner_state
 from keyed.windows.assigning import SessionWindows
@@ -47,7 +56,7 @@ class GeneralWindows:
         merging = hasattr(self._assigner, "merge_windows")
         self._merging: Any = None
         if merging:
-            self._merging = context.get_state(inner_state(ValueState(name=_MERGING), in_place=True, is_shown=False))
+            self._merging = context.get_map_state(inner_state(MapState(name=_MERGING), is_shown=False))
         named_by = _MERGING if merging else None
         self._contents: Any
         self._keeps_elements = self._evictor is not None or self._cells is None
@@ -135,11 +144,10 @@ class GeneralWindows:
         window = self._assigner.window_type(*(name[1:] if name else ()))
         state_window = window
         if self._merging is not None:
-            pairs = self._in_flight()
-            at = _place(pairs, tuple(window))
-            if at is None:
+            pair = self._merging.get(_place(window))
+            if pair is None:
                 return  # a stale timer of a merged window's trigger
-            state_window = pairs[at][1]
+            state_window = pair[1]
         contents = self._contents.namespace(tuple(state_window))
         self._triggering.current = window
         is_event = ctx.time_domain() is TimeDomain.EVENT_TIME
@@ -236,36 +244,32 @@ class GeneralWindows:
             assert self._definition.process is not None
             self._definition.process.clear(self._processing)
         if self._merging is not None:
-            self._retire(window)
+            self._merging.remove(_place(window))
 
     # Merging ----------------------------------------------------------------------------------------------------
 
     def _add_window(self, window: Any, watermark: int, now: int) -> tuple[Any, Any]:
         """Add a window to those in flight. Return the window that contains it and its state window (``None``: late)."""
         assigner: Any = self._assigner
-        make = assigner.window_type
-        pairs = self._in_flight()
-        first, last = 0, len(pairs)
+        make, merging = assigner.window_type, self._merging
         if type(assigner).merge_windows is SessionWindows.merge_windows:
             # Windows in flight do not overlap, so only adjacent ones can be touched. A custom rule gets all windows.
-            first = last = bisect_left(pairs, window.start, key=lambda pair: pair[0][1])
-            while last < len(pairs) and pairs[last][0][0] <= window.end:
-                last += 1
-        in_flight = {make(*key): make(*value) for key, value in pairs[first:last]}
+            entries = takewhile(lambda entry: entry[1][0][0] <= window.end, merging.items_from((window.start,)))
+        else:
+            entries = merging.items()
+        in_flight = {make(*key): make(*value) for key, value in sorted(pair for _, pair in entries)}
         plan = plan_merge(in_flight, window, assigner.merge_windows)
         for merge in plan.merges:
             self._check_merge(merge.result, watermark, now)
             self._merge(merge)
         is_late = self._event_time and self._definition.cleanup_time(plan.window) <= watermark
-        state_windows = dict(plan.state_windows)
-        state_window = state_windows[plan.window]
-        if is_late:
-            state_windows.pop(plan.window)
-            state_window = None
-        if state_windows != in_flight:
-            pairs[first:last] = sorted((tuple(key), tuple(value)) for key, value in state_windows.items())
-            self._merging.update(pairs or None)
-        return plan.window, state_window
+        state_windows = plan.state_windows
+        state_window = state_windows.pop(plan.window) if is_late else state_windows[plan.window]
+        for gone in in_flight.keys() - state_windows.keys():
+            merging.remove(_place(gone))
+        for key, value in state_windows.items() - in_flight.items():
+            merging.put(_place(key), (tuple(key), tuple(value)))
+        return plan.window, None if is_late else state_window
 
     def _check_merge(self, result: Any, watermark: int, now: int) -> None:
         if self._event_time:
@@ -309,22 +313,10 @@ class GeneralWindows:
         if cells is not None:
             target.update(cells if self._single is None else cells[0])
 
-    def _retire(self, window: Any) -> None:
-        pairs = self._in_flight()
-        at = _place(pairs, tuple(window))
-        if at is not None:
-            del pairs[at]
-            self._merging.update(pairs or None)
 
-    def _in_flight(self) -> list[Any]:
-        stored = self._merging.value() or []
-        return sorted(stored.items()) if isinstance(stored, dict) else stored
-
-
-def _place(pairs: list[Any], window: tuple[Any, ...]) -> int | None:
-    """Return the index of a window among those in flight."""
-    at = bisect_left(pairs, (window,))
-    return at if at < len(pairs) and pairs[at][0] == window else None
+def _place(window: Any) -> tuple[Any, ...]:
+    """Return the key of a window in flight, which orders windows by their ends."""
+    return tuple(window)[::-1]
 
 
 def divert(element: Any, late_tag: OutputTag | str | None, ctx: Context) -> None:

@@ -22,8 +22,8 @@ from keyed.extending import (
     shows_units,
 )
 from keyed.windows.aggregates import Reduce
-from keyed.windows.assigning import AnyAssigner, HoppingWindows
-from keyed.windows.definition import Definition, define, hopping_slice, output_schema, row_timestamps
+from keyed.windows.assigning import AnyAssigner
+from keyed.windows.definition import Definition, define, output_schema, row_timestamps
 from keyed.windows.evictors import Evictor
 from keyed.windows.paths import row_reason
 from keyed.windows.process_function import ProcessWindowFunction
@@ -293,12 +293,8 @@ class WindowedStream:
 
     def _definition(self, aggregate: Any, process: ProcessWindowFunction | None) -> Definition:
         """Validate the definition."""
-        assigner, open_slices = self.assigner, 0
-        if isinstance(assigner, HoppingWindows) and assigner.event_time:
-            # The number of further slices that are open because of the watermark's delay.
-            open_slices = self.stream.watermark_delay_ms // hopping_slice(assigner)
         return define(
-            assigner=assigner,
+            assigner=self.assigner,
             trigger=self._trigger,
             evictor=self._evictor,
             aggregate=aggregate,
@@ -308,7 +304,7 @@ class WindowedStream:
             idle_timeout_ms=self._idle_ms,
             key_names=self.stream.key_columns or ("key",),
             element_type=self._element_type,
-            open_slices=open_slices,
+            delay_ms=self.stream.watermark_delay_ms,
         )
 
 

@@ -83,15 +83,15 @@ class Registry:
 
         Raises:
             DefinitionError: The migration of the class has other states.
-            StateDefinitionError: The ``named_by`` of a state is not a value state.
+            StateDefinitionError: The ``named_by`` of a state is not a map state.
             StateSchemaChanged: One changed incompatibly with its stored values.
         """
         for schema in self._schemas.values():
             names = None if schema.named_by is None else self._schemas.get(schema.named_by)
-            if schema.named_by is not None and (names is None or names.kind != "value"):
+            if schema.named_by is not None and (names is None or names.kind != "map"):
                 raise StateDefinitionError(
-                    f"named_by={schema.named_by!r} of the {schema}: there is no such value state; declare it, as "
-                    f"ValueState(list, name={schema.named_by!r})"
+                    f"named_by={schema.named_by!r} of the {schema}: there is no such map state; declare it, as "
+                    f"MapState(name={schema.named_by!r})"
                 )
         if (migration := self._spec.function.migration) is not None:
             migration.check_class(type(self._spec.function).__name__, self._schemas)

@@ -1,13 +1,13 @@
 """Stored entries of a state after a commit, by the addresses under which they are shown.
 
 They are the stored addresses, except for namespaces with names (``named_by`` of a state): windows that merge keep their
-contents in place, and the state that ``named_by`` names maps them to their current window.
+contents in place, and the map state that ``named_by`` names has the pairs of their current window and its namespace.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from keyed.codec.keys import encode_key
@@ -64,18 +64,14 @@ class Names:
     """The names of the namespaces of one key, both encoded.
 
     Args:
-        pairs: Pairs of a name and a namespace, or a dict of the same.
+        pairs: Pairs of a name and a namespace.
 
     Raises:
-        EncodingError: It has another form.
+        EncodingError: One has another form.
     """
 
-    def __init__(self, pairs: Any = None) -> None:
-        found = pairs.items() if isinstance(pairs, dict) else pairs or ()
-        try:
-            self._stored = {encode_key(name): encode_key(namespace) for name, namespace in found}
-        except (TypeError, ValueError) as error:
-            raise EncodingError(f"{pairs!r:.100} does not hold pairs of a name and a namespace") from error
+    def __init__(self, pairs: Iterable[Any] = ()) -> None:
+        self._stored = dict(map(_encoded, pairs))
         self._shown = {namespace: name for name, namespace in self._stored.items()}
 
     def shown(self, namespace: bytes) -> bytes:
@@ -85,6 +81,14 @@ class Names:
     def stored(self, name: bytes) -> bytes | None:
         """Return the namespace with a name; ``None`` if the name is a namespace that has another name."""
         return self._stored.get(name, None if name in self._shown else name)
+
+
+def _encoded(pair: Any) -> tuple[bytes, bytes]:
+    try:
+        name, namespace = pair
+    except (TypeError, ValueError) as error:
+        raise EncodingError(f"{pair!r:.100} is not a pair of a name and a namespace") from error
+    return encode_key(name), encode_key(namespace)
 
 
 def shown_entries(
@@ -97,14 +101,15 @@ def shown_entries(
         naming: The reader of the state with the names, if there is one.
         stored: The (prefix, sub, value) of stored entries of all states.
     """
-    (first, end), names = reader.range, dict[bytes, Names]()
+    (first, end), pairs = reader.range, dict[bytes, list[Any]]()
     entries = [entry for entry in stored if first <= entry[0] < end]
     if naming is None:
         return sorted(entries)
     low, high = naming.range
     for prefix, _, value in stored:
         if low <= prefix < high and prefix.endswith(_NONE):
-            names[first + prefix[len(low) : -len(_NONE)]] = Names(naming.value(value))
+            pairs.setdefault(first + prefix[len(low) : -len(_NONE)], []).append(naming.value(value))
+    names = {head: Names(held) for head, held in pairs.items()}
     found = []
     for prefix, sub, value in entries:
         head = reader.head_of(prefix)
@@ -149,46 +154,38 @@ class NamedEntries(StoredEntries):
 
     def history(self, prefix: bytes, sub: bytes) -> Iterator[tuple[int, bytes | None]]:
         """Yield the (commit, value) of an entry's versions, the newest first, as `VersionStore.history` does."""
-        extent = self._store.extent
-        oldest = 0 if extent is None else extent.oldest
+        extent, changed = self._store.extent, self._store.changed
+        if extent is None:
+            return
         head = self._reader.head_of(prefix)
-        names = [(number, self._decoded(value)) for number, value in self._store.history(self._address(head))]
-        # There are no names before the first version of the state with the names.
-        homes = [(number, found.stored(prefix[len(head) :])) for number, found in [*names, (-1, Names())]]
-        versions = {
-            namespace: [*self._store.history(head + namespace + sub), (-1, None)]
-            for _, namespace in homes
-            if namespace is not None
-        }
-
-        def value_at(number: int) -> bytes | None:
-            namespace = next(namespace for since, namespace in homes if since <= number)
-            return None if namespace is None else next(value for since, value in versions[namespace] if since <= number)
-
-        numbers = {number for found in (homes, *versions.values()) for number, _ in found if number >= 0}
-        newer = sorted({max(number, oldest) for number in numbers}, reverse=True)
-        values = [*map(value_at, newer), None]
-        for at, number in enumerate(newer):
-            if values[at] != values[at + 1]:
-                yield number, values[at]
+        ranges = [(first, successor(first)) for first in (head, self._address(head))]
+        newer = (
+            number
+            for number in range(extent.newest, extent.oldest - 1, -1)
+            if number == extent.oldest or any(changed(number, *each) for each in ranges)
+        )
+        entries = ((number, NamedEntries(self._store, number, self._reader, self._names_reader)) for number in newer)
+        versions = ((number, at.get(prefix, sub)) for number, at in entries)
+        for (number, value), (_, before) in pairwise(chain(versions, [(-1, None)])):
+            if value != before:
+                yield number, value
 
     def changes(self) -> Iterator[_Change]:
         """Yield the (prefix, sub, value before, value after) of what the commit changed, by address."""
         changed: dict[bytes, list[_Change]] = {}
         for change in super().changes():
             changed.setdefault(self._reader.head_of(change[0]), []).append(change)
-        renamed: dict[bytes, tuple[Names, Names]] = {}
-        for prefix, _, old, new in StoredEntries(self._store, self._commit, self._names_reader).changes():
+        renamed: dict[bytes, dict[bytes, bytes | None]] = {}
+        for prefix, sub, old, _ in StoredEntries(self._store, self._commit, self._names_reader).changes():
             head = self._reader.range[0] + prefix[len(self._reader.range[0]) : -len(_NONE)]
-            renamed[head] = self._decoded(old), self._decoded(new)
+            renamed.setdefault(head, {})[sub] = old
         for head in sorted(changed.keys() | renamed.keys()):
             after: dict[tuple[bytes, bytes], bytes | None] = {}
+            stored = self._stored_names(head)
+            names = (self._named(stored | renamed.get(head, {})), self._named(stored))
             if head in renamed:
                 now = StoredEntries.scan(self, head, successor(head), reverse=False)
                 after = {(prefix, sub): value for prefix, sub, value in now}
-                names = renamed[head]
-            else:
-                names = (self._names(head),) * 2
             before = dict(after)
             for prefix, sub, old, new in changed.get(head, ()):
                 before[prefix, sub], after[prefix, sub] = old, new
@@ -210,8 +207,13 @@ class NamedEntries(StoredEntries):
         first = self._names_reader.range[0]
         return first + head[len(first) :] + _NONE
 
-    def _names(self, head: bytes) -> Names:
-        return self._decoded(self._store.get(self._address(head), self._commit))
+    def _stored_names(self, head: bytes) -> dict[bytes, bytes | None]:
+        """Return the stored pairs of a key by their subs."""
+        first = self._address(head)
+        return {sub: pair for _, sub, pair in self._store.scan(first, successor(first), self._commit, reverse=False)}
 
-    def _decoded(self, value: bytes | None) -> Names:
-        return Names(None if value is None else self._names_reader.value(value))
+    def _named(self, stored: dict[bytes, bytes | None]) -> Names:
+        return Names(self._names_reader.value(pair) for pair in stored.values() if pair is not None)
+
+    def _names(self, head: bytes) -> Names:
+        return self._named(self._stored_names(head))

@@ -170,7 +170,7 @@ def test_fixtures_are_small():
     assert sum(Path(file).stat().st_size for file in FIXTURES.iterdir()) < 500_000
 
 
-@pytest.mark.parametrize("name", ["tumbling", "sessions", "sessions-triggered", "tumbling-columns", "sessions-columns"])
+@pytest.mark.parametrize("name", ["tumbling", "sessions", "tumbling-columns", "sessions-columns"])
 def test_windows_are_one_table_from_the_first_batch_of_this_version_on(tmp_path, name):
     folder, _ = unpacked(name, tmp_path)
     changelog = changelog_in(folder)

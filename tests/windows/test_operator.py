@@ -815,7 +815,7 @@ def test_global_window_is_one():
     "options",
     [
         pytest.param({}, id="packed"),
-        pytest.param({"allowed_lateness_ms": 10**6}, id="packed, late elements allowed"),
+        pytest.param({"allowed_lateness_ms": 10**6}, id="late elements allowed"),
         pytest.param({"trigger": PurgingTrigger.of(EventTimeTrigger())}, id="general"),
     ],
 )

@@ -583,8 +583,10 @@ def test_each_batch_is_there_once_although_the_replicator_is_killed_at_random_mo
         assert copy.resyncs == 0
     found = batches_of(kafka, topic.topic, partitions=2)
     assert set(found.values()) == {1}
-    # An element changes one entry of its key, or two: no batch is missing.
-    assert {batch for batch, _ in found} == set(range(last_batch(job) + 1))
+    # An element changes one entry of its key, or two: no batch is missing from the first copy on. A replicator that is
+    # killed before its first transaction leaves nothing, and the next one begins with a later batch.
+    batches = {batch for batch, _ in found}
+    assert batches == set(range(min(batches), last_batch(job) + 1))
 
 
 def test_a_share_of_the_key_groups_is_refused(tmp_path):

@@ -383,20 +383,21 @@ def test_a_checkpoint_shows_windows_as_tables_do(tmp_path, capsys):
 class Named(keyed.KeyedProcessFunction):
     """Keeps rows under namespaces that go by other names."""
 
-    names = keyed.ValueState(list)
+    names = keyed.MapState()
     kept = inner_state(keyed.ValueState(list), rows={"start": int, "n": int}, named_by="names")
 
     def process_element(self, value, ctx):
         for namespace, n in value["kept"].items():
             self.kept.namespace(namespace).update(n)
-        self.names.update(value["names"])
+        for place, pair in value["names"].items():
+            self.names.put(place, pair)
         return ()
 
 
 def test_names_of_namespaces_may_be_of_rows_and_are_pairs(tmp_path):
     log = keyed.DirectoryChangelog(tmp_path / "log")
     with KeyedTestHarness(Named(), key=lambda row: row["k"], changelog=log) as harness:
-        add(harness, {"k": "a", "t": 0, "kept": {"x": [1, 2], "y": [3, 4]}, "names": [["b", "x"]]})
+        add(harness, {"k": "a", "t": 0, "kept": {"x": [1, 2], "y": [3, 4]}, "names": {1: ["b", "x"]}})
         with open_tables(log, tmp_path / "tables") as tables:
             tables.poll()
             table = tables["kept"]
@@ -405,25 +406,23 @@ def test_names_of_namespaces_may_be_of_rows_and_are_pairs(tmp_path):
             assert table.get("a", 1, namespace="x") is None
             assert table.get("a", namespace="y") == {(3,): {"n": 4}}
             changes = table.subscribe(after="now")
-            add(harness, {"k": "a", "t": 0, "kept": {}, "names": [["c", "x"], ["a", "y"]]})
+            add(harness, {"k": "a", "t": 0, "kept": {}, "names": {1: ["c", "x"], 2: ["a", "y"]}})
             tables.poll()
             assert [(change.namespace, change.removed) for change in changes.take(0)] == [
                 ("a", False), ("b", True), ("c", False), ("y", True)
             ]  # fmt: skip
-            add(harness, {"k": "a", "t": 0, "kept": {}, "names": [1]})
+            add(harness, {"k": "a", "t": 0, "kept": {}, "names": {1: 1}})
             tables.poll()
-            with pytest.raises(
-                keyed.errors.EncodingError, match=r"\[1\] does not hold pairs of a name and a namespace"
-            ):
+            with pytest.raises(keyed.errors.EncodingError, match="1 is not a pair of a name and a namespace"):
                 list(table)
 
 
-def test_namespaces_are_named_by_a_value_state_that_there_is():
+def test_namespaces_are_named_by_a_map_state_that_there_is():
     class Unnamed(Named):
         names = None  # type: ignore[assignment]
 
     with (
-        pytest.raises(keyed.errors.StateDefinitionError, match="named_by='names' of the value state 'kept'"),
+        pytest.raises(keyed.errors.StateDefinitionError, match=r"named_by='names' of .* 'kept'.*no such map state"),
         KeyedTestHarness(Unnamed(), key=lambda row: row["k"]) as harness,
     ):
         harness.process({"k": "a"})
