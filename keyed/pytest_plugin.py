@@ -23,22 +23,15 @@ if TYPE_CHECKING:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
     group = parser.getgroup("keyed", "keyed functions")
-    group.addoption("--keyed-seed", type=int, help="seed of the examples of properties and of the simulations")
-    group.addoption("--keyed-simulations", type=int, help="number of simulations")
+    group.addoption("--keyed-seed", type=int, help="seed of the examples of properties")
     group.addoption("--keyed-update", action="store_true", help="rewrite golden outputs, to be reviewed")
 
 
-def _choose(config: pytest.Config) -> None:
-    """Pass the options to the properties and the simulator, without importing them."""
-    for option, variable in (("--keyed-seed", "KEYED_SEED"), ("--keyed-simulations", "KEYED_SIMULATIONS")):
-        value = config.getoption(option)
-        if value is not None:
-            os.environ[variable] = str(value)
-
-
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the options."""
-    _choose(config)
+    """Pass the seed to the properties, without importing them."""
+    seed = config.getoption("--keyed-seed")
+    if seed is not None:
+        os.environ["KEYED_SEED"] = str(seed)
 
 
 @pytest.fixture
@@ -55,14 +48,6 @@ def keyed_harness() -> Iterator[Callable[..., KeyedTestHarness]]:
     yield make
     for harness in made:
         harness.close()
-
-
-@pytest.fixture
-def keyed_simulator() -> Callable[..., str]:
-    """Simulate functions, as `keyed.testing.simulate` does."""
-    from keyed.testing import simulate
-
-    return simulate
 
 
 @pytest.fixture(scope="session")

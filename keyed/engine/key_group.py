@@ -25,14 +25,13 @@ from keyed.engine.cleaning import clean
 from keyed.engine.export import check_new, export, stage
 from keyed.engine.group_log import GroupLog
 from keyed.engine.ingestion import stamped
-from keyed.engine.keytypes import check_not_merged, deltas_by_commit
 from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta, encode_meta
 from keyed.engine.migrate import Migration, class_migration
 from keyed.engine.registry import Registry
 from keyed.engine.replica import Pending, Replica, checked_hash, position_of
 from keyed.engine.scope import Scope
-from keyed.engine.segment import decode_row, encode_rows
+from keyed.engine.segment import encode_rows
 from keyed.engine.vectorized_work import VectorizedWork
 from keyed.engine.work import RowWork, Work
 from keyed.errors import (
@@ -504,10 +503,7 @@ class KeyGroup:
         return BatchResult(main, {}, meta.watermark, meta.counters, meta.commit)
 
     def _check_keys(self, meta: GroupMeta, batch: Batch) -> None:
-        """Check the keys of a batch against those of the commits before, and record them.
-
-        A checkpoint or changelog of a version that did not record them gets those of the query, if the state fits.
-        """
+        """Check the keys of a batch against those of the commits before, and record them."""
         spec, columns = self._spec, list(self._spec.keys)
         where = f"operator {spec.name!r}"
         if meta.key_columns and columns and meta.key_columns != columns:
@@ -518,18 +514,6 @@ class KeyGroup:
         if not meta.key_type:
             known = stored_key(self._replica.store, meta.states) if batch.key_type else None
             meta.key_type = batch.key_type if known is None else key_type(known)
-        if meta.key_columns is None and meta.previous and meta.states:
-            if self.index == 0:
-                _log.warning(
-                    "%s: an earlier version wrote the state, and did not record that it is keyed by %s; this is "
-                    "recorded now",
-                    where,
-                    ", ".join(columns) or "a function",
-                )
-            if "float" in meta.key_type or "datetime" in meta.key_type:
-                rows = self._log.read(meta.first_row, meta.last_row)
-                decoded = (decode_row(row, self._where) for _, row in rows)
-                check_not_merged(spec.name, deltas_by_commit(decoded, self._where))
         meta.key_columns = columns
         if batch.key_type and meta.key_type != batch.key_type:
             raise KeysChanged(

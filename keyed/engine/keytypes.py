@@ -1,22 +1,14 @@
-"""Refused keys: keys of another type than the others, and keys that an earlier version stored as several keys.
+"""Refused keys: keys of another type than the others.
 
-1, 1.0 and True are equal in Python, so keys have one type, and are normalised on entry. An earlier version kept keys
-separate within a batch although their bytes are equal: NaN, repeated hours. Each of them wrote the same entry, so a
-commit has its address more than once, and the last one won. The correct value is lost, and the hash of the live entries
-in the commit's marker is wrong.
+1, 1.0 and True are equal in Python, so keys have one type, and are normalised on entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
 from typing import Any
 
 from keyed.codec.keys import STORED_AS_THEY_ARE, encode_key, is_null, key_type, normalised, null_key
-from keyed.content.addresses import key_of
-from keyed.content.delta import Delta, deltas
-from keyed.engine.segment import LogRow
-from keyed.errors import EncodingError, KeysChanged, KeyTypeError
+from keyed.errors import EncodingError, KeyTypeError
 from keyed.shown import shown
 
 
@@ -86,31 +78,3 @@ class KeyTypes:
         if isinstance(key, tuple):
             return tuple(self.kind(part) for part in key)
         return cls
-
-
-def check_not_merged(operator: str, commits: Iterable[Iterable[Delta]]) -> None:
-    """Check that no commit changes an entry twice.
-
-    Args:
-        operator: Name of the operator, for the message.
-        commits: The changes of each commit.
-
-    Raises:
-        KeysChanged: One does; the message names the key.
-    """
-    for changes in commits:
-        seen = set()
-        for prefix, sub, _ in (entry for delta in changes for entry in delta.entries):
-            if (prefix, sub) in seen:
-                raise KeysChanged(
-                    f"operator {operator!r}: key {key_of(prefix)!r} was several keys in the version that wrote its "
-                    "state, and is one key now; its correct state is lost: start from a new checkpoint, without "
-                    "restore_from="
-                )
-            seen.add((prefix, sub))
-
-
-def deltas_by_commit(rows: Iterable[LogRow], where: str) -> Iterator[Iterator[Delta]]:
-    """Yield the changes in log rows, separately for each commit."""
-    for _, commit in groupby(rows, lambda row: row.commit):
-        yield deltas((block for row in commit for block in row.changed), {}, where)

@@ -26,7 +26,6 @@ from keyed.content.delta import Applying, Delta, deltas
 from keyed.content.entry_hash import MODULUS, LiveHash, hash_of_text, hash_text
 from keyed.content.table_entries import blocks_of, tables_of
 from keyed.engine.counters import COUNTERS
-from keyed.engine.keytypes import check_not_merged
 from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta
 from keyed.engine.migrate import Migration, class_migration
@@ -218,7 +217,7 @@ def _migrated(restoration: Restoration, marker: Commit, migration: Migration) ->
         finally:
             store.close()
     if (before.live, hash_text(before.value)) != (marker.entries, marker.hash):
-        raise _differs(restoration, [marker], before.live, marker.entries)
+        raise _differs(restoration, before.live, marker.entries)
     return attrs.evolve(marker, entries=after.live, hash=hash_text(after.value))
 
 
@@ -275,7 +274,6 @@ def _check(
 
     Raises:
         CorruptionError: They do not.
-        KeysChanged: They do not, because an earlier version stored one key under several encodings.
     """
     where = f"changelog {restoration.header.log_id} of operator {restoration.header.operator!r}"
     # Each old group had a copy of the entries of broadcast states.
@@ -287,21 +285,12 @@ def _check(
     equal = all((each.live, each.value) == (copy.live, copy.value) for each in broadcast)
     if equal and expected == found and not (before - after) % MODULUS:
         return
-    raise _differs(restoration, markers, found, expected)
+    raise _differs(restoration, found, expected)
 
 
-def _differs(restoration: Restoration, markers: Sequence[Commit], found: int, expected: int) -> CorruptionError:
-    """Return the error for restored entries that are not those of the markers, by their number or their hash.
-
-    Raises:
-        KeysChanged: An earlier version stored one key under several encodings.
-    """
+def _differs(restoration: Restoration, found: int, expected: int) -> CorruptionError:
+    """Return the error for restored entries that are not those of the markers, by their number or their hash."""
     where = f"changelog {restoration.header.log_id} of operator {restoration.header.operator!r}"
-    for marker in markers:
-        commits = restoration.point.changelog.reader(marker.group).commits(0, marker.sequence)
-        check_not_merged(
-            restoration.header.operator, (deltas(blocks, commit.states, where) for commit, blocks in commits)
-        )
     if expected != found:
         return CorruptionError(
             f"{found} entries were restored, batch {batch_id(restoration.sequence)} had {expected}", where=where

@@ -50,8 +50,6 @@ def origin_of(changelog: Changelog) -> tuple[str, int] | None:
 def ancestors_of(changelog: Changelog) -> list[str]:
     """Return the log ids of the changelogs from which the job was restored in turn, the newest first.
 
-    A changelog of an earlier version has only the newest one.
-
     Raises:
         CorruptionError: The record is damaged.
     """
@@ -62,5 +60,4 @@ def ancestors_of(changelog: Changelog) -> list[str]:
             except (ValueError, TypeError) as error:
                 where = str(changelog)
                 raise CorruptionError(f"the record {_ANCESTORS!r} is malformed: {error}", where=where) from error
-    origin = origin_of(changelog)
-    return [] if origin is None else [origin[0]]
+    return []

@@ -40,11 +40,9 @@ class Identified(Protocol):
 
     Attributes:
         id: Id of the sink's rows.
-        old_id: Id that an earlier version gave them.
     """
 
     id: str
-    old_id: str
 
 
 _OUTBOX: RecordFormat[Outbox] = RecordFormat(b"KOUT", 1, Outbox)
@@ -67,10 +65,10 @@ def waiting(commits: BufferedCommits, where: str) -> Outbox | None:
 
 def rows_for(outbox: Outbox, writer: Identified) -> list[Record]:
     """Return the rows for a sink."""
-    return outbox.records.get(writer.id) or outbox.records.get(writer.old_id, [])
+    return outbox.records.get(writer.id, [])
 
 
 def without(outbox: Outbox, writers: Iterable[Identified]) -> list[str]:
     """Return the ids of the sinks for which rows wait, and that are not among these."""
-    here = {name for writer in writers for name in (writer.id, writer.old_id)}
+    here = {writer.id for writer in writers}
     return [name for name, records in outbox.records.items() if records and name not in here]

@@ -15,7 +15,7 @@ from keyed.changelog.model import Blocks, Changelog, ChangelogReader, Commit, ba
 from keyed.changelog.position_bundles import all_positions
 from keyed.content.addresses import describe_entry
 from keyed.content.contents import contents_hash
-from keyed.content.delta import Delta, deltas
+from keyed.content.delta import deltas
 from keyed.content.entry_hash import LiveHash, hash_text
 from keyed.content.local_store import ReadStore
 from keyed.engine.group_log import GroupLog
@@ -152,11 +152,8 @@ class Replay:
             self._clear()
         where = f"commit {commit.sequence} of key group {commit.group}"
         for delta in deltas(blocks, commit.states, where):
-            # Earlier versions that treated one key as several wrote an address twice.
-            newest = {(prefix, sub): (prefix, sub, value) for prefix, sub, value in delta.entries}
-            once = Delta(list(newest.values()), delta.tables)
-            self.found.add(once)
-            self.store.apply("replay", 1, once.entries, once.tables)
+            self.found.add(delta)
+            self.store.apply("replay", 1, delta.entries, delta.tables)
 
 
 def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verified, Replay]:

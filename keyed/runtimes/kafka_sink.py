@@ -49,7 +49,6 @@ class TopicWriter:
 
     Attributes:
         id: Name of the topic and the transactional id, by which records are committed with the state of a batch.
-        old_id: The transactional id, by which earlier versions committed them.
 
     Raises:
         DefinitionError: A setting is keyed's own.
@@ -60,7 +59,6 @@ class TopicWriter:
         check_client(sink.bootstrap, sink.settings)
         check_format(sink.value)
         self.id = f"topic {sink.topic!r} with transactional_id={sink.transactional_id!r}"
-        self.old_id = sink.transactional_id
         self._sink = sink
         self._queries = queries
         self._encode = encoder(sink.value, sink.topic)

@@ -42,11 +42,9 @@ class TableWriter(Protocol):
 
     Attributes:
         id: Id of its rows among those that are committed with the state of a batch, a name for messages.
-        old_id: Id by which an earlier version committed them.
     """
 
     id: str
-    old_id: str
 
     def claim(self, next_batch: int) -> None:
         """Open the table, if there is one.

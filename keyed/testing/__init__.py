@@ -1,7 +1,7 @@
-"""Test kit for keyed functions: harness, properties, simulator, replay and conformance suites.
+"""Test kit for keyed functions: harness, properties, replay and conformance suites.
 
 For authors of tests. The harness, whose clocks only the test moves, needs neither pytest nor Hypothesis. Properties and
-strategies need the extra ``keyed[testing]``. These and the simulator are imported when they are first used.
+strategies need the extra ``keyed[testing]``, and are imported when they are first used.
 """
 
 import importlib
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     )
     from keyed.testing.recordings import Recording
     from keyed.testing.replaying import Replayed, replay
-    from keyed.testing.simulator import Simulation, SimulationFailed, simulate
     from keyed.testing.state_machine import KeyedStateMachine
 
 _PROPERTIES = dict.fromkeys(
@@ -45,9 +44,12 @@ _PROPERTIES = dict.fromkeys(
     ),
     "properties",
 )
-_ON_DEMAND = _PROPERTIES | dict.fromkeys(("Simulation", "SimulationFailed", "simulate"), "simulator")
-_ON_DEMAND |= {"KeyedStateMachine": "state_machine", "Replayed": "replaying", "replay": "replaying"}
-_ON_DEMAND |= {"Recording": "recordings"}
+_ON_DEMAND = _PROPERTIES | {
+    "KeyedStateMachine": "state_machine",
+    "Recording": "recordings",
+    "Replayed": "replaying",
+    "replay": "replaying",
+}
 
 __all__ = [
     "Falsified",
@@ -60,8 +62,6 @@ __all__ = [
     "Recording",
     "Replayed",
     "SecondRecord",
-    "Simulation",
-    "SimulationFailed",
     "assert_batch_split_invariant",
     "assert_deterministic",
     "assert_matches",
@@ -70,7 +70,6 @@ __all__ = [
     "assert_runtimes_agree",
     "assert_state_bounded",
     "replay",
-    "simulate",
 ]
 
 

@@ -37,7 +37,7 @@ _NO_TIME = "is not an int in the range of int64; give milliseconds since the epo
 class DrivenFunction(CommittedState):
     """Runs a function over elements and clocks, one commit per call, on any set of key groups.
 
-    `keyed.testing.KeyedTestHarness` drives healthy key groups, the simulator faulty ones.
+    `keyed.testing.KeyedTestHarness` drives healthy key groups, the simulator of the tests faulty ones.
 
     Args:
         groups: The key groups; they are closed with this object.

@@ -24,7 +24,7 @@ Key = Callable[[Any], Any] | str | Sequence[str] | None
 
 
 class FunctionOptions(TypedDict, total=False):
-    """Keywords that the harness, the properties, the simulator and replay share, as in `KeyedTestHarness`."""
+    """Keywords that the harness, the properties and replay share, as in `KeyedTestHarness`."""
 
     key: Key
     key2: Key

@@ -7,6 +7,7 @@ extra ``keyed[testing]``.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
@@ -25,7 +26,6 @@ from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProc
 from keyed.operators import check_parallelism, check_store
 from keyed.outputs import schema_of
 from keyed.shown import shows_options
-from keyed.testing import environment
 from keyed.testing.arrivals import arrivals_with_other_sums, other_arrivals, timers_first
 from keyed.testing.extreme_hashes import Extreme
 from keyed.testing.function_options import FunctionOptions, key_of_record
@@ -208,8 +208,8 @@ def _seed(options: Any) -> int:
             raise DefinitionError(f"{option}={given_value!r} must be an int of at least {least}")
     number = options.get("seed")
     if number is None:
-        number = environment.number("KEYED_SEED")
-    return random.SystemRandom().getrandbits(32) if number is None else int(number)
+        number = os.environ.get("KEYED_SEED")
+    return int(number) if number else random.SystemRandom().getrandbits(32)
 
 
 def _script(

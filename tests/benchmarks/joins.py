@@ -175,7 +175,7 @@ def _measured(variant: str, folder: Path, seconds: float) -> tuple[float, int]:
     """
     command = [sys.executable, "-m", __spec__.name, "--only", variant, "--run", str(folder)]
     if variant.startswith("flink"):
-        command = [_environment(), str(_FLINK_FLOW), variant, str(folder)]
+        command = [flink_environment(), str(_FLINK_FLOW), variant, str(folder)]
     pipe = subprocess.PIPE
     with (
         (folder / f"{variant}.log").open("w+") as log,
@@ -211,7 +211,7 @@ def _measured(variant: str, folder: Path, seconds: float) -> tuple[float, int]:
     return spent, int(found.split()[1])
 
 
-def _environment() -> str:
+def flink_environment() -> str:
     """The Python of an environment with PyFlink, which is made the first time."""
     folder = _FOLDER / "flink" / "environment"
     python = folder / "bin" / "python"

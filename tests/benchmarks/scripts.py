@@ -1,17 +1,22 @@
-"""What a script costs beside the same job in Python: ``python -m tests.benchmarks.scripts``.
+"""What a script costs beside the same job in Python and in Flink SQL: ``python -m tests.benchmarks.scripts``.
 
-A script runs over the rows, and over an Arrow table of them. All run in this process over the same rows, each in a
-process of its own, with as many rows in a batch, and discard their results. Figures are CPU-seconds for a million rows
-without the start-up, the median of the rounds, which take turns.
+All run over the same rows, each in a process of its own: a script over the lines of a JSON file and over Arrow tables,
+a job in Python over these tables, with as many rows in a batch, and Flink SQL over the JSON file. Scripts and jobs
+write Parquet, a file for each batch; Flink discards its results. Figures are CPU-seconds for a million rows without the
+start-up, the median of the rounds, which take turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import random
-import time
+import resource
+import subprocess
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -20,99 +25,151 @@ import pyarrow.compute as pc
 
 import keyed
 from keyed import sql
+from keyed.joins import IntervalJoin, Select
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows import Count, Sum, TumblingEventTimeWindows, aggregate
+from tests.benchmarks.joins import flink_environment
 
-_STREAM = "CREATE STREAM sales (title STRING KEY, tickets INT) WITH (FORMAT = 'JSON');"
+_ROWS_PER_BATCH = 10_000
+_FLINK_RUN = Path(__file__).with_name("flink_scripts.py")
 
 
-def _large(stream: Any) -> Any:
-    return stream.map_batches(_twice, output="title string, twice bigint")
+def _large(sales: Any, _: Any) -> Any:
+    return sales.map_batches(_twice, output="title string, twice bigint")
 
 
 def _twice(table: Any) -> Any:
-    found = table.filter(pc.field("tickets") > 4)
-    twice = pc.multiply(found.column("tickets"), 2)
-    return found.set_column(found.column_names.index("tickets"), "twice", twice).select(
-        ["title", "twice", TIMESTAMP_COLUMN]
-    )
+    large = table.filter(pc.field("tickets") > 4)
+    twice = pc.multiply(large.column("tickets"), 2)
+    return large.append_column("twice", twice).select(["title", "twice", TIMESTAMP_COLUMN])
 
 
-def _sold(stream: Any) -> Any:
-    return aggregate(stream.key_by("title"), {"n": Count(), "tickets": Sum("tickets")})
+def _sold(sales: Any, _: Any) -> Any:
+    return aggregate(sales.key_by("title"), {"n": Count(), "tickets": Sum("tickets")})
 
 
-def _hourly(stream: Any) -> Any:
-    windows = stream.key_by("title").window(TumblingEventTimeWindows.of(3_600_000))
+def _hourly(sales: Any, _: Any) -> Any:
+    windows = sales.key_by("title").window(TumblingEventTimeWindows.of(3_600_000))
     return windows.aggregate(n=Count(), tickets=Sum("tickets"))
 
 
-#: The statement of each job, and the job in Python.
-JOBS: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "filter": ("CREATE STREAM out AS SELECT title, tickets * 2 AS twice FROM sales WHERE tickets > 4;", _large),
+def _returned(sales: Any, returns: Any) -> Any:
+    join = IntervalJoin(Select(["title", "tickets"], ["returned"]), lower=-600_000, upper=600_000)
+    rows = sales.connect(returns).key_by("title")
+    return rows.process(join, output="title string, tickets bigint, returned bigint")
+
+
+#: The statement of each job, the job in Python, and the query of Flink SQL.
+JOBS: dict[str, tuple[str, Callable[[Any, Any], Any], str]] = {
+    "filter": (
+        "CREATE STREAM out AS SELECT title, tickets * 2 AS twice FROM sales WHERE tickets > 4;",
+        _large,
+        "SELECT title, tickets * 2 FROM sales WHERE tickets > 4",
+    ),
     "group by": (
         "CREATE TABLE out AS SELECT title, COUNT(*) AS n, SUM(tickets) AS tickets FROM sales GROUP BY title;",
         _sold,
+        "SELECT title, COUNT(*), SUM(tickets) FROM sales GROUP BY title",
     ),
     "window, final": (
         """CREATE TABLE out AS SELECT title, COUNT(*) AS n, SUM(tickets) AS tickets FROM sales
         WINDOW TUMBLING (SIZE 1 HOUR) GROUP BY title EMIT FINAL;""",
         _hourly,
+        """SELECT title, COUNT(*), SUM(tickets) FROM TABLE(TUMBLE(TABLE sales, DESCRIPTOR(ts), INTERVAL '1' HOUR))
+        GROUP BY title, window_start, window_end""",
+    ),
+    "interval join": (
+        """CREATE STREAM out AS SELECT s.title, s.tickets, r.returned
+        FROM sales s JOIN returns r WITHIN 10 MINUTES GRACE PERIOD 0 SECONDS ON s.title = r.title;""",
+        _returned,
+        """SELECT s.title, s.tickets, r.returned FROM sales s, returns r WHERE s.title = r.title
+        AND r.ts BETWEEN s.ts - INTERVAL '10' MINUTE AND s.ts + INTERVAL '10' MINUTE""",
     ),
 }
+_STREAMS = {"sales": "tickets", "returns": "returned"}
+
+KINDS = ("SQL over JSON lines", "SQL over Arrow", "Python over Arrow", "Flink SQL over JSON lines")
 
 
-KINDS = ("SQL", "SQL over columns", "Python over columns")
-
-
-def _rows(count: int) -> list[dict[str, Any]]:
-    chance = random.Random(7)
+def _rows(value: str, count: int) -> list[dict[str, Any]]:
+    chance = random.Random(value)
     return [
-        {"title": f"title {chance.randrange(1000)}", "tickets": chance.randrange(9), "rowtime": 1000 * number}
+        {"title": f"title {chance.randrange(1000)}", value: chance.randrange(9), "at": 1000 * number}
         for number in range(count)
     ]
 
 
-def _nowhere(*_: Any) -> None:
-    """Discard results."""
+def _spent() -> float:
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in both)
+
+
+def _cost(job: str, kind: str, count: int) -> float:
+    """Return the CPU-seconds for a million rows without the start-up: a process warms up, runs a tenth, and all."""
+    if not kind.startswith("Flink"):
+        _run(job, kind, count // 100)
+    few, all_ = _run(job, kind, count // 10), _run(job, kind, count)
+    return (all_ - few) / (0.9 * count * len(_read(job)) / 1e6)
+
+
+def _read(job: str) -> dict[str, str]:
+    return {name: value for name, value in _STREAMS.items() if name in JOBS[job][2]}
 
 
 def _run(job: str, kind: str, count: int) -> float:
-    """Return the CPU-seconds of a run."""
-    rows = _rows(count)
-    statement, build = JOBS[job]
-    given: Any = rows if kind == "SQL" else pa.Table.from_pylist(rows)
-    began = time.process_time()
-    if kind.startswith("SQL"):
-        sql.script(_STREAM + statement, {"sales": given}, rows_per_batch=10_000, on_records=_nowhere)
-    else:
-        stream = keyed.stream(given, timestamp="rowtime")
-        build(stream).run(_nowhere, rows_per_batch=10_000)
-    return time.process_time() - began
+    """Return the CPU-seconds of a run over so many rows of each stream of the job."""
+    statement, build, query = JOBS[job]
+    read = _read(job)
+    with tempfile.TemporaryDirectory() as folder:
+        inputs: dict[str, Any] = {}
+        for name, value in read.items():
+            rows = _rows(value, count)
+            inputs[name] = pa.Table.from_pylist(rows)
+            if "JSON" in kind:
+                inputs[name] = Path(folder, f"{name}.jsonl")
+                inputs[name].write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        began = _spent()
+        if kind.startswith("SQL"):
+            streams = (
+                f"CREATE STREAM {name} (title STRING KEY, {value} BIGINT, at BIGINT)"
+                " WITH (FORMAT = 'JSON', TIMESTAMP = 'at');"
+                for name, value in read.items()
+            )
+            script = " ".join(streams) + statement
+            sql.script(script, inputs, rows_per_batch=_ROWS_PER_BATCH, folder=Path(folder, "written"))
+        elif kind.startswith("Python"):
+            streams_ = [keyed.stream(inputs.get(name), timestamp="at") for name in read]
+            output = build(streams_[0], streams_[-1]).to(keyed.parquet_sink(Path(folder, "written")))
+            keyed.run(output, rows_per_batch=_ROWS_PER_BATCH)
+        else:
+            command = [flink_environment(), str(_FLINK_RUN), folder, json.dumps(read), query]
+            subprocess.run(command, check=True, capture_output=True)
+        return _spent() - began
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of each stream (1,000,000)")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=list(JOBS))
+    parser.add_argument("--without-flink", action="store_true")
     return parser
 
 
 def main() -> None:
     """Print a table of the jobs."""
     given = _parser().parse_args()
-    print("| job | SQL | SQL over columns | Python over columns | SQL / Python | over columns |")
-    print("|---|--:|--:|--:|--:|--:|")
+    kinds = KINDS[:3] if given.without_flink else KINDS
+    print(f"| job | {' | '.join(kinds)} | SQL / Python over Arrow |")
+    print(f"|---|{'--:|' * (len(kinds) + 1)}")
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for job in JOBS:
-            costs: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        for job in given.only:
+            costs: dict[str, list[float]] = {kind: [] for kind in kinds}
             for _ in range(given.rounds):
-                for kind, found in costs.items():
-                    few, all_ = (pool.apply(_run, (job, kind, count)) for count in (given.rows // 10, given.rows))
-                    found.append((all_ - few) / (given.rows * 0.9) * 1e6)
-            of_sql, of_columns, of_python = (median(each) for each in costs.values())
-            cells = [of_sql, of_columns, of_python, of_sql / of_python, of_columns / of_python]
-            print(f"| {job} | {' | '.join(f'{cell:.1f}' for cell in cells)} |", flush=True)
+                for kind, of_kind in costs.items():
+                    of_kind.append(pool.apply(_cost, (job, kind, given.rows)))
+            cells = [median(each) for each in costs.values()]
+            print(f"| {job} | {' | '.join(f'{cell:.2f}' for cell in [*cells, cells[1] / cells[2]])} |", flush=True)
 
 
 if __name__ == "__main__":

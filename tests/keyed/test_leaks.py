@@ -53,7 +53,6 @@ from keyed.testing import (
     assert_rescale_invisible,
     assert_state_bounded,
     replay,
-    simulate,
     strategies,
 )
 from keyed.topics import KafkaSink
@@ -513,9 +512,6 @@ class Entrances:
         assert_matches(function, counts_of, stream, **options)
         assert_state_bounded(KeepsNothing(), stream, silence=1000, **options)
 
-    def simulated(self, folder: Path) -> None:
-        simulate(count(), [Record(row, row["t"]) for row in ROWS], key="k", simulations=2, seed=1)
-
 
 class KafkaEntrances:
     """The entrances with clients of Kafka.
@@ -583,7 +579,7 @@ KAFKA_ENTRANCES = [name for name in vars(KafkaEntrances) if not name.startswith(
 Call = Callable[[str, int], None]
 
 #: Those that cost more than others.
-EXPENSIVE = ("to_iceberg", "to_delta", "served", "replicated", "asserted", "simulated", "commands")
+EXPENSIVE = ("to_iceberg", "to_delta", "served", "replicated", "asserted", "commands")
 
 
 @pytest.fixture

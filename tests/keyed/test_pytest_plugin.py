@@ -28,10 +28,6 @@ def test_harness(keyed_harness):
     harness.process("a")
     assert harness.state("count")["a"] == 1
 
-def test_simulator(keyed_simulator):
-    told = keyed_simulator(Count(), [Record(key, n) for n, key in enumerate("abcab")])
-    assert told.endswith("in 3 simulations")
-
 def test_property():
     keys = strategies.st.lists(strategies.skewed("a", "b"))
     assert "--keyed-seed=11" in assert_deterministic(Count(), keys, examples=3)
@@ -82,13 +78,13 @@ def run_pytest(folder, *options, extra=""):
 
 @pytest.mark.slow
 def test_fixtures_options_and_golden_outputs(tmp_path):
-    options = ("--keyed-seed=11", "--keyed-simulations=3")
+    options = ("--keyed-seed=11",)
     code, said = run_pytest(tmp_path, *options, "--keyed-update")
     assert code == 0, said
     assert (tmp_path / "golden" / "test_count.test_golden.txt").read_text() == "('a', 1)\n('b', 1)\n"
     assert run_pytest(tmp_path, *options)[0] == 0
     code, said = run_pytest(tmp_path, *options, extra="a")
-    assert (code, "4 passed" in said, "--keyed-update rewrites it" in said) == (1, True, True)
+    assert (code, "3 passed" in said, "--keyed-update rewrites it" in said) == (1, True, True)
     (tmp_path / "golden" / "test_count.test_golden.txt").unlink()
     assert "run with --keyed-update" in run_pytest(tmp_path, "-k", "golden")[1]
 
@@ -96,8 +92,8 @@ def test_fixtures_options_and_golden_outputs(tmp_path):
 @pytest.mark.slow
 def test_golden_outputs_of_each_test_have_a_file_of_their_own(tmp_path):
     (tmp_path / "test_odd.py").write_text(GOLDEN)
-    code, said = run_pytest(tmp_path, "--keyed-update", "--keyed-simulations=3", "--keyed-seed=11")
-    assert (code, "2 failed, 7 passed" in said) == (1, True), said
+    code, said = run_pytest(tmp_path, "--keyed-update", "--keyed-seed=11")
+    assert (code, "2 failed, 6 passed" in said) == (1, True), said
     assert "is used by another assert_golden of this test: give each a name=" in said
     assert "outputs have an address in their repr" in said
     code, said = run_pytest(tmp_path, "-k", "other or lines")
@@ -201,10 +197,10 @@ def test_an_installed_wheel_brings_the_plugin_and_hypothesis_entry_point(tmp_pat
         "    from keyed.testing.scripts import Rescale\n"
         "    assert st.from_type(Rescale).example().parallelism >= 1\n"
     )
-    pytest_ = (python, "-W", "ignore", "-m", "pytest", "-q", "--keyed-seed=11", "--keyed-simulations=3")
+    pytest_ = (python, "-W", "ignore", "-m", "pytest", "-q", "--keyed-seed=11")
     for options in (["--keyed-update"], []):
         code, said = run(*pytest_, *options)
-        assert (code, "7 passed" in said) == (0, True), said
+        assert (code, "6 passed" in said) == (0, True), said
     (tmp_path / "golden" / "test_count.test_golden.txt").write_text("another\n")
     code, said = run(*pytest_, "-k", "golden")
     assert (code, "--keyed-update rewrites it" in said) == (1, True), said

@@ -50,11 +50,6 @@ KEYS: dict[str, list[Any]] = {
     "bytes": [b"", b"\x00\x01", b"\xff"],
     "date": [dt.date(1, 1, 1), dt.date(2026, 3, 29)],
     "datetime": [dt.datetime(2025, 10, 26, 12, 0, tzinfo=dt.UTC), dt.datetime(2025, 7, 1, 12, 0, tzinfo=_PLACE)],
-    "fold": [
-        dt.datetime(2025, 10, 26, 2, 30, tzinfo=_PLACE),
-        dt.datetime(2025, 10, 26, 2, 30, fold=1, tzinfo=_PLACE),
-        dt.datetime(2025, 10, 26, 1, 30, tzinfo=dt.UTC),
-    ],
     "decimal": [Decimal("1.10"), Decimal("-3E+5"), Decimal(0)],
     "uuid": [UUID(int=0), UUID(int=2**127)],
     "tuple": [("a", 1), ("a", 2), ("", -5)],

@@ -47,7 +47,6 @@ class DeltaWriter:
         folder = local_folder(sink.path)
         self._place = sink.path if folder is None else str(folder)
         self.id = f"the Delta table {self._place!r}"
-        self.old_id = f"delta {self._place}"
         self._queries = queries
         #: The table, ``None`` before it is created.
         self._table: Any = None

@@ -48,7 +48,6 @@ class IcebergWriter:
         self._iceberg: Any = pyiceberg
         self._sink = sink
         self.id = f"the Iceberg table {sink.place!r}"
-        self.old_id = f"iceberg {sink.place}"
         self._queries = queries
         self._catalog: Any = None
         #: The table, ``None`` before it is created.

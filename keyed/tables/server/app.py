@@ -51,7 +51,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -90,7 +90,6 @@ from keyed.tables.operator_view import Position
 from keyed.tables.push_worker import described, packed
 from keyed.tables.server.access import ALL_TABLES, SESSION_SECONDS, Access
 from keyed.tables.server.event_stream import BatchEvents, ChangeEvents, Events, EventStream, PushEvents, Watch
-from keyed.tables.server.openapi import OPENAPI
 from keyed.tables.server.page import page_routes
 from keyed.tables.server.peers import Peers, PeerShares, PeerUnavailable
 from keyed.tables.server.refused_requests import ASKING, ConcurrencyLimit, Refused
@@ -106,6 +105,7 @@ _T = TypeVar("_T")
 _ANSWERS = 8
 #: The cookie of a browser.
 _COOKIE = "keyed_session"
+_OPENAPI = Path(__file__).with_name("openapi.json")
 _ENDED = (Status.FAILED, Status.CLOSED)
 #: The end of a push query.
 _PUSH = re.compile(r"\bemit\s+changes\b(\s+limit\s+\d+)?[\s;]*\Z", re.IGNORECASE)
@@ -269,7 +269,7 @@ class _Server:
         return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4")
 
     async def openapi(self, request: Request) -> Response:
-        return JSONResponse(OPENAPI)
+        return FileResponse(_OPENAPI, media_type="application/json")
 
     def _job(self, open_to: frozenset[str]) -> dict[str, Any]:
         """Return the job's own status; nothing for tokens of some tables."""

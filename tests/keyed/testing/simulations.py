@@ -26,8 +26,8 @@ from keyed.content.delta import Delta
 from keyed.engine import changes, key_group, loader, replica
 from keyed.stores import commit_store, memory_store, rocks_store
 from keyed.testing import memory_changelog
-from keyed.testing.simulator import Simulation, SimulationFailed
 from tests.keyed.testing import exercise
+from tests.support.simulator.simulation import Simulation, SimulationFailed
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.testing.changelog_conformance import ChangelogConformance
-from keyed.testing.faults import Died, Faults, FaultyDisk
-from keyed.testing.kafka_stand_in import StandInBroker
+from tests.support.simulator.faults import Died, Faults, FaultyDisk
+from tests.support.simulator.kafka_stand_in import StandInBroker
 
 
 class TestStandInBroker(ChangelogConformance):

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from keyed.errors import ChangelogError
-from keyed.testing.faults import Died, Faults, FaultyDisk
 from tests.keyed.changelog.directory.support import check, made
+from tests.support.simulator.faults import Died, Faults, FaultyDisk
 
 
 class Loses(Random):

@@ -18,10 +18,10 @@ from keyed.changelog.kafka.client import Cluster
 from keyed.changelog.kafka.transactions import Transactions
 from keyed.errors import ChangelogDiverged, ChangelogError, KeyedError
 from keyed.tables import open_tables
-from keyed.testing.faults import Faults
-from keyed.testing.kafka_stand_in import StandInBroker
 from tests.keyed.changelog.kafka.topics import new_topic
 from tests.keyed.recovery.test_restore import run_count
+from tests.support.simulator.faults import Faults
+from tests.support.simulator.kafka_stand_in import StandInBroker
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_an_opening_that_fails_leaves_no_clients(stand_in, monkeypatch, failing)
 def error_of(name: str) -> Exception:
     from confluent_kafka import KafkaException
 
-    from keyed.testing.kafka_stand_in import _error
+    from tests.support.simulator.kafka_stand_in import _error
 
     return KafkaException(_error(name))
 

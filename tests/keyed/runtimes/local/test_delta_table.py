@@ -254,24 +254,6 @@ def test_rows_that_wait_for_a_table_are_not_lost_when_the_sink_is_changed(tmp_pa
     assert run(tmp_path, 8, None).values == [("a", 6, None), ("a", 7, None)]
 
 
-def test_rows_of_an_earlier_version_that_wait_for_a_table_are_written(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(DeltaWriter, "__init__", of_earlier_version(DeltaWriter.__init__))
-        interrupted(tmp_path, patch)
-    with pytest.raises(SinkError, match=f"delta {tmp_path / 't'} may lack rows of batch 1"):
-        run(tmp_path, 4, None)
-    run(tmp_path, 4, keyed.delta_sink(tmp_path / "t"))
-    assert content(tmp_path / "t", "n") == [(0,), (1,), (2,), (3,)]
-
-
-def of_earlier_version(make):
-    def made(self, sink, queries):
-        make(self, sink, queries)
-        self.id = self.old_id
-
-    return made
-
-
 def test_a_flush_reports_rows_that_wait_for_a_table(tmp_path, monkeypatch, caplog):
     changelog = keyed.DirectoryChangelog(tmp_path / "log")
     interrupted(tmp_path, monkeypatch, changelog)

@@ -21,6 +21,7 @@ import pytest
 import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from starlette.routing import Route
 
 import keyed
 from keyed import background
@@ -94,7 +95,15 @@ def test_tables_are_listed_with_their_types(ask):
         "items": ("map", "str -> int"),
     }
     assert ask.get("/health").json() == {"status": "following"}
-    assert "/tables/{table}/keys/{key}" in ask.get("/openapi.json").json()["paths"]
+
+
+def test_the_openapi_document_describes_each_route(job, ask):
+    described = {
+        (path, method.upper()) for path, each in ask.get("/openapi.json").json()["paths"].items() for method in each
+    }
+    routes = [route for route in make_app(job[1]).routes if isinstance(route, Route)]
+    answered = {(route.path.replace(":path", ""), *((route.methods or set()) - {"HEAD"})) for route in routes}
+    assert described == answered
 
 
 def test_a_key_is_found_whatever_characters_it_has(ask):

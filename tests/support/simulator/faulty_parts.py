@@ -10,7 +10,7 @@ from keyed.content.blocks import Change
 from keyed.content.local_store import LocalStore
 from keyed.errors import ChangelogError, CheckpointError, LocalStoreError
 from keyed.stores.commit_store import MemoryCommitStore
-from keyed.testing.faults import Died, Faults
+from tests.support.simulator.faults import Died, Faults
 
 
 class FaultyStore:

@@ -22,11 +22,11 @@ from keyed.restoring import RestorePoint
 from keyed.runtimes.spark.worker.writer_cache import WriterCache
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore
-from keyed.testing.faults import Died, Faults
-from keyed.testing.faulty_parts import FaultyCommits, FaultyStagingWriter, FaultyStore, FaultyWriter
 from keyed.testing.function_options import OPERATOR
 from keyed.testing.group_set import Clocks, GroupSet
 from keyed.testing.scripts import copied
+from tests.support.simulator.faults import Died, Faults
+from tests.support.simulator.faulty_parts import FaultyCommits, FaultyStagingWriter, FaultyStore, FaultyWriter
 
 _BATCH = "batch"
 _WORKERS = 3

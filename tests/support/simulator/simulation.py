@@ -24,16 +24,12 @@ from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.model import Changelog
 from keyed.engine import cleaning
-from keyed.errors import DefinitionError, KeyedError
+from keyed.errors import KeyedError
 from keyed.functions import Function
 from keyed.operators import Order
-from keyed.shown import shows_options
 from keyed.state import MapState
 from keyed.stores.scratch import ScratchFolder
-from keyed.testing import environment
 from keyed.testing.driven_function import DrivenFunction
-from keyed.testing.faults import Died, Faults, FaultyDisk
-from keyed.testing.faulty_groups import FaultyGroups
 from keyed.testing.function_options import FunctionOptions, Key, operator_of
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
@@ -41,6 +37,8 @@ from keyed.testing.process_memory import ProcessMemory
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, copied, difference, outcome
 from keyed.testing.timed_records import Record
 from keyed.watermarks import WatermarkStrategy
+from tests.support.simulator.faults import Died, Faults, FaultyDisk
+from tests.support.simulator.faulty_groups import FaultyGroups
 
 
 class SimulationFailed(AssertionError):
@@ -53,7 +51,7 @@ class SimulationFailed(AssertionError):
 
     def __init__(self, why: str, seed: int, script: Sequence[str]) -> None:
         lines = "\n".join(f"  {line}" for line in script)
-        super().__init__(f"{why}\nRepeat it with seed {seed} (--keyed-seed={seed}). Its steps:\n{lines}")
+        super().__init__(f"{why}\nRepeat it with seed {seed}. Its steps:\n{lines}")
         self.seed = seed
         self.script = list(script)
 
@@ -87,11 +85,8 @@ class Simulation:
 
     def expected(self) -> dict[str, Any]:
         """Return the result of an undisturbed run, and determine the steps."""
-        random = Random(self.seed)  # noqa: S311 - chance is for tests
-        rows = self.rows(random) if callable(self.rows) else self.rows
-        if not isinstance(rows, Sequence) or not all(isinstance(row, Record) for row in rows):
-            raise DefinitionError(f"simulate: rows are {rows!r:.200}; give a list of Record(row, timestamp)")
-        rows = list(rows)
+        random = Random(self.seed)
+        rows = list(self.rows(random) if callable(self.rows) else self.rows)
         self._steps = _steps(random, rows)
         with KeyedTestHarness(copied(self.function), **self._options) as harness:
             for step in self._steps:
@@ -112,14 +107,14 @@ class Simulation:
             SimulationFailed: Its result differs from the expected one.
         """
         __tracebackhide__ = True
-        random = Random(self.seed + 1)  # noqa: S311 - chance is for tests
+        random = Random(self.seed + 1)
         self.script[:] = []
         with ExitStack() as stack:
             # A log this small would never be cleaned.
             stack.enter_context(patch.object(cleaning, "_SLACK_BYTES", 64))
             kind, on_disk = random.random(), random.random() < 0.03
-            memory = Path("/dev/shm")  # noqa: S108 - a disk that costs nothing, where there is one
-            scratch = ScratchFolder("simulation", memory if memory.is_dir() else None)
+            memory = Path("/dev/shm")
+            scratch = ScratchFolder("harness", memory if memory.is_dir() else None)
             folder = stack.enter_context(scratch).path
             (folder / "logs").mkdir()
             faults = Faults(random, self.script)
@@ -127,7 +122,7 @@ class Simulation:
             if kind < 0.15:
                 make = lambda number: _directory(folder / "logs" / str(number))  # noqa: E731
             elif kind < 0.3 and find_spec("confluent_kafka"):
-                from keyed.testing.kafka_stand_in import StandInBroker
+                from tests.support.simulator.kafka_stand_in import StandInBroker
 
                 stack.enter_context(StandInBroker(faults).in_place())
                 make = lambda number: KafkaChangelog(f"log{number}", bootstrap="stand-in")  # noqa: E731
@@ -186,43 +181,25 @@ def _steps(random: Random, rows: list[Record]) -> list[Step]:
     return [*steps, End()] if random.random() < 0.3 else steps
 
 
-@shows_options(FunctionOptions, broadcast=(), order="event_time")
 def simulate(
     function: Function,
     rows: Sequence[Record] | Callable[[Random], Sequence[Record]],
     *,
-    simulations: int | None = None,
-    seed: int | None = None,
+    simulations: int,
+    seed: int,
     **options: Unpack[FunctionOptions],
-) -> str:
-    """Simulate a function under the faults of a job, and return a sentence with the result.
-
-    Args:
-        function: The function. It has to be deterministic.
-        rows: The rows, each a `Record`, or a function that draws them from a seeded `random.Random`.
-        simulations: Number of seeds: by default ``--keyed-simulations``, or 100.
-        seed: The first of them: by default ``--keyed-seed``, or 0.
-        options: As in `KeyedTestHarness`; by default the watermark is that for rows in order.
+) -> None:
+    """Simulate a function, which is deterministic, with so many seeds from the first one on.
 
     Raises:
         SimulationFailed: One ended with a result that differs from the undisturbed run.
-        DefinitionError: ``simulations`` or ``seed`` is not a number.
     """
     __tracebackhide__ = True
-    first = environment.number("KEYED_SEED") or 0 if seed is None else seed
-    many = environment.number("KEYED_SIMULATIONS") or 100 if simulations is None else simulations
-    if type(many) is not int or many < 1:
-        raise DefinitionError(f"simulations={many!r} must be an int above 0")
-    if type(first) is not int:
-        raise DefinitionError(f"seed={first!r} must be an int")
     memory = ProcessMemory(function)
-    for each in range(first, first + many):
+    for each in range(seed, seed + simulations):
         simulation = Simulation(function, rows, seed=each, **options)
         # Each begins in a new process, so that its seed alone reproduces it.
         with memory.as_at_first():
             expected = simulation.expected()
         with memory.as_at_first():
             simulation.run(expected)
-    return (
-        f"{type(function).__name__}: outputs, states and timers are those of an undisturbed run, in {many} simulations"
-    )

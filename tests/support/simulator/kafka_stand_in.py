@@ -19,7 +19,7 @@ import attrs
 from confluent_kafka import KafkaError, KafkaException
 
 from keyed.changelog.kafka.client import Cluster
-from keyed.testing.faults import Faults
+from tests.support.simulator.faults import Faults
 
 
 def _error(name: str, *, retriable: bool = False) -> KafkaError:
