@@ -67,6 +67,8 @@ ROUNDS = int(os.environ.get("KEYED_ROUNDS", "1000"))
 FEW, ATTEMPTS = 5, 5
 #: Bytes by which the process may grow with each call: RocksDB fills a cache, and the C library keeps free memory.
 BYTES = 4096
+#: What grows more. pyiceberg without keyed leaves as much, and no Python object: each call opens another catalog.
+MORE_BYTES = {"to_iceberg": 8192}
 
 ROWS: list[dict[str, Any]] = [{"k": "ab"[n % 2], "n": n, "t": 10 * n} for n in range(4)]
 SCRIPT = """
@@ -657,7 +659,7 @@ def check_a_thousand(name: str, call: Call) -> None:
     until(lambda: not grown(before, ROUNDS // 2), seconds=60, report=lambda: f"{grown(before, ROUNDS // 2)}")
     # Each half must grow: the first may still fill caches.
     each = min(sizes[1] - sizes[0], sizes[2] - sizes[1]) / (ROUNDS // 2)
-    assert each <= BYTES, f"resident memory grows by {each:.0f} bytes with each call: {sizes}"
+    assert each <= MORE_BYTES.get(name, BYTES), f"resident memory grows by {each:.0f} bytes with each call: {sizes}"
 
 
 @pytest.mark.parametrize(
