@@ -125,7 +125,6 @@ class MarkedWriter:
             transactions.commit_offset(offset, self._group)
             transactions.commit()
         except BaseException:
-            transactions.abort()
             self.close()
             raise
 

@@ -34,6 +34,7 @@ class Transactions:
         self._timeout = cluster.timeout
         self._where = where
         self._offset = -1
+        self._is_open = False
         self._failed: Any = None
         self._last_error = LastError()
         self._producer = cluster.producer(transactional_id, self._reported, self._last_error.record)
@@ -46,6 +47,7 @@ class Transactions:
     def begin(self) -> None:
         """Begin a transaction."""
         self._guarded(self._producer.begin_transaction)
+        self._is_open = True
 
     def send(
         self, partition: Partition, records: Iterable[tuple[bytes, bytes | None]], headers: Headers | None = None
@@ -114,14 +116,19 @@ class Transactions:
     def commit(self) -> None:
         """Commit the transaction. If this fails, the outcome is known once the id is taken again."""
         self._guarded(self._producer.commit_transaction, self._timeout)
-
-    def abort(self) -> None:
-        """Abort the open transaction, if the broker answers at once; otherwise the broker does it later."""
-        with suppress(ChangelogError):
-            self._guarded(self._producer.abort_transaction, min(self._timeout, _ABORT))
+        self._is_open = False
 
     def close(self) -> None:
-        """Close the producer. An open transaction is aborted when its id is taken the next time."""
+        """Abort an open transaction, and close the producer.
+
+        If the broker does not answer, it aborts the transaction when its id is taken the next time. A producer that is
+        destroyed while it still adds partitions to its transaction ends the process (an assertion of librdkafka,
+        ``txn_req_cnt > 0``); once the abort has begun, it adds none.
+        """
+        if self._is_open:
+            self._is_open = False
+            with suppress(ChangelogError):
+                self._guarded(self._producer.abort_transaction, min(self._timeout, _ABORT))
         producer = self.__dict__.pop("_producer", None)
         # Its own close() would wait for a broker without a limit.
         if producer is not None:

@@ -19,7 +19,7 @@ from keyed.errors import ChangelogDiverged, ChangelogError, ChangelogFenced, Cor
 from keyed.table_state.layout import Layout
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from keyed.vectorized import TableState
-from tests.keyed.changelog.kafka.topics import alter, create, delete, delete_records, messages, new_topic, produce
+from tests.keyed.changelog.kafka.topics import alter, create, delete, delete_records, end, messages, new_topic, produce
 from tests.support.waiting import until
 
 
@@ -71,6 +71,30 @@ def test_a_writer_that_is_fenced_in_mid_commit_leaves_nothing(changelog, sample,
     assert state_of(changelog.reader(0)) == before
     taken[0].append(commit, blocks)
     assert state_of(changelog.reader(0)) == sample.state
+
+
+@pytest.mark.parametrize("after", [0, 1], ids=["the first", "a later"])
+def test_the_transaction_of_a_commit_that_fails_is_aborted_before_its_client_is_destroyed(
+    changelog, sample, kafka, after
+):
+    """A client that is destroyed while it adds a partition to its open transaction can end the process (librdkafka)."""
+    writer = changelog.writer(0)
+    for _ in range(after):
+        writer.append(*sample.commit())
+    commit, blocks = sample.commit()
+    before = end(kafka, changelog.topic)
+
+    def failing():
+        yield from blocks
+        until(lambda: end(kafka, changelog.topic) > before)
+        raise ChangelogError("no more")
+
+    with pytest.raises(ChangelogError, match="no more"):
+        writer.append(commit, failing())
+    # A record without a transaction is read at once: no open transaction is before it.
+    produce(kafka, changelog.topic, [(b"other", b"record")])
+    # The broker would abort the transaction after a minute.
+    until(lambda: messages(kafka, changelog.topic)[-1].key() == b"other", seconds=40)
 
 
 def test_a_fenced_writer_may_be_used_again_and_takes_its_turn(changelog, sample):
