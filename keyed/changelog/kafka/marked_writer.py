@@ -22,6 +22,8 @@ from keyed.errors import ChangelogError
 _MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
 #: Seconds between two requests meanwhile.
 _PAUSE = 0.1
+#: Milliseconds after which the client repeats a refused request; doubled each time, up to a second.
+_BACKOFF = 4
 
 
 @attrs.frozen
@@ -119,10 +121,12 @@ class MarkedWriter:
         assert transactions is not None, "claim was called"
         try:
             transactions.begin()
-            send(transactions)
-            transactions.deliver()
+            # While the broker still completes the transaction before, it refuses requests of this one. The client
+            # repeats the first request with records after 20 ms, and that with an offset after its retry.backoff.ms.
             offset = ck.TopicPartition(self._topic, 0, mark.number, metadata=mark.text)
             transactions.commit_offset(offset, self._group)
+            send(transactions)
+            transactions.deliver()
             transactions.commit()
         except BaseException:
             self.close()
@@ -138,7 +142,8 @@ class MarkedWriter:
         """Return the cluster with the settings of the producer."""
         timeout = self._cluster.timeout
         # The client's commit of an offset ignores its time-out, and ends with that of its request, again and again.
-        settings = {"socket.timeout.ms": max(10, min(int(timeout * 1000), 60_000)), **self._cluster.settings}
+        own = {"socket.timeout.ms": max(10, min(int(timeout * 1000), 60_000)), "retry.backoff.ms": _BACKOFF}
+        settings = {**own, **self._cluster.settings}
         settings.pop("group.id", None)
         return attrs.evolve(self._cluster, settings=settings)
 
