@@ -21,6 +21,7 @@ from tests.support.classes import jvm_options
 from tests.support.jars import CONNECTOR, LAKEHOUSE, NoJars, fetch
 from tests.support.kafka import ADDRESS, Broker, NoBroker
 from tests.support.lake import lake_settings
+from tests.support.reruns import pytest_runtest_protocol  # noqa: F401 - a hook
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
 
