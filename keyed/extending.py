@@ -14,7 +14,8 @@ Programs that only declare and run functions do not need it.
 - States: `inner_state` declares options of an operator's states that its users do not need: changes in place, and the
   one table of the operator that state tables show.
 - Order: a function may have ``rank_of``, a static method that returns a number for an element. In the local runtime,
-  elements of equal timestamps then run in the order of their numbers, also those of different inputs.
+  elements of equal timestamps then run in the order of their numbers, also those of different inputs. With
+  ``right_first = True``, the second side of a function of two streams runs before the first one at equal timestamps.
 - Changelogs: `Changelog` is the protocol for your own changelog.
 """
 

@@ -9,7 +9,7 @@ mini-batches.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -151,7 +151,51 @@ class ContinuousRows(KeyedProcessFunction):
         return shown_path(self._reason)
 
 
-class ContinuousColumns(VectorizedFunction):
+class RunningColumns(VectorizedFunction):
+    """Base of running totals over whole columns: accumulators, and the values that each `CountDistinct` has counted.
+
+    Args:
+        aggregates: The aggregates by name.
+        key_types: Names and types of the key's columns.
+        columns: Types of the input's columns.
+    """
+
+    def __init__(
+        self, aggregates: Mapping[str, AnyAggregate], key_types: Sequence[tuple[str, str]], columns: Mapping[str, str]
+    ) -> None:
+        self._running = dict(aggregates), tuple(name for name, _ in key_types), dict(columns)
+        self._totals: Any = None
+        from keyed.windows.vectorized.running_totals import DISTINCT_VALUE, accumulators_of, distinct_columns
+
+        parts = accumulators_of(aggregates, columns).columns
+        keys = [name for name, _ in key_types]
+        accumulators = TableState(Schema((*key_types, *parts)).ddl, key=keys, name=ACCUMULATORS)
+        self.accumulators = inner_state(accumulators, is_shown=False)
+        #: The attribute of the state with the distinct values of an aggregate, by its name.
+        self._distinct: dict[str, str] = {}
+        for number, (aggregate, column) in enumerate(distinct_columns(aggregates).items()):
+            schema = Schema((*key_types, (DISTINCT_VALUE, plain_type(columns[column]))))
+            values = TableState(schema.ddl, key=schema.names, name=_distinct_name(aggregate))
+            self._distinct[aggregate] = f"_distinct_{number}"
+            setattr(self, self._distinct[aggregate], inner_state(values, is_shown=False))
+
+    def open(self, context: TaskContext) -> None:
+        self._totals = None
+
+    def totals(self) -> Any:
+        """Return the logic, which is created where it runs because it imports pyarrow."""
+        if self._totals is None:
+            from keyed.windows.vectorized.running_totals import RunningTotals
+
+            self._totals = RunningTotals(*self._running)
+        return self._totals
+
+    def counted(self) -> dict[str, TableState]:
+        """Return the values that each `CountDistinct` has counted."""
+        return {name: getattr(self, attribute) for name, attribute in self._distinct.items()}
+
+
+class ContinuousColumns(RunningColumns):
     """Continuous aggregates over whole columns, with the results of `ContinuousRows`.
 
     Args:
@@ -164,43 +208,16 @@ class ContinuousColumns(VectorizedFunction):
     def __init__(
         self, name: str, aggregates: Mapping[str, AnyAggregate], results: Schema, columns: Mapping[str, str]
     ) -> None:
-        self._aggregates = dict(aggregates)
-        self._columns = dict(columns)
-        self._totals: Any = None
-        self._keys = keys = results.names[: len(results.names) - len(self._aggregates)]
-        self._results = TableState(results.ddl, key=keys, name=name)
-        from keyed.windows.vectorized.running_totals import DISTINCT_VALUE, accumulators_of, distinct_columns
-
-        parts = accumulators_of(self._aggregates, self._columns).columns
-        key_types = tuple(results.columns[: len(keys)])
-        accumulators = TableState(Schema((*key_types, *parts)).ddl, key=keys, name=ACCUMULATORS)
-        self._accumulators = inner_state(accumulators, is_shown=False)
-        #: The attribute of the state with the distinct values of an aggregate, by its name.
-        self._distinct: dict[str, str] = {}
-        for number, (aggregate, column) in enumerate(distinct_columns(self._aggregates).items()):
-            schema = Schema((*key_types, (DISTINCT_VALUE, plain_type(columns[column]))))
-            values = TableState(schema.ddl, key=schema.names, name=_distinct_name(aggregate))
-            self._distinct[aggregate] = f"_distinct_{number}"
-            setattr(self, self._distinct[aggregate], inner_state(values, is_shown=False))
-
-    def _created_logic(self) -> Any:
-        """Return the logic, which is created where it runs because it imports pyarrow."""
-        if self._totals is None:
-            from keyed.windows.vectorized.running_totals import RunningTotals
-
-            self._totals = RunningTotals(self._aggregates, self._keys, self._columns)
-        return self._totals
-
-    def open(self, context: TaskContext) -> None:
-        self._totals = None
+        key_types = results.columns[: len(results.columns) - len(aggregates)]
+        super().__init__(aggregates, key_types, columns)
+        self._results = TableState(results.ddl, key=[key for key, _ in key_types], name=name)
 
     def combine(self, table: pa.Table) -> pa.Table:
-        combined: pa.Table = self._created_logic().combine(table)
+        combined: pa.Table = self.totals().combine(table)
         return combined
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        distinct = {name: getattr(self, attribute) for name, attribute in self._distinct.items()}
-        self._created_logic().add(table, self._accumulators, distinct, self._results, ctx)
+        self.totals().add(table, self.accumulators, self.counted(), self._results, ctx)
 
     @property
     def explanation(self) -> str:

@@ -14,14 +14,19 @@ from keyed.engine.batch import Chunk
 Part = tuple[Iterable[Chunk], int | None]
 
 
-def merged_chunks(parts: Sequence[Part], *, by_time: bool, rank: Callable[[Any], Any] | None = None) -> Iterator[Chunk]:
+def merged_chunks(
+    parts: Sequence[Part], *, by_time: bool, rank: Callable[[Any], Any] | None = None, right_first: bool = False
+) -> Iterator[Chunk]:
     """Yield the rows of several inputs by time; rows of equal times in the order of the inputs.
 
     Args:
         parts: The inputs, each in the order in which it would run alone.
         by_time: True if rows run by time; all of them need a time then. Otherwise one input runs after the other.
         rank: Returns the order of elements of equal times, if they have one.
+        right_first: The inputs of the second side are before those of the first one.
     """
+    if right_first:
+        parts = sorted(parts, key=lambda part: -(part[1] or 0))
     if by_time and rank is not None:
         yield from _ranked(parts, rank)
         return

@@ -7,8 +7,9 @@ For writers of jobs. The modules:
   a pair is the result of a function, ``join(left, right)``, with ``None`` for a missing partner; a result of ``None``
   emits nothing. `select`: a function that returns columns of both. An interval join also takes a
   `ProcessJoinFunction`. `pairs`: their common parts.
-- The joins by event time over whole columns, which are used if possible: `interval_columns`, `as_of_columns`,
-  `window_columns`; `join_path` chooses the path, `column_join` and `matching` are their common parts.
+- The joins over whole columns, which are used if possible: `interval_columns`, `as_of_columns`, `window_columns`,
+  `table_columns`; `join_path` chooses the path, `column_join` and `matching` are their common parts. `key_index`: the
+  rows of a foreign key.
 - `lookups`: rows enriched by an external function, which is called with many keys at once. `async_lookup`: a function
   of this kind with concurrent calls.
 """

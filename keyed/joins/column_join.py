@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyed.errors import TimestampError, UserFunctionError
-from keyed.extending import Schema, table_of, table_rows
+from keyed.extending import Schema, inner_state, table_of, table_rows
 from keyed.joins.join_path import OWN, JoinPlan
 from keyed.joins.matching import Numbers
 from keyed.joins.select import Select
@@ -52,7 +52,8 @@ class ColumnJoin(VectorizedCoFunction):
             own: Types of the further columns.
         """
         columns = self._plan.sides[side].stored | {OWN + column: type_ for column, type_ in own.items()}
-        return TableState(Schema(tuple(columns.items())).ddl, key=(*self.keys, *key), name=name)
+        table = TableState(Schema(tuple(columns.items())).ddl, key=(*self.keys, *key), name=name)
+        return table if self._plan.is_shown else inner_state(table, is_shown=False)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -86,6 +87,10 @@ class ColumnJoin(VectorizedCoFunction):
         of = self._plan.sides[side]
         columns: dict[str, Any] = {of.stored_name(name): _whole_microseconds(table.column(name)) for name in of.columns}
         return pa.table(columns | {TIME: table.column(TIMESTAMP_COLUMN)})
+
+    def no_rows(self, side: int) -> pa.Table:
+        """Return no rows of a side, in their stored form."""
+        return table_of([], Schema((*self._plan.sides[side].stored.items(), (TIME, "bigint"))))
 
     def divert(self, side: int, late: pa.Table, ctx: BatchContext) -> None:
         """Route late rows to the side output, or count them as dropped."""
@@ -144,28 +149,33 @@ class ColumnJoin(VectorizedCoFunction):
         """
         # Each `take` from a column of several chunks would copy the whole column first.
         stored = lefts[0].combine_chunks(), rights[0].combine_chunks()
-        columns = self._selected(join, stored) if isinstance(join, Select) else None
-        if columns is not None:
-            names = [*self._plan.output.names, TIMESTAMP_COLUMN]
-            for start in range(0, len(times), _SELECTED):
-                part = slice(start, start + _SELECTED)
-                places = [pa.array(of[part], mask=of[part] < 0) for of in (lefts[1], rights[1])]
-                taken = [column.take(places[side]) for side, column in columns]
-                ctx.emit(pa.table([*taken, pa.array(times[part])], names=names))
-            return
-        for start in range(0, len(times), _OUTPUTS):
-            part = slice(start, start + _OUTPUTS)
-            left, right = self.rows(0, stored[0], lefts[1][part]), self.rows(1, stored[1], rights[1][part])
+        select = join if isinstance(join, Select) and self._has_types(join, stored) else None
+        size = _OUTPUTS if select is None else _SELECTED
+        for start in range(0, len(times), size):
+            part = slice(start, start + size)
+            places = lefts[1][part], rights[1][part]
+            if select is not None:
+                ctx.emit(self.selected(select, stored, places).append_column(TIMESTAMP_COLUMN, pa.array(times[part])))
+                continue
+            left, right = (self.rows(side, stored[side], places[side]) for side in (0, 1))
             self.emit_outputs(ctx, joined(join, left, right), times[part])
 
-    def _selected(self, select: Select, stored: tuple[pa.Table, pa.Table]) -> list[tuple[int, Any]] | None:
-        """Return the side and the column of each selected name; ``None`` if the output has other types."""
-        columns = []
-        for side, names in enumerate((select.left, select.right)):
-            of = self._plan.sides[side]
-            columns += [(side, stored[side].column(of.stored_name(name))) for name in names]
-        has_types = [column.type for _, column in columns] == table_of([], self._plan.output).schema.types
-        return columns if has_types else None
+    def _has_types(self, select: Select, stored: tuple[pa.Table, pa.Table]) -> bool:
+        """Return true if the output has the types of the selected columns."""
+        none = np.empty(0, dtype=np.int64)
+        types = self.selected(select, stored, (none, none)).schema.types
+        return types == table_of([], self._plan.output).schema.types
+
+    def selected(self, select: Select, stored: tuple[pa.Table, pa.Table], places: tuple[Numbers, Numbers]) -> pa.Table:
+        """Return the selected columns of pairs."""
+        taken = [pa.array(of, pa.int64(), mask=of < 0) for of in places]
+
+        def cells(side: int, name: str) -> Any:
+            return stored[side].column(self._plan.sides[side].stored_name(name)).take(taken[side])
+
+        columns = [pc.coalesce(cells(0, name), cells(1, name)) for name in select.either]
+        columns += [cells(0, name) for name in select.left] + [cells(1, name) for name in select.right]
+        return pa.table(columns, names=list(self._plan.output.names))
 
 
 def _whole_microseconds(column: Any) -> Any:

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, joined, numbered
+from keyed.joins.column_join import NUMBER, TIME, ColumnJoin, in_order, integers, numbered
 from keyed.joins.join_path import OWN, JoinPlan
 from keyed.joins.matching import Numbers, Ordered, codes_of
 from keyed.joins.pairs import Pairing
@@ -63,21 +64,30 @@ class IntervalColumns(ColumnJoin):
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         if watermark <= ctx.previous_watermark():
             return
-        values: list[Any] = []
-        times = np.empty(0, dtype="int64")
-        for side, state in enumerate((self.lefts, self.rights)):
-            kept_ms = self._kept_ms[side]
-            over = state.take((TIME, "<=", watermark - kept_ms))
-            if not self._pairing.keeps[side] or not over.num_rows:
-                continue
-            unmatched = in_order(over.filter(pc.invert(over.column(_PAIRED))), TIME, NUMBER)
-            elements = self.rows(side, unmatched)
-            missing = [None] * len(elements)
-            pairs = (missing, elements) if side else (elements, missing)
-            values += joined(self._pairing.join, *pairs)
-            times = np.concatenate([times, integers(unmatched, TIME) + kept_ms])
+        over, times = [], []
+        for side, (state, kept_ms) in enumerate(zip((self.lefts, self.rights), self._kept_ms, strict=True)):
+            rows = state.take((TIME, "<=", watermark - kept_ms))
+            rows = rows.filter(pc.invert(rows.column(_PAIRED))) if self._pairing.keeps[side] else rows.slice(0, 0)
+            over.append(in_order(rows, TIME, NUMBER))
+            times.append(integers(over[side], TIME) + self.lonely_ms(side))
+        self.emit_lonely(ctx, over, np.concatenate(times))
+
+    def lonely_ms(self, side: int) -> int:
+        """Return the time of the output of a row without a partner, after that of the row."""
+        return self._kept_ms[side]
+
+    def emit_lonely(self, ctx: BatchContext, rows: Sequence[pa.Table], times: Numbers) -> None:
+        """Emit rows without a partner.
+
+        Args:
+            ctx: Receives them.
+            rows: The rows of either side.
+            times: The times of the outputs, those of the left rows first.
+        """
         order = np.argsort(times, kind="stable")
-        self.emit_outputs(ctx, [values[place] for place in order.tolist()], times[order])
+        count = rows[0].num_rows
+        places = np.where(order < count, order, -1), np.where(order < count, -1, order - count)
+        self.emit_pairs(ctx, self._pairing.join, (rows[0], places[0]), (rows[1], places[1]), times[order])
 
     def _new(self, rows: pa.Table, there: pa.Table) -> pa.Table:
         rows = numbered(rows, there).append_column(_PAIRED, pa.repeat(False, rows.num_rows))

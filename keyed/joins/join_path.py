@@ -57,12 +57,14 @@ class JoinPlan:
         sides: The two streams.
         output: Columns of the output.
         late: Side outputs of late rows of either side; without one, late rows are dropped and counted.
+        is_shown: State tables list the states of the join.
     """
 
     shown: str
     sides: list[Side]
     output: Schema
-    late: tuple[OutputTag | None, OutputTag | None]
+    late: tuple[OutputTag | None, OutputTag | None] = (None, None)
+    is_shown: bool = True
 
 
 def sides_of(stream: KeyedStream) -> list[Side]:

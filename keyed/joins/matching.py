@@ -16,8 +16,9 @@ def codes_of(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[Numbers]:
     """Return a number for the key of each row of some tables: equal for equal keys, in order of first appearance."""
     codes: Any = None
     for key in keys:
-        column: Any = pa.chunked_array([chunk for table in tables for chunk in table.column(key).chunks])
-        encoded = column.combine_chunks().dictionary_encode()
+        chunks = [chunk for table in tables for chunk in table.column(key).chunks]
+        column: Any = pa.chunked_array(chunks, tables[0].schema.field(key).type)
+        encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
         found = encoded.indices.to_numpy(zero_copy_only=False).astype("int64")
         if codes is not None:
             # Renumbered, so that the product stays far below 2^63.
@@ -25,6 +26,22 @@ def codes_of(tables: Sequence[pa.Table], keys: Sequence[str]) -> list[Numbers]:
             found = both.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype("int64")
         codes = found
     return np.split(codes, np.cumsum([table.num_rows for table in tables])[:-1])
+
+
+def distinct(table: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the first row of each key, in order of first appearance; only the columns of the key."""
+    table = table.select(list(keys))
+    (codes,) = codes_of([table], keys)
+    return table.take(np.flatnonzero(np.diff(np.maximum.accumulate(codes), prepend=-1)))
+
+
+def last_rows(table: pa.Table, keys: Sequence[str]) -> Numbers:
+    """Return the position of the last row of each key, ascending."""
+    (codes,) = codes_of([table], keys)
+    last = np.empty(int(codes.max(initial=-1)) + 1, dtype=np.int64)
+    # Of several writes to one position, the last one is kept.
+    last[codes] = np.arange(len(codes))
+    return np.sort(last)
 
 
 class Ordered:

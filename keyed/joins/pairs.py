@@ -58,30 +58,22 @@ class Pairing:
             yield output
 
 
-class TimedJoin(KeyedCoProcessFunction):
-    """A join by event time, with a side output for the late rows of either side, and a path over whole columns.
+class ColumnPathJoin(KeyedCoProcessFunction):
+    """A join with a path over whole columns.
 
     Args:
-        late_left: Side output of late left elements; without it they are dropped and counted.
-        late_right: The same for right ones.
         path: Over whole columns if possible (``"auto"``), always (``"vectorized"``) or never (``"row"``).
 
     Raises:
-        DefinitionError: One is not an `OutputTag`, or the path is unknown.
+        DefinitionError: The path is unknown.
     """
 
     path_reason: str | None = "it is not passed to process"
+    late: tuple[OutputTag | None, OutputTag | None] = (None, None)
 
-    def __init__(
-        self, late_left: OutputTag | None = None, late_right: OutputTag | None = None, path: Path = "auto"
-    ) -> None:
+    def __init__(self, path: Path = "auto") -> None:
         check_path(path)
         self._path = path
-        for tag in (late_left, late_right):
-            if tag is not None and not isinstance(tag, OutputTag):
-                raise DefinitionError(f"{type(self).__name__}: {tag!r} is not an OutputTag for late rows")
-        self.late = (late_left, late_right)
-        self.known_side_outputs = {tag.name for tag in self.late if tag is not None}
 
     def for_stream(self, stream: KeyedStream, output: Any, order: str) -> KeyedCoProcessFunction | VectorizedFunction:
         """Return the join over whole columns if possible, else this one with the reason."""
@@ -92,7 +84,7 @@ class TimedJoin(KeyedCoProcessFunction):
             width = None if output is None else len(schema_of(output).columns)
             select.check([side.columns for side in stream.sides], width)
         reason = self.row_reason() or row_reason(stream, output, order)
-        if reason is None and max(map(abs, self.spans_ms())) > MOST_LENGTH:
+        if reason is None and max(map(abs, self.spans_ms()), default=0) > MOST_LENGTH:
             reason = f"its bounds are above {MOST_LENGTH} ms"
         reason = choose_path(self._path, reason, repr(self))
         if reason is None:
@@ -112,11 +104,34 @@ class TimedJoin(KeyedCoProcessFunction):
 
     def spans_ms(self) -> Collection[int]:
         """Return the durations that times are added to."""
-        raise NotImplementedError
+        return ()
 
     def over_columns(self, plan: JoinPlan) -> VectorizedFunction:
         """Return the same join over whole columns."""
         raise NotImplementedError
+
+
+class TimedJoin(ColumnPathJoin):
+    """A join by event time, with a side output for the late rows of either side.
+
+    Args:
+        late_left: Side output of late left elements; without it they are dropped and counted.
+        late_right: The same for right ones.
+        path: As in `ColumnPathJoin`.
+
+    Raises:
+        DefinitionError: One is not an `OutputTag`, or the path is unknown.
+    """
+
+    def __init__(
+        self, late_left: OutputTag | None = None, late_right: OutputTag | None = None, path: Path = "auto"
+    ) -> None:
+        super().__init__(path)
+        for tag in (late_left, late_right):
+            if tag is not None and not isinstance(tag, OutputTag):
+                raise DefinitionError(f"{type(self).__name__}: {tag!r} is not an OutputTag for late rows")
+        self.late = (late_left, late_right)
+        self.known_side_outputs = {tag.name for tag in self.late if tag is not None}
 
     def drop_late(self, side: int, value: Any, ctx: Context) -> None:
         """Route a late element to the side output, or count it as dropped."""

@@ -18,15 +18,17 @@ def _names(names: Any) -> tuple[str, ...]:
 
 @attrs.frozen
 class Select:
-    """The function of a join whose output has columns of both elements: ``SELECT left.a, left.b, right.c``.
+    """The function of a join whose output has columns of both elements: ``SELECT k, left.a, left.b, right.c``.
 
-    It can be passed wherever a join takes ``join(left, right)``. Over whole columns, interval and as-of joins copy
-    the columns of all pairs at once, which is several times as fast as a function that is called for each pair. The
-    columns of the output need the types of the selected ones; with other types each value is converted by itself.
+    It can be passed wherever a join takes ``join(left, right)``. Over whole columns, interval, as-of and table joins
+    copy the columns of all pairs at once, which is several times as fast as a function that is called for each pair.
+    The columns of the output need the types of the selected ones; with other types each value is converted by itself.
 
     Args:
-        left: Names of columns of the left element, which come first; ``None`` for each if there is no left element.
-        right: The same for the right element.
+        left: Names of columns of the left element; ``None`` for each if there is no left element.
+        right: The same for the right element, after those of the left one.
+        either: Names of columns that both elements have, before all others: the value of the left element, or that of
+            the right one if it is null, as with SQL's ``USING``.
 
     Raises:
         DefinitionError: No column is selected, or something is not a name.
@@ -34,14 +36,17 @@ class Select:
 
     left: Sequence[str] = attrs.field(default=(), converter=_names)
     right: Sequence[str] = attrs.field(default=(), converter=_names)
+    either: Sequence[str] = attrs.field(default=(), converter=_names, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        if not self.left and not self.right:
-            raise DefinitionError("Select: no column is selected; give names as left= or right=")
+        if not self.left and not self.right and not self.either:
+            raise DefinitionError("Select: no column is selected; give names as left=, right= or either=")
 
     def __call__(self, left: Any, right: Any) -> tuple[Any, ...]:
         """Return the selected values of a pair."""
-        return (*_values(left, self.left), *_values(right, self.right))
+        pairs = zip(_values(left, self.either), _values(right, self.either), strict=True)
+        either = (of_right if of_left is None else of_left for of_left, of_right in pairs)
+        return (*either, *_values(left, self.left), *_values(right, self.right))
 
     def check(self, sides: Sequence[Collection[str] | None], width: int | None) -> None:
         """Check that the columns exist and are as many as those of the output.
@@ -54,12 +59,12 @@ class Select:
             DefinitionError: They are not.
         """
         for where, names, columns in zip(("left", "right"), (self.left, self.right), sides, strict=True):
-            unknown = [name for name in names if columns is not None and name not in columns]
+            unknown = [name for name in (*self.either, *names) if columns is not None and name not in columns]
             if unknown:
                 raise DefinitionError(
                     f"Select: the {where} side has no column {unknown[0]!r}; it has {', '.join(columns or ())}"
                 )
-        count = len(self.left) + len(self.right)
+        count = len(self.left) + len(self.right) + len(self.either)
         if width is not None and width != count:
             raise DefinitionError(f"Select: {count} columns are selected, and the output has {width}")
 

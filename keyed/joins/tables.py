@@ -11,7 +11,6 @@ from typing import Any, Literal
 from keyed import (
     MIN_TIMESTAMP,
     Context,
-    KeyedCoProcessFunction,
     MapState,
     OnTimerContext,
     OutputTag,
@@ -20,38 +19,49 @@ from keyed import (
     ValueState,
 )
 from keyed.errors import DefinitionError
-from keyed.extending import milliseconds_of
-from keyed.joins.pairs import Join, Pairing, time_of
+from keyed.extending import Path, milliseconds_of
+from keyed.joins.join_path import JoinPlan
+from keyed.joins.pairs import ColumnPathJoin, Join, Pairing, time_of
+from keyed.vectorized import VectorizedFunction
 
 
-class TableJoin(KeyedCoProcessFunction):
+def _never(_: Any) -> bool:
+    return False
+
+
+class TableJoin(ColumnPathJoin):
     """Joins each left element with the latest right one of its key, at once (ksqlDB's stream-table join).
 
     The right side is a table: each element replaces the one before, unless it is older. Within a micro-batch the two
-    sides run by event time, so a left element gets the value that is valid at its time, if that has arrived. To wait
-    for later arrivals, use an `AsOfJoin`.
+    sides run by event time, at equal times and without times the right side first, so a left element gets the value
+    that is valid at its time, if that has arrived. To wait for later arrivals, use an `AsOfJoin`.
 
     Args:
         join: Returns the output of a pair; a left element without a partner has ``None``.
         how: ``"left"`` keeps left elements without a partner, ``"inner"`` does not.
         deletes: Returns true for a right element that deletes the key's row; by default none does.
         ttl: Time to live of the table's rows.
+        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` shows
+            the choice. A checkpoint keeps the path that it was started with.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
     """
 
-    known_side_outputs: Collection[str] = ()
+    known_side_outputs: Collection[str] | None = ()
+    right_first = True
 
     def __init__(
         self,
         join: Join,
         *,
         how: Literal["inner", "left"] = "left",
-        deletes: Callable[[Any], bool] = lambda _: False,
+        deletes: Callable[[Any], bool] = _never,
         ttl: StateTtl | None = None,
+        path: Path = "auto",
     ) -> None:
-        self._pairs = Pairing(join, how, ("inner", "left"))
+        super().__init__(path)
+        self.pairs = Pairing(join, how, ("inner", "left"))
         if not callable(deletes):
             raise DefinitionError(f"deletes={deletes!r} must be a function of the right element")
         self._deletes = deletes
@@ -61,10 +71,20 @@ class TableJoin(KeyedCoProcessFunction):
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
+    def row_reason(self) -> str | None:
+        if self._deletes is not _never:
+            return "deletes= is a function of the right element"
+        return None if self.table.ttl is None else "the rows of the table have a time to live"
+
+    def over_columns(self, plan: JoinPlan) -> VectorizedFunction:
+        from keyed.joins.table_columns import TableJoinColumns
+
+        return TableJoinColumns(plan, self.pairs)
+
     def process_element1(self, value: Any, ctx: Context) -> Iterator[Any]:
         right = self._latest()
-        if right is not None or self._pairs.keeps[0]:
-            yield from self._pairs.emit(value, right)
+        if right is not None or self.pairs.keeps[0]:
+            yield from self.pairs.emit(value, right)
 
     def process_element2(self, value: Any, ctx: Context) -> Iterator[Any] | None:
         self._keep(value, ctx)
@@ -111,7 +131,7 @@ class EnrichmentJoin(TableJoin):
         domain: TimeDomain = TimeDomain.EVENT_TIME,
         how: Literal["inner", "left"] = "left",
         timed_out: OutputTag | None = None,
-        deletes: Callable[[Any], bool] = lambda _: False,
+        deletes: Callable[[Any], bool] = _never,
         ttl: StateTtl | None = None,
     ) -> None:
         super().__init__(join, how=how, deletes=deletes, ttl=ttl)
@@ -124,10 +144,13 @@ class EnrichmentJoin(TableJoin):
         self._timed_out = timed_out
         self.known_side_outputs = {timed_out.name} if timed_out is not None else ()
 
+    def row_reason(self) -> str:
+        return "left elements wait for a right one"
+
     def process_element1(self, value: Any, ctx: Context) -> Iterator[Any]:
         right = self._latest()
         if right is not None:
-            yield from self._pairs.emit(value, right)
+            yield from self.pairs.emit(value, right)
             return
         service = ctx.timer_service()
         if self._domain is TimeDomain.EVENT_TIME:
@@ -154,8 +177,8 @@ class EnrichmentJoin(TableJoin):
             self.waiting.remove(place)
             if self._timed_out is not None:
                 ctx.output(self._timed_out, value)
-            elif self._pairs.keeps[0]:
-                yield from self._pairs.emit(value, None)
+            elif self.pairs.keeps[0]:
+                yield from self.pairs.emit(value, None)
         self._forget_number()
 
     def _release(self, right: Any, now: int) -> Iterator[Any]:
@@ -163,7 +186,7 @@ class EnrichmentJoin(TableJoin):
         found = sorted(self.waiting.items_from((now, 0)), key=lambda entry: entry[0][1])
         for place, value in found:
             self.waiting.remove(place)
-            yield from self._pairs.emit(value, right)
+            yield from self.pairs.emit(value, right)
         if found:
             self._forget_number()
 

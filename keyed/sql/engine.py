@@ -92,16 +92,16 @@ class EngineConnections(threading.local):
 
 
 _connections = EngineConnections()
-#: The database of the parent of a forked process, which another thread may have been using: not even closed.
+#: The databases of this process: that of steps, and that of steps with ``TRY``.
+_databases: dict[bool, duckdb.DuckDBPyConnection] = {}
+#: The databases of the parent of a forked process, which another thread may have been using: not even closed.
 _inherited: list[object] = []
 
 
 def _forget_parent() -> None:
     global _connections  # noqa: PLW0603 - there is one
-    _inherited.append(_connections)
-    if _database.cache_info().currsize:
-        _inherited.append(_database())
-    _database.cache_clear()
+    _inherited.extend([_connections, dict(_databases)])
+    _databases.clear()
     _connections = EngineConnections()
     registered.clear()
     functions.cache_clear()
@@ -110,8 +110,13 @@ def _forget_parent() -> None:
 os.register_at_fork(after_in_child=_forget_parent)
 
 
-@cache
 def _database(*, tries: bool = False) -> duckdb.DuckDBPyConnection:
+    if tries not in _databases:
+        _databases[tries] = _opened(tries=tries)
+    return _databases[tries]
+
+
+def _opened(*, tries: bool) -> duckdb.DuckDBPyConnection:
     with extra("sql", "keyed.sql"):
         import duckdb
     if duckdb.__version__.partition(".")[0] != MAJOR:
@@ -442,13 +447,8 @@ class SqlStep:
         failed = found.is_null()
         passed = pc.and_(found.is_valid(), pc.fill_null(pc.struct_field(found, 0), False))
         columns = [pc.struct_field(found, place + 1) for place in range(len(self.columns))]
-        made = pa.table(columns, names=[name for name, _, _ in self.columns]) if columns else None
-        kept = table.select(list(self.kept))
-        whole = (
-            kept
-            if made is None
-            else pa.table([*made.columns, *kept.columns], names=[*made.column_names, *kept.column_names])
-        )
+        columns += [table.column(name) for name in self.kept]
+        whole = pa.table(columns, names=[*(name for name, _, _ in self.columns), *self.kept])
         places: list[Any] = pc.indices_nonzero(failed).to_pylist()
         bad = [(place, self._why(table.slice(place, 1))) for place in places]
         return self._typed(whole.filter(passed), table), bad

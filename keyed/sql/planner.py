@@ -79,7 +79,7 @@ class SourceJoin:
         key: Type of the key.
         within: Times before and after, and the grace period, in milliseconds.
         on: The equality.
-        has_own_key: The joined rows have a column of their own for the key.
+        own_key: The column of joined rows for the key, if it is no column of either side.
     """
 
     kind: str
@@ -91,7 +91,7 @@ class SourceJoin:
     key: SqlType
     within: tuple[int, int, int | None] | None
     on: str
-    has_own_key: bool
+    own_key: str | None
 
 
 #: The column of a join's key in batches.
@@ -315,6 +315,7 @@ class Planner:
             if each.source is not None and each.name != "ROWTIME"
         ]
         viable: list[str] = []
+        own_key = None
         if kind == "foreign-key":
             keys_of = tuple(tuple(renamed[0][each] for each in part) for part in left.keys)
         else:
@@ -327,22 +328,23 @@ class Planner:
                     viable.append(renamed[1][right_column.stored])
             if join.kind == "INNER" and right_column is not None and left_column is None:
                 viable = [renamed[1][right_column.stored]]
-            has_own = not viable
-            if has_own:
+            if not viable:
                 taken = {each.name.lower() for each in columns}
                 own = next(
                     each
                     for each in ("ROWKEY", *(f"ROWKEY_{count}" for count in range(1, 99)))
                     if each.lower() not in taken
                 )
-                columns.append(Column(own, key, None, f"{number}k.key", is_key=True))
-                viable = [f"{number}k.key"]
+                own_key = f"{number}k.key"
+                columns.append(Column(own, key, None, own_key, is_key=True))
+                viable = [own_key]
             keys_of = (tuple(viable),)
         rowtime = Column("ROWTIME", BIGINT, None, TIMESTAMP_COLUMN, is_pseudo=True)
         steps = [
             SqlStep(
                 (
                     (JOIN, sql(words), key),
+                    *(((own_key, sql(words), key),) if own_key is not None else ()),
                     *(
                         (renamed[side][each.stored], sql((name(each.stored),)), each.type)
                         for each in of.columns
@@ -365,7 +367,7 @@ class Planner:
             key,
             join.within,
             f"{folded(mine)} = {folded(other)}",
-            kind != "foreign-key" and keys_of[0][0] == f"{number}k.key",
+            own_key,
         )
         return Relation((*columns, rowtime), left.is_table, keys_of, None, plan)
 

@@ -78,7 +78,7 @@ class RowQuery:
         table = self._read.table(entries)
         made, _ = self._step.run(table)
         for number, field in enumerate(made.schema):
-            if pa.types.is_timestamp(field.type):
+            if self._read.is_zoned and pa.types.is_timestamp(field.type):
                 made = made.set_column(number, field.name, made.column(number).cast(pa.timestamp("us", "UTC")))
         places: list[Any] = made.column(_PLACE).to_pylist()
         for place, row in zip(places, made.drop_columns([_PLACE]).to_pylist(maps_as_pydicts="strict"), strict=True):
@@ -101,6 +101,8 @@ class TableColumns:
         self._fields = [each for each in names if each not in (*self._keys, *self._bounds, "entry")]
         self._is_row = self._fields != ["value"]
         types = {name: of_arrow(schema.field(name).type) or STRING for name in names}
+        #: Times have a zone, as in pull queries; those of scripts' tables have none, and are in UTC.
+        self.is_zoned = _ROWTIME not in names
         #: Its columns, without that of the time.
         self.columns: Columns = tuple(each for each in types.items() if each[0] != _ROWTIME)
         self._all: Columns = (*self.columns, (_ROWTIME, BIGINT))

@@ -26,11 +26,11 @@ from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, ses
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql.engine import Columns, SqlStep
-from keyed.sql.join_operators import JOIN, NO_KEY, ForeignKeyJoin, StreamStreamJoin, StreamTableJoin, TableTableJoin
+from keyed.sql.join_operators import NO_KEY, join_of
 from keyed.sql.kafka_deployment import Deployment, Kafka, last_changes
 from keyed.sql.name_scope import BOUNDS
 from keyed.sql.parameters import Given, Parameters
-from keyed.sql.planner import Relation, SourceJoin
+from keyed.sql.planner import JOIN, Relation
 from keyed.sql.script_inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, ScriptInput, Skipped, further_columns, skip
 from keyed.sql.script_source import ScriptRows
 from keyed.sql.sql_operators import MOMENT, Aggregation, Sessions, TableRows, Totals, given_columns, schema_of
@@ -139,6 +139,11 @@ def versions(table: pa.Table) -> pa.Table:
     return table.drop_columns([GONE]).append_column(CHANGE, change)
 
 
+def with_own_time(table: pa.Table) -> pa.Table:
+    """Return joined rows of streams, each of which is as old as its stream."""
+    return table.append_column(STREAM, table.column(TIMESTAMP_COLUMN))
+
+
 def streams_of(rows: Any, inputs: Mapping[str, ScriptInput], *, has_places: bool) -> dict[str, keyed.Stream]:
     """Return the streams of the merged rows of inputs, by name."""
     if not inputs:
@@ -198,13 +203,13 @@ class JoinKeys:
         step: The step that computes it.
         query: The query, for the count.
         skipped: The counts.
-        keeps_null: Rows without a key stay: an outer join emits them.
+        side: The number of the side in `NO_KEY` of rows without a key, which an outer join emits; 0 if they go.
     """
 
     step: SqlStep
     query: str
     skipped: Skipped
-    keeps_null: bool
+    side: int
 
     def __call__(self, table: pa.Table) -> Kept:
         """Return the rows with their keys."""
@@ -215,14 +220,15 @@ class JoinKeys:
             skip(self.skipped, self.query, FAILS, bad, reason)
         key = found.column(JOIN)
         nulls: Any = key.is_null()
-        if key.null_count and not self.keeps_null:
+        if key.null_count and not self.side:
             bad, reason = bad + key.null_count, reason or NO_JOIN_KEY
             skip(self.skipped, self.query, NO_JOIN_KEY, key.null_count, "the key is null")
             found = found.filter(pc.invert(nulls))
             nulls = pa.repeat(False, found.num_rows)
         elif key.null_count:
             found = found.set_column(0, JOIN, pc.fill_null(key, _neutral(key.type)))
-        return Kept(found.append_column(NO_KEY, nulls), bad, reason)
+        no_key = pc.if_else(nulls, pa.scalar(self.side, pa.int64()), pa.scalar(0, pa.int64()))
+        return Kept(found.append_column(NO_KEY, no_key), bad, reason)
 
 
 def _neutral(type_: pa.DataType) -> Any:
@@ -370,10 +376,10 @@ class Builder:
             keeps = join.how == "FULL" or join.how == ("LEFT", "RIGHT")[len(sides)]
             more = _more(is_table=of.is_table)
             columns: Columns = tuple((each, type_) for each, _, type_ in step.columns)
-            schema = schema_of(columns, **{NO_KEY: "boolean"}, **more)
+            schema = schema_of(columns, **{NO_KEY: "bigint"}, **more)
             is_versions = join.kind == "stream-table" and of is join.right
             made = (self._versions(of) if is_versions else self._relation(of, query)).map_batches(
-                JoinKeys(step, query, self._skipped, keeps_null=keeps), output=schema
+                JoinKeys(step, query, self._skipped, (len(sides) + 1) * keeps), output=schema
             )
             keyed_by = made.key_by(NO_KEY, JOIN)
             if is_versions:
@@ -382,41 +388,27 @@ class Builder:
                 keyed_by = attrs.evolve(keyed_by, inputs=inputs)
             sides.append((keyed_by, columns[1:]))
         (left, left_columns), (right, right_columns) = sides
-        own = next((each.stored for each in relation.columns if each.stored.endswith("k.key")), None)
-        key = ((JOIN, join.key),)
-        function: Any
-        if join.kind == "stream-table":
-            function = StreamTableJoin(key, left_columns, right_columns, join.how, own if join.has_own_key else None)
-        elif join.kind == "table-table":
-            function = TableTableJoin(key, left_columns, right_columns, join.how, own if join.has_own_key else None)
-        elif join.kind == "foreign-key":
-            return self._foreign(relation, join, left.connect(right), left_columns, right_columns, query)
-        else:
-            assert join.within is not None
-            before, after, grace = join.within
-            bounds = (before, after, max(0, DAY_MS - before - after) if grace is None else grace)
-            own_key = own if join.has_own_key else None
-            function = StreamStreamJoin(key, left_columns, right_columns, join.how, bounds, own_key)
-        names = {each.stored: each.type for each in relation.columns if each.stored != TIMESTAMP_COLUMN}
+        is_foreign = join.kind == "foreign-key"
+        keys = [part[0] for part in relation.keys] if is_foreign else []
+        function = join_of(join, left_columns, right_columns, keys)
+        columns = tuple((each.stored, each.type) for each in relation.columns if each.stored != TIMESTAMP_COLUMN)
         more = _more(is_table=relation.is_table)
-        schema = schema_of(tuple(names.items()), **more, **{MOMENT: "bigint"})
-        return left.connect(right).process(function, schema, name=self._name(f"{query}_join"))
-
-    def _foreign(
-        self, relation: Relation, join: SourceJoin, both: Any, left: Columns, right: Columns, query: str
-    ) -> Any:
-        """Return the rows of a join by a foreign key: matched by the key that they name, then gathered by their own."""
-        keys = [part[0] for part in relation.keys]
-        function = ForeignKeyJoin(((JOIN, join.key),), left, right, join.how, keys)
-        columns: Columns = (*left, *right)
-        more = {CHANGE: "tinyint", MOMENT: "bigint"}
-        matched = both.process(function, schema_of(columns, **more), name=self._name(f"{query}_join"))
-        types = dict(columns)
+        schema = schema_of(columns, **more)
+        name = self._name(f"{query}_join")
+        if join.kind == "stream-stream":
+            joined = left.connect(right).process(function, schema_of(columns), name=name)
+            return joined.map_batches(with_own_time, output=schema)
+        joined = left.connect(right).process(function, schema, name=name)
+        if not is_foreign:
+            return joined
+        # Rows that are matched by the key that they name are gathered by their own.
+        own: Columns = tuple(each for each in columns if each[0] in keys)
+        rest: Columns = tuple(each for each in columns if each[0] not in keys)
         name = self._name(f"{query}_rows")
-        own: Columns = tuple((each, types[each]) for each in keys)
-        rest: Columns = tuple((each, type_) for each, type_ in columns if each not in keys)
-        rows = TableRows(name, own, rest)
-        return matched.key_by(*keys).process(rows, schema_of((*own, *rest), **more), name=name, order="arrival")
+        schema = schema_of((*own, *rest), **more, **{MOMENT: "bigint"})
+        return joined.key_by(*keys).process(
+            TableRows(name, own, rest, is_shown=False), schema, name=name, order="arrival"
+        )
 
     def _versions(self, relation: Relation) -> Any:
         """Return the changes of a table: of a declared one all that come in a batch, not only the last of each key."""

@@ -52,27 +52,8 @@ class SqlAggregate:
 Make = Callable[[str, SqlType, Sequence[Any], Callable[[str], Any]], tuple[SqlType, Any]]
 
 
-def _sum(column: str, type_: SqlType, _: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
-    if type_.base not in _NUMBERS:
-        fail(f"SUM takes a number, and this is of type {type_}")
-    result = {"DOUBLE": DOUBLE, "DECIMAL": decimal(38, type_.scale)}.get(type_.base, BIGINT)
-    return result, Sum(column)
-
-
-def _avg(column: str, type_: SqlType, _: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
-    if type_.base not in _NUMBERS:
-        fail(f"AVG takes a number, and this is of type {type_}")
-    return DOUBLE, Mean(column, type="double")
-
-
-def _stddev(column: str, type_: SqlType, _: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
-    if type_.base not in _NUMBERS:
-        fail(f"STDDEV takes a number, and this is of type {type_}")
-    return DOUBLE, Stddev(column)
-
-
-def _extreme(of: type) -> Make:
-    return lambda column, type_, _, __: (type_, of(column))
+def _sum_type(type_: SqlType) -> SqlType:
+    return {"DOUBLE": DOUBLE, "DECIMAL": decimal(38, type_.scale)}.get(type_.base, BIGINT)
 
 
 def _by_offset(of: type) -> Make:
@@ -84,46 +65,35 @@ def _by_offset(of: type) -> Make:
     return make
 
 
-def _list(column: str, type_: SqlType, rest: Sequence[Any], _: Any) -> tuple[SqlType, Any]:
-    return array(type_), CollectList(column, ignore_nulls=False, limit=rest[0] if rest else None)
-
-
-def _set(column: str, type_: SqlType, rest: Sequence[Any], _: Any) -> tuple[SqlType, Any]:
-    return array(type_), CollectSet(column, limit=rest[0] if rest else None)
-
-
 def _ranked(column: str, type_: SqlType, rest: Sequence[Any], fail: Callable[[str], Any]) -> tuple[SqlType, Any]:
     if len(rest) != 1 or not isinstance(rest[0], int) or rest[0] < 1:
         fail("TOPK takes a column and the number of values, from 1")
     return array(type_), TopK(rest[0], column)
 
 
-def _count(column: str, _: SqlType, __: Sequence[Any], ___: Any) -> tuple[SqlType, Any]:
-    return BIGINT, Count(column)
-
-
-def _distinct(column: str, _: SqlType, __: Sequence[Any], ___: Any) -> tuple[SqlType, Any]:
-    return BIGINT, CountDistinct(column)
-
-
 #: The aggregates of one column by name.
 AGGREGATES: Mapping[str, Make] = {
-    "COUNT": _count,
-    "SUM": _sum,
-    "AVG": _avg,
-    "STDDEV_SAMP": _stddev,
-    "STDDEV_SAMPLE": _stddev,
-    "MIN": _extreme(Min),
-    "MAX": _extreme(Max),
+    "COUNT": lambda column, *_: (BIGINT, Count(column)),
+    "SUM": lambda column, type_, *_: (_sum_type(type_), Sum(column)),
+    "AVG": lambda column, *_: (DOUBLE, Mean(column, type="double")),
+    "STDDEV_SAMP": lambda column, *_: (DOUBLE, Stddev(column)),
+    "STDDEV_SAMPLE": lambda column, *_: (DOUBLE, Stddev(column)),
+    "MIN": lambda column, type_, *_: (type_, Min(column)),
+    "MAX": lambda column, type_, *_: (type_, Max(column)),
     "LATEST_BY_OFFSET": _by_offset(Latest),
     "EARLIEST_BY_OFFSET": _by_offset(First),
-    "COLLECT_LIST": _list,
-    "COLLECT_SET": _set,
-    "COUNT_DISTINCT": _distinct,
+    "COLLECT_LIST": lambda column, type_, rest, _: (
+        array(type_),
+        CollectList(column, ignore_nulls=False, limit=rest[0] if rest else None),
+    ),
+    "COLLECT_SET": lambda column, type_, rest, _: (array(type_), CollectSet(column, limit=rest[0] if rest else None)),
+    "COUNT_DISTINCT": lambda column, *_: (BIGINT, CountDistinct(column)),
     "TOPK": _ranked,
 }
 
 
+#: Aggregates of numbers, which a table's rows can leave again, as they can a `COUNT`.
+_NUMERIC = {"SUM", "AVG", "STDDEV_SAMP", "STDDEV_SAMPLE"}
 #: Aggregates that compare values.
 _COMPARED = {"MIN", "MAX", "TOPK", "COLLECT_SET", "COUNT_DISTINCT"}
 _LIMITED = ("COLLECT_LIST", "COLLECT_SET")
@@ -194,6 +164,8 @@ def aggregate_of(
         if scope.type_of(condition).base != "BOOLEAN":
             fail("FILTER takes a condition")
         expression = f"CASE WHEN {sql(condition)} THEN {expression} END"
+    if label in _NUMERIC and type_.base not in _NUMBERS:
+        fail(f"{label} takes a number, and this is of type {type_}")
     if is_table:
         return _undone(label, name, expression, type_, fail)
     if label in _COMPARED and type_.base in ("ARRAY", "MAP", "STRUCT"):
@@ -231,16 +203,14 @@ def _of_python(
 
 def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[str], Any]) -> SqlAggregate:
     """Return an aggregate over a table, whose rows leave again: sums of values with the sign of their change."""
-    if label not in ("COUNT", "SUM", "AVG", "STDDEV_SAMP", "STDDEV_SAMPLE"):
+    if label != "COUNT" and label not in _NUMERIC:
         fail(f"{label} is for streams: it cannot undo a row of a table that changes")
-    if label != "COUNT" and type_.base not in _NUMBERS:
-        fail(f"{label} takes a number, and this is of type {type_}")
     change = f'"{CHANGE}"'
     is_real = type_.base == "DOUBLE" or label.startswith("STDDEV")
     whole = f"CAST({value} AS DOUBLE)" if is_real else value
     sums: dict[str, tuple[str, SqlType]] = {"n": (f"CASE WHEN ({value}) IS NOT NULL THEN {change} END", BIGINT)}
     if label != "COUNT" and not is_real:
-        of_sum = decimal(38, type_.scale) if type_.base == "DECIMAL" else BIGINT
+        of_sum = _sum_type(type_)
         sums["s"] = (f"CAST({value} AS {of_sum.duckdb}) * {change}", of_sum)
     elif label != "COUNT":
         # NaN and infinities are counted apart, so that they can leave.

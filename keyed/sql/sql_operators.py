@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyed import TaskContext
+from keyed.errors import TableOverflowError
 from keyed.extending import Schema, inner_state
 from keyed.joins.matching import Ordered
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
@@ -19,10 +20,10 @@ from keyed.sql.engine import Columns, SqlStep
 from keyed.sql.script_inputs import GONE, further_columns
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
 from keyed.windows import Max
+from keyed.windows.continuous import RunningColumns
 from keyed.windows.vectorized.accumulators import BatchRows
-from keyed.windows.vectorized.fold import fold_of
+from keyed.windows.vectorized.fold import SumOverflow, fold_of
 from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, pc, plain_column, taken
-from keyed.windows.vectorized.running_totals import DISTINCT_VALUE, RunningTotals, accumulators_of, distinct_columns
 
 #: Spark's names of the types.
 _DDL = {
@@ -87,12 +88,14 @@ class TableRows(VectorizedFunction):
         name: Name of the state.
         keys: Columns of the key.
         values: The other columns.
+        is_shown: State tables list it.
     """
 
-    def __init__(self, name: str, keys: Columns, values: Columns) -> None:
+    def __init__(self, name: str, keys: Columns, values: Columns, *, is_shown: bool = True) -> None:
         self._keys = [each for each, _ in keys]
         self._names = [*self._keys, *(each for each, _ in values)]
-        self.rows = TableState(schema_of((*keys, *values), ROWTIME="bigint").ddl, key=self._keys, name=name)
+        rows = TableState(schema_of((*keys, *values), ROWTIME="bigint").ddl, key=self._keys, name=name)
+        self.rows = rows if is_shown else inner_state(rows, is_shown=False)
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
         if CHANGE in table.column_names:
@@ -182,6 +185,7 @@ class _Aggregating(VectorizedFunction):
 
     def __init__(self, plan: Aggregation, name: str) -> None:
         self._plan = plan
+        self._name = name
         self._keys = [*(each for each, _ in plan.keys), *plan.bounds]
         self._values = [each for each, _ in plan.values]
         bounds = dict.fromkeys(plan.bounds, "bigint")
@@ -190,6 +194,49 @@ class _Aggregating(VectorizedFunction):
         self.rows = TableState(
             Schema((*self._key_types, *schema_of(plan.values, ROWTIME="bigint").columns)).ddl, key=self._keys, name=name
         )
+
+    def _process(self, table: pa.Table, ctx: BatchContext) -> None:
+        """Add rows to their groups.
+
+        Raises:
+            SumOverflow: A sum does not fit.
+        """
+        raise NotImplementedError
+
+    def _process_named(self, table: pa.Table, keys: list[str], ctx: BatchContext) -> None:
+        """Add rows to their groups, with an error that names the group of a sum that does not fit.
+
+        Raises:
+            TableOverflowError: A sum does not fit.
+        """
+        try:
+            self._process(table, ctx)
+        except SumOverflow as error:
+            found = error
+        else:
+            return
+        # The query ends. The half of the groups that fails again has the group.
+        while (groups := grouped([plain_column(table.column(name)) for name in keys])).count > 1:
+            halves = [table.filter(pa.array(is_first)) for is_first in (_half(groups), ~_half(groups))]
+            try:
+                self._process(halves[0], ctx)
+                table = halves[1]
+            except SumOverflow as error:
+                found, table = error, halves[0]
+        row = table.select(keys).slice(0, 1).to_pylist()[0]
+        window = [str(row.pop(name)) for name in self._plan.bounds if name in row]
+        if self._plan.bounds and not window:
+            # A session: the times of its rows in the batch.
+            times = integers(table.column(TIMESTAMP_COLUMN))
+            window = [str(times.min()), str(times.max())]
+        shown = ", ".join(f"{name} = {value!r}" for name, value in row.items())
+        aggregate = f'"{found.aggregate}'
+        names = [name for name, expression, _ in self._plan.after.columns if aggregate in expression]
+        where = f"column {', '.join(names)}" if names else "HAVING"
+        raise TableOverflowError(
+            f"table {self._name}, key {shown}{', window from ' * bool(window)}{' to '.join(window)}, {where}: "
+            f"{str(found).rpartition('): ')[2]}"
+        ) from found
 
     def _replaced(self, before: pa.Table, keys: list[Any], results: list[Any], times: Any, ctx: BatchContext) -> None:
         """Put the rows of groups, of those that fit ``HAVING``, in the place of those before, and emit both.
@@ -224,34 +271,20 @@ class _Aggregating(VectorizedFunction):
         return ends <= np.maximum(integers(table.column(STREAM)), ctx.current_watermark() + 1)
 
 
-class Totals(_Aggregating):
+def _half(groups: Groups) -> Any:
+    """Return a mask of the rows of the first half of some groups."""
+    return groups.ids < groups.count // 2
+
+
+class Totals(_Aggregating, RunningColumns):
     """The aggregates of each key, or of each tumbling or hopping window of it."""
 
     def __init__(self, plan: Aggregation, name: str) -> None:
         super().__init__(plan, name)
         # A row has the time of the latest of those that it is made of.
-        self._columns[TIMESTAMP_COLUMN] = "bigint"
-        self._aggregates = {**plan.aggregates, MOMENT: Max(TIMESTAMP_COLUMN)}
-        parts = accumulators_of(self._aggregates, self._columns).columns
-        accumulators = TableState(Schema((*self._key_types, *parts)).ddl, key=self._keys, name="accumulators")
-        self.accumulators = inner_state(accumulators, is_shown=False)
-        #: The names of the states with the values that each `CountDistinct` has counted, by its name.
-        self._distinct: dict[str, str] = {}
-        for number, (aggregate, column) in enumerate(distinct_columns(plan.aggregates).items()):
-            schema = Schema((*self._key_types, (DISTINCT_VALUE, self._columns[column])))
-            values = TableState(schema.ddl, key=schema.names, name=f"distinct_{number}")
-            self._distinct[aggregate] = f"distinct_{number}"
-            setattr(self, self._distinct[aggregate], inner_state(values, is_shown=False))
-        self._logic: Any = None
-
-    def open(self, context: TaskContext) -> None:
-        self._logic = None
-
-    def _totals(self) -> RunningTotals:
-        if self._logic is None:
-            self._logic = RunningTotals(self._aggregates, tuple(self._keys), self._columns)
-        found: RunningTotals = self._logic
-        return found
+        columns = {**self._columns, TIMESTAMP_COLUMN: "bigint"}
+        aggregates = {**plan.aggregates, MOMENT: Max(TIMESTAMP_COLUMN)}
+        RunningColumns.__init__(self, aggregates, self._key_types, columns)
 
     def _windowed(self, table: pa.Table) -> pa.Table:
         """Return a row for each window of each row."""
@@ -276,10 +309,11 @@ class Totals(_Aggregating):
                 table = table.filter(pa.array(~late))
             if not table.num_rows:
                 return
-        totals = self._totals()
-        combined = totals.combine(table)
-        distinct = {name: getattr(self, attribute) for name, attribute in self._distinct.items()}
-        keys, (*results, times) = totals.merge(combined, self.accumulators, distinct)
+        self._process_named(table, self._keys, ctx)
+
+    def _process(self, table: pa.Table, ctx: BatchContext) -> None:
+        totals = self.totals()
+        keys, (*results, times), _ = totals.merge(totals.combine(table), self.accumulators, self.counted())
         before = self.rows.lookup(pa.table(keys, names=self._keys))
         self._replaced(before, keys, results, times, ctx)
 
@@ -289,8 +323,8 @@ class Totals(_Aggregating):
             return
         # The watermark is one millisecond behind the time of the stream.
         stream = max(-(2**62), watermark) + 1
-        for name in ("accumulators", *self._distinct.values()):
-            getattr(self, name).take(("WINDOWEND", "<=", stream - plan.grace_ms))
+        for state in (self.accumulators, *self.counted().values()):
+            state.take(("WINDOWEND", "<=", stream - plan.grace_ms))
         kept_ms = plan.grace_ms if plan.is_final else max(plan.grace_ms, plan.retention_ms)
         ended = self.rows.take(("WINDOWEND", "<=", stream - kept_ms))
         if plan.is_final:
@@ -326,6 +360,9 @@ class Sessions(_Aggregating):
         self._fold = None
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        self._process_named(table, self._group, ctx)
+
+    def _process(self, table: pa.Table, ctx: BatchContext) -> None:
         fold = self._fold = self._fold or fold_of(self._plan.aggregates, self._columns)
         times = integers(table.column(TIMESTAMP_COLUMN))
         least, most = int(times.min()) - self._gap, int(times.max()) + self._gap
@@ -359,9 +396,10 @@ class Sessions(_Aggregating):
         keys = taken([plain_column(table.column(name)) for name in self._group], rows.first_rows())
         identity = [*keys, pa.array(starts), pa.array(ends)]
         wanted = before.select(self._keys)
+        results = fold.results(merged)
         self.sessions.delete(wanted)
         self.sessions.upsert(pa.table([*identity, *merged], names=[*self._keys, *(name for name, _ in fold.columns)]))
-        self._replaced(self.rows.lookup(wanted), identity, fold.results(merged), identity[-1], ctx)
+        self._replaced(self.rows.lookup(wanted), identity, results, identity[-1], ctx)
 
     def _codes(self, stored: pa.Table, table: pa.Table) -> Any:
         pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._group]

@@ -39,6 +39,8 @@ class MicroBatches:
 
     def of_rows(self, spec: OperatorSpec, rows: list[Element], processing_time: int) -> list[Batch]:
         """Return the micro-batch of elements, by key group; broadcast elements go to all."""
+        if getattr(spec.function, "right_first", False):
+            rows = sorted(rows, key=lambda row: -row[2])
         if self._by_time and all(timestamp is not None for _, timestamp, _ in rows):
             rows = sorted(rows, key=lambda row: row[1] or 0)
         routed: list[list[tuple[Any, Any, int | None, int]]] = [[] for _ in range(spec.parallelism)]

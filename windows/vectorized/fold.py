@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,18 @@ from keyed.windows.vectorized.row_groups import Groups, array_of, concatenated, 
 _BLOCK = 32
 
 
+class SumOverflow(OverflowError):
+    """A value of an aggregate that does not fit into its type.
+
+    Attributes:
+        aggregate: The name of the aggregate.
+    """
+
+    def __init__(self, aggregate: str, message: str) -> None:
+        super().__init__(message)
+        self.aggregate = aggregate
+
+
 class Fold:
     """Accumulators by name.
 
@@ -47,13 +59,13 @@ class Fold:
     """
 
     def __init__(self, accumulators: dict[str, Accumulator]) -> None:
-        self._accumulators = tuple(accumulators.values())
+        self._accumulators = accumulators
         self.columns = [
             (f"{name}.{part}", type_) for name, accumulator in accumulators.items() for part, type_ in accumulator.parts
         ]
         operations: list[str] = []
         self._neutral: list[Any] = []
-        for accumulator in self._accumulators:
+        for accumulator in accumulators.values():
             operations += accumulator.operations or ()
             filled = [*accumulator.neutral, *[None] * len(accumulator.parts)]
             self._neutral += filled[: len(accumulator.parts)]
@@ -73,12 +85,20 @@ class Fold:
         return parts
 
     def of_rows(self, rows: BatchRows, groups: Groups) -> Parts:
-        """Return the parts of rows; each group has at least one row."""
-        return [part for accumulator in self._accumulators for part in accumulator.of_rows(rows, groups)]
+        """Return the parts of rows; each group has at least one row.
+
+        Raises:
+            SumOverflow: A sum of decimals does not fit into 38 digits.
+        """
+        return [part for found in self._each(lambda each, _: each.of_rows(rows, groups)) for part in found]
 
     def merged(self, parts: Parts, groups: Groups) -> Parts:
-        """Return parts of the same group merged; earlier ones come first."""
-        return [part for accumulator, own in self._split(parts) for part in accumulator.merged(own, groups)]
+        """Return parts of the same group merged; earlier ones come first.
+
+        Raises:
+            SumOverflow: As in `of_rows`.
+        """
+        return [part for found in self._each(lambda each, own: each.merged(own, groups), parts) for part in found]
 
     def spans(self, parts: Parts, first: Any, last: Any) -> Parts:
         """Return the merged parts of spans of adjacent rows.
@@ -103,9 +123,9 @@ class Fold:
         """Return the results, one column per aggregate.
 
         Raises:
-            OverflowError: A sum of integers does not fit into 64 bits.
+            SumOverflow: A sum of integers does not fit into 64 bits.
         """
-        return [accumulator.result(own) for accumulator, own in self._split(parts)]
+        return self._each(lambda each, own: each.result(own), parts)
 
     def running(self, parts: Parts, segments: Any, wanted: Any) -> Parts:
         """Return, for each wanted row, the merged parts of the rows of its segment up to it.
@@ -145,13 +165,17 @@ class Fold:
             group = np.concatenate([np.arange(count), group])
         return self.merged(columns, Groups(group, count))
 
-    def _split(self, parts: Sequence[Any]) -> list[tuple[Accumulator, Parts]]:
-        pairs, at = [], 0
-        for accumulator in self._accumulators:
+    def _each(self, of: Callable[[Accumulator, Parts], Any], parts: Sequence[Any] = ()) -> list[Any]:
+        """Return the results of a function of each accumulator and its parts."""
+        found, at = [], 0
+        for name, accumulator in self._accumulators.items():
             end = at + len(accumulator.parts)
-            pairs.append((accumulator, list(parts[at:end])))
+            try:
+                found.append(of(accumulator, list(parts[at:end])))
+            except OverflowError as error:
+                raise SumOverflow(name, str(error)) from error
             at = end
-        return pairs
+        return found
 
 
 def _span_sums(numbers: Any, first: Any, last: Any) -> Any:

@@ -105,30 +105,15 @@ class RunningTotals:
             results: The results of all keys.
             ctx: Receives the totals.
         """
-        keys = [plain_column(table.column(name)) for name in self._keys]
-        for name, counted in distinct.items():
-            table = table.append_column(
-                f"{name}.count", self._new_values(array_of(table.column(f"{name}.values")), keys, counted)
-            )
-        stored = accumulators.lookup(self._table(taken(keys, grouped(keys).first_rows())))
-        before = [plain_column(stored.column(name)) for name in self._keys]
-        keys = [concatenated(pair) for pair in zip(before, keys, strict=True)]
-        parts = [concatenated(pair) for pair in zip(*map(self._fold.stored, (stored, table)), strict=True)]
-        groups = grouped(keys)
-        parts = self._fold.merged(parts, groups)
-        keys = taken(keys, groups.first_rows())
-        accumulators.upsert(self._table(keys, parts, self._parts))
-        totals = self._table(keys, self._fold.results(parts), self._names)
+        keys, found, latest = self.merge(table, accumulators, distinct)
+        totals = self._table(keys, found, self._names)
         results.upsert(totals)
-        if _LATEST in table.column_names:
-            came = groups.of(slice(stored.num_rows, None))
-            totals = totals.append_column(TIMESTAMP_COLUMN, reduced(array_of(table.column(_LATEST)), came, "max"))
-        ctx.emit(totals)
+        ctx.emit(totals if latest is None else totals.append_column(TIMESTAMP_COLUMN, latest))
 
     def merge(
         self, table: Any, accumulators: TableState, distinct: Mapping[str, TableState]
-    ) -> tuple[list[Any], list[Any]]:
-        """Add combined rows to the totals of their keys; return the keys and their results.
+    ) -> tuple[list[Any], list[Any], Any]:
+        """Add combined rows to the totals of their keys; return the keys, the results, and the latest times, if any.
 
         Args:
             table: The rows, as `combine` returned them.
@@ -146,9 +131,12 @@ class RunningTotals:
         parts = [concatenated(pair) for pair in zip(*map(self._fold.stored, (stored, table)), strict=True)]
         groups = grouped(keys)
         parts = self._fold.merged(parts, groups)
-        keys = taken(keys, groups.first_rows())
+        keys, results = taken(keys, groups.first_rows()), self._fold.results(parts)
         accumulators.upsert(self._table(keys, parts, self._parts))
-        return keys, self._fold.results(parts)
+        latest = None
+        if _LATEST in table.column_names:
+            latest = reduced(array_of(table.column(_LATEST)), groups.of(slice(stored.num_rows, None)), "max")
+        return keys, results, latest
 
     def _new_values(self, values: Any, keys: list[Any], counted: TableState) -> Any:
         """Add values to those that were counted, and return the number of new ones by row.

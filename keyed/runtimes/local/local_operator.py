@@ -394,10 +394,11 @@ class LocalOperator:
         inputs = [each for each in self.stage.inputs if not each.is_broadcast]
         sides = [each.side for each in inputs] if any(each.side for each in inputs) else [None] * len(inputs)
         routed = [self._route(each) for each in rows]
+        right_first = getattr(self.stage.function, "right_first", False)
 
         def chunks(group: int) -> Iterable[Chunk]:
             parts = [(each[group](), side) for each, side in zip(routed, sides, strict=True)]
-            return merged_chunks(parts, by_time=by_time, rank=self._rank)
+            return merged_chunks(parts, by_time=by_time, rank=self._rank, right_first=right_first)
 
         return [partial(chunks, group) for group in range(len(self.groups))]
 

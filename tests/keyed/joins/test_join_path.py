@@ -13,7 +13,7 @@ import keyed
 from keyed import OutputTag
 from keyed.arrow.write import arrow_schema
 from keyed.errors import DefinitionError
-from keyed.joins import AsOfJoin, IntervalJoin, Select, WindowCoGroup, WindowJoin
+from keyed.joins import AsOfJoin, EnrichmentJoin, IntervalJoin, Select, TableJoin, WindowCoGroup, WindowJoin
 from keyed.testing import Record, strategies
 from tests.support.explained import computed
 
@@ -135,6 +135,20 @@ def test_as_of_join(left, right, tolerance, size, how, exact, parallelism, join)
     # The last right row of each key, at most, stays.
     assert paths[1][3] <= len({row.value["k"] for row in right})
     assert tolerance is None or paths[1][3] == 0
+
+
+@some
+@given(
+    left=ROWS,
+    right=ROWS,
+    size=SIZES,
+    how=st.sampled_from(HOWS[:2]),
+    parallelism=PARALLELISM,
+    join=st.sampled_from(JOINS),
+)
+def test_table_join(left, right, size, how, parallelism, join):
+    paths = check(lambda path: TableJoin(join, how=how, path=path), left, right, size, parallelism)
+    assert paths[0][3] == paths[1][3] == len({row.value["k"] for row in right})
 
 
 @some
@@ -321,6 +335,38 @@ def test_selected_columns_are_copied_without_a_call_for_each_pair(monkeypatch):
 def test_the_row_path_selects_from_dictionaries_and_objects():
     element = type("Element", (), {"id": 1})
     assert Select(("id",), ("id",))({"id": 2}, element()) == (2, 1)
+
+
+@pytest.mark.parametrize("path", ["row", "vectorized"])
+def test_a_column_of_either_side_is_that_of_the_left_row_or_else_of_the_right_one(path):
+    rows = [pa.table({"j": [key], "t": [1], "id": [number]}) for number, key in enumerate("ab")]
+    streams = [keyed.stream(each, timestamp="t") for each in rows]
+    select = Select(left=["id"], right=["id"], either=["j"])
+    join = IntervalJoin(select, lower=0, upper=0, how="full", path=path)
+    out = streams[0].connect(streams[1]).key_by("j").process(join, "j string, l bigint, r bigint")
+    assert sorted(map(tuple, out.run().values)) == [("a", 0, None), ("b", None, 1)]
+
+
+@pytest.mark.parametrize("path", ["row", "vectorized"])
+@pytest.mark.parametrize("times", [True, False])
+def test_of_equal_times_and_without_times_rows_of_the_table_come_first(path, times):
+    options: Any = {"timestamp": "t"} if times else {}
+    rows = pa.table({"k": ["a"], "t": [5], "id": [1]})
+    streams = [keyed.stream(rows, **options) for _ in range(2)]
+    join = TableJoin(Select(("k", "id"), ("id",)), path=path)
+    out = streams[0].connect(streams[1]).key_by("k").process(join, "k string, l bigint, r bigint")
+    assert [tuple(row) for row in out.run().values] == [("a", 1, 1)]
+
+
+def test_a_table_join_that_calls_a_function_or_expires_rows_runs_row_by_row():
+    ddl = "k string, t bigint"
+    for function, said in (
+        (TableJoin(ids), "whole columns"),
+        (TableJoin(ids, deletes=lambda row: row.t < 0), "deletes= is a function of the right element"),
+        (TableJoin(ids, ttl=keyed.StateTtl(1)), "the rows of the table have a time to live"),
+        (EnrichmentJoin(ids, timeout=1), "left elements wait for a right one"),
+    ):
+        assert said in computed(streams().process(function, ddl))
 
 
 def test_columns_that_are_not_there_are_refused_before_the_first_row():

@@ -150,8 +150,8 @@ def test_table_join_in_one_batch_sees_what_was_valid_then(left, right):
     found = joined(TableJoin(ids), left, right, 100)
     expected: list[Any] = []
     for i, (key, time) in enumerate(left):
-        # The table's row of equal time comes after the left one.
-        before = [(b[1], j) for j, b in enumerate(right) if b[0] == key and b[1] < time]
+        # The table's row of equal time comes before the left one.
+        before = [(b[1], j) for j, b in enumerate(right) if b[0] == key and b[1] <= time]
         expected.append((i, max(before)[1] if before else None))
     assert sorted(found, key=str) == sorted(expected, key=str)
 
@@ -166,8 +166,8 @@ def test_enrichment_waits_for_the_first_row_as_long_as_the_time_out(left, right,
     expected: list[Any] = []
     for i, (key, time) in enumerate(left):
         of_key = [(b[1], j) for j, b in enumerate(right) if b[0] == key]
-        before = [each for each in of_key if each[0] < time]
-        after = [each for each in of_key if time <= each[0] <= time + timeout]
+        before = [each for each in of_key if each[0] <= time]
+        after = [each for each in of_key if time < each[0] <= time + timeout]
         # The first of equal times is the one that comes first.
         partner = max(before)[1] if before else min(after)[1] if after else None
         expected.append((i, partner))

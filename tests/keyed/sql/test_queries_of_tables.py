@@ -78,6 +78,16 @@ def test_a_windowed_table_has_its_bounds(run):
         assert query.is_done
 
 
+def test_times_of_a_script_are_the_same_in_pull_and_push_queries(run):
+    text = SALES.replace("price INT", "price INT, seen TIMESTAMP")
+    text += "CREATE TABLE last AS SELECT title, LATEST_BY_OFFSET(seen) AS seen FROM sales GROUP BY title;"
+    with run([{"title": "Big", "price": 1, "seen": "2026-01-02T03:04:05.678"}], text).run.tables as tables:
+        [pulled] = tables.sql("SELECT seen, seen + INTERVAL 1 DAY AS next FROM last").to_pylist()
+        [pushed] = sql.subscribe(tables, "SELECT seen, seen + INTERVAL 1 DAY AS next FROM last EMIT CHANGES").take(300)
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, 678_000)
+    assert pushed.row == pulled == {"seen": at, "next": at + dt.timedelta(days=1)}
+
+
 def test_a_push_query_reads_a_table_of_a_python_job(tmp_path):
     class Total(keyed.KeyedProcessFunction):
         total = keyed.ValueState(int, default=0)

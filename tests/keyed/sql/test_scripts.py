@@ -1,13 +1,17 @@
 # ruff: noqa: E501 - statements stand on one line
 """Scripts, record by record: cases after ksqlDB's functional tests, and the rules of inputs and outputs."""
 
+import os
+import signal
+from contextlib import suppress
 from decimal import Decimal
 
 import pytest
 
 from keyed import sql
-from keyed.errors import DefinitionError, SqlError
+from keyed.errors import DefinitionError, SqlError, TableOverflowError
 from keyed.metrics import Prometheus
+from keyed.sql import engine
 
 READINGS = (
     "CREATE STREAM readings (id INT KEY, name STRING, amount BIGINT) WITH (KAFKA_TOPIC='in', VALUE_FORMAT='JSON');"
@@ -450,6 +454,68 @@ def test_groups_of_a_join_by_a_foreign_key_lose_rows_whose_key_changes():
         ("a", None),
     ]
     assert found.table("g") == {}
+
+
+@pytest.mark.parametrize(
+    ("window", "place"),
+    [
+        ("", ""),
+        ("WINDOW TUMBLING (SIZE 10 SECONDS)", ", window from 10000 to 20000"),
+        ("WINDOW SESSION (10 SECONDS)", ", window from 12000 to 13000"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("type_", "value", "reason"),
+    [
+        ("BIGINT", 2**62, "the sum 9223372036854775809 does not fit into 64 bits"),
+        ("DECIMAL(38, 0)", Decimal("9" * 38), "a sum of decimals has more than 38 digits"),
+    ],
+)
+def test_a_sum_that_does_not_fit_ends_the_query_with_its_table_key_window_and_column(
+    window, place, type_, value, reason
+):
+    text = f"""
+    CREATE STREAM s (k STRING KEY, v {type_}) WITH (KAFKA_TOPIC = 's', VALUE_FORMAT = 'JSON');
+    CREATE TABLE o AS SELECT k, COUNT(*) AS n, SUM(v) AS total FROM s {window} GROUP BY k;
+    """
+    records = [(key, {"V": 1}, 12_000) for key in "abcdefgh"] + [("f", {"V": value}, 13_000)] * 2
+    with pytest.raises(TableOverflowError) as caught:
+        sql.script(text, topics={"s": records}, rows_per_batch=100)
+    assert f"table o, key k = 'f'{place}, column total: {reason}" in str(caught.value)
+
+
+def test_the_states_of_joins_are_no_tables(tmp_path):
+    text = (
+        USERS
+        + """
+    CREATE TABLE regions (name STRING PRIMARY KEY, size INT) WITH (KAFKA_TOPIC='regions', VALUE_FORMAT='JSON');
+    CREATE TABLE o AS SELECT users.id AS id, size FROM users JOIN regions ON users.region = regions.name;
+    """
+    )
+    topics = [("regions", "r", {"size": 3}, 0), ("users", 1, {"region": "r", "age": 2}, 1)]
+    run = sql.script(text, topics=topics, tables=str(tmp_path)).run
+    assert run is not None
+    with run.tables as tables:
+        assert sorted(tables) == ["o", "regions", "users"]
+
+
+def test_a_forked_process_opens_databases_of_its_own_and_closes_none_of_its_parent():
+    """Closing one there ends the process: threads of the database are in the parent alone."""
+    text = READINGS + "CREATE STREAM out AS SELECT id, CAST(name AS INT) AS n FROM readings;"
+    records = [reading(1, "7", 1), reading(2, "x", 1)]
+    right = [(1, {"N": 7}, 0)]
+    assert written(text, records, rows_per_batch=10) == right
+    before = list(engine._databases.values())
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        status = 1
+        with suppress(BaseException):
+            kept = [each for held in engine._inherited if isinstance(held, dict) for each in held.values()]
+            found = written(text, records, rows_per_batch=10)
+            status = 0 if kept == before and len(kept) == 2 and found == right else 2
+        os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_key_may_be_any_text():

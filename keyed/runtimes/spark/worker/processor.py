@@ -123,6 +123,7 @@ class Processor(StatefulProcessor):
             by_time=spec.by_time,
             reached=reached,
             vectorized=isinstance(spec.function, VectorizedFunction),
+            right_first=getattr(spec.function, "right_first", False),
         )
         if group == 0:
             # Every group gets the counts of all tasks, so one group reports them.

@@ -141,6 +141,7 @@ def batch_of(
     by_time: bool,
     reached: Mapping[int, Upstream],
     vectorized: bool = False,
+    right_first: bool = False,
 ) -> Batch:
     """Return the engine's batch.
 
@@ -150,6 +151,7 @@ def batch_of(
         by_time: True if rows run in the order of their timestamps.
         reached: Watermarks and statuses of the earlier stages, by index.
         vectorized: True if the function gets the rows as one table.
+        right_first: The rows of the second side are before those of the first one with the same time.
     """
     batch = Batch(
         highest=incoming.highest,
@@ -166,7 +168,8 @@ def batch_of(
         sides = [[part for part in tables if (part[1].side or 0) == side] for side in (0, 1)]
         batch.table, batch.table2 = (partial(_table, side, by_time=by_time) for side in sides)
         return batch
-    batch.chunks = _merged([each for each in read if not each[1].broadcast], by_time=by_time)
+    keyed = [each for each in read if not each[1].broadcast]
+    batch.chunks = _merged(keyed, by_time=by_time, right_first=right_first)
     batch.broadcast = _merged([each for each in read if each[1].broadcast], by_time=by_time)
     return batch
 
@@ -231,7 +234,9 @@ def _table(read: Sequence[tuple[Callable[[], pa.Table], PackedInput]], *, by_tim
     return in_time_order(table) if by_time else table
 
 
-def _merged(read: Sequence[tuple[list[Payload], PackedInput]], *, by_time: bool) -> Callable[[], Iterable[Chunk]]:
+def _merged(
+    read: Sequence[tuple[list[Payload], PackedInput]], *, by_time: bool, right_first: bool = False
+) -> Callable[[], Iterable[Chunk]]:
     """Return the rows of inputs for a row function."""
     if not read:
         return tuple
@@ -239,7 +244,7 @@ def _merged(read: Sequence[tuple[list[Payload], PackedInput]], *, by_time: bool)
         return _rows(_read(*read[0]), read[0][1], by_time=by_time)
     parts = [(_rows(_read(chunks, each), each, by_time=by_time), each.side) for chunks, each in read]
     timed = by_time and read[0][1].time is not None
-    return lambda: merged_chunks([(chunks(), side) for chunks, side in parts], by_time=timed)
+    return lambda: merged_chunks([(chunks(), side) for chunks, side in parts], by_time=timed, right_first=right_first)
 
 
 def _rows(table: pa.Table, packed: PackedInput, *, by_time: bool) -> Callable[[], Iterable[Chunk]]:

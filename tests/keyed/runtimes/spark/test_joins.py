@@ -21,6 +21,7 @@ JOINS = {
     "window": WindowJoin(pair, size=10, slide=5, how="left"),
     "cogroup": WindowCoGroup(grouped, size=10),
     "table": TableJoin(pair),
+    "table by row": TableJoin(pair, path="row"),
     "enrichment": EnrichmentJoin(pair, timeout=10),
 }
 
@@ -50,7 +51,7 @@ def tuples(rows):
 def test_batch_dataframes_give_what_the_local_runtime_gives(spark, kind):
     frames = spark.createDataFrame(tuples(LEFT), SCHEMA), spark.createDataFrame(tuples(renamed(RIGHT)), OTHER)
     out = joined(*frames, JOINS[kind], parallelism=2)
-    whole = kind in ("interval", "as of", "window", "cogroup")
+    whole = kind in ("interval", "as of", "window", "cogroup", "table")
     assert (computed(out) == "whole columns") is whole
     found = sorted(map(tuple, out.run().values), key=str)
     assert found == by_row(LEFT, RIGHT, JOINS[kind])

@@ -1,0 +1,192 @@
+"""Joins with tables over whole columns: a stream with the rows that a table has at its times, and two tables."""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keyed.joins.column_join import TIME, ColumnJoin
+from keyed.joins.join_path import JoinPlan
+from keyed.joins.key_index import KeyIndex
+from keyed.joins.matching import Numbers, Ordered, codes_of, distinct, last_rows
+from keyed.joins.pairs import Pairing
+from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState
+
+#: The time of a row without one: before all others.
+_NO_TIME = -(2**63)
+
+
+class _TableSides(ColumnJoin):
+    """Base of the joins with tables.
+
+    Args:
+        plan: The streams and the output.
+        pairs: Returns the output of a pair.
+        change: The column that is negative in a row of a table that is there no longer; without one, none goes.
+    """
+
+    def __init__(self, plan: JoinPlan, pairs: Pairing, change: str | None = None) -> None:
+        super().__init__(plan)
+        self._pairing = pairs
+        self._change = change
+
+    def _arrived(self, side: int, table: pa.Table | None) -> tuple[pa.Table, Numbers]:
+        """Return the rows of a side in their stored form, and a mask of those that are there no longer."""
+        if table is None:
+            return self.no_rows(side), np.empty(0, dtype=bool)
+        if TIMESTAMP_COLUMN not in table.column_names:
+            table = table.append_column(TIMESTAMP_COLUMN, pa.nulls(table.num_rows, pa.int64()))
+        is_gone = np.zeros(table.num_rows, dtype=bool)
+        if self._change in table.column_names:
+            is_gone = table.column(self._change).to_numpy() < 0
+        return self.stored(side, table).cast(self.no_rows(side).schema), is_gone
+
+    def _apply(self, state: TableState, rows: pa.Table, is_gone: Numbers) -> None:
+        """Write rows, of which no two have the same key."""
+        if is_gone.any():
+            state.delete(rows.filter(pa.array(is_gone)))
+            rows = rows.filter(pa.array(~is_gone))
+        if rows.num_rows:
+            state.upsert(rows)
+
+
+class TableJoinColumns(_TableSides):
+    """A `keyed.joins.TableJoin` over whole columns.
+
+    Args:
+        plan: The streams and the output.
+        pairs: Returns the output of a pair.
+        change: The column that is negative in a right row that deletes the row of its key.
+        by_arrival: A right row replaces that of an earlier batch even if it is older.
+    """
+
+    def __init__(self, plan: JoinPlan, pairs: Pairing, change: str | None = None, *, by_arrival: bool = False) -> None:
+        super().__init__(plan, pairs, change)
+        self._by_arrival = by_arrival
+        self.table = self.state(1, "table", (), time="bigint")
+
+    def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
+        lefts, _ = self._arrived(0, first)
+        rights, is_gone = self._arrived(1, second)
+        came = pa.concat_tables([lefts.select(self.keys), rights.select(self.keys)])
+        before = self.table.lookup(distinct(came, self.keys)).select(rights.column_names)
+        versions = pa.concat_tables([before, rights.cast(before.schema)])
+        codes, of_left = codes_of([versions, lefts], self.keys)
+        times = _times(versions)
+        count = before.num_rows
+        if count and not self._by_arrival:
+            held = np.full(int(codes.max()) + 1, _NO_TIME)
+            held[codes[:count]] = times[:count]
+            kept = (times >= held[codes]) | (times == _NO_TIME)
+            versions, codes, times = versions.filter(pa.array(kept)), codes[kept], times[kept]
+            is_gone = is_gone[kept[count:]]
+        # The row before the batch counts at all of its times.
+        times[:count] = _NO_TIME
+        is_gone = np.concatenate([np.zeros(count, dtype=bool), is_gone])
+        ordered = Ordered(codes, times, np.arange(len(times)))
+        if lefts.num_rows:
+            found = ordered.last(of_left, _times(lefts), inclusive=True)
+            has = np.flatnonzero(found >= 0)
+            found[has[is_gone[found[has]]]] = -1
+            chosen = np.arange(lefts.num_rows) if self._pairing.keeps[0] else np.flatnonzero(found >= 0)
+            left_times = lefts.column(TIME).to_numpy() if not lefts.column(TIME).null_count else _masked(lefts)
+            self.emit_pairs(ctx, self._pairing.join, (lefts, chosen), (versions, found[chosen]), left_times[chosen])
+        if versions.num_rows > count:
+            last = np.unique(ordered.last(codes, np.full(len(codes), 2**63 - 1), inclusive=True))
+            last = last[last >= count]
+            self._apply(self.table, versions.take(last), is_gone[last])
+
+
+class ChangeColumns(_TableSides):
+    """A join of two tables, whose rows are changes: rows that are there no longer, and rows that are there now.
+
+    A batch emits for each joined row that it touches the row before it and the row after it, with the later of the
+    times of its two sides. The left table may name rows of the right one, beside a key of its own: by a foreign key.
+
+    Args:
+        plan: The streams, and the output without the column of changes.
+        pairs: Returns the output of a pair: columns of both.
+        change: The column of changes: −1 for a row that is there no longer, 1 for one that is there.
+        left_keys: Columns of the left rows' own key, if the right rows' key is none of theirs.
+    """
+
+    def __init__(self, plan: JoinPlan, pairs: Pairing, change: str, left_keys: Sequence[str] = ()) -> None:
+        super().__init__(plan, pairs, change)
+        self._identity = (*self.keys, *left_keys)
+        self.lefts = self.state(0, "lefts", left_keys, time="bigint")
+        self.rights = self.state(1, "rights", (), time="bigint")
+        self._left_keys = tuple(left_keys)
+        if left_keys:
+            types = plan.sides[0].stored
+            columns = [(name, types[name]) for name in self._identity]
+            self.numbers, self.members, self.counts = KeyIndex.states(columns, len(self.keys))
+
+    def process_batches(self, first: pa.Table | None, second: pa.Table | None, ctx: BatchContext) -> None:
+        (lefts, left_gone), (rights, right_gone) = self._last(0, first), self._last(1, second)
+        index = KeyIndex(self.numbers, self.members, self.counts) if self._left_keys else None
+        touched = [lefts.select([*self._identity, TIME])]
+        if index is None:
+            touched.append(rights.select([*self.keys, TIME]))
+        elif rights.num_rows:
+            members, places = index.rows_of(rights.select(self.keys))
+            touched.append(members.append_column(TIME, rights.column(TIME).take(places)))
+        came = pa.concat_tables([touched[0], *(each.cast(touched[0].schema) for each in touched[1:])])
+        wanted = distinct(came.select(self._identity), self._identity)
+        before, before_places, _ = self._joined(wanted)
+        if index is not None and lefts.num_rows:
+            index.change(lefts.select(self._identity), left_gone)
+        self._apply(self.lefts, lefts, left_gone)
+        self._apply(self.rights, rights, right_gone)
+        after, after_places, after_times = self._joined(wanted)
+        if not before.num_rows and not after.num_rows:
+            return
+        (of_came,) = codes_of([came], self._identity)
+        latest = np.full(wanted.num_rows, _NO_TIME)
+        np.maximum.at(latest, np.concatenate([of_came, after_places]), np.concatenate([_times(came), after_times]))
+        places = np.concatenate([before_places, after_places])
+        change = np.repeat([-1, 1], [len(before_places), len(after_places)])
+        order = np.lexsort((change, places))
+        both = pa.concat_tables([before, after]).take(order)
+        both = both.append_column(str(self._change), pa.array(change[order], pa.int8()))
+        ctx.emit(both.append_column(TIMESTAMP_COLUMN, pa.array(latest[places[order]])))
+
+    def _last(self, side: int, table: pa.Table | None) -> tuple[pa.Table, Numbers]:
+        """Return the last row of each key of a side, and a mask of those that are there no longer."""
+        rows, is_gone = self._arrived(side, table)
+        last = last_rows(rows, self.keys if side else self._identity)
+        return rows.take(last), is_gone[last]
+
+    def _joined(self, wanted: pa.Table) -> tuple[pa.Table, Numbers, Numbers]:
+        """Return the joined rows of some left rows or keys, each with its place among those and its time."""
+        lefts = self.lefts.lookup(wanted)
+        rights = self.rights.lookup(distinct(wanted, self.keys))
+        _, of_left = codes_of([wanted, lefts], self._identity)
+        codes, of_right = codes_of([wanted, rights], self.keys)
+        left = np.full(wanted.num_rows, -1)
+        left[of_left] = np.arange(len(of_left))
+        right = np.full(int(codes.max(initial=-1)) + 1, -1)
+        right[of_right] = np.arange(len(of_right))
+        right = right[codes]
+        keeps = self._pairing.keeps
+        places = np.flatnonzero(((left >= 0) | ((right >= 0) & keeps[1])) & ((right >= 0) | keeps[0]))
+        left, right = left[places], right[places]
+        times = np.maximum(*(_times(side, of) for side, of in ((lefts, left), (rights, right))))
+        select: Any = self._pairing.join
+        return self.selected(select, (lefts, rights), (left, right)), places, times
+
+
+def _times(rows: pa.Table, places: Numbers | None = None) -> Numbers:
+    """Return the times of stored rows, of all or of some; of a place of −1 the time of no row."""
+    column: Any = rows.column(TIME)
+    times: Numbers = column.fill_null(_NO_TIME).to_numpy().copy()
+    return times if places is None else np.append(times, _NO_TIME)[places]
+
+
+def _masked(rows: pa.Table) -> Numbers:
+    times: Numbers = np.ma.masked_equal(_times(rows), _NO_TIME)
+    return times
