@@ -79,7 +79,7 @@ def value_getter(column: Column) -> Callable[[Any], Any]:
         DefinitionError: Anything else.
     """
     if column is None:
-        return _itself
+        return itself
     if callable(column):
         return column
     if not isinstance(column, str) or not column:
@@ -484,7 +484,7 @@ def aggregate_of(
     Raises:
         DefinitionError: One of them is not callable.
     """
-    functions = {"create": create, "add": add, "merge": merge, "result": result or _itself}
+    functions = {"create": create, "add": add, "merge": merge, "result": result or itself}
     for name, function in functions.items():
         if not callable(function):
             raise DefinitionError(f"{name}={function!r} is not callable")
@@ -536,5 +536,6 @@ def decimal_of(type_: str) -> tuple[int, int]:
     return (int(precision), int(scale or 0)) if precision else (10, 0)
 
 
-def _itself(value: Any) -> Any:
+def itself(value: Any) -> Any:
+    """Return a value: the accumulator of an aggregate that is its own result."""
     return value

@@ -5,15 +5,69 @@ window): flat lists of numbers are what the codec writes fastest. `Cells` theref
 it.
 """
 
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
 from keyed.extending import snapshot
-from keyed.windows.aggregates import Aggregate, AnyAggregate, ColumnAggregate
+from keyed.windows.aggregates import Aggregate, AnyAggregate, ColumnAggregate, Functions, itself
 
 Add = Callable[[list[Any], int, Any, Any], None]
+#: Modules of the aggregates that a description names.
+_BUILT_IN = {f"keyed.windows.{name}" for name in ("aggregates", "collecting", "frequent", "sketches")}
+
+
+class Published(AnyAggregate):
+    """An aggregate of one's own. Its cell is its accumulator and its result, which readers without the class show.
+
+    The result is null while `get_result` raises, as for too few elements: only a window that fires needs it.
+
+    Args:
+        own: The aggregate.
+    """
+
+    def __init__(self, own: AnyAggregate) -> None:
+        self._own = own
+        self.timed = own.timed
+        pair: Any = own.accumulator_type, object
+        self.accumulator_type = None if own.accumulator_type is None else tuple[pair]
+
+    def create_accumulator(self) -> Any:
+        return self._own.create_accumulator(), None
+
+    def add(self, value: Any, cell: Any) -> Any:
+        return self._cell(self._own.add(value, cell[0]))
+
+    def add_at(self, value: Any, timestamp: int, cell: Any) -> Any:
+        return self._cell(self._own.add_at(value, timestamp, cell[0]))
+
+    def merge(self, a: Any, b: Any) -> Any:
+        return self._cell(self._own.merge(a[0], b[0]))
+
+    def get_result(self, cell: Any) -> Any:
+        return self._own.get_result(cell[0])
+
+    def _cell(self, accumulator: Any) -> Any:
+        try:
+            return accumulator, self._own.get_result(accumulator)
+        except Exception:  # noqa: BLE001 - a function of the user, which raises when the window fires
+            return accumulator, None
+
+
+def is_own(aggregate: AnyAggregate) -> bool:
+    """Return true if only the class of an aggregate has the results of its accumulators."""
+    if type(aggregate).__module__ in _BUILT_IN and not isinstance(aggregate, Functions):
+        return False
+    get_result: Any = getattr(aggregate.get_result, "__func__", aggregate.get_result)
+    return get_result is not Aggregate.get_result and get_result is not itself
+
+
+def stored_aggregate(aggregate: AnyAggregate) -> AnyAggregate:
+    """Return an aggregate whose accumulators are those that are stored."""
+    return Published(aggregate) if is_own(aggregate) else aggregate
 
 
 class Cells:
@@ -21,6 +75,7 @@ class Cells:
 
     Attributes:
         width: Number of cells, one per aggregate.
+        version: Names the stored form.
         are_results: Whether all accumulators are their own results.
         add: ``add(cells, at, element, timestamp)`` adds an element to the accumulators from position ``at`` on.
 
@@ -30,6 +85,8 @@ class Cells:
 
     def __init__(self, aggregates: tuple[AnyAggregate, ...]) -> None:
         self.width = len(aggregates)
+        self.version = f"{self.width}{'_published' * any(map(is_own, aggregates))}"
+        aggregates = tuple(map(stored_aggregate, aggregates))
         self._create = [_creator(aggregate) for aggregate in aggregates]
         # Immutable initial accumulators are copied, not created again.
         initial = [create() for create in self._create]

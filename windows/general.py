@@ -26,7 +26,7 @@ from keyed import (
 from keyed.errors import DefinitionError
 from keyed.extending import inner_state
 from keyed.windows.assigning import SessionWindows
-from keyed.windows.cells import Cells
+from keyed.windows.cells import Cells, stored_aggregate
 from keyed.windows.definition import Definition
 from keyed.windows.emission import Emission
 from keyed.windows.evictors import TimestampedValue
@@ -68,9 +68,11 @@ class GeneralWindows:
             elements: ListState[Any] = ListState(type_, name="window_contents")
             self._contents = context.get_list_state(inner_state(elements, named_by=named_by, table=table))
         else:
-            self._single = definition.aggregates[0].accumulator_type if len(definition.aggregates) == 1 else None
+            assert self._cells is not None
+            aggregates = list(map(stored_aggregate, definition.aggregates))
+            self._single = aggregates[0].accumulator_type if len(aggregates) == 1 else None
             table = describe(definition, "windows", single=self._single is not None)
-            cells = ValueState(self._single or object, name=f"window_contents_{len(definition.aggregates)}")
+            cells = ValueState(self._single or object, name=f"window_contents_{self._cells.version}")
             self._contents = context.get_state(inner_state(cells, in_place=True, named_by=named_by, table=table))
         self._triggering = TimerContext(definition, context)
         timers = self._triggering

@@ -42,7 +42,7 @@ class PackedSessions:
         self._late_tag = definition.late_tag
         self._cells = Cells(definition.aggregates)
         self._stride = _CELLS + self._cells.width
-        state = ValueState(list, name=f"sessions_{self._cells.width}")
+        state = ValueState(list, name=f"sessions_{self._cells.version}")
         self._state: Any = context.get_state(inner_state(state, in_place=True, table=describe(definition, "sessions")))
         self._context = WindowContext(definition, context, merging=True)
         self._emission = Emission(definition, self._cells, self._context)

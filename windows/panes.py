@@ -45,7 +45,7 @@ class PaneWindows:
         self._cells = Cells(definition.aggregates)
         self._add = self._cells.add
         self._stride = 1 + self._cells.width
-        state = ValueState(list, name=f"panes_{self._cells.width}")
+        state = ValueState(list, name=f"panes_{self._cells.version}")
         self._state: Any = context.get_state(inner_state(state, in_place=True, table=describe(definition, "slices")))
         self._context = WindowContext(definition, context, merging=False)
         self._emission = Emission(definition, self._cells, self._context)

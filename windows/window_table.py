@@ -14,9 +14,8 @@ changelogs and checkpoints (`keyed.extending.inner_state`), and `WindowTable` re
 ``session_rows`` rows of a table: key, start, end, parts of accumulators
 ===============  =====================================================================================================
 
-Results come from the built-in aggregates, which the description names. Aggregates of other classes are not in it,
-because a description is data and runs no code. A reader with the function has their results; other readers get the
-accumulators.
+Results come from the built-in aggregates, which the description names. An aggregate of another class is kept with its
+result (`keyed.windows.cells.Published`), because a description is data and runs no code.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from keyed.windows.aggregates import (
     Max,
     Mean,
     Min,
-    Reduce,
     Stddev,
     Sum,
     Variance,
 )
 from keyed.windows.assigning import HoppingWindows
+from keyed.windows.cells import is_own, stored_aggregate
 from keyed.windows.collecting import ArgMax, ArgMin, CollectList, CollectSet, CountDistinct, First, Latest, TopK
 from keyed.windows.definition import Definition, hopping_slice, named_aggregates
 from keyed.windows.frequent import ApproxMostFrequent, MostFrequent
@@ -57,6 +56,8 @@ _BUILT_IN: dict[str, type[ColumnAggregate]] = {
 #: The parameters of aggregates other than the column.
 _OPTIONS = ("k", "by", "by_time", "sample", "precision", "capacity", "type")
 _ELEMENTS = "elements"
+#: Stands in descriptions for the names of aggregates of one's own.
+_OWN = "own"
 _TIMES = ("window_start", "window_end")
 
 Clocks = tuple[int, int]
@@ -119,12 +120,11 @@ def _type_of(aggregate: AnyAggregate, columns: Mapping[str, str]) -> str | None:
         return None
 
 
-def _described(aggregate: AnyAggregate) -> dict[str, Any] | None:
-    """Return an aggregate as data; ``None`` if its accumulators and results are unknown."""
+def _described(aggregate: AnyAggregate) -> dict[str, Any]:
+    """Return an aggregate as data; without a name its accumulator is its result."""
     name = type(aggregate).__name__
     if _BUILT_IN.get(name) is not type(aggregate):
-        get_result = getattr(aggregate.get_result, "__func__", None)
-        return {"name": ""} if isinstance(aggregate, Reduce) or get_result is Aggregate.get_result else None
+        return {"name": _OWN if is_own(aggregate) else ""}
     assert isinstance(aggregate, ColumnAggregate)
     options = {option: getattr(aggregate, option) for option in _OPTIONS if hasattr(aggregate, option)}
     by = options.get("by")
@@ -137,11 +137,18 @@ def _described(aggregate: AnyAggregate) -> dict[str, Any] | None:
     return {"name": name, "options": options} | ({} if callable(column) else {"column": column})
 
 
+class _OwnResult(AnyAggregate):
+    """An aggregate whose class the reader does not have, with a result beside its accumulator."""
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator[1]
+
+
 def _aggregate(described: Any) -> AnyAggregate | None:
     """Return the described aggregate; ``None`` if there is no description."""
     cls = _BUILT_IN.get(described["name"]) if described else None
     if cls is None:
-        return Aggregate() if described else None
+        return None if not described else _OwnResult() if described["name"] == _OWN else Aggregate()
     options = dict(described["options"])
     if issubclass(cls, ArgMax | TopK):
         options.setdefault("by", described.get("column"))
@@ -260,7 +267,7 @@ class WindowTable:
         merged: list[Any] = snapshot(slices[0])
         for cells in slices[1:]:
             for at, aggregate in enumerate(self._aggregates):
-                if aggregate is None:
+                if aggregate is None or isinstance(aggregate, _OwnResult):
                     raise DefinitionError(
                         f"the column {self._names[at]!r} is an aggregate of your own class, and only that class can "
                         "merge its slices: give the tables the operator, types=output.operators[name]"
@@ -382,7 +389,10 @@ def _aggregates(described: Mapping[str, Any], names: list[str], function: Any) -
     unknown = [name for name in given if name not in names]
     if unknown:
         raise DefinitionError(f"types: there is no aggregate {unknown[0]!r}; the columns are: {', '.join(names)}")
-    return [given.get(name, aggregate) for name, aggregate in zip(names, made, strict=True)]
+    return [
+        stored_aggregate(given[name]) if name in given else aggregate
+        for name, aggregate in zip(names, made, strict=True)
+    ]
 
 
 def _accumulator(aggregate: AnyAggregate | None, part: Callable[[str], Any]) -> Any:

@@ -343,18 +343,18 @@ class Halved(w.Aggregate[Any, int, dict[str, float]]):
         return first + second
 
 
-def test_an_aggregate_of_ones_own_has_its_result_if_the_reader_gives_it(kafka, tmp_path):
+def test_an_aggregate_of_ones_own_has_its_result_whether_or_not_the_reader_gives_it(kafka, tmp_path):
     log = keyed.DirectoryChangelog(tmp_path / "log")
     stream = keyed.stream(rows_of(6), timestamp="t", watermark=keyed.bounded_out_of_orderness(0)).key_by("k")
     windowed = stream.window(w.TumblingEventTimeWindows.of(60_000))
     windowed.aggregate({"own": Halved()}, changelog=log, name="own").run(drain=False)
-    for types, result in ((None, 9), ({"own": {"own": Halved()}}, {"half": 4.5})):
+    for types in (None, {"own": {"own": Halved()}}):
         with (
             open_tables(log, tmp_path / "tables", types=types).start() as tables,
             tables["own"].replicate(new_topic(kafka)) as copy,
         ):
             copy.wait_for(tables.batch, 300)
-            assert as_objects(folded(kafka, topic_of(copy)))[0]["own"] == result
+            assert as_objects(folded(kafka, topic_of(copy)))[0]["own"] == {"half": 4.5}
 
 
 @attrs.frozen
