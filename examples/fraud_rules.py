@@ -1,4 +1,4 @@
-"""Payments checked against rules that change while the job runs.
+"""Payments checked against rules that change while the job runs, and against a pattern.
 
 python -m examples.fraud_rules
 """
@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keyed
+from keyed.patterns import Pattern
 
 LIMITS = keyed.MapState(str, float, name="limits")
 PAYMENTS: list[Any] = [
-    [{"card": "c1", "amount": 20.0}, {"card": "c2", "amount": 900.0}],
-    [{"card": "c1", "amount": 600.0}, {"card": "c3", "amount": 30.0}],
-    [{"card": "c2", "amount": 700.0}, {"card": "c3", "amount": 800.0}],
+    [{"card": "c1", "time": 0, "amount": 20.0}, {"card": "c2", "time": 10_000, "amount": 900.0}],
+    [{"card": "c1", "time": 60_000, "amount": 600.0}, {"card": "c3", "time": 70_000, "amount": 30.0}],
+    [{"card": "c2", "time": 90_000, "amount": 700.0}, {"card": "c3", "time": 95_000, "amount": 800.0}],
 ]
 RULES: list[Any] = [
     [{"rule": "large", "limit": 1000.0}],
@@ -60,6 +61,23 @@ def alerts(payments: Any, rules: Any, **options: Any) -> keyed.Output:
     )
 
 
+#: A small payment tries a stolen card out, and a large one follows.
+PROBED = (
+    Pattern.begin("probe", where=lambda payment: payment.amount < 50)
+    .followed_by("large", where=lambda payment, match: payment.amount > 10 * match["probe"][0].amount)
+    .within(minutes=10)
+)
+
+
+def probed(payments: Any, **options: Any) -> keyed.Output:
+    """Return the job that finds the pattern."""
+    matches = keyed.stream(payments, timestamp="time").key_by("card").match(PROBED)
+    columns = "card string, rule string, amount double"
+    return matches.select(
+        lambda match: (match["large"][0].card, "probed", match["large"][0].amount), output=columns, **options
+    )
+
+
 def in_batches(parts: list[Any]) -> Iterator[Any]:
     """Yield elements as a source that pauses between parts: each batch reads one part."""
     for part in parts:
@@ -68,9 +86,10 @@ def in_batches(parts: list[Any]) -> Iterator[Any]:
 
 
 def main() -> None:
-    """Run the job and print its results."""
-    for row in alerts(in_batches(PAYMENTS), in_batches(RULES), parallelism=2).run().values:
-        print(row.card, row.rule, row.amount)
+    """Run the jobs and print their results."""
+    for job in (alerts(in_batches(PAYMENTS), in_batches(RULES), parallelism=2), probed(in_batches(PAYMENTS))):
+        for row in job.run().values:
+            print(row.card, row.rule, row.amount)
 
 
 if __name__ == "__main__":

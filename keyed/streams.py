@@ -468,6 +468,14 @@ class KeyedStream(_SuggestsOperations):
         keys = self.inputs[0].keys
         return () if callable(keys) else keys
 
+    def prepared(self, function: Callable[[Any], Any], output: Any) -> KeyedStream:
+        """Return the stream with a function of tables that runs before rows are keyed, as `Stream.map_batches`.
+
+        For operators of libraries, which get a keyed stream.
+        """
+        step = transform_of("map_batches", function, output)
+        return attrs.evolve(self, inputs=tuple(attrs.evolve(each, steps=(*each.steps, step)) for each in self.inputs))
+
     @property
     def columns(self) -> dict[str, str | None] | None:
         """Types of the columns by name, as in `Schema`; ``None`` if they are not known before the stream runs.

@@ -12,7 +12,7 @@ from typing import Literal
 import attrs
 
 from keyed.errors import DefinitionError
-from keyed.patterns.pattern_conditions import ALWAYS, Condition, Look, both, negated
+from keyed.patterns.pattern_conditions import ALWAYS, Condition, ConditionFailed, Look, both, negated
 from keyed.patterns.steps import Contiguity, Step, StepSequence
 
 Kind = Literal["normal", "final", "stop", "pending"]
@@ -49,7 +49,7 @@ class AutomatonState:
     since_previous_ms: int | None = None
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen
 class Taken:
     """An outcome of a row for a partial match.
 
@@ -106,6 +106,33 @@ class Automaton:
                         return True
                     stack.append(target)
         return False
+
+    def ignores_others(self, look: Look) -> bool:
+        """Return whether a row that satisfies no condition changes nothing, whatever a key waits for.
+
+        Args:
+            look: A row for which conditions over columns are false, and for which no function can be called.
+        """
+        stack, seen = [self.start], {self.start.number}
+        try:
+            while stack:
+                state = stack.pop()
+                outcomes = self.outcomes(state, look)
+                if outcomes != ([] if state is self.start else [Taken(None, state)]):
+                    return False
+                passed = [state]
+                for each in passed:
+                    for edge in each.edges:
+                        target = self.states[edge.target]
+                        if edge.action == "proceed":
+                            passed.append(target)
+                        elif target.number not in seen and target.kind in ("normal", "pending"):
+                            seen.add(target.number)
+                            stack.append(target)
+        except (ConditionFailed, AttributeError):
+            # A function was called, or the class of the row is needed: there is no row.
+            return False
+        return True
 
     def times_out(self, state: AutomatonState, since: int, previous: int) -> int | None:
         """Return when a partial match times out that waits in a state; ``None`` if it may wait forever.

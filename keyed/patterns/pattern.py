@@ -28,8 +28,9 @@ class Pattern(StepSequence):
             "large", where=lambda row, match: row.amount > 100 * match["small"][0].amount
         ).within(minutes=10)
 
-    A condition is a function of the row, or of the row and of the `Match` so far. The methods for quantifiers and
-    conditions apply to the last step. Names, defaults and results are those of Flink CEP.
+    A condition is a function of the row, or of the row and of the `Match` so far; or it is over columns, a DuckDB
+    expression as text, or `OverColumns`. The methods for quantifiers and conditions apply to the last step. Names,
+    defaults and results are those of Flink CEP.
     """
 
     def __repr__(self) -> str:

@@ -10,7 +10,19 @@ import attrs
 
 from keyed.errors import DefinitionError
 
-Where = Callable[[Any], Any] | Callable[[Any, "Match"], Any]
+
+@attrs.frozen
+class OverColumns:
+    """A condition that a function computes for all rows of a batch.
+
+    Attributes:
+        function: Returns a boolean for each row of a ``pyarrow.Table``.
+    """
+
+    function: Callable[[Any], Any]
+
+
+Where = Callable[[Any], Any] | Callable[[Any, "Match"], Any] | str | OverColumns
 
 
 class Match(Mapping[str, list[Any]]):
@@ -90,16 +102,39 @@ class StepCondition:
             try:
                 result = bool(self.function(look.row, look.match()) if self.takes_match else self.function(look.row))
             except Exception as error:
-                raise ConditionFailed(self.step, error) from error
+                raise ConditionFailed(self.step, f"raised {type(error).__name__}: {error}") from error
             results[self] = result
         return result
+
+
+@attrs.frozen(eq=False)
+class ColumnCondition:
+    """A condition over columns, computed by `keyed.patterns.column_conditions`.
+
+    Attributes:
+        step: The step that it belongs to.
+        where: A DuckDB expression, or a function of the table.
+    """
+
+    step: str
+    where: str | Callable[[Any], Any]
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.where}" if isinstance(self.where, str) else f"{self.step}: a function"
+
+    def holds(self, look: Look) -> bool:
+        """See `Condition`."""
+        result = look.columns >> look.places[self]
+        if result & 2:
+            raise ConditionFailed(self.step, f"{self.where!r} cannot be computed")
+        return bool(result & 1)
 
 
 class ConditionFailed(Exception):
     """The condition of a step raised; the operator adds the place, or diverts the row."""
 
-    def __init__(self, step: str, error: Exception) -> None:
-        super().__init__(f"the condition of step {step!r} raised {type(error).__name__}: {error}")
+    def __init__(self, step: str, what: str) -> None:
+        super().__init__(f"the condition of step {step!r} {what}")
 
 
 @attrs.frozen(eq=False)
@@ -162,6 +197,17 @@ def either(first: Condition | None, second: Condition) -> Condition:
     return second if first is None else _Or(first, second)
 
 
+def parts_of(condition: Condition) -> Iterator[Condition]:
+    """Yield the conditions that a condition combines."""
+    if isinstance(condition, _Not):
+        yield from parts_of(condition.condition)
+    elif isinstance(condition, _And | _Or):
+        yield from parts_of(condition.first)
+        yield from parts_of(condition.second)
+    else:
+        yield condition
+
+
 def subtype_of(cls: Any) -> Condition:
     """Return the condition that a row is an object of a class.
 
@@ -179,13 +225,24 @@ class Look:
     Args:
         steps: The names of the steps.
         read: Returns the rows of the match that ends with a node.
+        places: The places of the bits of conditions over columns.
+
+    Attributes:
+        columns: The bits of the row, as `keyed.patterns.column_conditions` has them.
     """
 
-    __slots__ = ("_match", "_node", "_read", "_steps", "_timestamp", "of_match", "of_row", "row")
+    __slots__ = ("_match", "_node", "_read", "_steps", "_timestamp", "columns", "of_match", "of_row", "places", "row")
 
-    def __init__(self, steps: Sequence[str], read: Callable[[int | None], dict[str, list[Any]]]) -> None:
+    def __init__(
+        self,
+        steps: Sequence[str],
+        read: Callable[[int | None], dict[str, list[Any]]],
+        places: Mapping[Any, int],
+    ) -> None:
         self._steps = steps
         self._read = read
+        self.places = places
+        self.columns = 0
         self.of_row: dict[StepCondition, bool] = {}
         self.of_match: dict[StepCondition, bool] = {}
 
@@ -212,11 +269,13 @@ class Look:
 
 
 def condition_of(where: Any, step: str, parameter: str) -> Condition:
-    """Return the condition that calls a function of the user.
+    """Return the condition that calls a function of the user, or is computed over columns.
 
     Raises:
         DefinitionError: It is no function of a row, or of a row and a match; or it could be both.
     """
+    if isinstance(where, str | OverColumns):
+        return ColumnCondition(step, where if isinstance(where, str) else where.function)
     how = f"{parameter} of step {step!r}: give a function of the row, or of the row and the match so far"
     if not callable(where) or isinstance(where, type):
         raise DefinitionError(f"{how}, and not {where!r:.200}")

@@ -21,14 +21,16 @@ from keyed import (
     OutputTag,
     ValueState,
 )
-from keyed.errors import KeyedError, RowError, UserFunctionError
-from keyed.extending import inner_state
+from keyed.errors import KeyedError, RowError, StateSchemaChanged, UserFunctionError
+from keyed.extending import inner_state, table_rows
 from keyed.patterns.automaton import Automaton, AutomatonState, Taken, compiled
+from keyed.patterns.column_conditions import EvaluatedSteps
 from keyed.patterns.pattern_conditions import ConditionFailed, Look, Match
 from keyed.patterns.pattern_functions import PatternContext, PatternProcessFunction
 from keyed.patterns.shared_buffer import Node, SharedBuffer
 from keyed.patterns.steps import StepSequence
 
+_BUT_THE_LAST = slice(-1)
 _TIMER, _EQUAL_TIMES = "time-out", "equal times"
 
 
@@ -112,6 +114,7 @@ class PatternOperator(KeyedProcessFunction):
         timed_out: Side output of partial matches that time out, and the function that returns its value.
         most_partial: Most partial matches of a key.
         order_by: Returns the place of a row among those of equal times.
+        columns: The conditions over columns, whose results are the last column of the rows.
     """
 
     standing = inner_state(ValueState(Standing), is_shown=False)
@@ -130,6 +133,7 @@ class PatternOperator(KeyedProcessFunction):
         timed_out: tuple[OutputTag, Callable[[Match], Any]] | None,
         most_partial: int,
         order_by: Callable[[Any], Any] | None = None,
+        columns: EvaluatedSteps | None = None,
     ) -> None:
         self._pattern = pattern
         self._function = function
@@ -138,11 +142,17 @@ class PatternOperator(KeyedProcessFunction):
         self._timed_out = timed_out
         self._most_partial = most_partial
         self._order_by = order_by
+        self._columns = columns
+        conditions = () if columns is None else columns.conditions
+        self._places = {condition: 2 * place for place, condition in enumerate(conditions)}
+        #: The classes of rows with the results, and without.
+        self._computed: Any = None
+        self._row: Any = None
         self._automaton: Automaton = compiled(pattern)
         self._steps = pattern.step_names
         self._strategy = pattern.after_match
         self.partial_matches = inner_state(
-            MapState(int, PartialMatch, name="partial_matches"), meaning=_meaning(pattern)
+            MapState(int, PartialMatch, name="partial_matches"), meaning=_meaning(pattern, columns)
         )
         handler = type(function).process_timed_out_match is not PatternProcessFunction.process_timed_out_match
         self._handles_time_outs = timed_out is not None or handler
@@ -153,7 +163,7 @@ class PatternOperator(KeyedProcessFunction):
     def open(self, context: OpenContext) -> None:
         self._name = context.get_task_name()
         self._buffer = SharedBuffer(self.rows, self.nodes, self.uses)
-        self._look = Look(self._steps, self._buffer.rows)
+        self._look = Look(self._steps, self._buffer.rows, self._places)
         self._function = copy.copy(self._function)
         self._function.open(context)
 
@@ -165,7 +175,7 @@ class PatternOperator(KeyedProcessFunction):
             if self._late_tag is None:
                 ctx.drop()
             else:
-                ctx.output(self._late_tag, value)
+                ctx.output(self._late_tag, self._plain(value))
             return None
         time = ctx.timestamp()
         if self._order_by is None:
@@ -176,6 +186,9 @@ class PatternOperator(KeyedProcessFunction):
 
     def _match(self, value: Any, time: int, ctx: Context) -> list[Any]:
         """Move the partial matches with a row; return the outputs."""
+        if self._columns is not None:
+            self._look.columns = value[-1]
+            value = self._plain(value)
         standing = self.standing.value()
         outputs: list[Any] = []
         if standing is not None and standing.timer is not None and standing.timer <= time:
@@ -216,15 +229,34 @@ class PatternOperator(KeyedProcessFunction):
             self._advance(standing, timestamp, ctx, outputs)
         return outputs
 
+    def _plain(self, row: Any) -> Any:
+        """Return a row without the results of conditions over columns."""
+        if self._columns is None:
+            return row
+        if type(row) is not self._computed:
+            *names, last = type(row)._fields
+            if last != self._columns.column:
+                raise StateSchemaChanged(
+                    "a row has waited for the watermark since the pattern had other conditions over columns: run it "
+                    "with these until no row waits (counter rows_held), or start with a new checkpoint"
+                )
+            import pyarrow as pa
+
+            (empty,) = table_rows(pa.table({name: [None] for name in names}))
+            self._computed, self._row = type(row), type(empty)
+        return self._row(tuple.__getitem__(row, _BUT_THE_LAST))
+
     def _sorted(self, ctx: Context) -> list[Any]:
         """Return the rows of equal times that waited, in order."""
         assert self._order_by is not None
         places: list[tuple[Any, Any]] = []
         for row in self.equal_times.get():
             try:
-                places.append((self._order_by(row), row))
+                places.append((self._order_by(self._plain(row)), row))
             except Exception as error:  # noqa: BLE001  # the function is the user's
-                self._refuse(row, UserFunctionError, f"order_by raised {type(error).__name__}: {error}", ctx, error)
+                self._refuse(
+                    self._plain(row), UserFunctionError, f"order_by raised {type(error).__name__}: {error}", ctx, error
+                )
         self.equal_times.clear()
         try:
             places.sort(key=itemgetter(0))
@@ -404,11 +436,11 @@ class PatternOperator(KeyedProcessFunction):
         moves.kept = kept
 
 
-def _meaning(pattern: StepSequence) -> dict[str, str]:
+def _meaning(pattern: StepSequence, columns: EvaluatedSteps | None) -> dict[str, str]:
     """Return the parts of a pattern on which its state depends, as text."""
     steps = {f"step {step.name!r}": str(step) for step in pattern.steps}
     others = {"order of steps": ", ".join(pattern.step_names), "time limit": f"{pattern.within_ms} ms"}
-    return {**steps, **others, "strategy after a match": repr(pattern.after_match)}
+    return {**steps, **others, "strategy after a match": repr(pattern.after_match), "conditions": str(columns)}
 
 
 def _first_row(match: tuple[int, int]) -> int:

@@ -11,7 +11,9 @@ import attrs
 from keyed import KeyedStream, Output, OutputTag
 from keyed.errors import DefinitionError
 from keyed.extending import OperatorOptions, shows_options
-from keyed.patterns.pattern_conditions import Match
+from keyed.patterns.automaton import compiled
+from keyed.patterns.column_conditions import EvaluatedSteps, column_conditions
+from keyed.patterns.pattern_conditions import Look, Match
 from keyed.patterns.pattern_functions import PatternProcessFunction, Selecting
 from keyed.patterns.pattern_operator import PatternOperator
 from keyed.patterns.steps import StepSequence
@@ -126,6 +128,11 @@ class PatternStream:
     def _build(
         self, function: PatternProcessFunction, *, output: Any = None, name: str | None = None, **options: Any
     ) -> Output:
+        stream, columns, conditions = self.stream, None, column_conditions(self.pattern)
+        if conditions:
+            nothing = Look((), lambda _: {}, dict.fromkeys(conditions, 0))
+            columns = EvaluatedSteps(conditions, compiled(self.pattern).ignores_others(nothing))
+            stream = stream.prepared(columns, columns.output(stream.columns))
         operator = PatternOperator(
             self.pattern,
             function,
@@ -134,12 +141,13 @@ class PatternStream:
             timed_out=self._timed_out,
             most_partial=self._most_partial,
             order_by=self._order_by,
+            columns=columns,
         )
         if isinstance(function, Selecting):
             tags = (self._late_tag, self._bad_tag, None if self._timed_out is None else self._timed_out[0])
             operator.known_side_outputs = tuple(tag.name for tag in tags if tag is not None)
         name = PatternOperator.__name__ if name is None else name
-        return self.stream.process(operator, output, name=name, order="watermark", **options)
+        return stream.process(operator, output, name=name, order="watermark", **options)
 
 
 def _tag(tag: OutputTag | str) -> OutputTag:

@@ -127,7 +127,7 @@ def check_pattern(pattern: StepSequence) -> None:
     if skip_to is not None and skip_to not in names:
         raise DefinitionError(f"{pattern.after_match!r}: the pattern has no such step; it has {', '.join(names)}")
     within = pattern.within_ms
-    for step in _every(pattern):
+    for step in every_step(pattern):
         for time in (step.since_previous_ms, step.loop_ms):
             if time is not None and within is not None and time > within:
                 raise DefinitionError(
@@ -153,9 +153,9 @@ def check_pattern(pattern: StepSequence) -> None:
             )
 
 
-def _every(pattern: StepSequence) -> Iterator[Step]:
+def every_step(pattern: StepSequence) -> Iterator[Step]:
     """Yield the steps of a pattern, groups and the steps of groups."""
     for step in pattern.steps:
         yield step
         if step.group is not None:
-            yield from _every(step.group)
+            yield from every_step(step.group)

@@ -210,13 +210,15 @@ def rows_after_steps(
         vectorized: It reads tables.
     """
     result = after_steps(values, times, read.steps, read.before_steps, operator)
-    if vectorized and result.is_table:
-        rows = table_of_rows(result, operator)
-    else:
-        made = result.values()
-        of_made = None if result.times is None else result.times.to_pylist()
-        rows = SourceRows.of(list(map(key_getter(read.keys, operator), made)), of_made, made)
-        rows.left_out, rows.reasons = result.bad, {"value": result.reason} if result.bad else {}
+    return table_of_rows(result, operator) if vectorized and result.is_table else keyed_rows(read, result, operator)
+
+
+def keyed_rows(read: Input, result: TransformedRows, operator: str) -> SourceRows:
+    """Return the rows that transformations have made, keyed."""
+    made = result.values()
+    times = None if result.times is None else result.times.to_pylist()
+    rows = SourceRows.of(list(map(key_getter(read.keys, operator), made)), times, made)
+    rows.left_out, rows.reasons = result.bad, {"value": result.reason} if result.bad else {}
     return rows
 
 

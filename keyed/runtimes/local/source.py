@@ -36,6 +36,7 @@ from keyed.runtimes.local.local_rows import (
     checked,
     column_times,
     element_of,
+    keyed_rows,
     own_element,
     table_of_rows,
     without_unreadable,
@@ -513,12 +514,7 @@ def _table_after_steps(stage: Stage, batch: Any, limit: Limit | None) -> SourceR
     from keyed.runtimes.transforming import TransformedRows, transformed
 
     source, read, timestamp = stage.source, stage.inputs[0], stage.source.time
-    if (
-        not keeps_tables(read.steps)
-        or not isinstance(stage.function, VectorizedFunction)
-        or callable(timestamp)
-        or source.watermark.partition_by is not None
-    ):
+    if not keeps_tables(read.steps) or callable(timestamp) or source.watermark.partition_by is not None:
         return None
     rows, times = SourceRows(), None
     if timestamp is not None:
@@ -529,11 +525,14 @@ def _table_after_steps(stage: Stage, batch: Any, limit: Limit | None) -> SourceR
         if limit is not None and rows.highest > limit():
             return None
     after = transformed(TransformedRows(times, read.before_steps, None, batch), read.steps, stage.name)
-    made = table_of_rows(after, stage.name)
-    if made.table is not None:
-        table = made.table()
+    if after.count:
+        table = after.table(f"operator {stage.name!r}")
         if any(name in table.column_names and table.column(name).null_count for name in stage.key_columns):
             return None
+    if isinstance(stage.function, VectorizedFunction):
+        made = table_of_rows(after, stage.name)
+    else:
+        made = keyed_rows(read, after, stage.name)
     made.highest = rows.highest
     return made
 

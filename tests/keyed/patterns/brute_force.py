@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
 
-from keyed.patterns import Pattern
+from keyed.patterns import AfterMatchSkipStrategy, Pattern
 
 #: A choice of rows: the step and the position of each, in order.
 Choice = tuple[tuple[str, int], ...]
@@ -29,18 +29,25 @@ class Defined:
     is_optional: bool = False
     is_greedy: bool = False
     until: str = ""
+    group: tuple[Defined, ...] = ()
 
     @property
     def is_negative(self) -> bool:
         return self.contiguity.startswith("not_")
 
 
-def pattern_of(steps: Sequence[Defined], within: int) -> Pattern:
+def pattern_of(
+    steps: Sequence[Defined], within: int | None, after_match: AfterMatchSkipStrategy | None = None
+) -> Pattern:
     """Return the pattern that the steps define."""
     pattern: Any = Pattern
     for number, step in enumerate(steps):
         add = getattr(pattern, step.contiguity if number else "begin")
-        pattern = add(step.name, where=lambda row, *, letters=step.letters: row[0] in letters)
+        options: dict[str, Any] = {} if number else {"after_match": after_match}
+        if step.group:
+            pattern = add(pattern_of(step.group, None), **options)
+        else:
+            pattern = add(step.name, where=lambda row, *, letters=step.letters: row[0] in letters, **options)
         if (step.least, step.most) != (1, 1):
             pattern = pattern.times_or_more(step.least) if step.most is None else pattern.times(step.least, step.most)
             if step.inner == "next":
@@ -53,7 +60,8 @@ def pattern_of(steps: Sequence[Defined], within: int) -> Pattern:
                 pattern = pattern.until(lambda row, *, letters=step.until: row[0] in letters)
         if step.is_optional:
             pattern = pattern.optional()
-    return pattern.within(within)
+    made: Pattern = pattern if within is None else pattern.within(within)
+    return made
 
 
 def matches_by_definition(steps: Sequence[Defined], rows: Sequence[tuple[int, str]], within: int) -> Iterator[Choice]:
@@ -133,3 +141,57 @@ def matches_by_definition(steps: Sequence[Defined], rows: Sequence[tuple[int, st
         return not steps[-1].is_negative or is_free(start, in_time, no)
 
     return choose(0, (), [])
+
+
+def expanded(steps: Sequence[Defined], most: int) -> Iterator[tuple[Defined, ...]]:
+    """Yield the patterns without groups that a pattern stands for: one for each number of repetitions of each group.
+
+    Args:
+        steps: The steps.
+        most: The most repetitions of a group without a limit: the number of rows.
+    """
+    if not steps:
+        yield ()
+        return
+    step, *others = steps
+    rest = list(expanded(others, most))
+    if not step.group:
+        yield from ((step, *each) for each in rest)
+        return
+    counts = range(step.least, (most if step.most is None else step.most) + 1)
+    for count in (0, *counts) if step.is_optional else counts:
+        taken: tuple[Defined, ...] = ()
+        for number in range(count):
+            first = attrs.evolve(step.group[0], contiguity=step.inner if number else step.contiguity)
+            taken += (first, *step.group[1:])
+        yield from ((*taken, *each) for each in rest)
+
+
+def skipping(
+    matches: Sequence[Choice], oldest_kept: Callable[[Choice], int], *, at_time_out: bool
+) -> Iterator[list[Choice]]:
+    """Yield the outcomes of a strategy after a match: several if matches complete with the same row.
+
+    Matches are emitted by their first rows, those of a first row as they complete.
+
+    Args:
+        matches: All matches.
+        oldest_kept: Returns the first row from which on matches are kept after a match.
+        at_time_out: True if they complete when their time is over.
+    """
+
+    def completion(match: Choice) -> tuple[int, int]:
+        return match[0][1], 0 if at_time_out else match[-1][1]
+
+    def emit(left: list[Choice], emitted: list[Choice]) -> Iterator[list[Choice]]:
+        if not left:
+            yield emitted
+            return
+        soonest = min(map(completion, left))
+        for match in {each for each in left if completion(each) == soonest}:
+            after = list(left)
+            after.remove(match)
+            oldest = oldest_kept(match)
+            yield from emit([each for each in after if each[0][1] >= oldest], [*emitted, match])
+
+    return emit(list(matches), [])

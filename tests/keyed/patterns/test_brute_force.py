@@ -1,20 +1,21 @@
 """Random patterns over random rows: the automaton finds what the definition of each operator says.
 
-``KEYED_EXAMPLES=10000`` tries more.
+The long tests try 10,000 patterns each.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
+from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.keyed.patterns.brute_force import Defined, matches_by_definition, pattern_of
+from keyed.patterns import AfterMatchSkipStrategy
+from tests.keyed.patterns.brute_force import Defined, expanded, matches_by_definition, pattern_of, skipping
 from tests.keyed.patterns.matching import matches_of
 
-EXAMPLES = int(os.environ.get("KEYED_EXAMPLES", "100"))
 LETTERS = ["a", "b", "c", "ab", "bc", "abc"]
 
 
@@ -66,18 +67,91 @@ def steps(draw):
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcd")), max_size=8)
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
-@given(steps=steps(), gaps=ROWS, within=st.sampled_from([3, 6, 1000]))
-def test_the_automaton_finds_what_the_definition_says(steps, gaps, within):
+@st.composite
+def groups(draw):
+    """Draw a pattern with a group, with or without a step before it and after it."""
+    of = ["next", "followed_by", "followed_by_any"]
+    inside = [
+        Defined(f"g{number}", draw(st.sampled_from(of)), draw(st.sampled_from(LETTERS)))
+        for number in range(draw(st.integers(1, 3)))
+    ]
+    least, most = draw(st.sampled_from([(1, 1), (1, None), (2, None), (1, 2), (2, 2), (2, 3)]))
+    inner = draw(st.sampled_from(of)) if (least, most) != (1, 1) else "followed_by"
+    is_optional = draw(st.booleans())
+    group = Defined("g", draw(st.sampled_from(of)), "", least, most, inner, is_optional, group=tuple(inside))
+    before = [Defined("before", "next", draw(st.sampled_from(LETTERS)))] if draw(st.booleans()) else []
+    # In Flink a group that may end, and has skipped a row in order to go on, may still end before that row. So a step
+    # after it can find a match twice, or skip more rows than it may.
+    may_follow = least == most or inner == "next"
+    after = [Defined("after", draw(st.sampled_from(of)), draw(st.sampled_from(LETTERS)))]
+    return [*before, group, *(after if may_follow and draw(st.booleans()) else [])]
+
+
+def timed(gaps):
+    """Return rows (time, letter), and the same with the numbers of the rows."""
     time, rows = 0, []
     for gap, letter in gaps:
         time += gap
         rows.append((time, letter))
-    numbered = [(time, (letter, number)) for number, (time, letter) in enumerate(rows)]
-    pattern = pattern_of(steps, within)
-    found = Counter(
+    return rows, [(time, (letter, number)) for number, (time, letter) in enumerate(rows)]
+
+
+def found_by(pattern, numbered):
+    """Return the matches that the automaton finds."""
+    return [
         tuple((step, number) for step, taken in match.items() for _, number in taken)
         for kind, _, match in matches_of(pattern, numbered)
         if kind == "match"
-    )
+    ]
+
+
+WITHIN = st.sampled_from([3, 6, 1000])
+
+
+def finds_the_defined_matches(steps, gaps, within):
+    rows, numbered = timed(gaps)
+    found = Counter(found_by(pattern_of(steps, within), numbered))
     assert found == Counter(matches_by_definition(steps, rows, within))
+
+
+def repeats_groups(steps, gaps, within):
+    rows, numbered = timed(gaps)
+    # A match lists the rows by step.
+    found = Counter(tuple(sorted(match)) for match in found_by(pattern_of(steps, within), numbered))
+    defined: Counter[Any] = Counter()
+    for each in expanded(steps, len(rows)):
+        defined.update(tuple(sorted(match)) for match in matches_by_definition(each, rows, within))
+    assert found == defined
+
+
+def drops_by_strategy(steps, gaps, within, kind, data):
+    rows, numbered = timed(gaps)
+    names = [data.draw(st.sampled_from([step.name for step in steps]))] if kind.startswith("skip_to_") else []
+    strategy = getattr(AfterMatchSkipStrategy, kind)(*([] if kind == "skip_to_next" else names))
+    matches = list(matches_by_definition(steps, rows, within))
+    assume(len(matches) <= 8)
+
+    def oldest_kept(match):
+        if kind == "skip_to_next":
+            return match[0][1] + 1
+        if kind == "skip_past_last_event":
+            return match[-1][1] + 1
+        taken = [row for step, row in match if step == names[0]]
+        return (taken[0] if kind == "skip_to_first" else taken[-1]) if taken else 0
+
+    outcomes = list(skipping(matches, oldest_kept, at_time_out=steps[-1].contiguity == "not_followed_by"))
+    assert found_by(pattern_of(steps, within, strategy), numbered) in outcomes
+
+
+STRATEGIES = st.sampled_from(["skip_to_next", "skip_past_last_event", "skip_to_first", "skip_to_last"])
+PROPERTIES = {
+    "operators": given(steps=steps(), gaps=ROWS, within=WITHIN)(finds_the_defined_matches),
+    "groups": given(steps=groups(), gaps=ROWS, within=WITHIN)(repeats_groups),
+    "strategies": given(steps=steps(), gaps=ROWS, within=WITHIN, kind=STRATEGIES, data=st.data())(drops_by_strategy),
+}
+
+
+@pytest.mark.parametrize("examples", [100, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.long])])
+@pytest.mark.parametrize("of", PROPERTIES)
+def test_the_automaton_finds_what_the_definition_says(of, examples):
+    settings(max_examples=examples, deadline=None)(PROPERTIES[of])()

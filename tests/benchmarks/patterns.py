@@ -1,0 +1,138 @@
+"""The cost of a pattern: ``python -m tests.benchmarks.patterns``.
+
+Three steps with ``followed_by`` and ``within`` over payments of 100,000 cards, of which 5 % satisfy a condition, in
+batches of a million rows. The conditions are functions of the row, or DuckDB expressions over columns; ``next`` instead
+of ``followed_by`` is a pattern for which no row may be left out. Each variant runs in a process of its own, and
+the variants take turns. Figures are CPU-seconds of all processes for a million rows, without the first batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import keyed
+from keyed.patterns import Pattern
+
+__all__ = ["main"]
+
+_SCHEMA = "card string, time bigint, amount double"
+_OUTPUT = "card string, first bigint, last bigint"
+_FUNCTIONS: dict[str, Any] = {
+    "small": lambda row: row.amount < 1,
+    "middle": lambda row: 100 <= row.amount <= 200,
+    "large": lambda row: row.amount > 500,
+}
+_COLUMNS = {"small": "amount < 1", "middle": "amount BETWEEN 100 AND 200", "large": "amount > 500"}
+_VARIANTS = [f"{runtime} {kind}" for runtime in ("local", "spark") for kind in ("functions", "columns", "columns-next")]
+
+
+def _table(number: int, rows: int, keys: int) -> pa.Table:
+    """Return the rows of a batch, a thousand a second."""
+    chance = np.random.default_rng(number)
+    cards = np.array([f"card {each}" for each in range(keys)])
+    amounts = chance.choice([0.5, 150.0, 900.0, 20.0], size=rows, p=[0.02, 0.02, 0.01, 0.95])
+    return pa.table(
+        {
+            "card": pa.array(cards[chance.integers(0, keys, rows)]),
+            "time": pa.array(np.arange(number * rows, (number + 1) * rows)),
+            "amount": pa.array(amounts),
+        }
+    )
+
+
+def _matches(kind: str, data: Any) -> Any:
+    where = _FUNCTIONS if kind == "functions" else _COLUMNS
+    pattern = Pattern.begin("small", where=where["small"])
+    for step in ("middle", "large"):
+        add = pattern.next if kind.endswith("next") else pattern.followed_by
+        pattern = add(step, where=where[step])
+    stream = keyed.stream(data, timestamp="time", watermark=keyed.bounded_out_of_orderness(seconds=5)).key_by("card")
+    return stream.match(pattern.within(minutes=10)).select(
+        lambda match: (match["small"][0].card, match["small"][0].time, match["large"][0].time), output=_OUTPUT
+    )
+
+
+def _cpu() -> float:
+    """Return the CPU-seconds of this process and of those that it has started."""
+    process = psutil.Process()
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(each.user + each.system + each.children_user + each.children_system for each in times)
+
+
+def _run(variant: str, options: argparse.Namespace) -> None:
+    """Run a variant; print CPU-seconds per million rows and the number of matches."""
+    runtime, kind = variant.split()
+    marks: list[float] = []
+    found = [0]
+    tables = [_table(number, options.rows, options.keys) for number in range(options.batches)]
+    if runtime == "local":
+        output = _matches(kind, pa.concat_tables(tables))
+        result = output.run(lambda *_: None, rows_per_batch=options.rows, on_progress=lambda _: marks.append(_cpu()))
+        found[0] = result.metrics["PatternOperator"]["rows_out"]
+        # The end of the input is a batch of its own.
+        marks = marks[: options.batches]
+    else:
+        config = {"spark.ui.enabled": "false", "spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
+        spark = keyed.spark_session("bench", master="local[2]", parallelism=2, config=config)
+        with tempfile.TemporaryDirectory() as folder:
+            for number, table in enumerate(tables):
+                (Path(folder) / "in").mkdir(exist_ok=True)
+                pq.write_table(table, Path(folder) / "in" / f"{number:03d}.parquet")
+            data = spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).parquet(f"{folder}/in")
+
+            def sink(batch: Any, _: int) -> None:
+                found[0] += batch.count()
+                marks.append(_cpu())
+
+            query = _matches(kind, data).df.writeStream.foreachBatch(sink).outputMode("append")
+            query = query.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
+            query.awaitTermination()
+            marks = marks[: options.batches]
+    million = (len(marks) - 1) * options.rows / 1e6
+    print("figure", (marks[-1] - marks[0]) / million, found[0], flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.patterns", description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="in a batch")
+    parser.add_argument("--batches", type=int, default=4)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=_VARIANTS, default=_VARIANTS)
+    parser.add_argument("--run", choices=_VARIANTS, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.run is not None:
+        _run(options.run, options)
+        return 0
+    figures: dict[str, list[float]] = {}
+    matches: dict[str, str] = {}
+    given = [f"--{name}={getattr(options, name)}" for name in ("rows", "batches", "keys")]
+    for _ in range(options.rounds):
+        for variant in options.only:
+            command = [sys.executable, "-m", "tests.benchmarks.patterns", *given, "--run", variant]
+            printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            (line,) = [each for each in printed.splitlines() if each.startswith("figure")]
+            _, figure, matches[variant] = line.split()
+            figures.setdefault(variant, []).append(float(figure))
+            print(f"# {variant}: {figures[variant][-1]:.2f}", file=sys.stderr, flush=True)
+    print("| variant | CPU-s per million rows | matches |\n|---|--:|--:|")
+    for variant, measured in figures.items():
+        print(f"| {variant} | {median(measured):.2f} | {matches[variant]} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
