@@ -1,9 +1,9 @@
 """Records that a Kafka consumer has fetched and has not returned yet, of one topic or several.
 
-`Fetched` returns them round-robin by partition, so that none is read far ahead of another: a consumer returns a
-megabyte of one partition and then of the next. `FetchedByPlace` returns those of one partition, for a reader that
-merges them. In both a partition without fetched records delays the others unless its end was reached. It does so only
-once, and briefly, because its leader may be down.
+`Fetched` returns them round-robin by partition, so that none is read far ahead of another (a consumer returns a
+megabyte of one partition and then of the next), or those of one partition, for a reader that merges them. In both a
+partition without fetched records delays the others unless its end was reached. It does so only once, and briefly,
+because its leader may be down.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def fetched(consumer: Any, seconds: float) -> list[Any]:
 
 
 class Fetched:
-    """Messages that wait to be returned, one of each partition in turn.
+    """Messages that wait to be returned.
 
     Args:
         consumer: The consumer, assigned to the partitions.
@@ -98,6 +98,25 @@ class Fetched:
         self._lacks_since = None
         self._hold_back([*self._paused])
 
+    def take(self, place: Place, most: int) -> list[Any]:
+        """Return the next messages of a partition: records, and ends of it."""
+        queue = self._waiting[place]
+        found = [queue.popleft() for _ in range(min(most, len(queue)))]
+        self._bytes -= sum(map(_size, found))
+        return found
+
+    def has_more(self, place: Place) -> bool:
+        """Return whether a partition has messages, or more are expected."""
+        return bool(self._waiting[place]) or place not in self._at_end | self._silent
+
+    def is_delayed(self, held: Collection[Place]) -> bool:
+        """Return whether a partition without messages delays the others, except those that have some elsewhere."""
+        if self._waits(time.monotonic(), held):
+            return True
+        if self._paused and not any(self._waiting.values()):
+            self._hold_back([*self._paused])
+        return False
+
     def _hold(self, place: Place, message: Any) -> None:
         self._waiting[place].append(message)
         self._bytes += _size(message)
@@ -123,29 +142,6 @@ class Fetched:
         elif not self._paused and self._bytes > _AHEAD:
             self._paused = [place for place, queue in self._waiting.items() if queue]
             self._consumer.pause([self._partitions[place] for place in self._paused])
-
-
-class FetchedByPlace(Fetched):
-    """Messages that wait to be returned, by partition."""
-
-    def take(self, place: Place, most: int) -> list[Any]:
-        """Return the next messages of a partition: records, and ends of it."""
-        queue = self._waiting[place]
-        found = [queue.popleft() for _ in range(min(most, len(queue)))]
-        self._bytes -= sum(map(_size, found))
-        return found
-
-    def has_more(self, place: Place) -> bool:
-        """Return whether a partition has messages, or more are expected."""
-        return bool(self._waiting[place]) or place not in self._at_end | self._silent
-
-    def is_delayed(self, held: Collection[Place]) -> bool:
-        """Return whether a partition without messages delays the others, except those that have some elsewhere."""
-        if self._waits(time.monotonic(), held):
-            return True
-        if self._paused and not any(self._waiting.values()):
-            self._hold_back([*self._paused])
-        return False
 
 
 def _size(message: Any) -> int:

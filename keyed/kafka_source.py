@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 from keyed.arguments import text
-from keyed.changelog.kafka.client import Cluster, Partition, check_client
+from keyed.changelog.kafka.client import Cluster, check_client
 from keyed.durations import Duration, milliseconds_of
-from keyed.errors import CheckpointError, DefinitionError, KeyedError, SourceError
+from keyed.errors import CheckpointError, DefinitionError
 from keyed.formats.sql_types import BadValue
 from keyed.formats.topic_values import NO_VALUE, check_format, decoder
-from keyed.kafka_fetching import OUT_OF_RANGE, Fetched, Place, fetched, is_passing
+from keyed.kafka_fetching import Place
+from keyed.kafka_topics import TopicsReader
 from keyed.rows import Row, row_class
 from keyed.shown import shown
 from keyed.sources import PAUSE, BadElement
@@ -95,7 +96,7 @@ class KafkaSource:
         self._waits = _WAIT, _LONGEST if self._interval is None else self._interval
         self._seconds = milliseconds_of(timeout, "KafkaSource(timeout)", least=1) / 1000
         self._cluster = Cluster(bootstrap, dict(settings), self._seconds)
-        self._offsets: dict[int, int] = {}
+        self._offsets: dict[Place, int] = {}
         self._sought = False
         self._closed = False
 
@@ -104,7 +105,7 @@ class KafkaSource:
 
     def position(self) -> dict[str, Any]:
         """Return the offset of the next record of each partition. See `keyed.SeekableSource.position`."""
-        return {"topic": self.topic, "offsets": {str(partition): at for partition, at in self._offsets.items()}}
+        return {"topic": self.topic, "offsets": {str(partition): at for (_, partition), at in self._offsets.items()}}
 
     def seek(self, position: Any) -> None:
         """Resume from offsets. See `keyed.SeekableSource.seek`.
@@ -113,7 +114,7 @@ class KafkaSource:
             CheckpointError: They belong to another topic.
         """
         self._check_topic(position)
-        self._offsets = {int(partition): at for partition, at in position["offsets"].items()}
+        self._offsets = self._places(position)
         self._sought = True
 
     def between(self, before: Any, after: Any) -> Iterator[Any]:
@@ -131,8 +132,7 @@ class KafkaSource:
         self._offsets, self._sought = {}, False
         if before is not None:
             self.seek(before)
-        ends = {int(partition): at for partition, at in after["offsets"].items()}
-        return (element for element in self._records(ends) if element is not PAUSE)
+        return (element for element in self._records(self._places(after)) if element is not PAUSE)
 
     def set_waits(self, first: float, more: float) -> None:
         """Set how long a batch waits for records. See `keyed.SeekableSource`."""
@@ -141,6 +141,9 @@ class KafkaSource:
     def close(self) -> None:
         """End the iteration within a moment. It may be called from another thread."""
         self._closed = True
+
+    def _places(self, position: Any) -> dict[Place, int]:
+        return {(self.topic, int(partition)): at for partition, at in position["offsets"].items()}
 
     def _check_topic(self, position: Any) -> None:
         if not isinstance(position, dict) or position.get("topic") != self.topic:
@@ -153,48 +156,31 @@ class KafkaSource:
         """Return the records from the position of `seek` on, or from the start; `keyed.PAUSE` ends a batch."""
         return self._records(None)
 
-    def _records(self, given_ends: dict[int, int] | None) -> Iterator[Any]:
+    def _records(self, given_ends: dict[Place, int] | None) -> Iterator[Any]:
         """Read up to the given offsets, or up to the end of a bounded source."""
         self._closed = False
         # A run that does not resume begins at the start, whatever an earlier run of this program has read.
-        resumes, self._sought = self._sought, False
-        if not resumes:
-            self._offsets = {}
-        consumer: Any = self._cluster.consumer()
+        before, self._sought = dict(self._offsets) if self._sought else {}, False
         bounded = self._bounded or given_ends is not None
+        reader = TopicsReader(self._cluster, {self.topic: self._start == "latest"}, bounded=bounded)
+        self._offsets = reader.open(before, given_ends)
+        make = self._maker()
         try:
-            ends = self._assign(consumer, resumes=resumes)
-            if given_ends is not None:
-                # A partition that was not part of the job yet has no records in the batch.
-                ends = {partition: given_ends.get(partition, self._offsets[partition]) for partition in ends}
-            waiting = Fetched(consumer, self._places(self._offsets), self._places(ends), bounded=bounded)
-            make = self._maker()
             began: float | None = None
-            while not self._closed and not (bounded and all(self._offsets[each] >= end for each, end in ends.items())):
+            while not self._closed and not reader.is_ended:
                 wait, more = self._waits
                 if began is not None:
                     wait = min(_WAIT, max(0.0, began + more - time.monotonic()))
-                messages = fetched(consumer, wait)
-                for message in messages:
-                    if message.error() is not None:
-                        self._check(message.error())
-                waiting.add(messages)
-                for message in waiting.in_turn():
-                    partition, offset = message.partition(), message.offset()
-                    if message.error() is not None:
-                        # Transaction markers have offsets too, but are not records.
-                        self._offsets[partition] = max(self._offsets[partition], offset)
-                        continue
-                    element = make(_record(message))
-                    self._offsets[partition] = offset + 1
+                is_busy = reader.fetch(wait)
+                for message in reader.in_turn():
                     began = began or time.monotonic()
-                    yield element
+                    yield make(_record(message))
                 # Without a wait the batch ends when nothing more comes.
-                if began is None or time.monotonic() >= began + (more or (_LONGEST if messages else 0.0)):
+                if began is None or time.monotonic() >= began + (more or (_LONGEST if is_busy else 0.0)):
                     began = None
                     yield PAUSE
         finally:
-            consumer.close()
+            reader.close()
 
     def _maker(self) -> Callable[[Row], Any]:
         """Return the function from a record to its element."""
@@ -218,54 +204,6 @@ class KafkaSource:
             return decode(_RECORD((record.key, value, *record[2:])))
 
         return make
-
-    def _assign(self, consumer: Any, *, resumes: bool) -> dict[int, int]:
-        """Assign a consumer to the current position, and return the end of each partition."""
-        import confluent_kafka as ck
-
-        doing = f"the source {self!r}"
-        try:
-            found = consumer.list_topics(self.topic, timeout=self._seconds).topics[self.topic]
-            if found.error is not None:
-                raise SourceError(
-                    f"{doing}: Kafka reports {found.error.name()}: {found.error.str()}; name an existing topic"
-                )
-            ends = {}
-            for partition in found.partitions:
-                low, high = Partition(self._cluster, self.topic, partition).offsets(consumer)
-                ends[partition] = high
-                self._offsets.setdefault(partition, high if self._start == "latest" and not resumes else low)
-                if not low <= self._offsets[partition] <= high:
-                    raise SourceError(self._gone(f"partition {partition} has offsets {low} to {high}"))
-            gone = self._offsets.keys() - ends.keys()
-            if gone:
-                raise SourceError(self._gone(f"the topic has no partition {min(gone)} any more"))
-            consumer.assign([ck.TopicPartition(self.topic, *item) for item in self._offsets.items()])
-        except SourceError:
-            raise
-        except (ck.KafkaException, KeyedError) as error:
-            raise SourceError(f"{doing} cannot be read: {error}") from error
-        return ends
-
-    def _check(self, error: Any) -> None:
-        """Ignore transient errors.
-
-        Raises:
-            SourceError: Another error.
-        """
-        if error.name() in OUT_OF_RANGE:
-            raise SourceError(self._gone(error.str()))
-        if not is_passing(error):
-            raise SourceError(f"the source {self!r}: Kafka reports {error.name()}: {error.str()}")
-
-    def _places(self, offsets: Mapping[int, int]) -> dict[Place, int]:
-        return {(self.topic, partition): at for partition, at in offsets.items()}
-
-    def _gone(self, why: str) -> str:
-        return (
-            f"the source {self!r} is at {self._offsets}, and {why}: records that were not read yet were deleted, "
-            "or the topic was recreated; start from a new checkpoint, with restore_from= a changelog to keep the state"
-        )
 
 
 def _record(message: Any) -> Row:

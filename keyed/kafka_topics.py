@@ -5,13 +5,13 @@ Offsets are kept by the caller's checkpoint, as those of a `keyed.KafkaSource` a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from keyed.changelog.kafka.client import Cluster, Partition, check_client
 from keyed.changelog.kafka.topic import create_topic, partitions
 from keyed.errors import ChangelogError, KeyedError, SourceError
-from keyed.kafka_fetching import OUT_OF_RANGE, FetchedByPlace, Place, fetched, is_passing
+from keyed.kafka_fetching import OUT_OF_RANGE, Fetched, Place, fetched, is_passing
 
 
 class TopicsReader:
@@ -29,14 +29,15 @@ class TopicsReader:
         self._bounded = bounded
         self._offsets: dict[Place, int] = {}
         self._consumer: Any = None
-        self._fetched: FetchedByPlace
+        self._fetched: Fetched
         self._ends: dict[Place, int] = {}
 
-    def open(self, offsets: Mapping[Place, int]) -> dict[Place, int]:
-        """Connect, and return the offset at which each partition begins.
+    def open(self, offsets: Mapping[Place, int], until: Mapping[Place, int] | None = None) -> dict[Place, int]:
+        """Connect, and return the offset of the next record of each partition, which reading advances.
 
         Args:
             offsets: Those of an earlier run.
+            until: Ends of partitions for a bounded reader. Others end where they begin.
 
         Raises:
             SourceError: A topic is missing, records are gone, or no broker answers.
@@ -51,17 +52,20 @@ class TopicsReader:
             for topic, from_end in self._topics.items():
                 found = consumer.list_topics(topic, timeout=self._cluster.timeout).topics[topic]
                 if found.error is not None:
-                    raise SourceError(f"{doing} reports {found.error.name()} for topic {topic!r}: {found.error.str()}")
+                    raise SourceError(
+                        f"{doing} reports {found.error.name()} for topic {topic!r}: {found.error.str()}; name an "
+                        "existing topic"
+                    )
                 for number in sorted(found.partitions):
                     place = topic, number
                     low, high = Partition(self._cluster, topic, number).offsets(consumer)
-                    ends[place] = high
                     at = self._offsets.setdefault(place, high if from_end and not offsets else low)
                     if not low <= at <= high:
-                        raise SourceError(self._gone(place, f"has the offsets {low} to {high}"))
+                        raise SourceError(self._gone(place, f"partition {number} has offsets {low} to {high}"))
+                    ends[place] = high if until is None else until.get(place, at)
             gone = self._offsets.keys() - ends.keys()
             if gone:
-                raise SourceError(self._gone(min(gone), "does not exist anymore"))
+                raise SourceError(self._gone(min(gone), "it does not exist anymore"))
             consumer.assign([ck.TopicPartition(*place, at) for place, at in self._offsets.items()])
         except SourceError:
             consumer.close()
@@ -70,11 +74,11 @@ class TopicsReader:
             consumer.close()
             raise SourceError(f"{doing} cannot be read: {error}") from error
         self._consumer, self._ends = consumer, ends
-        self._fetched = FetchedByPlace(consumer, dict(self._offsets), ends, bounded=self._bounded)
-        return dict(self._offsets)
+        self._fetched = Fetched(consumer, dict(self._offsets), ends, bounded=self._bounded)
+        return self._offsets
 
-    def fetch(self, seconds: float) -> None:
-        """Fetch records, waiting for a first one for some seconds.
+    def fetch(self, seconds: float) -> bool:
+        """Fetch records, waiting for a first one for some seconds. Return whether there were any.
 
         Raises:
             SourceError: Records are gone, or Kafka refuses.
@@ -85,21 +89,28 @@ class TopicsReader:
             if error is None:
                 continue
             if error.name() in OUT_OF_RANGE:
-                raise SourceError(self._gone((message.topic(), message.partition()), f"answers: {error.str()}"))
+                raise SourceError(self._gone((message.topic(), message.partition()), error.str()))
             if not is_passing(error):
                 raise SourceError(f"Kafka at {self._cluster.bootstrap} reports {error.name()}: {error.str()}")
         self._fetched.add(messages)
+        return bool(messages)
 
     def take(self, place: Place, most: int) -> tuple[list[Any], int]:
         """Return the next records of a partition, and the offset after them."""
-        found = []
-        for message in self._fetched.take(place, most):
-            # Transaction markers have offsets too, but are not records.
-            is_record = message.error() is None
-            self._offsets[place] = max(self._offsets[place], message.offset() + is_record)
-            if is_record:
-                found.append(message)
+        found = list(filter(self._passes, self._fetched.take(place, most)))
         return found, self._offsets[place]
+
+    def in_turn(self) -> Iterator[Any]:
+        """Yield a record of each partition in turn, while every partition that has not ended has one."""
+        return filter(self._passes, self._fetched.in_turn())
+
+    def _passes(self, message: Any) -> bool:
+        """Advance the offset of a partition, and return whether a message is a record."""
+        # Transaction markers have offsets too, but are not records.
+        is_record = message.error() is None
+        place = message.topic(), message.partition()
+        self._offsets[place] = max(self._offsets[place], message.offset() + is_record)
+        return is_record
 
     def has_more(self, place: Place) -> bool:
         """Return whether a partition has more records, or they are expected."""
@@ -127,7 +138,8 @@ class TopicsReader:
     def _gone(self, place: Place, why: str) -> str:
         return (
             f"topic {place[0]!r}, partition {place[1]} is to be read from offset {self._offsets[place]}, and {why}: "
-            "records that were not read yet were deleted, or the topic was recreated; start from a new checkpoint"
+            "records that were not read yet were deleted, or the topic was recreated; start from a new checkpoint, in "
+            "Python with restore_from= a changelog, which keeps the state"
         )
 
 
