@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import keyword
 from collections import namedtuple
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -34,6 +34,23 @@ def fields_of(cls: type) -> tuple[str, ...] | None:
     """Return the field names of a row class or named tuple; ``None`` for any other class, whatever its attributes."""
     fields = getattr(cls, "_fields", None)
     return fields if issubclass(cls, tuple) and isinstance(fields, tuple) else None
+
+
+def names_of(value: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a dictionary, row or object of a class with fields; none of a plain value."""
+    if isinstance(value, Mapping):
+        return tuple(value) if all(isinstance(name, str) for name in value) else ()
+    cls = type(value)
+    names = fields_of(cls) or getattr(cls, "__struct_fields__", None) or getattr(cls, "__dataclass_fields__", None)
+    return tuple(names) if names else tuple(each.name for each in getattr(cls, "__attrs_attrs__", ()))
+
+
+def members_of(value: Any) -> dict[str, Any] | None:
+    """Return the fields of a dictionary, row or object by name; ``None`` for a plain value."""
+    if isinstance(value, dict | Mapping):
+        return value if isinstance(value, dict) else dict(value)
+    names = names_of(value)
+    return {name: value[name] if isinstance(value, Row) else getattr(value, name) for name in names} or None
 
 
 class Row(tuple[Any, ...]):

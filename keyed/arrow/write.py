@@ -42,7 +42,7 @@ from uuid import UUID
 from keyed.column_types import ARROW_NAMES, INTEGERS, simple_name
 from keyed.errors import OutputDefinitionError
 from keyed.outputs import Schema, parse_ddl, split_top_level
-from keyed.rows import Row, fields_of, row_class
+from keyed.rows import Row, fields_of, names_of, row_class
 from keyed.shown import mistaken, shown
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def table_of_values(values: Sequence[Any], schema: Schema | None) -> pa.Table:
 
     if schema is not None:
         return table_of(values, schema, "result")
-    names = [_fields(value) for value in values]
+    names = [names_of(value) for value in values]
     other = next((value for value, each in zip(values, names, strict=True) if each != names[0]), None)
     if other is not None:
         raise OutputDefinitionError(
@@ -181,14 +181,6 @@ def table_of_values(values: Sequence[Any], schema: Schema | None) -> pa.Table:
     if not names[0]:
         values = [row_class(("value",))((value,)) for value in values]
     return table_of(values, None, "result")
-
-
-def _fields(value: Any) -> tuple[str, ...]:
-    """Return the names of a value's columns; none of a plain value."""
-    if isinstance(value, dict):
-        return tuple(value) if all(isinstance(name, str) for name in value) else ()
-    names = fields_of(type(value)) or getattr(type(value), "__dataclass_fields__", None)
-    return tuple(names) if names else tuple(each.name for each in getattr(type(value), "__attrs_attrs__", ()))
 
 
 def raw_table_of(rows: Sequence[Any], schema: Schema | None) -> pa.Table:

@@ -28,7 +28,7 @@ from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, SinkError
 from keyed.formats.topic_values import check_format, encoder, json_bytes
 from keyed.recovery.outbox import Record
-from keyed.rows import fields_of
+from keyed.rows import members_of
 from keyed.shown import shown
 from keyed.topics import Encode, KafkaSink
 
@@ -197,11 +197,9 @@ def _digest(records: Sequence[Record]) -> str:
 
 def _columns(row: Any) -> dict[str, Any]:
     """Return a row's columns by name."""
-    if isinstance(row, dict):
-        return row
-    names = fields_of(type(row)) or [field.name for field in getattr(type(row), "__attrs_attrs__", ())]
-    if not names:
+    found = members_of(row)
+    if found is None:
         raise SinkError(
             f"a KafkaSink writes rows with named columns, not {type(row).__name__}; give process(..., output=...)"
         )
-    return {name: getattr(row, name) for name in names}
+    return found
