@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_log = logging.getLogger(__name__)
 #: The schema of a table's dataset, and the columns of its key.
 Description = tuple["pa.Schema", Sequence[str]]
 #: An entry of a table: its key, the entry of the key, and its value; a value of ``None`` is no row.
@@ -70,20 +72,23 @@ class RowQuery:
     _read: TableColumns
     _step: SqlStep
 
-    def rows(self, entries: Sequence[Entry]) -> list[dict[str, Any] | None]:
-        """Return the row of each entry; ``None`` if there is no entry, it does not fit ``WHERE``, or it is bad."""
+    def rows(self, entries: Sequence[Entry]) -> tuple[list[dict[str, Any] | None], list[str]]:
+        """Return the row of each entry, and the reasons of bad ones.
+
+        A row is ``None`` if there is no entry, it does not fit ``WHERE``, or it is bad: an expression fails.
+        """
         import pyarrow as pa
 
         found: list[dict[str, Any] | None] = [None] * len(entries)
         table = self._read.table(entries)
-        made, _ = self._step.run(table)
+        made, bad = self._step.run(table)
         for number, field in enumerate(made.schema):
             if self._read.is_zoned and pa.types.is_timestamp(field.type):
                 made = made.set_column(number, field.name, made.column(number).cast(pa.timestamp("us", "UTC")))
         places: list[Any] = made.column(_PLACE).to_pylist()
         for place, row in zip(places, made.drop_columns([_PLACE]).to_pylist(maps_as_pydicts="strict"), strict=True):
             found[place] = row
-        return found
+        return found, [reason for _, reason in bad]
 
 
 class TableColumns:
@@ -133,13 +138,18 @@ def _field(value: Any, name: str) -> Any:
 
 
 class PushQuery(Iterator[PushedRow]):
-    """A push query that `subscribe` has started: an iterator that waits for changes."""
+    """A push query that `subscribe` has started: an iterator that waits for changes.
+
+    Attributes:
+        rows_bad: Number of rows that are left out because an expression fails; the first one is logged.
+    """
 
     def __init__(self, subscription: Any, query: RowQuery) -> None:
         self._subscription = subscription
         self._query = query
         self._left = query.limit
         self._waiting: deque[PushedRow] = deque()
+        self.rows_bad = 0
 
     @property
     def is_done(self) -> bool:
@@ -147,7 +157,7 @@ class PushQuery(Iterator[PushedRow]):
         return self._left == 0
 
     def take(self, timeout: float | None = None) -> list[PushedRow]:
-        """Return the next rows.
+        """Return the next rows: all that are there.
 
         Args:
             timeout: Seconds to wait for a change of the table; for ever if ``None``.
@@ -155,10 +165,7 @@ class PushQuery(Iterator[PushedRow]):
         Returns:
             The rows; none if the table has not changed for that time, or when ``LIMIT`` is reached.
         """
-        while not self._waiting and not self.is_done:
-            changes = self._subscription.take(timeout)
-            if not changes:
-                break
+        while not self.is_done and (changes := self._subscription.take(0.0 if self._waiting else timeout)):
             self._waiting.extend(self._pushed(changes))
         found = list(itertools.islice(self._waiting, self._left))
         self._waiting.clear()
@@ -183,8 +190,11 @@ class PushQuery(Iterator[PushedRow]):
         return self._waiting.popleft()
 
     def _pushed(self, changes: Sequence[Any]) -> Iterator[PushedRow]:
-        rows = self._query.rows([(each.key, each.entry, None if each.removed else each.new) for each in changes])
-        before = self._query.rows([(each.key, each.entry, each.old) for each in changes])
+        rows, bad = self._query.rows([(each.key, each.entry, None if each.removed else each.new) for each in changes])
+        before, _ = self._query.rows([(each.key, each.entry, each.old) for each in changes])
+        if bad and not self.rows_bad:
+            _log.warning("a query of %s leaves out a row, as it will others: %s", self._query.table, bad[0])
+        self.rows_bad += len(bad)
         for change, row, old in zip(changes, rows, before, strict=True):
             if row is not None or old is not None:
                 yield PushedRow(row, old, change.batch, change.token)

@@ -6,7 +6,8 @@ tables: it gets the columns of those that the client may read, and their changes
 It writes a line whenever it is ready. It answers each line of JSON, ``{"query", "parameters", "tables", "changes",
 "bytes"}``, with one line. ``tables`` has the columns of each table: ``{"schema", "key_columns"}``, or null for a table
 whose name the query does not have. Without ``changes`` the query is checked, and the answer is ``{"table", "columns",
-"limit"}``. With them it is ``{"rows"}``: for each change the row after it and before it. An error is ``{"error":
+"limit"}``. With them it is ``{"rows", "bad"}``: for each change the row after it and before it, and the reasons of rows
+that are left out because an expression fails. An error is ``{"error":
 {"type", "message", "line", "column"}}``.
 """
 
@@ -79,15 +80,15 @@ def _answered(asked: dict[str, Any]) -> bytes:
     rows: list[list[Any]] = []
     size = 0
     changes: list[list[Any]] = decode_tagged(b64decode(asked["changes"]))
-    after = query.rows([(key, entry, new) for key, entry, new, _ in changes])
-    before = query.rows([(key, entry, old) for key, entry, _, old in changes])
+    after, bad = query.rows([(key, entry, new) for key, entry, new, _ in changes])
+    before, _ = query.rows([(key, entry, old) for key, entry, _, old in changes])
     for both in zip(after, before, strict=True):
         row = [msgspec.Raw(as_json(each)) for each in both]
         size += sum(map(len, row))
         if size > asked["bytes"]:
             return error_line("QueryFailed", f"sql: the rows have more than {asked['bytes']} bytes; select less")
         rows.append(row)
-    return as_json({"rows": rows})
+    return as_json({"rows": rows, "bad": bad})
 
 
 def _main() -> None:

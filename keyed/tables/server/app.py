@@ -89,7 +89,15 @@ from keyed.tables.json_values import (
 from keyed.tables.operator_view import Position
 from keyed.tables.push_worker import described, packed
 from keyed.tables.server.access import ALL_TABLES, SESSION_SECONDS, Access
-from keyed.tables.server.event_stream import BatchEvents, ChangeEvents, Events, EventStream, PushEvents, Watch
+from keyed.tables.server.event_stream import (
+    BatchEvents,
+    ChangeEvents,
+    Events,
+    EventStream,
+    PushedRows,
+    PushEvents,
+    Watch,
+)
 from keyed.tables.server.page import page_routes
 from keyed.tables.server.peers import Peers, PeerShares, PeerUnavailable
 from keyed.tables.server.refused_requests import ASKING, ConcurrencyLimit, Refused
@@ -644,9 +652,9 @@ class _Server:
         tables = {found.table: tables[found.table]}
         after = request.headers.get("last-event-id") or asked.get("after")
 
-        async def rows(changes: list[Change]) -> list[tuple[msgspec.Raw, msgspec.Raw]]:
+        async def rows(changes: list[Change]) -> PushedRows:
             answer = await self.push.rows(query, parameters, tables, await asyncio.to_thread(packed, changes))
-            return msgspec.json.decode(answer, type=_PushedRows).rows
+            return msgspec.json.decode(answer, type=PushedRows)
 
         subscription = await self._in_thread(lambda: self.tables[found.table].subscribe(after=after))
         return self._stream(request, PushEvents(subscription, rows, found.limit))
@@ -980,10 +988,6 @@ class _SqlRequest(msgspec.Struct, forbid_unknown_fields=True):
 class _PushQuery(msgspec.Struct):
     table: str
     limit: int | None
-
-
-class _PushedRows(msgspec.Struct):
-    rows: list[tuple[msgspec.Raw, msgspec.Raw]]
 
 
 class _PeerMessage(msgspec.Struct):

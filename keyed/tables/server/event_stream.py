@@ -205,24 +205,34 @@ class BatchEvents(_ReadyEvents):
         return _event(str(batch), "batch", self._describe(now[1]))
 
 
+class PushedRows(msgspec.Struct):
+    """The JSON of the row after each of some changes and before it, and the reasons of rows that are left out."""
+
+    rows: list[tuple[msgspec.Raw, msgspec.Raw]]
+    bad: list[str]
+
+
 class PushEvents:
     """The rows of a push query, each an event ``snapshot`` or ``change``; at its ``LIMIT`` an ``end``.
 
+    An event ``bad`` has the number of rows that were left out so far because an expression fails.
+
     Args:
         subscription: The source of the changes.
-        rows: Returns for changes the JSON of the row after each and before it.
+        rows: Returns the rows of changes.
         limit: Number of rows, ``None`` without a limit.
     """
 
     def __init__(
         self,
         subscription: Subscription,
-        rows: Callable[[list[Change]], Awaitable[list[tuple[msgspec.Raw, msgspec.Raw]]]],
+        rows: Callable[[list[Change]], Awaitable[PushedRows]],
         limit: int | None,
     ) -> None:
         self._subscription = subscription
         self._rows = rows
         self._left = limit
+        self._bad = 0
 
     @property
     def resets(self) -> int:
@@ -241,7 +251,8 @@ class PushEvents:
     async def encoded(self, taken: list[Change]) -> bytes:
         """Return the events of changes."""
         events = []
-        for change, (row, old) in zip(taken, await self._rows(taken), strict=True):
+        found = await self._rows(taken)
+        for change, (row, old) in zip(taken, found.rows, strict=True):
             if bytes(row) == bytes(old) == b"null":
                 continue
             if self._left == 0:
@@ -249,6 +260,9 @@ class PushEvents:
             fields = {"kind": change.kind, "batch": change.batch, "row": row, "old": old}
             events.append(_event(change.token, change.kind, fields))
             self._left = None if self._left is None else self._left - 1
+        if found.bad:
+            self._bad += len(found.bad)
+            events.append(b"event: bad\ndata: " + as_json({"rows": self._bad, "reason": found.bad[0]}) + b"\n\n")
         if self._left == 0:
             return b"".join(events)
         # Sets the id without an event, so that changes without rows are not read again after a reconnection.

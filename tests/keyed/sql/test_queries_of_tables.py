@@ -57,6 +57,22 @@ def test_a_push_query_ends_at_its_limit(run):
     assert found == [{"n": 1}, {"n": 1}]
 
 
+def test_a_push_query_counts_the_rows_in_which_an_expression_fails(run, caplog):
+    query = "SELECT title, income / (n // (n - 1)) AS x FROM sold EMIT CHANGES"
+    rows = [sale("Aliens", 5), sale("Aliens", 7), sale("Big", 3), sale("Rio", 1)]
+    with run(rows).run.tables as tables:
+        found = sql.subscribe(tables, query)
+        assert [each.row["title"] for each in found.take(300)] == ["Aliens"]
+    assert found.rows_bad == 2
+    (message,) = [each.getMessage() for each in caplog.records if "leaves out a row" in each.getMessage()]
+    assert message.startswith("a query of sold leaves out a row, as it will others: ")
+
+
+def test_one_call_takes_all_rows_that_are_there(run):
+    with run([sale(str(number), number) for number in range(2500)]).run.tables as tables:
+        assert len(sql.subscribe(tables, "SELECT title FROM sold EMIT CHANGES").take(300)) == 2500
+
+
 def test_a_windowed_table_has_its_bounds(run):
     text = (
         SALES

@@ -128,6 +128,13 @@ def test_a_limit_ends_the_stream(job, ask):
     assert checked == {"table": "sold", "columns": ["n"], "limit": 1}
 
 
+def test_rows_in_which_an_expression_fails_are_counted_in_an_event(ask):
+    with pushed(ask, "SELECT 6 // n AS x FROM sold WHERE key = 'Kept' EMIT CHANGES") as stream:
+        _, kind, data = next(events(stream))
+    assert (kind, data["rows"]) == ("bad", 1)
+    assert "zero" in data["reason"]
+
+
 @pytest.mark.parametrize("limit", [0, 1, 2])
 def test_a_limit_of_any_size_ends_the_stream_with_an_event(job, limit):
     harness, tables = job
