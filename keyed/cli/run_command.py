@@ -285,6 +285,9 @@ def _print_answers(result: ScriptResult, *, is_json: bool) -> None:
     for name, reasons in result.skipped.items():
         for reason, count in reasons.items():
             sys.stderr.write(f"{name}: {count} records skipped: {reason}\n")
+    for name, columns in result.missing.items():
+        for column, count in columns.items():
+            sys.stderr.write(f"{name}: no row has the column {column}, of {count}; it is null\n")
 
 
 def _print_output(name: str, records: Sequence[OutputRecord], batch: int, *, is_json: bool) -> None:

@@ -67,7 +67,7 @@ class AvroLevels:
         if at > len(data):
             raise IndexError("the value ends early")
         if isinstance(schema, list):
-            index, at = _number(data, at)
+            index, at = zigzag(data, at)
             return self._end(schema[index], data, at, levels)
         kind = schema if isinstance(schema, str) else schema["type"]
         if not isinstance(kind, str) or kind in self._named:
@@ -78,7 +78,7 @@ class AvroLevels:
             if not levels:
                 raise ValueError(_TOO_DEEP)
             return self._end_of_items(schema, data, at, levels - 1)
-        number, at = _number(data, at)
+        number, at = zigzag(data, at)
         return at + max(0, number) if kind in ("bytes", "string") else at
 
     def _end_of_items(self, schema: Any, data: bytes, at: int, levels: int) -> int:
@@ -89,12 +89,12 @@ class AvroLevels:
             return at
         parts = (schema["items"],) if "items" in schema else ("string", schema["values"])
         while True:
-            count, at = _number(data, at)
+            count, at = zigzag(data, at)
             if not count:
                 return at
             if count < 0:
                 # The size of the block follows.
-                count, at = -count, _number(data, at)[1]
+                count, at = -count, zigzag(data, at)[1]
             for _ in range(count):
                 before = at
                 for part in parts:
@@ -104,7 +104,7 @@ class AvroLevels:
                     break
 
 
-def _number(data: bytes, at: int) -> tuple[int, int]:
+def zigzag(data: bytes, at: int) -> tuple[int, int]:
     """Return a number in zigzag form, and the position after it."""
     shift = value = 0
     while True:

@@ -19,7 +19,9 @@ import attrs
 import msgspec
 
 from keyed.errors import DefinitionError, SourceError
+from keyed.formats.avro_levels import zigzag
 from keyed.formats.column_schemas import WRAPPERS, ProtobufMessage, avro_schema, json_schema
+from keyed.formats.file_rows import long_fields
 from keyed.formats.plain_rows import cells_of, has_decimal, json_values
 from keyed.formats.sql_types import BadValue, SqlType
 from keyed.formats.topic_values import check_format, plain_message, registered
@@ -44,7 +46,6 @@ _UNREADABLE = (
     csv.Error,
     struct.error,
 )
-_LONGEST = 2**31 - 1
 _PLAIN = {"BOOLEAN": False, "INT": 0, "BIGINT": 0, "DOUBLE": 0.0, "STRING": "", "BYTES": b"", "ARRAY": [], "MAP": {}}
 
 
@@ -166,11 +167,8 @@ class RecordPart:
             return BadValue(f"the {self._what} is not {self.format}: {type(error).__name__}: {error}")
 
     def _delimited(self, data: Sequence[Any]) -> list[Any]:
-        limit = csv.field_size_limit(_LONGEST)
-        try:
+        with long_fields():
             return [None if each is None else self._decoded(each, self._line) for each in data]
-        finally:
-            csv.field_size_limit(limit)
 
     def _line(self, data: Any) -> Any:
         if not isinstance(data, bytes | str):
@@ -377,20 +375,10 @@ def _without_header(data: bytes) -> bytes:
 
 
 def _without_indexes(data: bytes) -> bytes:
-    """Return the bytes of a message after its place in the schema: a count, and as many numbers, as varints."""
-    at, left = 0, 1
-    is_count = True
-    while left:
-        number, shift = 0, 0
-        while True:
-            byte = data[at]
-            at += 1
-            number |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        left = number >> 1 if is_count else left - 1
-        is_count = False
+    """Return the bytes of a message after its place in the schema: a count, and as many numbers."""
+    count, at = zigzag(data, 0)
+    for _ in range(count):
+        at = zigzag(data, at)[1]
     return data[at:]
 
 

@@ -194,33 +194,17 @@ def _bad(value: Any, type_: SqlType) -> NoReturn:
 
 def converter(type_: SqlType) -> Convert:
     """Return the function from a value that is not null to one that Arrow takes for a type. It raises `BadValue`."""
+    parts = [converter(each) for each in type_.parts]
     match type_.base:
-        case "BOOLEAN":
-            return lambda value: _truth(value, type_)
-        case "INT" | "BIGINT":
-            return lambda value: _integer(value, type_, 1 << (31 if type_.base == "INT" else 63))
-        case "DOUBLE":
-            return lambda value: _double(value, type_)
-        case "DECIMAL":
-            return lambda value: _decimal(value, type_)
-        case "STRING":
-            return lambda value: _text(value, type_)
-        case "BYTES":
-            return lambda value: _bytes(value, type_)
-        case "DATE":
-            return lambda value: _date(value, type_)
-        case "TIME":
-            return lambda value: _time(value, type_)
-        case "TIMESTAMP":
-            return lambda value: _moment(value, type_)
         case "ARRAY":
-            item = converter(type_.element)
-            return lambda value: _items(value, item, type_)
+            return lambda value: _items(value, parts[0], type_)
         case "MAP":
-            key, item = map(converter, type_.parts)
-            return lambda value: _entries(value, key, item, type_)
-    fields = [(name, name.lower(), converter(each)) for name, each in type_.fields]
-    return lambda value: _struct(value, fields, type_)
+            return lambda value: _entries(value, parts[0], parts[1], type_)
+        case "STRUCT":
+            fields = [(name, name.lower(), converter(each)) for name, each in type_.fields]
+            return lambda value: _struct(value, fields, type_)
+    convert = _CONVERTERS[type_.base]
+    return lambda value: convert(value, type_)
 
 
 def _truth(value: Any, type_: SqlType) -> bool:
@@ -229,7 +213,7 @@ def _truth(value: Any, type_: SqlType) -> bool:
     return value if isinstance(value, bool) else _bad(value, type_)
 
 
-def _integer(value: Any, type_: SqlType, limit: int) -> int:
+def _integer(value: Any, type_: SqlType, bits: int = 0) -> int:
     found: Any = value
     if isinstance(value, str):
         found = int(value.strip().partition(".")[0]) if _WHOLE.fullmatch(value.strip()) else None
@@ -237,28 +221,29 @@ def _integer(value: Any, type_: SqlType, limit: int) -> int:
         # Of a number such as 1e999999999 there is not even the whole part.
         fits = math.isfinite(value) and -(2**64) < value < 2**64
         found = int(value) if fits and value == int(value) else None
+    limit = 1 << (bits or (31 if type_.base == "INT" else 63))
     if not isinstance(found, int) or isinstance(found, bool) or not -limit <= found < limit:
         _bad(value, type_)
     return int(found)
 
 
-def _double(value: Any, type_: SqlType) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
+def _check_number(value: Any, type_: SqlType) -> None:
+    is_number = isinstance(value, int | float | Decimal | str) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, str) and ("_" in value or len(value) > 400)):
         _bad(value, type_)
+
+
+def _double(value: Any, type_: SqlType) -> float:
+    _check_number(value, type_)
     try:
-        if isinstance(value, str) and ("_" in value or len(value) > 400):
-            _bad(value, type_)
         return float(value)
     except (ValueError, OverflowError):
         _bad(value, type_)
 
 
 def _decimal(value: Any, type_: SqlType) -> Decimal:
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
-        _bad(value, type_)
+    _check_number(value, type_)
     try:
-        if isinstance(value, str) and ("_" in value or len(value) > 400):
-            _bad(value, type_)
         exact = Decimal(str(value) if isinstance(value, float) else value)
         if not exact.is_finite() or exact.adjusted() >= 40:
             _bad(value, type_)
@@ -314,7 +299,7 @@ def _date(value: Any, type_: SqlType) -> int:
         except ValueError:
             if _WHOLE.fullmatch(value.strip()) is None:
                 _bad(value, type_)
-    found = _integer(value, type_, 1 << 31)
+    found = _integer(value, type_, 31)
     return found if _DAYS[0] <= found <= _DAYS[1] else _bad(value, type_)
 
 
@@ -334,7 +319,7 @@ def _time(value: Any, type_: SqlType) -> int:
             (rest or "0").ljust(3, "0")[:3]
         )
     else:
-        found = _integer(value, type_, 1 << 31)
+        found = _integer(value, type_, 31)
     return found if 0 <= found < _DAY_MS else _bad(value, type_)
 
 
@@ -351,8 +336,22 @@ def _moment(value: Any, type_: SqlType) -> int:
         return int((value - _EPOCH) // dt.timedelta(milliseconds=1)) * 1000
     if isinstance(value, dt.date):
         return int((value - _EPOCH.date()).days) * _DAY_MS * 1000
-    found = _integer(value, type_, 1 << 63)
+    found = _integer(value, type_, 63)
     return found * 1000 if _MOMENTS[0] <= found <= _MOMENTS[1] else _bad(value, type_)
+
+
+_CONVERTERS: dict[str, Callable[[Any, SqlType], Any]] = {
+    "BOOLEAN": _truth,
+    "INT": _integer,
+    "BIGINT": _integer,
+    "DOUBLE": _double,
+    "DECIMAL": _decimal,
+    "STRING": _text,
+    "BYTES": _bytes,
+    "DATE": _date,
+    "TIME": _time,
+    "TIMESTAMP": _moment,
+}
 
 
 def _items(value: Any, item: Convert, type_: SqlType) -> list[Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +15,12 @@ import keyed
 from keyed.durations import Duration
 from keyed.errors import DefinitionError
 from keyed.graph import Source, Transformed, columns_of, is_dataframe, source_of
+from keyed.rows import members_of
 from keyed.shown import shown
 from keyed.sql.catalog import STREAM, SqlSource
 from keyed.sql.engine import MAJOR, Columns
 from keyed.sql.script_inputs import GONE, NO_TIME, TIME, UNREADABLE, ScriptInput, further_columns, given_names, typed
+from keyed.sql.script_source import VERSION, check_identity
 from keyed.sql.sql_operators import given_columns, schema_of
 from keyed.transforms import Kept
 from keyed.vectorized import TIMESTAMP_COLUMN
@@ -23,7 +28,10 @@ from keyed.vectorized import TIMESTAMP_COLUMN
 if TYPE_CHECKING:
     from keyed.topics import Registry
 
+_log = logging.getLogger(__name__)
 _TIME = "#time"
+#: The file of a checkpoint of Spark with the version and the queries of a script, as JSON.
+_IDENTITY = "keyed-script"
 #: Nothing reads it: bad rows are counted.
 _BAD = keyed.OutputTag("unreadable")
 #: The columns of Spark's Kafka source that a record needs.
@@ -75,6 +83,29 @@ def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch([pa.array([version])], names=["version"])
 
 
+def keep_identity(session: Any, checkpoint: str, queries: Mapping[str, Mapping[str, str]]) -> None:
+    """Compare the queries of a script with those of a checkpoint of Spark, and write them to it.
+
+    Args:
+        session: The session.
+        checkpoint: The folder of the checkpoint.
+        queries: For each query the parts of it on which its state depends, by name.
+
+    Raises:
+        CheckpointError: The state of one does not fit it.
+    """
+    folder = importlib.import_module("keyed.runtimes.spark.checkpoint.folder").reached(session, checkpoint)
+    if folder is None:
+        _log.warning("the checkpoint %s is out of reach: a changed query is not compared with it", checkpoint)
+        return
+    now = {"version": VERSION, "queries": {name: dict(parts) for name, parts in queries.items()}}
+    content = folder.read(_IDENTITY)
+    before = now if content is None else json.loads(content)
+    check_identity(before, queries)
+    if content is None or before != now:
+        folder.write(_IDENTITY, json.dumps(now).encode())
+
+
 def is_topic(given: Any) -> bool:
     """Return whether a value is a DataFrame of Spark's Kafka source, with the records as they are in the topic."""
     return is_dataframe(given) and _RECORD.items() <= dict(given.dtypes).items()
@@ -102,11 +133,17 @@ def bound_stream(
     Raises:
         DefinitionError: A column is missing, or there is no event time.
     """
-    if is_topic(given):
+    idle_ms = source.topic_options.idle_ms
+    if is_dataframe(given):
         decoding = _Decoding(source, has_places, is_strict, registry)
-        stream: Any = _timed_frame(_of_topic(source, given, decoding), max_ahead)
-    elif is_dataframe(given):
-        stream = _timed_frame(_of_frame(source, given), max_ahead)
+        frame = _of_topic(source, given, decoding) if is_topic(given) else _of_frame(source, given)
+        times = attrs.evolve(keyed.ascending_timestamps(), idleness_ms=idle_ms)
+        stream: Any = keyed.stream(frame, timestamp=_TIME, watermark=times, on_bad_row=_BAD, max_ahead=max_ahead)
+    elif idle_ms is not None:
+        raise DefinitionError(
+            f"{source.name}: IDLE_TIMEOUT is for rows, topics and DataFrames, and a stream of Python has its own "
+            "watermark: give keyed.stream(..., watermark=....with_idleness(...))"
+        )
     else:
         stream = given if isinstance(given, keyed.Output) else keyed.Stream(tuple(map(_timed, given.origins)))
         for origin in stream.origins:
@@ -134,11 +171,6 @@ def _timed(origin: Any) -> Any:
 
 def _start(_: Any) -> int:
     return 0
-
-
-def _timed_frame(frame: Any, max_ahead: Duration | None) -> keyed.Stream:
-    times = keyed.ascending_timestamps()
-    return keyed.stream(frame, timestamp=_TIME, watermark=times, on_bad_row=_BAD, max_ahead=max_ahead)
 
 
 def _of_frame(source: SqlSource, frame: Any) -> Any:
@@ -213,9 +245,7 @@ class _Decoding:
             def where(place: int, parts: list[Any] = parts) -> str:
                 return f"topic {source.topic}, partition {parts[3][place]}, offset {parts[4][place]}"
 
-            keys, values, times, partitions, offsets = parts
-            windows = [None] * count
-            table, _ = reader.decoded(keys, values, times, partitions, offsets, headers, windows, where=where)
+            table, _ = reader.decoded([*parts, headers, [None] * count], where)
             table = table.select(names).append_column(_TIME, table.column(TIME))
             nothing: list[Any] = [pa.nulls(count - table.num_rows, field.type) for field in table.schema]
             bad = pa.Table.from_arrays(nothing, schema=table.schema)
@@ -252,7 +282,12 @@ class Declared:
         known: dict[tuple[Any, ...], dict[str, str]] = {}
         cells: dict[str, list[Any]] = {}
         for place, element in enumerate(values):
-            row = _fields(self.source, element)
+            row = members_of(element)
+            if row is None:
+                raise DefinitionError(
+                    f"the stream of {self.source.name}: an element has named fields, and this one is {shown(element)}; "
+                    "yield dictionaries or rows of a class, or name the columns: process(..., output='title string')"
+                )
             if (fields := tuple(row)) not in known:
                 what = f"the stream of {self.source.name}, in the element {shown(element)},"
                 known[fields] = given_names(self.source, list(map(str, fields)), what)
@@ -282,18 +317,3 @@ class Declared:
         for place in places:
             mask[place] = False
         return Kept(table.filter(pa.array(mask)), len(places), f"{source.name}: {reason}")
-
-
-def _fields(source: SqlSource, element: Any) -> Mapping[str, Any]:
-    names = getattr(element, "_fields", None)
-    if names is not None:
-        return dict(zip(names, element, strict=True))
-    if isinstance(element, Mapping):
-        return element
-    names = getattr(element, "__match_args__", None)
-    if not names:
-        raise DefinitionError(
-            f"the stream of {source.name}: an element has named fields, and this one is {shown(element)}; yield "
-            "dictionaries or rows of a class, or name the columns: process(..., output='title string, price int')"
-        )
-    return {name: getattr(element, name) for name in names}

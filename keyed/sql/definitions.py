@@ -20,9 +20,8 @@ from keyed.sql.name_scope import NameScope
 from keyed.sql.planner import Planner, QueryPlan
 from keyed.sql.script_errors import Text
 from keyed.sql.sql_aggregates import AGGREGATES
-from keyed.sql.statements import UNITS
 from keyed.sql.tokens import sql
-from keyed.sql.topic_options import topic_options
+from keyed.sql.topic_options import time_option, topic_options
 
 FORMATS = ("AVRO", "DELIMITED", "JSON", "JSON_SR", "KAFKA", "NONE", "PROTOBUF", "PROTOBUF_NOSR")
 
@@ -49,7 +48,9 @@ _OPTIONS = {
     "VALUE_PROTOBUF_NULLABLE_REPRESENTATION",
     "KEY_PROTOBUF_NULLABLE_REPRESENTATION",
     "CLEANUP_POLICY",
+    "IDLE_TIMEOUT",
 }
+_RESET = "auto.offset.reset"
 _ONE_VALUE = {"KAFKA"}
 _NO_UNWRAPPED = {"DELIMITED", "KAFKA", "NONE"}
 _FIXED_WRAP = {"PROTOBUF", "PROTOBUF_NOSR", "DELIMITED", "KAFKA", "NONE"}
@@ -121,6 +122,11 @@ class Definitions:
         return self.properties.get("ksql.timestamp.throw.on.invalid", "false").lower() == "true"
 
     @property
+    def begins_at_end(self) -> bool:
+        """True if a new script begins at the ends of its topics."""
+        return self.properties.get(_RESET, "earliest").lower() == "latest"
+
+    @property
     def read(self) -> list[SqlSource]:
         """The sources that queries read: tables first, whose rows come first at equal times."""
         found = {each.name: each for query in self.queries for each in query.plan.relation.sources}
@@ -167,9 +173,19 @@ def define(
         DefinitionError: A schema cannot be read, or is of no topic.
     """
     schemas = schemas or RegistrySchemas(None)
+    for name, value in (properties or {}).items():
+        if (wrong := _wrong_setting(name, value)) is not None:
+            raise DefinitionError(f"properties: {wrong}")
     found = _Definer(text, values, dict(properties or {}), schemas).define(statements)
     schemas.check_topics({each.topic for each in found.sources.sources})
     return found
+
+
+def _wrong_setting(name: str, value: str) -> str | None:
+    """Return what is wrong with a setting."""
+    if name == _RESET and value.lower() not in ("earliest", "latest"):
+        return f"{name!r}={value!r} must be 'earliest' or 'latest'"
+    return None
 
 
 class _Definer:
@@ -199,6 +215,8 @@ class _Definer:
                     if statement.value is None:
                         self._found.properties.pop(statement.name, None)
                     else:
+                        if (wrong := _wrong_setting(statement.name, statement.value)) is not None:
+                            self._text.fail(wrong, statement.at)
                         self._found.properties[statement.name] = statement.value
                 case tree.Show():
                     self._found.answers.append(Answer(*self._answer(statement)))
@@ -453,7 +471,7 @@ class _Definer:
             if type_.has_map:
                 text.fail(f"a key of type {type_}, of column {name}, is not supported", at)
         window = self._option(options, "WINDOW_TYPE")
-        size = self._option(options, "WINDOW_SIZE")
+        size = time_option(text, options, "WINDOW_SIZE")
         if window is not None and (str(window).upper() not in ("TUMBLING", "HOPPING", "SESSION") or not keys):
             text.fail(f"WINDOW_TYPE={window!r} must be 'TUMBLING', 'HOPPING' or 'SESSION', of a source with a key", at)
         if window is not None and (size is None) != (str(window).upper() == "SESSION"):
@@ -468,7 +486,7 @@ class _Definer:
             key_format,
             value_format,
             None if window is None else str(window).upper(),
-            None if size is None else self._window_size(str(size), at),
+            size,
             self._timestamp(options, (*keys, *values), at),
             headers,
             self._delimiter(options, "VALUE_DELIMITER", value_format, at),
@@ -508,13 +526,6 @@ class _Definer:
         if is_split and type_.base == "STRUCT":
             return list(type_.fields)
         return [("ROWKEY" if part == "key" else "ROWVAL", type_)]
-
-    def _window_size(self, text: str, at: int) -> int:
-        count, _, unit = text.strip().partition(" ")
-        length = UNITS.get(unit.strip().upper().removesuffix("S"))
-        if not count.isdigit() or length is None:
-            self._text.fail(f"WINDOW_SIZE={text!r} is no time; write it as '30 SECONDS'", at)
-        return int(count) * length
 
     def _check_headers(self, each: tree.Element, statement: tree.CreateSource) -> None:
         if each.role not in ("headers", "header"):

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 Columns = tuple[tuple[str, SqlType], ...]
 #: Major version of DuckDB: expressions of another one may have other values.
 MAJOR = "2"
-_LIMIT = "1GB"
+#: The environment variable with the memory that DuckDB may use in a process, and its default.
+_LIMIT, _MEMORY = "KEYED_SQL_MEMORY_LIMIT", "1GB"
 _TYPES = {
     "boolean": BOOLEAN,
     "tinyint": INT,
@@ -123,13 +124,16 @@ def _opened(*, tries: bool) -> duckdb.DuckDBPyConnection:
         raise DefinitionError(
             f"keyed.sql needs DuckDB {MAJOR}, and {duckdb.__version__} is installed: pip install 'duckdb>={MAJOR}'"
         )
-    settings: dict[str, Any] = dict(SETTINGS)
+    limit = os.environ.get(_LIMIT, _MEMORY)
+    settings: dict[str, Any] = {**SETTINGS, "memory_limit": limit}
     locked = settings.pop("lock_configuration")
-    found = duckdb.connect(config=settings)
+    try:
+        found = duckdb.connect(config=settings)
+    except duckdb.ParserException as error:
+        raise DefinitionError(f"the environment variable {_LIMIT}={limit!r} must be a size such as '2GB'") from error
     for head, body in MACROS.items():
         found.execute(f"CREATE MACRO {head} AS {body}")
     found.execute("SET TimeZone = 'UTC'")
-    found.execute(f"SET memory_limit = '{_LIMIT}'")
     found.execute("SET preserve_insertion_order = true")
     if tries:
         # With it TRY raises if a subexpression occurs twice.

@@ -22,7 +22,6 @@ from keyed.topics import KafkaSink, Registry, check_registry, shown_registry
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows.vectorized.row_groups import grouped, plain_column
 
-_RESET = "auto.offset.reset"
 #: The columns of records as bytes.
 _RECORD = "key binary, value binary, time bigint"
 
@@ -96,7 +95,7 @@ class Deployment:
         #: The topics; true for those that a new script begins at their end.
         self._reads: dict[str, bool] = {}
         inner = {query.target.topic for query in found.queries}
-        latest = self._begins_at_end()
+        latest = found.begins_at_end
         for source in found.read:
             if source.topic in inner:
                 if not source.is_query:
@@ -123,12 +122,6 @@ class Deployment:
         for source in (*self.sources, *(query.target for query in self._written)):
             for part in source.parts:
                 part.check(kafka.registry)
-
-    def _begins_at_end(self) -> bool:
-        reset = self._found.properties.get(_RESET, "earliest").lower()
-        if reset not in ("earliest", "latest"):
-            raise DefinitionError(f"SET {_RESET!r}={reset!r} must be 'earliest' or 'latest'")
-        return reset == "latest"
 
     @property
     def writes(self) -> bool:

@@ -1,4 +1,4 @@
-"""The rows that are given for the streams and tables of a script, as tables of their declared columns, merged by time.
+"""The rows that are given for the streams and tables of a script, as tables of their declared columns.
 
 An input is a list of dictionaries, a table, the path of a file, or records of a topic. Its tables have the declared
 columns, converted strictly; the columns of time, and whether the row was deleted; bad rows are skipped and counted.
@@ -6,20 +6,23 @@ columns, converted strictly; the columns of time, and whether the row was delete
 
 from __future__ import annotations
 
-import csv
 import itertools
 import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pyarrow as pa
 
 from keyed.errors import DefinitionError, SourceError
-from keyed.formats.plain_rows import cells_of, has_decimal, json_values
+from keyed.extras import arrow_table
+from keyed.formats.file_rows import FILES, ROWS, RowsPart, column_part, file_parts
+from keyed.formats.plain_rows import cells_of
 from keyed.formats.sql_types import BIGINT, INT, TIMESTAMP, SqlType
 from keyed.formats.typed_columns import column
 from keyed.shown import nearest, shown, type_of
@@ -29,13 +32,13 @@ from keyed.topics import Registry
 from keyed.windows.vectorized.row_groups import pc
 
 _log = logging.getLogger(__name__)
-#: Rows that are converted at a time.
-_ROWS = 10_000
 #: Milliseconds of the years 1970 to 9999: others are no times of a stream.
 LATEST = 253_402_300_800_000
 TIME, GONE, SOURCE, PLACE, WINDOW = "#time", "#gone", "#source", "#place", "#window"
 PARTITION, OFFSET = (PSEUDO[name][0] for name in ("ROWPARTITION", "ROWOFFSET"))
-_FILES = (".jsonl", ".json", ".csv", ".parquet")
+UNREADABLE = "the format cannot read them"
+NO_TIME = "no usable timestamp"
+_AHEAD = "it is further ahead of the processing time than max_ahead= allows; the unit is milliseconds"
 
 #: Rows that were skipped: how many, by source and reason.
 Skipped = dict[str, Counter[str]]
@@ -57,14 +60,11 @@ def further_columns(source: SqlSource, *, has_places: bool) -> tuple[tuple[str, 
     return (*found, *bounds)
 
 
-UNREADABLE = "the format cannot read them"
-NO_TIME = "no usable timestamp"
-
-
+@attrs.define(eq=False, slots=False)
 class ScriptInput:
     """The rows that are given for a stream or table.
 
-    Args:
+    Attributes:
         source: The stream or table.
         given: The rows.
         skipped: Counts the bad ones.
@@ -75,256 +75,175 @@ class ScriptInput:
         places: Where each record stands among those of all inputs; without them inputs are merged by time.
         has_places: The tables have the partition and offset of each row.
         registry: The schema registry of topics.
+        missing: Takes the columns that no row of a file has, with the number of rows.
+        bad: Number of bad rows so far.
+        known: Number of bad rows that earlier runs have counted.
     """
 
-    def __init__(
-        self,
-        source: SqlSource,
-        given: Any,
-        skipped: Skipped,
-        *,
-        is_strict: bool = False,
-        latest: Callable[[], int] = lambda: LATEST,
-        waits: bool = False,
-        is_topic: bool = False,
-        places: Sequence[int] | None = None,
-        has_places: bool = False,
-        registry: Registry | None = None,
-    ) -> None:
-        self.source = source
-        self._is_topic = is_topic
-        self._skipped = skipped
-        self._is_strict = is_strict
-        self._latest = latest
-        self._waits = waits
-        self._given = given
-        self._places = None if places is None else iter(places)
-        self._check()
-        self._has_places = has_places
-        self._registry = registry
-        self._readers: list[Any] | None = None
-        self._seen: set[Any] = set()
-        self._count = 0
-        fields = [(name, type_.arrow) for name, type_ in source.columns]
-        further = [(name, type_.arrow) for name, type_ in further_columns(source, has_places=has_places)]
-        self.schema = pa.schema([*fields, (TIME, pa.int64()), (GONE, pa.bool_()), *further])
+    source: SqlSource
+    given: Any
+    skipped: Skipped
+    is_strict: bool = attrs.field(default=False, kw_only=True)
+    latest: Callable[[], int] = attrs.field(default=lambda: LATEST, kw_only=True)
+    waits: bool = attrs.field(default=False, kw_only=True)
+    is_topic: bool = attrs.field(default=False, kw_only=True)
+    places: Iterator[int] | None = attrs.field(default=None, kw_only=True)
+    has_places: bool = attrs.field(default=False, kw_only=True)
+    registry: Registry | None = attrs.field(default=None, kw_only=True)
+    missing: dict[str, dict[str, int]] = attrs.field(factory=dict, kw_only=True)
+    bad: int = attrs.field(default=0, init=False)
+    known: int = attrs.field(default=0, init=False)
+    _count: int = attrs.field(default=0, init=False)
 
-    def _check(self) -> None:
-        source, given = self.source, self._given
+    def __attrs_post_init__(self) -> None:
+        where, given = f"the rows of {self.source.name}", self.given
         if isinstance(given, str | os.PathLike):
             path = Path(given)
-            if path.suffix.lower() not in _FILES:
-                raise DefinitionError(f"the rows of {source.name}: {str(path)!r} must be a file of {', '.join(_FILES)}")
+            if path.suffix.lower() not in FILES:
+                raise DefinitionError(f"{where}: {str(path)!r} must be a file of {', '.join(FILES)}")
             if not path.is_file():
-                raise DefinitionError(f"the rows of {source.name}: there is no file {str(path)!r}")
-        elif isinstance(given, Mapping | bytes) or not (isinstance(given, Iterable) or _arrow(given) is not None):
+                raise DefinitionError(f"{where}: there is no file {str(path)!r}")
+        elif isinstance(given, Mapping | bytes) or not (isinstance(given, Iterable) or arrow_table(given) is not None):
             raise DefinitionError(
-                f"the rows of {source.name} are {type_of(given)}; give a list of dictionaries, a table, or the path of "
-                "a file"
+                f"{where} are {type_of(given)}; give a list of dictionaries, a table, or the path of a file"
             )
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the tables."""
+        further = [(n, type_.arrow) for n, type_ in further_columns(self.source, has_places=self.has_places)]
+        fields = [(name, type_.arrow) for name, type_ in self.source.columns]
+        return pa.schema([*fields, (TIME, pa.int64()), (GONE, pa.bool_()), *further])
+
+    @cached_property
+    def _readers(self) -> list[Any]:
+        return [each.reader(self.registry) for each in self.source.parts]
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield the rows as tables."""
-        given = self._given
-        if isinstance(given, str | os.PathLike):
-            path = Path(given)
-            kind = path.suffix.lower()
-            if kind == ".parquet":
-                yield from self._of_parquet(path)
-            elif kind == ".csv":
-                yield from self._of_csv(path)
-            else:
-                yield from self._of_lines(path)
-            return
-        arrow = _arrow(given)
-        if arrow is not None:
-            yield from self._of_tables(arrow.to_batches(_ROWS), f"the table of {self.source.name}")
-            return
-        rows = iter(given)
-        if self._is_topic:
-            while records := [each for _, each in zip(range(_ROWS), rows, strict=False)]:
-                yield self._of_records(records)
-            return
-        while part := [row for _, row in zip(range(_ROWS), rows, strict=False)]:
-            yield self._of_rows(part, lambda place: f"row {place}", is_given=True)
+        given, source = self.given, self.source
+        is_file = isinstance(given, str | os.PathLike)
+        table = None if is_file or self.is_topic else arrow_table(given)
+        if is_file:
+            yield from self._of_file(Path(given))
+        elif table is not None:
+            names = given_names(source, table.column_names, f"the table of {source.name}")
+            for batch in table.to_batches(ROWS):
+                yield self._table(column_part(batch, names, "row", self._count))[0]
+        else:
+            rows = iter(given)
+            make = self._of_records if self.is_topic else self._of_rows
+            while part := list(itertools.islice(rows, ROWS)):
+                yield make(part)
 
-    # Columns.
+    def _of_file(self, path: Path) -> Iterator[pa.Table]:
+        source = self.source
+        columns = {**dict(_stored(source)), "ROWTIME": TIMESTAMP}
+        seen: set[str] = set()
+        parts = file_parts(path, columns, lambda names: given_names(source, names, str(path)), waits=self.waits)
+        rows = 0
+        for part in parts:
+            rows += part.count
+            seen.update(str(each).lower() for each in part.seen)
+            yield self._table(part)[0]
+        if path.suffix.lower() in (".json", ".jsonl"):
+            for name in [each for each, _ in _stored(source) if each.lower() not in seen] if rows else ():
+                _log.warning("%s: no row of %s has the column %s; it is null", source.name, path, name)
+                self.missing.setdefault(source.name, {})[name] = rows
 
-    def _of_tables(self, batches: Iterable[pa.RecordBatch], what: str) -> Iterator[pa.Table]:
-        names: dict[str, str] | None = None
-        for batch in batches:
-            if names is None:
-                names = given_names(self.source, batch.schema.names, what)
-            cells = {name: batch.column(at) for name, at in names.items()}
-            yield self._table(cells, batch.num_rows, lambda place: f"row {place}")[0]
-
-    @property
-    def _stored(self) -> list[tuple[str, SqlType]]:
-        return _stored(self.source)
-
-    def _of_parquet(self, path: Path) -> Iterator[pa.Table]:
-        import pyarrow.parquet as pq
-
-        with pq.ParquetFile(path) as file:
-            names = given_names(self.source, file.schema_arrow.names, str(path))
-            batches = file.iter_batches(_ROWS, columns=list(names.values()))
-            yield from self._of_tables(batches, str(path))
-
-    # Lines.
-
-    def _lines(self, path: Path) -> Iterator[tuple[list[int], list[bytes]]]:
-        """Yield the lines of a file that are not blank, with their numbers."""
-        first = 1
-        with path.open("rb") as file:
-            while lines := list(itertools.islice(file, _ROWS)):
-                numbers = list(range(first, first + len(lines)))
-                first += len(lines)
-                if self._waits and not lines[-1].endswith(b"\n"):
-                    lines.pop()
-                if numbers[0] == 1 and lines:
-                    lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
-                found = [line.strip() for line in lines]
-                if not all(found):
-                    numbers = [number for number, line in zip(numbers, found, strict=False) if line]
-                    found = [line for line in found if line]
-                yield numbers, found
-
-    def _of_lines(self, path: Path) -> Iterator[pa.Table]:
-        exact = any(has_decimal(type_) for _, type_ in self._stored)
-        total = 0
-        for numbers, lines in self._lines(path):
-            rows = json_values(lines, exact=exact)
-            total += len(rows)
-            yield self._of_rows(rows, lambda place, numbers=numbers: f"{path}, line {numbers[place]}")  # type: ignore[misc]
-        folded = {str(each).lower() for each in self._seen}
-        for name, _ in self._stored:
-            if total and name.lower() not in folded:
-                _log.warning("%s: no row of %s has the column %s; it is null", self.source.name, path, name)
-                self._skipped.setdefault(self.source.name, Counter())[f"no row has the column {name}"] += total
-
-    def _of_csv(self, path: Path) -> Iterator[pa.Table]:
-        with path.open("rb") as binary:
-            reader = csv.reader(_text_lines(binary, waits=self._waits))
-            head = _next_cells(reader, 1)
-            if not head:
-                return
-            given = [each.strip() for each in head[0][1]]
-            at = {name: given.index(each) for name, each in given_names(self.source, given, str(path)).items()}
-            while part := _next_cells(reader, _ROWS):
-                rows = [cells for _, cells in part]
-                yield self._csv_table(rows, at, len(given), lambda n, part=part: f"{path}, line {part[n][0]}")  # type: ignore[misc]
-
-    def _csv_table(
-        self, rows: list[list[str]], at: Mapping[str, int], width: int, where: Callable[[int], str]
-    ) -> pa.Table:
-        bad = {place: f"expected {width} cells, got {len(row)}" for place, row in enumerate(rows) if len(row) != width}
-        bad |= {
-            place: "the line is not UTF-8"
-            for place, row in enumerate(rows)
-            if any("\udc80" <= c <= "\udcff" for v in row for c in v if c > "\x7f")
-        }
-        types = dict(self._stored)
-        cells: dict[str, list[Any]] = {}
-        for name, place in at.items():
-            is_text = name in types and types[name].base == "STRING"
-            found = [None if i in bad else row[place] for i, row in enumerate(rows)]
-            cells[name] = [None if each is None or (not each and not is_text) else each for each in found]
-            if is_text:
-                cells[name] = [each or None for each in cells[name]]
-        return self._table(cells, len(rows), where, bad)[0]
-
-    # Rows.
-
-    def _of_rows(self, rows: list[Any], where: Callable[[int], str], *, is_given: bool = False) -> pa.Table:
-        names = [*(name for name, _ in self._stored), "ROWTIME"]
-        wrong = next((each for each in rows if not isinstance(each, Mapping)), None) if is_given else None
-        if wrong is not None:
-            raise DefinitionError(
-                f"the rows of {self.source.name}: a row is a dictionary, and this one is {shown(wrong)}"
-            )
+    def _of_rows(self, rows: list[Any]) -> pa.Table:
+        where = f"the rows of {self.source.name}: a row is a dictionary, and this one is"
+        names = [*(name for name, _ in _stored(self.source)), "ROWTIME"]
+        if not set(map(type, rows)) <= {dict}:
+            wrong = [each for each in rows if not isinstance(each, Mapping)]
+            if wrong:
+                raise DefinitionError(f"{where} {shown(wrong[0])}")
         cells, bad, seen = cells_of(rows, names)
-        self._seen |= seen
         known = {each.lower() for each in names}
-        for each in seen if is_given else ():
+        for each in seen:
             if str(each).lower() not in known:
                 row = next(row for row in rows if each in row)
                 raise DefinitionError(
                     f"{self.source.name} has no column {each!r}{nearest(str(each), names[:-1])}; the row is "
                     f"{shown(dict(row))}"
                 )
-        return self._table(cells, len(rows), where, bad)[0]
+        first = self._count
+        return self._table(RowsPart(cells, len(rows), lambda place: f"row {first + place}", bad))[0]
 
     def _of_records(self, records: list[Any]) -> pa.Table:
         """Return given records: key, value, time, and perhaps partition, offset, headers and window."""
         topic = self.source.topic
 
-        def refuse(what: str, record: Any) -> None:
-            raise DefinitionError(f"topics={{{topic!r}: ...}}: {what} {shown(record)}")
+        def check(what: str, fits: Callable[[Any], bool]) -> None:
+            for record in records:
+                if not fits(record):
+                    raise DefinitionError(f"topics={{{topic!r}: ...}}: {what} {shown(record)}")
 
-        for each in records if not set(map(type, records)) <= {tuple, list} else ():
-            if not isinstance(each, tuple | list):
-                refuse("a record is (key, value, timestamp), and this one is", each)
-        widths = set(map(len, records))
-        if not widths <= {*range(2, 8)}:
-            wrong = next(each for each in records if not 2 <= len(each) <= 7)
-            refuse("a record is (key, value, timestamp), and this one is", wrong)
-        if len(widths) > 1:
-            records = [(*each, *[None] * (7 - len(each))) for each in records]
-        columns = [*zip(*records, strict=True)]
-        columns += [(None,) * len(records)] * (7 - len(columns))
-        for place, time in enumerate(columns[2]) if not set(map(type, columns[2])) <= {int, type(None)} else ():
-            if not isinstance(time, int | None) or isinstance(time, bool):
-                refuse("a timestamp is a number of milliseconds, and none is that of", records[place])
-        for place, window in enumerate(columns[6]) if any(columns[6]) else ():
-            if window is not None and (not isinstance(window, tuple | list) or [*map(type, window)] != [int, int]):
-                refuse("a window is (start, end) in milliseconds, and none is that of", records[place])
-        return self.decoded(*columns, where=lambda place: f"topic {topic}, record {place}")[0]
+        check(
+            "a record is (key, value, timestamp), and this one is",
+            lambda record: isinstance(record, tuple | list) and 2 <= len(record) <= 7,
+        )
+        columns = [*zip(*([*each, *[None] * (7 - len(each))] for each in records), strict=True)]
+        if not set(map(type, columns[2])) <= {int, type(None)}:
+            check(
+                "a timestamp is a number of milliseconds, and none is that of",
+                lambda record: isinstance(record[2], int | None) and not isinstance(record[2], bool),
+            )
+        if any(columns[6]):
+            check(
+                "a window is (start, end) in milliseconds, and none is that of",
+                lambda record: len(record) < 7 or record[6] is None or [*map(type, record[6])] == [int, int],
+            )
+        first = self._count
+        return self.decoded(columns, lambda place: f"topic {topic}, record {first + place}")[0]
 
-    def of_messages(self, messages: Sequence[Any]) -> tuple[pa.Table, Any]:
-        """Return records of a Kafka topic, and the places of those that are not bad."""
-        columns = (
+    def of_messages(self, messages: Sequence[Any], counted: int) -> tuple[pa.Table, Any]:
+        """Return records of a Kafka topic, and the places of those that are not bad.
+
+        Args:
+            messages: The records of a partition.
+            counted: Offset up to which earlier runs have counted bad ones.
+        """
+        nothing = [None] * len(messages)
+        offsets = [each.offset() for each in messages]
+        columns = [
             [each.key() for each in messages],
             [each.value() for each in messages],
             [each.timestamp()[1] for each in messages],
             [each.partition() for each in messages],
-            [each.offset() for each in messages],
-            [each.headers() for each in messages] if self.source.headers else [None] * len(messages),
-            [None] * len(messages),
-        )
-        where = f"topic {self.source.topic}, partition {columns[3][0]}, offset "
-        return self.decoded(*columns, where=lambda place: where + str(columns[4][place]))
+            offsets,
+            [each.headers() for each in messages] if self.source.headers else nothing,
+            nothing,
+        ]
+        where = f"topic {self.source.topic}, partition {columns[3][0]}, offset"
+        is_new = next((place for place, offset in enumerate(offsets) if offset >= counted), len(offsets))
+        return self.decoded(columns, lambda place: f"{where} {offsets[place]}", is_new)
 
     def decoded(
-        self,
-        keys: Sequence[Any],
-        values: Sequence[Any],
-        times: Sequence[Any],
-        partitions: Sequence[Any],
-        offsets: Sequence[Any],
-        headers: Sequence[Any],
-        windows: Sequence[Any],
-        *,
-        where: Callable[[int], str],
+        self, columns: Sequence[Sequence[Any]], where: Callable[[int], str], first_new: int = 0
     ) -> tuple[pa.Table, Any]:
-        """Return records as a table without the bad ones, and the places of the others."""
-        source = self.source
+        """Return records as a table without the bad ones, and the places of the others.
+
+        Args:
+            columns: Keys, values, times, partitions, offsets, headers and windows.
+            where: Returns the place of a record, for messages.
+            first_new: The first record that earlier runs have not counted if it is bad.
+        """
+        source, (keys, values, times, partitions, offsets, headers, windows) = self.source, columns
         bad: dict[int, str] = {}
         if source.window is not None:
             keys, windows = self._split(keys, windows, bad)
-        if self._readers is None:
-            self._readers = [each.reader(self._registry) for each in source.parts]
         cells: dict[str, Any] = {"ROWTIME": [*times], PARTITION: partitions, OFFSET: offsets, WINDOW: windows}
-        for read, data, columns in zip(self._readers, (keys, values), (source.keys, source.stored), strict=True):
+        for read, data, of in zip(self._readers, (keys, values), (source.keys, source.stored), strict=True):
             arrays, wrong = read(data)
-            cells |= {name: array for (name, _), array in zip(columns, arrays, strict=True)}
+            cells |= {name: array for (name, _), array in zip(of, arrays, strict=True)}
             bad |= wrong
         gone = [each is None for each in values]
-        if not source.is_table and any(gone):
-            for place in np.flatnonzero(gone).tolist():
-                bad.setdefault(place, "the record has no value")
+        if not source.is_table:
+            bad = {place: "the record has no value" for place, is_gone in enumerate(gone) if is_gone} | bad
         for name, header in source.headers:
             cells[name] = [_header(each, header) for each in headers]
-        return self._table(cells, len(keys), where, bad, gone)
+        return self._table(RowsPart(cells, len(keys), where, bad), gone, first_new)
 
     def _split(
         self, keys: Sequence[Any], windows: Sequence[Any], bad: dict[int, str]
@@ -335,63 +254,66 @@ class ScriptInput:
         for place, key in enumerate(keys):
             if not isinstance(key, bytes) or bounds[place] is not None:
                 continue
-            if len(key) < width:
-                bad[place] = "the key has no window"
-                found[place] = None
-                continue
-            numbers = [int.from_bytes(key[at : at + 8], signed=True) for at in range(len(key) - width, len(key), 8)]
-            start = numbers[-1]
             found[place] = key[:-width]
-            bounds[place] = (start, numbers[0] if width == 16 else start + (self.source.window_ms or 0))
+            if len(key) < width:
+                bad[place], found[place] = "the key has no window", None
+                continue
+            *ends, start = (
+                int.from_bytes(key[at : at + 8], signed=True) for at in range(len(key) - width, len(key), 8)
+            )
+            bounds[place] = (start, ends[0] if ends else start + (self.source.window_ms or 0))
         return found, bounds
 
-    def _table(
-        self,
-        cells: Mapping[str, Any],
-        count: int,
-        where: Callable[[int], str],
-        bad: Mapping[int, str] | None = None,
-        gone: Sequence[bool] | None = None,
-    ) -> tuple[pa.Table, Any]:
+    def _table(self, part: RowsPart, gone: Sequence[bool] | None = None, first_new: int = 0) -> tuple[pa.Table, Any]:
         """Return converted columns without the bad rows, and the places of the others."""
-        columns, times, bad, no_time = typed(self.source, cells, count, bad or {})
-        reason = "it is further ahead of the processing time than max_ahead= allows; the unit is milliseconds"
-        is_ahead = pc.indices_nonzero(pc.greater(times, self._latest())).to_pylist()
-        no_time |= {place: reason for place in is_ahead if place not in bad}
-        if no_time and self._is_strict:
+        count, name = part.count, self.source.name
+        columns, times, bad, no_time = typed(self.source, part.cells, count, part.bad)
+        for place in pc.indices_nonzero(pc.greater(times, self.latest())).to_pylist():
+            if place not in bad:
+                no_time.setdefault(place, _AHEAD)
+        if no_time and self.is_strict:
             place, reason = next(iter(no_time.items()))
             raise SourceError(
-                f"{self.source.name}: {where(place)} has no usable timestamp: {reason}; without "
+                f"{name}: {part.where(place)} has no usable timestamp: {reason}; without "
                 "'ksql.timestamp.throw.on.invalid' it would be skipped and counted"
             )
-        for reasons, what in ((bad, UNREADABLE), (no_time, NO_TIME)):
-            if reasons:
-                place, reason = next(iter(reasons.items()))
-                skip(self._skipped, self.source.name, what, len(reasons), f"{where(place)}: {reason}")
         flags = pa.array(gone) if gone is not None else pa.repeat(False, count)
-        table = pa.table([*columns, times, flags, *self._further(cells, times, count)], schema=self.schema)
-        if self._places is not None:
-            table = table.append_column(PLACE, pa.array(itertools.islice(self._places, count), pa.int64()))
+        table = pa.table([*columns, times, flags, *self._further(part.cells, times, count)], schema=self.schema)
+        self._count += count
+        if self.places is not None:
+            table = table.append_column(PLACE, pa.array(itertools.islice(self.places, count), pa.int64()))
         kept = np.ones(count, dtype=bool)
         if bad or no_time:
+            self._note_bad(part, bad, no_time, first_new)
             kept[[*bad, *no_time]] = False
             table = table.filter(pa.array(kept))
         return table, np.flatnonzero(kept)
 
+    def _note_bad(self, part: RowsPart, bad: Mapping[int, str], no_time: Mapping[int, str], first_new: int) -> None:
+        """Count bad rows that earlier runs have not counted."""
+        places = sorted({*bad, *no_time})
+        earlier = max(0, self.known - self.bad)
+        self.bad += len(places)
+        places = [place for place in places[earlier:] if place >= first_new]
+        for reasons, what in ((bad, UNREADABLE), (no_time, NO_TIME)):
+            own = [place for place in places if place in reasons]
+            if own:
+                skip(self.skipped, self.source.name, what, len(own), f"{part.where(own[0])}: {reasons[own[0]]}")
+
     def _further(self, cells: Mapping[str, Any], times: Any, count: int) -> list[Any]:
         """Return the columns that are not declared: the place of a row in its topic, and the bounds of its window."""
         found: list[Any] = []
-        if self._has_places:
-            partitions, offsets = cells.get(PARTITION) or [None] * count, cells.get(OFFSET) or [None] * count
+        nothing = [None] * count
+        if self.has_places:
+            partitions, offsets = cells.get(PARTITION) or nothing, cells.get(OFFSET) or nothing
             found.append(pa.array([each or 0 for each in partitions], pa.int32()))
-            numbers = range(self._count, self._count + count)
-            self._count += count
-            found.append(pa.array([b if a is None else a for a, b in zip(offsets, numbers, strict=True)], pa.int64()))
+            numbers = enumerate(offsets, self._count)
+            found.append(pa.array([number if offset is None else offset for number, offset in numbers], pa.int64()))
         if self.source.window is not None:
             size = self.source.window_ms or 0
-            windows = cells.get(WINDOW) or [None] * count
-            pairs = [each or (at, at + size) for each, at in zip(windows, times.to_pylist(), strict=True)]
-            found += [pa.array([each[side] for each in pairs], pa.int64()) for side in (0, 1)]
+            pairs = zip(cells.get(WINDOW) or nothing, times.to_pylist(), strict=True)
+            windows = [each or (at, at + size) for each, at in pairs]
+            found += [pa.array([each[side] for each in windows], pa.int64()) for side in (0, 1)]
         return found
 
 
@@ -490,32 +412,3 @@ def _header(headers: Any, name: str | None) -> Any:
         return [{"KEY": key, "VALUE": value} for key, value in headers or ()]
     found = [value for key, value in headers or () if key == name]
     return found[-1] if found else None
-
-
-def _text_lines(binary: Any, *, waits: bool) -> Iterator[str]:
-    for number, line in enumerate(binary):
-        if waits and not line.endswith(b"\n"):
-            return
-        text = line.decode("utf-8", "surrogateescape")
-        yield text.removeprefix("\ufeff") if number == 0 else text
-
-
-def _next_cells(reader: Any, most: int) -> list[tuple[int, list[str]]]:
-    """Return the next lines of a CSV file that are not empty: their numbers and cells, which may be long."""
-    limit = csv.field_size_limit(2**31 - 1)
-    try:
-        return [(reader.line_num, cells) for cells in itertools.islice(filter(None, reader), most)]
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _arrow(given: Any) -> Any:
-    """Return a pandas, polars or Arrow table as an Arrow table; ``None`` for anything else."""
-    if isinstance(given, pa.Table | pa.RecordBatch):
-        return pa.table(given)
-    module = type(given).__module__.partition(".")[0]
-    if module == "polars" and hasattr(given, "to_arrow"):
-        return given.to_arrow()
-    if module == "pandas" and hasattr(given, "columns"):
-        return pa.Table.from_pandas(given, preserve_index=False)
-    return None

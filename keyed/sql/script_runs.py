@@ -22,7 +22,7 @@ from keyed.formats.sql_types import BIGINT
 from keyed.formats.typed_columns import plain
 from keyed.graph import BoundOutput, is_dataframe
 from keyed.shown import nearest, shown
-from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, session_of
+from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, keep_identity, session_of
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql.engine import Columns, SqlStep
@@ -76,12 +76,14 @@ class ScriptResult:
         records: The records of each stream and table that a query wrote, by its name.
         run: The result of `keyed.run`.
         skipped: Records that this run has skipped, by the name of the stream or table and the reason.
+        missing: Columns that no row of a file has, by the name of the stream or table, with the number of its rows.
         answers: The answers to ``SHOW``, ``DESCRIBE`` and ``EXPLAIN``, in the order of the statements.
     """
 
     records: Mapping[str, list[OutputRecord]]
     run: keyed.RunResult | None
     skipped: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
+    missing: Mapping[str, Mapping[str, int]] = attrs.field(factory=dict)
     answers: Sequence[Answer] = ()
 
     def __getitem__(self, name: str) -> list[OutputRecord]:
@@ -148,12 +150,24 @@ def streams_of(rows: Any, inputs: Mapping[str, ScriptInput], *, has_places: bool
     """Return the streams of the merged rows of inputs, by name."""
     if not inputs:
         return {}
-    base = keyed.stream(rows, timestamp=TIME, max_ahead=None, watermark=keyed.ascending_timestamps())
+    # The inputs are one stream, which is silent if all are. Tables hold nothing back.
+    idle = [each.source.topic_options.idle_ms for each in inputs.values() if not each.source.is_table]
+    idle_ms = max((each for each in idle if each is not None), default=None) if None not in idle else None
+    watermark = attrs.evolve(keyed.ascending_timestamps(), idleness_ms=idle_ms)
+    base = keyed.stream(rows, timestamp=TIME, max_ahead=None, watermark=watermark)
     streams = {}
     for number, (name, each) in enumerate(inputs.items()):
         schema = given_columns(each.source, has_places=has_places)
         streams[name] = base.map_batches(Pick(number, tuple(schema.names)), output=schema)
     return streams
+
+
+def _run_step(step: SqlStep, query: str, skipped: Skipped, table: pa.Table) -> tuple[Any, int, str]:
+    """Return the rows after a step, the number of those in which it fails, which are counted, and the first reason."""
+    found, reasons = step.run(table)
+    reason = reasons[0][1] if reasons else ""
+    skip(skipped, query, FAILS, len(reasons), reason)
+    return found, len(reasons), reason
 
 
 @attrs.frozen(eq=False)
@@ -162,7 +176,7 @@ class Stepped:
 
     Attributes:
         step: The step.
-        source: What it reads, for the count.
+        query: The query, for the count.
         skipped: The counts.
         groups: Columns that may not be null.
         is_output: Its rows are records, which have their times, and those that are left out are counted; otherwise
@@ -170,25 +184,20 @@ class Stepped:
     """
 
     step: SqlStep
-    source: str
+    query: str
     skipped: Skipped
     groups: tuple[str, ...] = ()
     is_output: bool = True
 
     def __call__(self, table: pa.Table) -> Kept:
         """Return the rows after the step."""
-        found, reasons = self.step.run(table)
         if not self.is_output:
-            return Kept(found)
-        reason, bad = "", len(reasons)
-        if bad:
-            reason = reasons[0][1]
-            skip(self.skipped, self.source, FAILS, bad, reason)
+            return Kept(self.step.run(table)[0])
+        found, bad, reason = _run_step(self.step, self.query, self.skipped, table)
         for name in self.groups:
-            nulls = found.column(name).null_count
-            if nulls:
+            if nulls := found.column(name).null_count:
                 bad, reason = bad + nulls, reason or f"{NO_GROUP}: {name}"
-                skip(self.skipped, self.source, NO_GROUP, nulls, f"{name} is null")
+                skip(self.skipped, self.query, NO_GROUP, nulls, f"{name} is null")
                 found = found.filter(found.column(name).is_valid())
         if not self.groups:
             found = found.append_column(MOMENT, found.column(TIMESTAMP_COLUMN))
@@ -213,11 +222,7 @@ class JoinKeys:
 
     def __call__(self, table: pa.Table) -> Kept:
         """Return the rows with their keys."""
-        found, reasons = self.step.run(table)
-        reason, bad = "", len(reasons)
-        if bad:
-            reason = reasons[0][1]
-            skip(self.skipped, self.query, FAILS, bad, reason)
+        found, bad, reason = _run_step(self.step, self.query, self.skipped, table)
         key = found.column(JOIN)
         nulls: Any = key.is_null()
         if key.null_count and not self.side:
@@ -252,18 +257,16 @@ class Records:
 
     Attributes:
         stream: They, as the output of an operator, or as a stream that is written as it is.
-        schema: Their columns.
         name: The name of the query's operator.
     """
 
     stream: Any
-    schema: Schema
     name: str
 
-    def to(self, sink: Any, step: Any = None, output: Any = None) -> BoundOutput:
+    def to(self, sink: Any, step: Any, output: Any) -> BoundOutput:
         """Return them with their sink, and a function of their tables before it with the columns of its result."""
         is_output = isinstance(self.stream, keyed.Output) and not self.stream.steps
-        stream = self.stream if step is None else self.stream.map_batches(step, output=output)
+        stream = self.stream.map_batches(step, output=output)
         return stream.to(sink) if is_output else keyed.Stream(stream.origins).to(sink, name=self.name)
 
 
@@ -301,7 +304,7 @@ class Builder:
         for query in self._found.queries:
             made = self._output(query)
             records = self._records.get(query.name)
-            found.append((query, Records(made, made.schema, query.name) if records is None else records))
+            found.append((query, Records(made, query.name) if records is None else records))
         return found
 
     def _output(self, query: WrittenQuery) -> Any:
@@ -332,7 +335,7 @@ class Builder:
             )
             schema = schema_of(columns, **more, **moment)
             stepped = Stepped(before, query.name, self._skipped)
-            self._records[query.name] = Records(changes.map_batches(stepped, output=schema), schema, name)
+            self._records[query.name] = Records(changes.map_batches(stepped, output=schema), name)
             stepped = attrs.evolve(stepped, is_output=False)
             return changes.map_batches(stepped, output=schema_of(columns, **more))
         grouping, window = plan.grouping, plan.grouping.window
@@ -445,74 +448,16 @@ class Builder:
         return found
 
 
-class RecordCollector:
-    """Collects the records of an output.
-
-    Args:
-        query: The query.
-        collected: Takes them.
-        schema: The columns of the output.
-        on_records: Takes them in place of ``collected``.
-    """
-
-    def __init__(
-        self, query: WrittenQuery, collected: list[OutputRecord], schema: Any, on_records: OnRecords | None
-    ) -> None:
-        self._query = query
-        self._collected = collected
-        self._on_records = on_records
-        self._names = schema.names
-
-    def __call__(self, rows: Any, batch: int) -> None:
-        """Take the rows of a batch."""
-        plan = self._query.plan
-        at = {name: place for place, name in enumerate(self._names)}
-        target = self._query.target
-        keys = [(name, at[name], type_) for name, type_ in (target.keys if plan.grouping is None else plan.keys)]
-        values = [(name, at[name], type_) for name, type_ in (target.values if plan.grouping is None else plan.values)]
-        change = at.get(CHANGE)
-        window = (at["WINDOWSTART"], at["WINDOWEND"]) if "WINDOWSTART" in at else None
-        moment = at[MOMENT]
-        pending: dict[Any, OutputRecord] = {}
-        stream: list[OutputRecord] = []
-        if is_dataframe(rows):
-            # A batch of Spark.
-            rows = zip(*(column.to_pylist() for column in rows.toArrow().columns), strict=True)
-        for row in rows:
-            cells = [plain(row[place], type_) for _, place, type_ in keys]
-            key = None if not cells else cells[0] if len(cells) == 1 else dict(zip(self._key_names, cells, strict=True))
-            value = {name: plain(row[place], type_) for name, place, type_ in values}
-            bounds = None if window is None else (row[window[0]], row[window[1]])
-            is_gone = change is not None and row[change] < 0
-            record = OutputRecord(key, None if is_gone else value, row[moment], bounds)
-            if change is None:
-                stream.append(record)
-                continue
-            place = (repr(key), bounds)
-            pending.pop(place, None)
-            pending[place] = record
-        records = [*stream, *pending.values()]
-        if self._on_records is None:
-            self._collected.extend(records)
-        elif records:
-            self._on_records(self._query.target.name, records, batch)
-
-    @property
-    def _key_names(self) -> list[str]:
-        return [name for name, _ in self._query.target.keys]
-
-
 def record_columns(query: WrittenQuery) -> Schema:
-    """Return the columns of records in files."""
-    plan = query.plan
-    bounds = {} if plan.window is None else {"WINDOWSTART": "bigint", "WINDOWEND": "bigint"}
-    deleted = {"DELETED": "boolean"} if plan.is_table else {}
+    """Return the columns of records: those of the target, the bounds of windows, the time, of a table if it is gone."""
+    bounds = {} if query.plan.window is None else dict.fromkeys(BOUNDS, "bigint")
+    deleted = {"DELETED": "boolean"} if query.plan.is_table else {}
     return schema_of(query.target.columns, **bounds, ROWTIME="bigint", **deleted)
 
 
 @attrs.frozen(eq=False, repr=False)
-class FileRows:
-    """Makes the changes of a batch rows of a file: of a table the last one of each key.
+class RecordRows:
+    """Makes the changes of a batch records: of a table the last one of each key.
 
     Attributes:
         target: What they are written to.
@@ -523,20 +468,52 @@ class FileRows:
     names: tuple[str, ...]
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the rows."""
+        """Return the records."""
         table = last_changes(self.target, table)
+        further = [TIMESTAMP_COLUMN] if TIMESTAMP_COLUMN in table.column_names else []
         columns = [
-            table.column(MOMENT)
-            if name == "ROWTIME"
-            else pc.less(table.column(CHANGE), 0)
-            if name == "DELETED"
-            else table.column(name)
-            for name in self.names
+            pc.less(table.column(CHANGE), 0)
+            if name == "DELETED" and CHANGE in table.column_names
+            else table.column(MOMENT if name == "ROWTIME" else name)
+            for name in (*self.names, *further)
         ]
-        found = pa.table(columns, names=list(self.names))
-        if TIMESTAMP_COLUMN in table.column_names:
-            found = found.append_column(TIMESTAMP_COLUMN, table.column(TIMESTAMP_COLUMN))
-        return found
+        return pa.table(columns, names=[*self.names, *further])
+
+
+@attrs.frozen(eq=False)
+class RecordCollector:
+    """Collects the records of an output.
+
+    Attributes:
+        query: The query.
+        collected: Takes them.
+        on_records: Takes them in place of ``collected``.
+    """
+
+    query: WrittenQuery
+    collected: list[OutputRecord]
+    on_records: OnRecords | None
+
+    def __call__(self, rows: Any, batch: int) -> None:
+        """Take the rows of a batch, which have `record_columns`."""
+        target, plan = self.query.target, self.query.plan
+        names, types = zip(*target.columns, strict=True)
+        width = len(target.keys)
+        if is_dataframe(rows):
+            # A batch of Spark.
+            rows = zip(*(column.to_pylist() for column in rows.toArrow().columns), strict=True)
+        records = []
+        for row in rows:
+            cells = [plain(cell, type_) for cell, type_ in zip(row, types, strict=False)]
+            rest = row[len(cells) :]
+            key = dict(zip(names, cells[:width], strict=False)) if width > 1 else cells[0] if width else None
+            value = None if plan.is_table and rest[-1] else dict(zip(names[width:], cells[width:], strict=True))
+            window = None if plan.window is None else (rest[0], rest[1])
+            records.append(OutputRecord(key, value, rest[0 if window is None else 2], window))
+        if self.on_records is None:
+            self.collected.extend(records)
+        elif records:
+            self.on_records(target.name, records, batch)
 
 
 def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str, list[int]]]:
@@ -567,13 +544,6 @@ def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str,
         records_of[name].append(tuple(each[1:]))
         places_of[name].append(place)
     return records_of, places_of
-
-
-def _check_given(where: str, streams: Any, topics: Any) -> None:
-    if not isinstance(streams or {}, Mapping):
-        raise DefinitionError(f"{where}: streams={shown(streams)} must be a dict of rows by stream")
-    if not isinstance(topics or {}, Mapping | Sequence) or isinstance(topics, str):
-        raise DefinitionError(f"{where}: topics={shown(topics)} must be a dict of records by topic, or a list")
 
 
 def _latest(max_ahead: Duration | None, clock: Any) -> Callable[[], int]:
@@ -646,9 +616,10 @@ def script(
         DefinitionError: A stream or record does not fit the script.
         KeyedError: The query failed.
     """
-    _check_given("keyed.sql.script", streams, topics)
-    made = _Script("script", text, kafka, on_records, properties, parameters, schemas, folder)
-    made.add(streams, topics, options, max_ahead, spark)
+    made = _Script(
+        "script", text, streams, topics, kafka, on_records, rows_per_batch, properties, parameters, schemas, folder,
+        max_ahead, spark, options,
+    )  # fmt: skip
     if spark is not None and kafka is not None and not kafka.bounded:
         raise DefinitionError(
             "keyed.sql.script: on Spark it ends with the records of its topics; give Kafka(bounded=True), or use "
@@ -656,9 +627,8 @@ def script(
         )
     if not made.found.queries:
         return ScriptResult({}, None, answers=made.found.answers)
-    bound = made.bound(rows_per_batch, options)
-    run = keyed.run(*bound, **made.options(rows_per_batch, options))
-    return made.result(run)
+    bound = made.bound()
+    return made.result(keyed.run(*bound, **made.options))
 
 
 def start(
@@ -699,9 +669,10 @@ def start(
     """
     if kafka is None:
         raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
-    _check_given("keyed.sql.start", streams, None)
-    made = _Script("start", text, kafka, on_records or _nowhere, properties, parameters, schemas, folder)
-    made.add(streams, None, options, max_ahead, spark)
+    made = _Script(
+        "start", text, streams, None, kafka, on_records or _nowhere, rows_per_batch, properties, parameters, schemas,
+        folder, max_ahead, spark, options,
+    )  # fmt: skip
     if not made.found.queries:
         raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
     if made.session is not None:
@@ -711,9 +682,8 @@ def start(
                 "bounded=, or use keyed.sql.script"
             )
         interval = milliseconds_of(kafka.batch_interval, "Kafka(batch_interval)")
-        options = {"trigger": f"{interval} milliseconds"} | options
-    bound = made.bound(rows_per_batch, options)
-    return keyed.start(*bound, **made.options(rows_per_batch, options))
+        made.options = {"trigger": f"{interval} milliseconds"} | made.options
+    return keyed.start(*made.bound(), **made.options)
 
 
 def _nowhere(name: str, records: list[OutputRecord], batch: int) -> None:
@@ -721,25 +691,36 @@ def _nowhere(name: str, records: list[OutputRecord], batch: int) -> None:
 
 
 class _Script:
-    """A script with its inputs, checked and ready to run."""
+    """A script with its inputs, checked and ready to run. The arguments are those of `script`."""
 
     def __init__(
         self,
         call: str,
         text: str,
+        streams: Any,
+        topics: Any,
         kafka: Kafka | None,
         on_records: OnRecords | None,
+        rows_per_batch: int,
         properties: Mapping[str, str] | None,
         parameters: Given | None,
         schemas: Mapping[str, Mapping[str, Any]] | None,
         folder: str | PathLike[str] | None,
+        max_ahead: Duration | None,
+        spark: Any,
+        options: Mapping[str, Any],
     ) -> None:
         self._folder = None if folder is None else Path(folder)
         self._where = where = f"keyed.sql.{call}"
-        if not isinstance(text, str):
-            raise DefinitionError(f"{where}: text={shown(text)} must be text with SQL statements")
-        if kafka is not None and not isinstance(kafka, Kafka):
-            raise DefinitionError(f"{where}: kafka={shown(kafka)} must be a keyed.sql.Kafka(bootstrap)")
+        kinds: Any = (
+            ("streams", streams or {}, Mapping, "a dict of rows by stream"),
+            ("topics", topics or {}, Mapping | list | tuple, "a dict of records by topic, or a list"),
+            ("text", text, str, "text with SQL statements"),
+            ("kafka", kafka, Kafka | None, "a keyed.sql.Kafka(bootstrap)"),
+        )
+        for name, value, kind, what in kinds:
+            if not isinstance(value, kind):
+                raise DefinitionError(f"{where}: {name}={shown(value)} must be {what}")
         if on_records is not None and not callable(on_records):
             raise DefinitionError(
                 f"{where}: on_records={shown(on_records)} must be a function of a name, records and the id of a batch"
@@ -751,32 +732,27 @@ class _Script:
         settings = texts(properties, f"{where}: properties")
         self.found = define(parsed, statements, given.values, settings, RegistrySchemas(schemas))
         self._kafka = kafka
-        if on_records is None and kafka is not None and not kafka.bounded:
-            # There is no end at which a result could have them.
-            on_records = _nowhere
-        self._on_records = on_records
+        # Without an end there is no result that could have the records.
+        self._on_records = _nowhere if on_records is None and kafka is not None and not kafka.bounded else on_records
+        self._size = rows_per_batch
+        self._max_ahead = max_ahead
+        self._keeps = options.get("checkpoint") is not None
         self._skipped: Skipped = {}
+        self._missing: dict[str, dict[str, int]] = {}
         self._inputs: dict[str, ScriptInput] = {}
         self._bound: dict[str, Any] = {}
         self.session: Any = None
         self._deployment: Deployment | None = None
         self._records: dict[str, list[OutputRecord]] = {}
+        self._add(streams, topics, _latest(max_ahead, options.get("processing_time")), spark)
+        # Topics that are given as a whole end. Streams go on, as those of Spark, records in their order of arrival do.
+        ends = not self._keeps and kafka is None and bool(topics) and isinstance(topics, Mapping)
+        own = {} if self.session is not None else {"rows_per_batch": rows_per_batch}
+        self.options: dict[str, Any] = {"drain": ends, **own, **options}
 
-    def add(
-        self,
-        streams: Mapping[str, Any] | None,
-        topics: Any,
-        options: Mapping[str, Any],
-        max_ahead: Duration | None,
-        spark: Any = None,
-    ) -> None:
+    def _add(self, streams: Any, topics: Any, latest: Callable[[], int], spark: Any) -> None:
         """Add the given rows and the topics."""
         found, where = self.found, self._where
-        keeps = options.get("checkpoint") is not None
-        # Topics that are given as a whole end. Streams go on, as those of Spark, records in their order of arrival do.
-        self._ends = not keeps and self._kafka is None and bool(topics) and isinstance(topics, Mapping)
-        self._max_ahead = max_ahead
-        latest = _latest(max_ahead, options.get("processing_time"))
         records_of, places_of = _records(found, topics)
         given = {found.named(name).name: each for name, each in (streams or {}).items()}
         self._bound = {name: each for name, each in given.items() if is_bound(each)}
@@ -825,32 +801,35 @@ class _Script:
                 self._skipped,
                 is_strict=found.is_strict,
                 latest=latest,
-                waits=keeps,
+                waits=self._keeps,
                 is_topic=is_topic,
-                places=places_of.get(source.topic) if is_topic else None,
+                places=iter(places_of[source.topic]) if is_topic and places_of else None,
+                missing=self._missing,
                 has_places=found.names_places,
                 registry=registry,
             )
 
-    def bound(self, rows_per_batch: int, options: Mapping[str, Any]) -> list[Any]:
+    def bound(self) -> list[Any]:
         """Return the outputs with their sinks."""
         found, deployment = self.found, self._deployment
-        keeps = options.get("checkpoint") is not None
-        if deployment is not None and deployment.writes and not keeps:
+        if deployment is not None and deployment.writes and not self._keeps:
             raise DefinitionError(
                 f"{self._where}: an output is written to a Kafka topic, each record once, and that needs a checkpoint; "
                 "give checkpoint= (--checkpoint), a folder"
             )
+        identity = {each.name: each.plan.identity for each in found.queries}
         if self.session is not None:
             check_executors(self.session)
+            if self._keeps:
+                keep_identity(self.session, str(self.options["checkpoint"]), identity)
         sources = () if deployment is None or self.session is not None else deployment.sources
         live = {each.name: each.topic for each in sources}
         rows = ScriptRows(
             self._inputs,
-            rows_per_batch,
+            self._size,
             self._skipped,
-            {each.name: each.plan.identity for each in found.queries},
-            keeps=keeps,
+            identity,
+            keeps=self._keeps,
             live=live,
             reader=deployment.reader() if deployment is not None and live else None,
             interval=1.0 if deployment is None else deployment.interval_seconds,
@@ -873,20 +852,16 @@ class _Script:
         bound = []
         for query, output in outputs:
             written = None if deployment is None else deployment.to_topic(query, output)
-            if written is None and self._folder is not None:
-                columns = record_columns(query)
-                sink = keyed.parquet_sink(str(self._folder / query.name.lower()))
-                written = output.to(sink, FileRows(query.target, tuple(columns.names)), columns)
             if written is None:
-                records = self._records.setdefault(query.target.name, [])
-                written = output.to(RecordCollector(query, records, output.schema, self._on_records))
+                columns = record_columns(query)
+                if self._folder is not None:
+                    sink: Any = keyed.parquet_sink(str(self._folder / query.name.lower()))
+                else:
+                    records = self._records.setdefault(query.target.name, [])
+                    sink = RecordCollector(query, records, self._on_records)
+                written = output.to(sink, RecordRows(query.target, tuple(columns.names)), columns)
             bound.append(written)
         return bound
-
-    def options(self, rows_per_batch: int, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of the run."""
-        own: dict[str, Any] = {} if self.session is not None else {"rows_per_batch": rows_per_batch}
-        return {"drain": self._ends, **own, **options}
 
     def result(self, run: keyed.RunResult) -> ScriptResult:
         """Return the result of a run."""
@@ -900,4 +875,4 @@ class _Script:
             if (bad := sum(each.get("rows_bad", 0) for each in counts) - known) > 0 and self._bound:
                 reason = UNREADABLE if self.session is None else BAD
                 skip(self._skipped, query.name, reason, bad, "the log has the reason of the first one")
-        return ScriptResult(self._records, run, self._skipped, self.found.answers)
+        return ScriptResult(self._records, run, self._skipped, self._missing, self.found.answers)

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import msgspec
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,8 @@ from keyed.sql.script_inputs import PLACE, SOURCE, TIME, ScriptInput, Skipped
 _COMPARED = 100
 #: Records of a partition that are decoded at a time.
 _RECORDS = 10_000
+#: Version of positions, and of the descriptions of queries in checkpoints.
+VERSION = 2
 #: Seconds for which a script waits for records of topics before it yields `PAUSE`.
 _WAIT = 0.1
 
@@ -33,14 +36,13 @@ class _Head:
 
     Args:
         number: The number of the input.
-        name: Its name.
-        tables: Its rows.
+        given: The input.
     """
 
-    def __init__(self, number: int, name: str, tables: Iterator[pa.Table]) -> None:
+    def __init__(self, number: int, given: ScriptInput) -> None:
         self.number = number
-        self.name = name
-        self._tables = tables
+        self.name = given.source.name
+        self._given = given
         self._highest = 0
         self.rows: Any = None
         self.places: Any = np.empty(0, dtype=np.int64)
@@ -53,17 +55,12 @@ class _Head:
 
     def fill(self) -> None:
         """Read more rows."""
-        for table in self._tables:
-            if table.num_rows:
-                self._add(table)
-                return
-        self.is_ended = True
 
     def _add(self, table: pa.Table) -> None:
         times = np.maximum.accumulate(np.maximum(table.column(TIME).to_numpy(), self._highest))
         self._highest = int(times[-1])
         places = table.column(PLACE).to_numpy() if PLACE in table.column_names else times
-        self.rows = table if self.rows is None else pa.concat_tables([self.rows, table])
+        self.rows = _joined(self.rows, table)
         self.places = np.concatenate([self.places, places])
 
     def take(self, count: int) -> pa.Table:
@@ -80,12 +77,21 @@ class _GivenHead(_Head):
     """The rows of an input that is given again from its start."""
 
     def __init__(self, number: int, given: ScriptInput, *, keeps: bool) -> None:
-        super().__init__(number, given.source.name, given.tables())
+        super().__init__(number, given)
+        self._tables = given.tables()
         self._keeps = keeps
         self._read = 0
         self._taken: Any = None
         self._first: Any = None
         self._last: Any = None
+
+    def fill(self) -> None:
+        """See `_Head.fill`."""
+        for table in self._tables:
+            if table.num_rows:
+                self._add(table)
+                return
+        self.is_ended = True
 
     def take(self, count: int) -> pa.Table:
         """See `_Head.take`."""
@@ -105,8 +111,8 @@ class _GivenHead(_Head):
             self._last = last.slice(max(0, last.num_rows - _COMPARED))
 
     def position(self) -> list[int]:
-        """Return how many rows were passed on, and checksums of the first and the last of them."""
-        return [self._read, _checksum(self._first), _checksum(self._last)]
+        """Return how many rows were passed on, checksums of the first and last of them, and how many rows were bad."""
+        return [self._read, _checksum(self._first), _checksum(self._last), max(self._given.bad, self._given.known)]
 
     def seek(self, position: list[int]) -> None:
         """Pass rows that earlier runs have read.
@@ -114,28 +120,35 @@ class _GivenHead(_Head):
         Raises:
             CheckpointError: They are others.
         """
-        while self._read < position[0] and not self.is_ended:
-            if not len(self.places):
+        count, *checksums, self._given.known = position
+        while self._read < count and not self.is_ended:
+            if len(self.places):
+                self.passed(self.take(min(count - self._read, len(self.places))).num_rows)
+            else:
                 self.fill()
-                continue
-            self.passed(self.take(min(position[0] - self._read, len(self.places))).num_rows)
-        if self.position() != position:
+        if self.position()[:3] != [count, *checksums]:
             raise CheckpointError(
-                f"the checkpoint has read {position[0]} records of the rows of {self.name}, and these are not the "
-                "first ones anymore; give it again from its start, with new records at its end, or start from a new "
-                "checkpoint"
+                f"the checkpoint has read {count} records of the rows of {self.name}, and these are not the first ones "
+                "anymore; give it again from its start, with new records at its end, or start from a new checkpoint"
             )
 
 
 class _LiveHead(_Head):
-    """The records of a partition of a Kafka topic, as rows of one input."""
+    """The records of a partition of a Kafka topic, as rows of one input.
 
-    def __init__(self, number: int, given: ScriptInput, partition: int, at: int) -> None:
-        super().__init__(number, given.source.name, iter(()))
-        self._given = given
+    Args:
+        number: The number of the input.
+        given: The input.
+        partition: The partition.
+        at: The offset at which it begins, and the one up to which earlier runs have counted bad records.
+    """
+
+    def __init__(self, number: int, given: ScriptInput, partition: int, at: Sequence[int]) -> None:
+        super().__init__(number, given)
         self.partition = partition
         self._offsets: Any = np.empty(0, dtype=np.int64)
-        self._end = self.offset = at
+        self.offset, self._counted = at
+        self._end = self.offset
         self.has_more = False
 
     @property
@@ -143,15 +156,16 @@ class _LiveHead(_Head):
         """See `_Head.bounds`."""
         return self.has_more
 
-    def fill(self) -> None:
-        """See `_Head.fill`: the script adds records as they come."""
+    def position(self) -> list[int]:
+        """Return the offset of the next record, and the one up to which bad records are counted."""
+        return [self.offset, max(self._end, self._counted)]
 
     def add(self, messages: Sequence[Any], end: int) -> None:
         """Add records, up to an offset."""
         messages = [each for each in messages if each.offset() >= self._end]
         self._end = max(self._end, end)
         if messages:
-            table, kept = self._given.of_messages(messages)
+            table, kept = self._given.of_messages(messages, self._counted)
             if table.num_rows:
                 self._add(table)
                 self._offsets = np.concatenate([self._offsets, [messages[place].offset() + 1 for place in kept]])
@@ -166,6 +180,37 @@ class _LiveHead(_Head):
             self.offset = self._end
 
 
+def check_identity(checkpoint: Mapping[str, Any], queries: Mapping[str, Mapping[str, str]]) -> None:
+    """Check that the state of a checkpoint fits the queries of a script.
+
+    Args:
+        checkpoint: Its ``version``, and ``queries``: for each the parts of it on which its state depends, by name.
+        queries: Those of the script.
+
+    Raises:
+        CheckpointError: A query has changed such a part, or is not there; or the version is another one.
+    """
+    if checkpoint.get("version") != VERSION:
+        raise CheckpointError(
+            f"the script of the checkpoint has the version {checkpoint.get('version')}, and this keyed reads version "
+            f"{VERSION}; run the keyed that wrote it, or start from a new checkpoint"
+        )
+    before: Mapping[str, Mapping[str, str]] = checkpoint["queries"]
+    for name, parts in before.items():
+        if name not in queries:
+            raise CheckpointError(
+                f"the checkpoint has the state of {name}, which the script does not define anymore; define it under "
+                "that name, or start from a new checkpoint"
+            )
+        changed = [part for part, text in queries[name].items() if parts.get(part, "") != text]
+        if changed:
+            raise CheckpointError(
+                f"{name} has changed its {' and '.join(changed)}, so its state in the checkpoint does not fit; define "
+                "the new query under another name and start from a new checkpoint. WHERE and columns without "
+                "aggregates may change"
+            )
+
+
 def _joined(before: Any, rows: pa.Table) -> pa.Table:
     return rows if before is None else pa.concat_tables([before, rows])
 
@@ -177,63 +222,58 @@ def _checksum(rows: Any) -> int:
     return zlib.crc32(msgspec.json.encode(rows.select(names).to_pylist()))
 
 
+@attrs.define(eq=False, slots=False)
 class ScriptRows:
     """The rows of all inputs, as tables: a `keyed.SeekableSource` whose elements are batches.
 
     Each input keeps its own order: a row waits for those before it. At equal times the inputs come in their order. The
     columns of an input have its number before their names.
 
-    Args:
+    Attributes:
         inputs: The inputs, by name.
         size: Rows of a batch.
         skipped: The rows that are skipped.
         queries: For each query the parts of it on which its state depends, by name.
         keeps: A checkpoint keeps the position.
-        live: Those of them that are Kafka topics, by name, with their topics.
+        live: Those of the inputs that are Kafka topics, by name, with their topics.
         reader: The reader of these topics.
         interval: Seconds after which a batch of their records ends.
     """
 
-    def __init__(
-        self,
-        inputs: Mapping[str, ScriptInput],
-        size: int,
-        skipped: Skipped,
-        queries: Mapping[str, Mapping[str, str]],
-        *,
-        keeps: bool,
-        live: Mapping[str, str] | None = None,
-        reader: TopicsReader | None = None,
-        interval: float = 1.0,
-    ) -> None:
+    inputs: Mapping[str, ScriptInput]
+    size: int
+    skipped: Skipped
+    queries: Mapping[str, Mapping[str, str]]
+    keeps: bool = attrs.field(kw_only=True)
+    live: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
+    reader: TopicsReader | None = attrs.field(default=None, kw_only=True)
+    interval: float = attrs.field(default=1.0, kw_only=True)
+    #: The position in each partition of a topic, by input.
+    _offsets: dict[str, dict[str, list[int]]] = attrs.field(factory=dict, init=False)
+    _partitions: list[_LiveHead] = attrs.field(factory=list, init=False)
+    _closed: bool = attrs.field(default=False, init=False)
+    #: Bad rows that the position has.
+    _noted: int = attrs.field(default=0, init=False)
+    #: Rows that are merged and not yielded, and the place of the head of each.
+    _ready: list[pa.Table] = attrs.field(factory=list, init=False)
+    _owners: list[Any] = attrs.field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
         fields = [pa.field(SOURCE, pa.int32()), pa.field(TIME, pa.int64()), pa.field(STREAM, pa.int64())]
-        for number, each in enumerate(inputs.values()):
+        for number, each in enumerate(self.inputs.values()):
             fields += [pa.field(f"{number}.{field.name}", field.type) for field in each.schema if field.name != TIME]
         self.schema = pa.schema(fields)
-        self._inputs = dict(inputs)
-        self._size = size
-        self._skipped = skipped
-        self._queries = {name: dict(parts) for name, parts in queries.items()}
-        self._live = dict(live or {})
-        self._reader = reader
-        self._interval = interval
         self._given = [
-            _GivenHead(number, each, keeps=keeps)
-            for number, (name, each) in enumerate(inputs.items())
-            if name not in self._live
+            _GivenHead(number, each, keeps=self.keeps)
+            for number, (name, each) in enumerate(self.inputs.items())
+            if name not in self.live
         ]
-        self._offsets: dict[str, dict[str, int]] = {}
-        self._partitions: list[_LiveHead] = []
-        self._highest = dict.fromkeys(inputs, 0)
-        self._closed = False
-        #: Rows that are merged and not yielded, and the place of the head of each.
-        self._ready: list[pa.Table] = []
-        self._owners: list[Any] = []
+        self._highest = dict.fromkeys(self.inputs, 0)
 
     @property
     def rows_skipped(self) -> int:
         """The number of rows that this run has skipped."""
-        return sum(sum(each.values()) for each in self._skipped.values())
+        return sum(sum(each.values()) for each in self.skipped.values())
 
     @property
     def _heads(self) -> list[_Head]:
@@ -242,13 +282,14 @@ class ScriptRows:
     def position(self) -> dict[str, Any]:
         """Return what was read. See `keyed.SeekableSource.position`."""
         for each in self._partitions:
-            self._offsets.setdefault(each.name, {})[str(each.partition)] = each.offset
-        topics = {name: {"topic": topic, "offsets": self._offsets.get(name, {})} for name, topic in self._live.items()}
+            self._offsets.setdefault(each.name, {})[str(each.partition)] = each.position()
+        topics = {name: {"topic": topic, "offsets": self._offsets.get(name, {})} for name, topic in self.live.items()}
         return {
+            "version": VERSION,
             "inputs": {each.name: each.position() for each in self._given},
             "topics": topics,
             "highest": self._highest,
-            "queries": self._queries,
+            "queries": {name: dict(parts) for name, parts in self.queries.items()},
         }
 
     def seek(self, position: Any) -> None:
@@ -258,29 +299,17 @@ class ScriptRows:
             CheckpointError: A query has changed so that its state does not fit it, an input has other rows, or the
                 checkpoint has read other topics.
         """
-        for name, parts in position["queries"].items():
-            if name not in self._queries:
-                raise CheckpointError(
-                    f"the checkpoint has the state of {name}, which the script does not define anymore; define it "
-                    "under that name, or start from a new checkpoint"
-                )
-            changed = [part for part, text in self._queries[name].items() if parts.get(part, "") != text]
-            if changed:
-                raise CheckpointError(
-                    f"{name} has changed its {' and '.join(changed)}, so its state in the checkpoint does not fit; "
-                    "define the new query under another name and start from a new checkpoint. WHERE and columns "
-                    "without aggregates may change"
-                )
+        check_identity(position, self.queries)
         before = {name: each["topic"] for name, each in position["topics"].items()}
-        if before and self._reader is None:
-            raise CheckpointError(
-                f"the checkpoint has read the Kafka topics {sorted(before.values())}, and this run reads none; give "
-                "the address of the cluster (keyed.sql.Kafka, or --bootstrap), or start from a new checkpoint"
+        if before != self.live:
+            remedy = (
+                "give the address of the cluster (keyed.sql.Kafka, or --bootstrap)"
+                if before and self.reader is None
+                else "read the same ones"
             )
-        if before != self._live:
             raise CheckpointError(
-                f"the checkpoint has read the Kafka topics {sorted(before.values())}, and the script reads "
-                f"{sorted(self._live.values())}; read the same ones, or start from a new checkpoint"
+                f"the checkpoint has read the Kafka topics {sorted(before.values())}, and this run reads "
+                f"{sorted(self.live.values()) or 'none'}; {remedy}, or start from a new checkpoint"
             )
         self._offsets = {name: dict(each["offsets"]) for name, each in position["topics"].items()}
         given = {each.name: each for each in self._given}
@@ -293,6 +322,7 @@ class ScriptRows:
                     "again from its start, or start from a new checkpoint"
                 )
         self._highest |= {name: at for name, at in position["highest"].items() if name in self._highest}
+        self._noted = sum(each.known for each in self.inputs.values())
 
     def close(self) -> None:
         """End the iteration within a moment. It may be called from another thread."""
@@ -301,11 +331,11 @@ class ScriptRows:
     def __iter__(self) -> Iterator[Any]:
         """Return tables, each a batch; `keyed.PAUSE` if there are no rows for now."""
         self._closed = False
-        reader = self._reader
+        reader = self.reader
         if reader is None:
             while self._merge():
-                yield from self._batches(self._size)
-            yield from self._batches(1)
+                yield from self._batches(self.size)
+            yield from self._rest()
             return
         self._open(reader)
         try:
@@ -314,20 +344,19 @@ class ScriptRows:
             reader.close()
 
     def _open(self, reader: TopicsReader) -> None:
-        numbers = {name: number for number, name in enumerate(self._inputs)}
+        numbers = {name: number for number, name in enumerate(self.inputs)}
         offsets: dict[tuple[str, int], int] = {}
-        for name, topic in self._live.items():
-            for partition, at in self._offsets.get(name, {}).items():
+        for name, topic in self.live.items():
+            for partition, (at, _) in self._offsets.get(name, {}).items():
                 place = (topic, int(partition))
                 offsets[place] = min(at, offsets.get(place, at))
         begin = reader.open(offsets)
-        self._partitions = []
-        for name, topic in self._live.items():
-            own = self._offsets.get(name, {})
-            for (of, number), at in begin.items():
-                if of == topic:
-                    start = own.get(str(number), at)
-                    self._partitions.append(_LiveHead(numbers[name], self._inputs[name], number, start))
+        self._partitions = [
+            _LiveHead(numbers[name], self.inputs[name], number, self._offsets.get(name, {}).get(str(number), [at, at]))
+            for name, topic in self.live.items()
+            for (of, number), at in begin.items()
+            if of == topic
+        ]
 
     def _followed(self, reader: TopicsReader) -> Iterator[Any]:
         """Yield batches of live records, and of the given rows."""
@@ -337,7 +366,7 @@ class ScriptRows:
             reader.fetch(wait)
             is_held = self._receive(reader)
             merged = not is_held and self._merge()
-            yield from self._batches(self._size)
+            yield from self._batches(self.size)
             now = time.monotonic()
             if not self._ready:
                 began = None
@@ -345,20 +374,20 @@ class ScriptRows:
                 began = now
             is_ended = reader.is_ended and not any(len(each.places) for each in self._heads)
             if is_ended and all(each.is_ended for each in self._given):
-                yield from self._batches(1)
+                yield from self._rest()
                 return
-            if began is not None and now >= began + self._interval:
+            if began is not None and now >= began + self.interval:
                 began = None
                 yield from self._batches(1)
             elif began is None and not merged:
                 yield PAUSE
-            wait = 0.0 if merged else _WAIT if began is None else min(_WAIT, max(0.0, began + self._interval - now))
+            wait = 0.0 if merged else _WAIT if began is None else min(_WAIT, max(0.0, began + self.interval - now))
 
     def _receive(self, reader: TopicsReader) -> bool:
         """Add the records that came; return whether a partition without some delays the others."""
         by_place: dict[tuple[str, int], list[_LiveHead]] = {}
         for each in self._partitions:
-            by_place.setdefault((self._live[each.name], each.partition), []).append(each)
+            by_place.setdefault((self.live[each.name], each.partition), []).append(each)
         for place, heads in by_place.items():
             if any(not len(each.places) for each in heads):
                 messages, end = reader.take(place, _RECORDS)
@@ -374,7 +403,7 @@ class ScriptRows:
         while self._ready and sum(each.num_rows for each in self._ready) >= least:
             table = self._ready[0] if len(self._ready) == 1 else pa.concat_tables(self._ready)
             owners = self._owners[0] if len(self._owners) == 1 else np.concatenate(self._owners)
-            count = min(self._size, table.num_rows)
+            count = min(self.size, table.num_rows)
             for head, rows in zip(self._heads, np.bincount(owners[:count], minlength=len(self._heads)), strict=True):
                 if rows:
                     head.passed(int(rows))
@@ -382,12 +411,23 @@ class ScriptRows:
             self._owners = [owners[count:]] if self._ready else []
             yield self._with_highest(table.slice(0, count))
 
+    def _rest(self) -> Iterator[pa.Table]:
+        """Yield the last batch: without rows if there are only bad ones, which the position has then."""
+        yield from self._batches(1)
+        if self.keeps and self._bad != self._noted:
+            yield self._with_highest(self.schema.empty_table())
+
+    @property
+    def _bad(self) -> int:
+        return sum(max(each.bad, each.known) for each in self.inputs.values())
+
     def _with_highest(self, batch: pa.Table) -> pa.Table:
         """Return a batch with the highest time of each row's input up to it."""
+        self._noted = self._bad
         times = batch.column(TIME).to_numpy()
         numbers = batch.column(SOURCE).to_numpy()
         found = np.empty(len(times), dtype=np.int64)
-        for number, name in enumerate(self._inputs):
+        for number, name in enumerate(self.inputs):
             own = numbers == number
             if own.any():
                 found[own] = np.maximum.accumulate(np.maximum(times[own], self._highest[name]))

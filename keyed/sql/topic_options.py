@@ -1,4 +1,4 @@
-"""Options of ``WITH`` that concern the topic itself: whether it is named, and how a new one is created."""
+"""Options of ``WITH`` that concern an input: its topic, how a new one is created, and for how long it may be silent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import attrs
 
 from keyed.shown import shown
 from keyed.sql.script_errors import Text
+from keyed.sql.statements import UNITS
 
 _POLICIES = ("compact", "delete", "compact,delete")
 #: The lowest and highest numbers that are taken. Kafka keeps records for ever with a retention of -1.
@@ -24,6 +25,7 @@ class TopicOptions:
         replicas: Replicas of a new topic; ``None`` for the broker's default.
         retention_ms: Time for which a new topic keeps records; ``None`` for the broker's default.
         cleanup_policy: Its policy of cleaning; ``None`` for that of its kind.
+        idle_ms: Silence after which the input does not hold the watermark back; ``None`` for never.
     """
 
     is_named: bool = False
@@ -31,6 +33,7 @@ class TopicOptions:
     replicas: int | None = None
     retention_ms: int | None = None
     cleanup_policy: str | None = None
+    idle_ms: int | None = None
 
 
 def topic_options(text: Text, options: dict[str, Any]) -> TopicOptions:
@@ -60,4 +63,21 @@ def topic_options(text: Text, options: dict[str, Any]) -> TopicOptions:
         found.get("REPLICAS"),
         found.get("RETENTION_MS"),
         policy,
+        time_option(text, options, "IDLE_TIMEOUT"),
     )
+
+
+def time_option(text: Text, options: dict[str, Any], name: str) -> int | None:
+    """Return the milliseconds of an option such as ``'30 SECONDS'``; ``None`` without it.
+
+    Raises:
+        SqlError: It is no time above 0.
+    """
+    if name not in options:
+        return None
+    given = options[name].value
+    count, _, unit = str(given).strip().partition(" ")
+    length = UNITS.get(unit.strip().upper().removesuffix("S"))
+    if not (count.isascii() and count.isdigit()) or length is None or not 0 < int(count[:20]) * length < 2**60:
+        text.fail(f"{name}={shown(given)} is no time; write it as '30 SECONDS'", options[name].at)
+    return int(count) * length

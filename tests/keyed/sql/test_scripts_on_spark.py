@@ -9,7 +9,7 @@ import pytest
 
 import keyed
 from keyed import sql
-from keyed.errors import DefinitionError, KeysChanged
+from keyed.errors import CheckpointError, DefinitionError
 from keyed.sql.bound_streams import check_executors
 from tests.keyed.sql.random_scripts import check
 
@@ -221,20 +221,24 @@ def test_a_streaming_script_goes_on_from_its_checkpoint(spark, tmp_path):
     CREATE TABLE sold AS SELECT title, SUM(tickets) AS n FROM sales GROUP BY title;
     """
 
-    def run(number, title, tickets):
+    def run(number, title, tickets, text=text):
         row = json.dumps({"title": title, "tickets": tickets, "rowtime": number})
         (tmp_path / "in" / f"{number}.json").write_text(row + "\n")
         frame = spark.readStream.schema("title string, tickets int, rowtime bigint").json(str(tmp_path / "in"))
         return sql.script(text, {"sales": frame}, checkpoint=tmp_path / "state", tables=tmp_path / "tables")
 
     assert [each.value for each in run(0, "Big", 2)["sold"]] == [{"n": 2}]
-    first = text
-    text = first.replace("title, SUM(", "tickets AS title, SUM(").replace("BY title", "BY tickets")
-    with pytest.raises(KeysChanged):
-        run(1, "Big", 3)
-    text = first
-    second = run(1, "Big", 3)
-    assert [each.value for each in second["sold"]] == [{"n": 5}]
+    changes = {
+        "GROUP BY": text.replace("title, SUM(", "tickets AS title, SUM(").replace("BY title", "BY tickets"),
+        "HAVING": text.replace("BY title", "BY title HAVING SUM(tickets) > 9"),
+        "aggregates": text.replace("SUM(", "MAX("),
+        "WINDOW": text.replace("sales GROUP", "sales WINDOW TUMBLING (SIZE 1 DAY) GROUP"),
+    }
+    for part, changed in changes.items():
+        with pytest.raises(CheckpointError, match=f"sold has changed its .*{part}"):
+            run(1, "Big", 3, changed)
+    second = run(1, "Big", 3, text.replace("FROM sales", ", 'x' AS x FROM sales WHERE tickets > 0"))
+    assert [each.value for each in second["sold"]] == [{"n": 5, "x": "x"}]
     assert second.run is not None
     with second.run.tables as tables:
         query = sql.subscribe(tables, "SELECT title, n FROM sold WHERE n > 4 EMIT CHANGES LIMIT 1")

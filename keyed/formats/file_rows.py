@@ -1,0 +1,187 @@
+"""Rows of files of JSON lines, CSV and Parquet as columns, a part of a file at a time.
+
+A line is held in memory up to `LONGEST` bytes; a longer one is a bad row.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import attrs
+
+from keyed.formats.plain_rows import cells_of, has_decimal, json_values
+from keyed.formats.sql_types import BadValue, SqlType
+
+FILES = (".jsonl", ".json", ".csv", ".parquet")
+#: Bytes of a line, or of a row of CSV that has several lines.
+LONGEST = 16 << 20
+#: Rows that are converted at a time, and bytes that are read at a time.
+ROWS, _BLOCK = 10_000, 1 << 20
+_LONG = f"it is longer than {LONGEST >> 20} MiB"
+#: Stands in for a line that is too long.
+_CUT = _LONG.encode()
+#: Returns the names that columns have among those of a file.
+NamesOf = Callable[[Sequence[str]], Mapping[str, str]]
+
+
+@attrs.frozen(eq=False)
+class RowsPart:
+    """Some rows of an input.
+
+    Attributes:
+        cells: Their columns by declared name.
+        count: Their number.
+        where: Returns the place of a row in the input, for messages.
+        bad: The reasons of rows that cannot be read.
+        seen: The names of all their members.
+    """
+
+    cells: Mapping[str, Any]
+    count: int
+    where: Callable[[int], str]
+    bad: Mapping[int, str] = attrs.field(factory=dict)
+    seen: Collection[Any] = ()
+
+
+def file_parts(path: Path, columns: Mapping[str, SqlType], names_of: NamesOf, *, waits: bool) -> Iterator[RowsPart]:
+    """Yield the rows of a file.
+
+    Args:
+        path: The file; its suffix is one of `FILES`.
+        columns: The columns that are read.
+        names_of: Returns their names in the file, for CSV and Parquet. It may raise.
+        waits: A last line without a newline is not read yet.
+    """
+    if path.suffix.lower() == ".parquet":
+        import pyarrow.parquet as pq
+
+        with pq.ParquetFile(path) as file:
+            names = names_of(file.schema_arrow.names)
+            done = 0
+            for batch in file.iter_batches(ROWS, columns=list(names.values())):
+                yield column_part(batch, names, f"{path}, row", done)
+                done += batch.num_rows
+        return
+    read = _csv_parts if path.suffix.lower() == ".csv" else _json_parts
+    with path.open("rb") as binary:
+        yield from read(f"{path}, line", _lines(binary, waits=waits), columns, names_of)
+
+
+def column_part(batch: Any, names: Mapping[str, str], what: str, first: int) -> RowsPart:
+    """Return an Arrow batch as rows, the first of which has a number."""
+    cells = {name: batch.column(given) for name, given in names.items()}
+    return RowsPart(cells, batch.num_rows, lambda place: f"{what} {first + place}")
+
+
+def _lines(file: BinaryIO, *, waits: bool) -> Iterator[list[bytes]]:
+    """Yield the lines of a file in lists, of which the first line may be `_CUT`."""
+    held: list[bytes] = []
+    size, at = 0, 0
+    while block := file.read(_BLOCK):
+        head, *lines = (block if at else block.removeprefix(b"\xef\xbb\xbf")).split(b"\n")
+        at += 1
+        size += len(head)
+        held = [*held, head] if size <= LONGEST else []
+        if lines:
+            yield [b"".join(held) if size <= LONGEST else _CUT, *lines[:-1]]
+            held, size = [lines[-1]], len(lines[-1])
+    if size and not waits:
+        yield [b"".join(held) if size <= LONGEST else _CUT]
+
+
+def _json_parts(
+    what: str, given: Iterator[list[bytes]], columns: Mapping[str, SqlType], _names_of: NamesOf
+) -> Iterator[RowsPart]:
+    exact = any(map(has_decimal, columns.values()))
+    done = 0
+    for lines in given:
+        numbers: Sequence[int] = range(done + 1, done + 1 + len(lines))
+        done += len(lines)
+        texts = [line.strip() for line in lines]
+        if not all(texts):
+            numbers = [number for number, text in zip(numbers, texts, strict=True) if text]
+            texts = [text for text in texts if text]
+        rows = json_values(texts, exact=exact)
+        if lines[0] is _CUT:
+            rows[0] = BadValue(_LONG)
+        cells, bad, seen = cells_of(rows, tuple(columns))
+        yield RowsPart(cells, len(rows), lambda place, numbers=numbers: f"{what} {numbers[place]}", bad, seen)  # type: ignore[misc]
+
+
+def _csv_parts(
+    what: str, given: Iterator[list[bytes]], _columns: Mapping[str, SqlType], names_of: NamesOf
+) -> Iterator[RowsPart]:
+    rows = _csv_rows(given)
+    with long_fields():
+        head = next(rows, None)
+    if head is None:
+        return
+    heads = [] if isinstance(head[1], BadValue) else [each.strip() for each in head[1]]
+    at = {name: heads.index(each) for name, each in names_of(heads).items()}
+    while True:
+        with long_fields():
+            part = list(itertools.islice(rows, ROWS))
+        if not part:
+            return
+        bad, width = {}, len(heads)
+        for place, (_, row) in enumerate(part):
+            if isinstance(row, BadValue) or len(row) != width:
+                bad[place] = str(row) if isinstance(row, BadValue) else f"expected {width} cells, got {len(row)}"
+        cells = {
+            name: [None if place in bad else row[number] or None for place, (_, row) in enumerate(part)]
+            for name, number in at.items()
+        }
+        yield RowsPart(cells, len(part), lambda place, part=part: f"{what} {part[place][0]}", bad)  # type: ignore[misc]
+
+
+def _csv_rows(given: Iterator[list[bytes]]) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of CSV that are not empty: the number of the last line, and the cells or a `BadValue`."""
+    lines = _CsvLines(given)
+    reader = csv.reader(lines)
+    while True:
+        lines.size, lines.reason = 0, ""
+        try:
+            cells: Any = next(reader)
+        except StopIteration:
+            return
+        except (BadValue, csv.Error) as error:
+            # The reader begins a new row.
+            cells = error if isinstance(error, BadValue) else BadValue(str(error))
+        if cells:
+            yield lines.number, BadValue(lines.reason) if lines.reason else cells
+
+
+class _CsvLines(Iterator[str]):
+    """The lines that a reader of CSV asks for, up to `LONGEST` bytes a row."""
+
+    def __init__(self, given: Iterator[list[bytes]]) -> None:
+        self._lines = itertools.chain.from_iterable(given)
+        self.number = self.size = 0
+        self.reason = ""
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.number += 1
+        self.size += len(line)
+        if line is _CUT or self.size > LONGEST:
+            raise BadValue(_LONG)
+        try:
+            return line.decode() + "\n"
+        except UnicodeDecodeError:
+            self.reason = "the line is not UTF-8"
+            return line.decode(errors="replace") + "\n"
+
+
+@contextmanager
+def long_fields() -> Iterator[None]:
+    """Let readers of CSV take fields of any length inside of this context."""
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
