@@ -69,7 +69,7 @@ def test_a_quote_that_is_never_closed_is_a_bad_row_of_bounded_length(tmp_path, s
 
 @given(
     st.lists(st.tuples(st.text(max_size=8).filter(lambda text: "\r" not in text), st.integers(0, 99)), max_size=9),
-    st.integers(1, 30),
+    st.integers(3, 30),
 )
 def test_rows_do_not_depend_on_the_blocks_that_are_read(tmp_path_factory, rows, block):
     folder = tmp_path_factory.mktemp("rows")
