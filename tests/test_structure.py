@@ -111,6 +111,7 @@ IMPORTS_BY_NAME = {
     "keyed.extending": "keyed.arrow.",
     "keyed.metrics": "keyed.runtimes.",
     "keyed.recovery": "keyed.runtimes.",
+    "keyed.sql.bound_streams": "keyed.runtimes.",
     "keyed.streams": "keyed.runtimes.",
     "keyed.tables.operator_table": "keyed.windows.",
     "keyed.tables.push_worker": "keyed.sql.",
