@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,8 @@ COLUMNS = {"k": STRING, "n": INT}
 
 def read(path, *, waits=False):
     """The rows of a file, and the reasons of bad ones by their place."""
-    rows, bad = [], {}
+    rows: list[Any] = []
+    bad: dict[str, str] = {}
     for part in file_parts(path, COLUMNS, lambda names: {name: name for name in names}, waits=waits):
         cells = [part.cells[name] for name in COLUMNS]
         rows += [row for place, row in enumerate(zip(*cells, strict=True)) if place not in part.bad]
