@@ -237,8 +237,8 @@ def test_a_streaming_script_goes_on_from_its_checkpoint(spark, tmp_path):
     for part, changed in changes.items():
         with pytest.raises(CheckpointError, match=f"sold has changed its .*{part}"):
             run(1, "Big", 3, changed)
-    second = run(1, "Big", 3, text.replace("FROM sales", ", 'x' AS x FROM sales WHERE tickets > 0"))
-    assert [each.value for each in second["sold"]] == [{"n": 5, "x": "x"}]
+    second = run(1, "Big", 3, text.replace("FROM sales", "FROM sales WHERE tickets > 0"))
+    assert [each.value for each in second["sold"]] == [{"n": 5}]
     assert second.run is not None
     with second.run.tables as tables:
         query = sql.subscribe(tables, "SELECT title, n FROM sold WHERE n > 4 EMIT CHANGES LIMIT 1")
