@@ -18,6 +18,7 @@ import attrs
 from keyed.column_types import OF_PYTHON, of_spark, quoted, quoted_in_type, simple_name
 from keyed.errors import DefinitionError, OutputDefinitionError
 from keyed.extras import is_instance
+from keyed.rows import fields_of
 from keyed.state import _NAME
 
 
@@ -111,7 +112,7 @@ def _field_names(cls: Any) -> tuple[str, ...] | None:
         return tuple(field.name for field in attrs.fields(cls))
     if dataclasses.is_dataclass(cls):
         return tuple(field.name for field in dataclasses.fields(cls))
-    return cls._fields if issubclass(cls, tuple) and hasattr(cls, "_field_defaults") else None
+    return fields_of(cls)
 
 
 def column_type(hint: Any, where: str) -> str:

@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "private_files": {"errors", "shown"},
     "shown": set(),
     "column_types": set(),
-    "outputs": {"errors", "column_types", "extras", "api"},
+    "outputs": {"errors", "column_types", "extras", "rows", "api"},
     "arrow": {*BASE, *TYPES},
     "content": BASE,
     "formats": API,

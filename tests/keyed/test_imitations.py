@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import tempfile
 from collections import Counter
 from datetime import datetime
 from decimal import Decimal
@@ -17,9 +18,11 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import keyed
+from keyed import pyflink
 from keyed.errors import DefinitionError, KeyedError, StateDefinitionError
 from keyed.outputs import schema_of
 from keyed.testing import KeyedTestHarness
@@ -54,6 +57,8 @@ IMITATIONS: list[Any] = [
     *(np.int64(1), np.array(["a"]), pd.Timestamp(0), pd.NaT, pd.Series(["a"]), pd.DataFrame({"a": [1]})),
     *(pl.DataFrame({"a": [1]}), pa.table({"a": [1]}), pa.record_batch({"a": [1]}), pa.field("a", pa.int64())),
     pa.struct([("a", pa.int64())]),
+    type("HasDefaults", (tuple,), {"_field_defaults": {}}),
+    type("HasFields", (tuple,), {"_field_defaults": {}, "_fields": None}),
 ]
 
 
@@ -116,7 +121,26 @@ class Passes(keyed.KeyedProcessFunction):
         yield self.use(self, value, ctx)
 
 
+class Kept(keyed.AggregateFunction):
+    """The last element is the accumulator and the result."""
+
+    def create_accumulator(self):
+        return None
+
+    def add(self, value, accumulator):
+        return value
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    def merge(self, a, b):
+        return b
+
+
 class States(Passes):
+    reduced = keyed.ReducingState(lambda _, value: value, object)
+    aggregated = keyed.AggregatingState(Kept(), object)
+    versions = keyed.VersionedState(object, history=10)
     items = keyed.ListState(object)
     entries = keyed.MapState(object, object)
 
@@ -137,6 +161,22 @@ def through_list(self, value, ctx):
 def through_map(self, value, ctx):
     self.entries.put("k", value)
     return self.entries.get("k")
+
+
+def through_reducing(self, value, ctx):
+    self.reduced.add(value)
+    self.reduced.add(value)
+    return self.reduced.get()
+
+
+def through_aggregating(self, value, ctx):
+    self.aggregated.add(value)
+    return self.aggregated.get()
+
+
+def through_versions(self, value, ctx):
+    self.versions.put(value, 1)
+    return self.versions.get().value
 
 
 def as_map_key(self, value, ctx):
@@ -189,6 +229,24 @@ def of_columns(columns: str) -> Any:
     return run
 
 
+def of_parquet(columns: str) -> Any:
+    def run(value: Any) -> list[Any]:
+        output = keyed.stream([1]).key_by(lambda _: "k").process(States(lambda _, __, ___: {"v": value}), columns)
+        with tempfile.TemporaryDirectory() as folder:
+            output.run(keyed.parquet_sink(f"{folder}/rows"))
+            return pq.read_table(f"{folder}/rows").column("v").to_pylist()
+
+    return run
+
+
+def of_elements(value: Any) -> list[Any]:
+    if isinstance(value, pd.DataFrame | pl.DataFrame | pa.Table):
+        # As in `of_stream`.
+        return []
+    stream = pyflink.StreamExecutionEnvironment.get_execution_environment().from_collection([value, value])
+    return list(stream.key_by(lambda _: "k").process(States(lambda _, each, __: each)).execute_and_collect())
+
+
 SHARED = keyed.MapState(object, object, name="shared")
 
 
@@ -221,6 +279,13 @@ INPUTS = {
     "a key": of_key,
     "a value": harnessed(through_state),
     "a list element": harnessed(through_list),
+    "a reducing state": harnessed(through_reducing),
+    "an aggregating state": harnessed(through_aggregating),
+    "a version": harnessed(through_versions),
+    "a collection": of_elements,
+    "a file of ints": of_parquet("v bigint"),
+    "a file of texts": of_parquet("v string"),
+    "a file of times": of_parquet("v timestamp"),
     "a map value": harnessed(through_map),
     "a map key": harnessed(as_map_key),
     "a namespace": harnessed(as_namespace),
