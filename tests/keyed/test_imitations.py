@@ -243,7 +243,7 @@ def of_elements(value: Any) -> list[Any]:
     if isinstance(value, pd.DataFrame | pl.DataFrame | pa.Table):
         # As in `of_stream`.
         return []
-    stream = pyflink.StreamExecutionEnvironment.get_execution_environment().from_collection([value, value])
+    stream: Any = pyflink.StreamExecutionEnvironment.get_execution_environment().from_collection([value, value])
     return list(stream.key_by(lambda _: "k").process(States(lambda _, each, __: each)).execute_and_collect())
 
 
