@@ -194,7 +194,7 @@ def _sql_functions() -> str:
     ]
     rows = []
     for head, body in macros.items():
-        name, _, arguments = head.partition("(")
+        name, _, arguments = head.replace("choices", "*choices").partition("(")
         shown = body.replace("|", chr(92) + "|")
         rows.append(f"| `{name.upper()}({arguments}` | {f'`{shown}`' if len(body) < 90 else 'a longer expression'} |")
     parts += ["| name | DuckDB |\n|---|---|\n" + "\n".join(rows), _refused_functions()]

@@ -10,52 +10,43 @@ import attrs
 
 from keyed.errors import DefinitionError, SqlError
 from keyed.formats.registry_schemas import RegistrySchemas
-from keyed.formats.sql_types import BIGINT, BYTES, STRING, SqlType, array, struct
+from keyed.formats.sql_types import BIGINT, BYTES, DOUBLE, STRING, SqlType, array, struct
 from keyed.formats.typed_columns import column
 from keyed.shown import nearest
 from keyed.sql import statements as tree
 from keyed.sql.catalog import Catalog, SqlSource
 from keyed.sql.engine import Columns, SqlStep, functions
-from keyed.sql.name_scope import NameScope
+from keyed.sql.name_scope import BOUNDS, PSEUDO, NameScope
 from keyed.sql.planner import Planner, QueryPlan
 from keyed.sql.script_errors import Text
 from keyed.sql.sql_aggregates import AGGREGATES
 from keyed.sql.tokens import sql
 from keyed.sql.topic_options import time_option, topic_options
 
-FORMATS = ("AVRO", "DELIMITED", "JSON", "JSON_SR", "KAFKA", "NONE", "PROTOBUF", "PROTOBUF_NOSR")
-
-_OPTIONS = {
-    "KAFKA_TOPIC",
-    "VALUE_FORMAT",
-    "KEY_FORMAT",
-    "FORMAT",
-    "TIMESTAMP",
-    "TIMESTAMP_FORMAT",
-    "WRAP_SINGLE_VALUE",
-    "VALUE_DELIMITER",
-    "KEY_DELIMITER",
-    "WINDOW_TYPE",
-    "WINDOW_SIZE",
-    "PARTITIONS",
-    "REPLICAS",
-    "RETENTION_MS",
-    "VALUE_SCHEMA_ID",
-    "KEY_SCHEMA_ID",
-    "VALUE_SCHEMA_FULL_NAME",
-    "KEY_SCHEMA_FULL_NAME",
-    "VALUE_AVRO_SCHEMA_FULL_NAME",
-    "VALUE_PROTOBUF_NULLABLE_REPRESENTATION",
-    "KEY_PROTOBUF_NULLABLE_REPRESENTATION",
-    "CLEANUP_POLICY",
-    "IDLE_TIMEOUT",
+_PROTOBUF = ("PROTOBUF", "PROTOBUF_NOSR")
+_WITH_SCHEMA = ("AVRO", "JSON_SR", *_PROTOBUF)
+FORMATS = ("AVRO", "DELIMITED", "JSON", "JSON_SR", "KAFKA", "NONE", *_PROTOBUF)
+#: Options of keys and of values, by their names after KEY_ and VALUE_, with the formats that they are for.
+_OF_FORMATS = {
+    "FORMAT": ("any format", FORMATS),
+    "SCHEMA_ID": ("formats with a schema", _WITH_SCHEMA),
+    "SCHEMA_FULL_NAME": ("formats with a schema", _WITH_SCHEMA),
+    "AVRO_SCHEMA_FULL_NAME": ("formats with a schema", _WITH_SCHEMA),
+    "PROTOBUF_NULLABLE_REPRESENTATION": ("the formats PROTOBUF", _PROTOBUF),
+    "DELIMITER": ("the format DELIMITED", ("DELIMITED",)),
+}
+_OPTIONS = {f"{part}_{name}" for name in _OF_FORMATS for part in ("KEY", "VALUE")} | {
+    *("KAFKA_TOPIC", "FORMAT", "TIMESTAMP", "TIMESTAMP_FORMAT", "WRAP_SINGLE_VALUE", "WINDOW_TYPE", "WINDOW_SIZE"),
+    *("PARTITIONS", "REPLICAS", "RETENTION_MS", "CLEANUP_POLICY", "IDLE_TIMEOUT"),
 }
 _RESET = "auto.offset.reset"
-_ONE_VALUE = {"KAFKA"}
-_NO_UNWRAPPED = {"DELIMITED", "KAFKA", "NONE"}
-_FIXED_WRAP = {"PROTOBUF", "PROTOBUF_NOSR", "DELIMITED", "KAFKA", "NONE"}
-_WITH_SCHEMA = {"AVRO", "JSON_SR", "PROTOBUF", "PROTOBUF_NOSR"}
+_WINDOWS = ("TUMBLING", "HOPPING", "SESSION")
+#: Formats in which a value of one column is always written in the same way.
+_FIXED_WRAP = {*_PROTOBUF, "DELIMITED", "KAFKA", "NONE"}
+#: Types that the format KAFKA has.
 _PRIMITIVE = {"INT", "BIGINT", "DOUBLE", "STRING", "BYTES"}
+#: Names that no column may have.
+_OWN_NAMES = {*PSEUDO, *BOUNDS}
 
 
 @attrs.frozen(eq=False)
@@ -74,7 +65,7 @@ class WrittenQuery:
 
 
 @attrs.frozen(eq=False)
-class Insert:
+class InsertedRow:
     """A row of ``INSERT INTO … VALUES``: the columns by name."""
 
     target: str
@@ -112,7 +103,7 @@ class Definitions:
     catalog: Catalog
     sources: Catalog
     queries: list[WrittenQuery]
-    inserts: list[Insert]
+    inserts: list[InsertedRow]
     properties: dict[str, str]
     answers: list[Answer] = attrs.field(factory=list)
 
@@ -145,9 +136,9 @@ class Definitions:
         """
         found = self.sources.get(name)
         if found is None:
+            known = nearest(name, [each.name for each in self.sources.sources])
             raise DefinitionError(
-                f"streams={{{name!r}: ...}}: the script declares no stream or table of that name"
-                f"{nearest(name, [each.name for each in self.sources.sources])}"
+                f"streams={{{name!r}: ...}}: the script declares no stream or table of that name{known}"
             )
         return found
 
@@ -158,6 +149,7 @@ def define(
     values: Mapping[str, Any],
     properties: dict[str, str] | None = None,
     schemas: RegistrySchemas | None = None,
+    functions: Mapping[str, Any] | None = None,
 ) -> Definitions:
     """Check statements and return what they define.
 
@@ -167,16 +159,25 @@ def define(
         values: The values of parameters.
         properties: Settings.
         schemas: The schemas of topics.
+        functions: The functions that ``FROM`` may call, by name.
 
     Raises:
         SqlError: A statement is not valid.
-        DefinitionError: A schema cannot be read, or is of no topic.
+        DefinitionError: A schema cannot be read, or is of no topic; or no query calls a function.
     """
     schemas = schemas or RegistrySchemas(None)
     for name, value in (properties or {}).items():
         if (wrong := _wrong_setting(name, value)) is not None:
             raise DefinitionError(f"properties: {wrong}")
-    found = _Definer(text, values, dict(properties or {}), schemas).define(statements)
+    catalog = Catalog()
+    found = Definitions(text, catalog, Catalog(), [], [], dict(properties or {}))
+    definer = _Definer(text, values, schemas, functions or {}, catalog, found)
+    definer.define(statements)
+    for name in (functions or {}).keys() - definer.called:
+        raise DefinitionError(
+            f"functions={{{name!r}: ...}}: no query calls it{nearest(name, definer.called)}; write FROM {name}(stream "
+            "PARTITION BY column)"
+        )
     schemas.check_topics({each.topic for each in found.sources.sources})
     return found
 
@@ -188,73 +189,62 @@ def _wrong_setting(name: str, value: str) -> str | None:
     return None
 
 
+@attrs.define(eq=False)
 class _Definer:
-    def __init__(
-        self, text: Text, values: Mapping[str, Any], properties: dict[str, str], schemas: RegistrySchemas
-    ) -> None:
-        self._text = text
-        self._values = values
-        self._schemas = schemas
-        self._catalog = Catalog()
-        self._found = Definitions(text, self._catalog, Catalog(), [], [], properties)
+    _text: Text
+    _values: Mapping[str, Any]
+    _schemas: RegistrySchemas
+    _functions: Mapping[str, Any]
+    _catalog: Catalog
+    _found: Definitions
+    #: The names of the functions that queries call.
+    called: set[str] = attrs.field(factory=set)
 
-    def define(self, statements: list[tree.Statement]) -> Definitions:
+    def define(self, statements: list[tree.Statement]) -> None:
         for statement in statements:
             match statement:
-                case tree.CreateSource():
-                    self._source(statement)
-                case tree.CreateAs():
-                    self._create_as(statement)
-                case tree.InsertSelect():
-                    self._insert_select(statement)
-                case tree.InsertValues():
+                case tree.Create():
+                    self._create(statement)
+                case tree.Insert(query=None):
                     self._insert_values(statement)
+                case tree.Insert():
+                    self._insert_select(statement)
                 case tree.Drop():
                     self._drop(statement)
+                case tree.SetOption(value=None):
+                    self._found.properties.pop(statement.name, None)
                 case tree.SetOption():
-                    if statement.value is None:
-                        self._found.properties.pop(statement.name, None)
-                    else:
-                        if (wrong := _wrong_setting(statement.name, statement.value)) is not None:
-                            self._text.fail(wrong, statement.at)
-                        self._found.properties[statement.name] = statement.value
+                    value = str(statement.value)
+                    if (wrong := _wrong_setting(statement.name, value)) is not None:
+                        self._text.fail(wrong, statement.at)
+                    self._found.properties[statement.name] = value
                 case tree.Show():
-                    self._found.answers.append(Answer(*self._answer(statement)))
+                    self._found.answers.append(self._answer(statement))
                 case tree.SelectQuery():
                     self._text.fail(
                         "a script has no SELECT alone: write CREATE STREAM or CREATE TABLE name AS SELECT, and query "
                         "the tables when it runs, by keyed.sql.subscribe or by tables.sql",
                         statement.at,
                     )
-        return self._found
 
     # Statements that ask.
 
-    def _answer(self, statement: tree.Show) -> tuple[str, list[dict[str, Any]]]:
-        """Return the statement as it is shown, and the rows of its answer."""
-        match statement.what:
+    def _answer(self, statement: tree.Show) -> Answer:
+        """Return the answer to a statement."""
+        found, what = self._found, statement.what
+        match what:
             case "STREAMS" | "TABLES":
-                kind = statement.what.removesuffix("S")
-                found = [each for each in self._catalog.sources if each.kind == kind]
-                rows = [
-                    {
-                        "name": each.name,
-                        "topic": each.topic,
-                        "key_format": each.key_format,
-                        "value_format": each.value_format,
-                        "window": each.window,
-                        "is_written_by_a_query": each.is_query,
-                    }
-                    for each in found
+                columns = ("name", "topic", "key_format", "value_format", "window")
+                sources = [each for each in self._catalog.sources if what == f"{each.kind}S"]
+                rows: list[dict[str, Any]] = [
+                    {name: getattr(each, name) for name in columns} | {"is_written_by_a_query": each.is_query}
+                    for each in sources
                 ]
             case "QUERIES":
+                reads = [", ".join(source.name for source in each.plan.relation.sources) for each in found.queries]
                 rows = [
-                    {
-                        "name": each.name,
-                        "writes": each.target.name,
-                        "reads": ", ".join(s.name for s in each.plan.relation.sources),
-                    }
-                    for each in self._found.queries
+                    {"name": each.name, "writes": each.target.name, "reads": names}
+                    for each, names in zip(found.queries, reads, strict=True)
                 ]
             case "FUNCTIONS":
                 names = sorted({*functions(), *AGGREGATES})
@@ -262,300 +252,281 @@ class _Definer:
             case "TYPES":
                 rows = [{"name": name, "type": str(type_)} for name, type_ in sorted(statement.types.items())]
             case "DESCRIBE":
-                assert statement.name is not None
                 source = self._catalog.find(self._text, statement.name, statement.at)
                 role = "PRIMARY KEY" if source.is_table else "KEY"
-                rows = [{"column": name, "type": str(type_), "role": role} for name, type_ in source.keys]
-                rows += [{"column": name, "type": str(type_), "role": ""} for name, type_ in source.values]
-                return f"DESCRIBE {source.name}", rows
+                roles = [role] * len(source.keys) + [""] * len(source.values)
+                rows = [
+                    {"column": name, "type": str(type_), "role": role}
+                    for (name, type_), role in zip(source.columns, roles, strict=True)
+                ]
+                return Answer(f"DESCRIBE {source.name}", rows)
             case _:
-                return self._explained(statement)
-        return f"SHOW {statement.what}", rows
+                rows = [step for plan in self._explained(statement) for step in plan.steps()]
+                return Answer(f"EXPLAIN {statement.name or 'SELECT'}", rows)
+        return Answer(f"SHOW {what}", rows)
 
-    def _explained(self, statement: tree.Show) -> tuple[str, list[dict[str, Any]]]:
+    def _explained(self, statement: tree.Show) -> list[QueryPlan]:
         if statement.query is not None:
             try:
-                plan = self._planner().plan(statement.query, "TABLE", "query")
+                return [self._planner().plan(statement.query, "TABLE", "query")]
             except SqlError:
-                plan = self._planner().plan(statement.query, "STREAM", "query")
-            return "EXPLAIN SELECT", plan.steps()
-        assert statement.name is not None
-        wanted = statement.name.lower()
-        found = [each for each in self._found.queries if wanted in (each.name.lower(), each.target.name.lower())]
+                return [self._planner().plan(statement.query, "STREAM", "query")]
+        wanted, names = statement.name.lower(), {n for q in self._found.queries for n in (q.name, q.target.name)}
+        found = [each.plan for each in self._found.queries if wanted in (each.name.lower(), each.target.name.lower())]
         if not found:
-            names = {name for each in self._found.queries for name in (each.name, each.target.name)}
             self._text.fail(f"no query writes {statement.name}{nearest(statement.name, names)}", statement.at)
-        return f"EXPLAIN {statement.name}", [step for each in found for step in each.plan.steps()]
+        return found
 
     def _planner(self) -> Planner:
-        return Planner(self._text, self._catalog, self._values, self._found.properties)
+        properties = self._found.properties
+        return Planner(self._text, self._catalog, self._values, properties, self._functions, self.called)
 
     # Sources.
 
-    def _option(self, options: dict[str, Any], name: str, default: Any = None) -> Any:
+    def _option(self, options: dict[str, tree.Option], name: str, default: Any = None) -> Any:
         return options[name].value if name in options else default
 
-    def _checked(self, options: dict[str, Any]) -> None:
-        for name, value in options.items():
-            if name not in _OPTIONS:
-                self._text.fail(f"unknown option {name}{nearest(name, _OPTIONS)}", value.at)
-
-    def _check_schema_options(
-        self, statement: tree.CreateSource | tree.CreateAs, key_format: str, value_format: str, declared: Any = ()
-    ) -> None:
-        """Check the options that name schemas."""
-        options = statement.options
-        for part, format_ in (("KEY", key_format), ("VALUE", value_format)):
-            number = f"{part}_SCHEMA_ID"
-            if number in options and format_ not in _WITH_SCHEMA:
-                self._text.fail(
-                    f"{number} is for formats with a schema, and {part}_FORMAT is {format_}", options[number].at
-                )
-            if number in options and part in declared:
-                self._text.fail(
-                    f"{number} names the columns, and so does the list; remove one of them", options[number].at
-                )
-            for name in (f"{part}_SCHEMA_FULL_NAME", f"{part}_AVRO_SCHEMA_FULL_NAME"):
+    def _check_options(self, statement: tree.Create, formats: tuple[str, str]) -> None:
+        """Check the options that are for some formats only."""
+        options, declared = (
+            statement.options,
+            {"KEY" if e.is_key else "VALUE" for e in statement.elements if not e.is_header},
+        )
+        for part, format_ in zip(("KEY", "VALUE"), formats, strict=True):
+            for end, (what, of) in _OF_FORMATS.items():
+                name = f"{part}_{end}"
                 if name not in options:
                     continue
-                if format_ not in _WITH_SCHEMA:
-                    self._text.fail(
-                        f"{name} is for formats with a schema, and {part}_FORMAT is {format_}", options[name].at
-                    )
-                if not str(options[name].value).strip():
-                    self._text.fail(f"{name} is empty", options[name].at)
+                given, at = str(options[name].value), options[name].at
+                if format_ not in of:
+                    self._text.fail(f"{name} is for {what}, and {part}_FORMAT is {format_}", at)
+                if end == "SCHEMA_ID" and part in declared:
+                    self._text.fail(f"{name} names the columns, and so does the list; remove one of them", at)
+                if not given.strip() and end != "DELIMITER":
+                    self._text.fail(f"{name} is empty", at)
+                if end.startswith("PROTOBUF") and given.upper() not in ("OPTIONAL", "WRAPPER"):
+                    self._text.fail(f"{name}={given!r} must be 'OPTIONAL' or 'WRAPPER'", at)
 
-    def _formats(self, options: dict[str, Any], at: int, key: str | None, value: str | None) -> tuple[str, str]:
-        """Return the formats of keys and values."""
+    def _formats(self, statement: tree.Create, key: str | None, value: str | None) -> tuple[str, str]:
+        """Return the formats of keys and values, and check the options that depend on them."""
+        options, at = statement.options, statement.at
         if "FORMAT" in options and ("KEY_FORMAT" in options or "VALUE_FORMAT" in options):
             self._text.fail("give FORMAT, or KEY_FORMAT and VALUE_FORMAT", at)
-        both = self._option(options, "FORMAT")
-        properties = self._found.properties
-        found_key = both or self._option(options, "KEY_FORMAT") or key
-        found_value = both or self._option(options, "VALUE_FORMAT") or value
-        found_key = found_key or properties.get("ksql.persistence.default.format.key", "KAFKA")
-        found_value = found_value or properties.get("ksql.persistence.default.format.value")
-        if found_value is None:
-            self._text.fail("VALUE_FORMAT is missing: WITH (VALUE_FORMAT = 'JSON')", at)
-        for name in (found_key, found_value):
-            if not isinstance(name, str) or name.upper() not in FORMATS:
-                self._text.fail(f"unknown format {name}{nearest(str(name), FORMATS)}", at)
-        return found_key.upper(), found_value.upper()
-
-    def _wrap(self, options: dict[str, Any], value_format: str, values: Columns, at: int) -> bool:
-        """Return whether values are objects."""
-        if "WRAP_SINGLE_VALUE" in options:
-            wrap = self._option(options, "WRAP_SINGLE_VALUE")
-            if isinstance(wrap, str):
-                wrap = wrap.lower() == "true"
-            if len(values) != 1:
-                self._text.fail("WRAP_SINGLE_VALUE is for values of one column", at)
-            if value_format in _FIXED_WRAP and bool(wrap) != value_format.startswith("PROTOBUF"):
-                self._text.fail(f"format {value_format} does not support WRAP_SINGLE_VALUE", at)
-            return True if value_format in _FIXED_WRAP else bool(wrap)
-        if value_format in _FIXED_WRAP or len(values) != 1:
-            return True
-        return self._found.properties.get("ksql.persistence.wrap.single.values", "true") != "false"
-
-    def _nullable(self, options: dict[str, Any], key_format: str, value_format: str) -> tuple[str | None, str | None]:
-        """Return how Protobuf represents the nulls of keys and values."""
         found = []
-        for part, format_ in (("KEY", key_format), ("VALUE", value_format)):
-            name = f"{part}_PROTOBUF_NULLABLE_REPRESENTATION"
-            given = self._option(options, name)
-            if given is not None and not format_.startswith("PROTOBUF"):
-                self._text.fail(f"{name} is for the formats PROTOBUF, and {part}_FORMAT is {format_}", options[name].at)
-            if given is not None and str(given).upper() not in ("OPTIONAL", "WRAPPER"):
-                self._text.fail(f"{name}={given!r} must be 'OPTIONAL' or 'WRAPPER'", options[name].at)
-            found.append(None if given is None else str(given).upper())
+        for part, default in (("key", key), ("value", value)):
+            given = self._option(options, f"{part.upper()}_FORMAT", self._option(options, "FORMAT", default))
+            default = "KAFKA" if part == "key" else None
+            given = given or self._found.properties.get(f"ksql.persistence.default.format.{part}", default)
+            if given is None:
+                self._text.fail("VALUE_FORMAT is missing: WITH (VALUE_FORMAT = 'JSON')", at)
+            if not isinstance(given, str) or given.upper() not in FORMATS:
+                self._text.fail(f"unknown format {given}{nearest(str(given), FORMATS)}", at)
+            found.append(given.upper())
+        self._check_options(statement, (found[0], found[1]))
         return found[0], found[1]
 
-    def _delimiter(self, options: dict[str, Any], name: str, format_: str, at: int, default: str = ",") -> str:
-        if name not in options:
-            return default
-        given = self._option(options, name)
-        if format_ != "DELIMITED":
-            self._text.fail(f"{name} is for the format DELIMITED", at)
+    def _wraps(self, options: dict[str, tree.Option], value_format: str, values: Columns, at: int) -> bool:
+        """Return whether values are objects."""
+        is_fixed = value_format in _FIXED_WRAP
+        if "WRAP_SINGLE_VALUE" not in options:
+            default = self._found.properties.get("ksql.persistence.wrap.single.values", "true")
+            return is_fixed or len(values) != 1 or default != "false"
+        wraps = str(options["WRAP_SINGLE_VALUE"].value).lower() == "true"
+        if len(values) != 1:
+            self._text.fail("WRAP_SINGLE_VALUE is for values of one column", at)
+        if is_fixed and wraps != (value_format in _PROTOBUF):
+            self._text.fail(f"format {value_format} does not support WRAP_SINGLE_VALUE", at)
+        return is_fixed or wraps
+
+    def _delimiter(self, options: dict[str, tree.Option], name: str, default: str) -> str:
+        given = self._option(options, name, default)
         found = {"TAB": "\t", "SPACE": " "}.get(str(given).upper(), given)
         if not isinstance(found, str) or len(found) != 1:
-            self._text.fail(f"{name}={given!r} must be one character, TAB or SPACE", at)
+            self._text.fail(f"{name}={given!r} must be one character, TAB or SPACE", options[name].at)
         return found
 
     def _check_formats(self, source: SqlSource, at: int) -> None:
         fail = self._text.fail
-        if source.key_format == "KAFKA" and len(source.keys) > 1:
-            fail("format KAFKA does not support a key of several columns; write KEY_FORMAT='JSON'", at)
-        if source.key_format == "NONE" and source.keys:
-            fail("format NONE is for no key, and there are key columns", at)
-        if source.value_format == "NONE" and source.values:
-            fail("format NONE is for no value, and there are value columns", at)
-        if source.value_format == "KAFKA" and len(source.stored) > 1:
-            fail("format KAFKA does not support values of several columns; write VALUE_FORMAT='JSON'", at)
-        for format_, columns in ((source.key_format, source.keys), (source.value_format, source.stored)):
+        parts = (
+            ("KEY", "a key", source.key_format, source.keys),
+            ("VALUE", "values", source.value_format, source.stored),
+        )
+        for part, what, format_, columns in parts:
+            if format_ == "NONE" and columns:
+                fail(f"format NONE is for no {part.lower()}, and there are {part.lower()} columns", at)
+            if format_ == "KAFKA" and len(columns) > 1:
+                fail(f"format KAFKA does not support {what} of several columns; write {part}_FORMAT='JSON'", at)
             for name, type_ in columns:
-                if format_ == "KAFKA" and type_.base not in _PRIMITIVE:
-                    fail(f"format KAFKA does not support type {type_}, of column {name}", at)
-                if format_ == "DELIMITED" and type_.base in ("ARRAY", "MAP", "STRUCT"):
-                    fail(f"format DELIMITED does not support type {type_}, of column {name}", at)
+                is_nested = type_.base in ("ARRAY", "MAP", "STRUCT")
+                if (format_ == "KAFKA" and type_.base not in _PRIMITIVE) or (format_ == "DELIMITED" and is_nested):
+                    fail(f"format {format_} does not support type {type_}, of column {name}", at)
                 if format_ == "AVRO" and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
                     fail(
                         f"format AVRO does not support the name {name}: names have letters, digits and _, "
                         "and begin with no digit",
                         at,
                     )
-                if format_ in ("PROTOBUF", "PROTOBUF_NOSR", "JSON", "AVRO", "JSON_SR"):
-                    self._check_maps(format_, type_, at)
+                self._check_maps(format_, type_, at)
 
-    def _check_maps(self, format_: str, type_: Any, at: int) -> None:
+    def _check_maps(self, format_: str, type_: SqlType, at: int) -> None:
         if type_.base == "MAP" and type_.parts[0] != STRING:
             self._text.fail(f"format {format_} supports maps with keys of type STRING, not {type_.parts[0]}", at)
         for part in (*type_.parts, *(each for _, each in type_.fields)):
             self._check_maps(format_, part, at)
 
-    def _existing(self, statement: tree.CreateSource | tree.CreateAs) -> bool:
-        """Return whether the statement is to be skipped, because its name exists."""
-        name = statement.name
-        before = self._catalog.get(name)
-        if statement.replace and (
-            getattr(statement, "read_only", False) or (before is not None and before.is_read_only)
-        ):
-            self._text.fail("CREATE OR REPLACE is not for a SOURCE, which is read only; drop it first", statement.at)
-        if before is None or statement.replace:
-            return False
-        if statement.only_if_missing:
-            return True
-        return self._text.fail(f"{name} exists already; write CREATE OR REPLACE", statement.at)
+    def _create(self, statement: tree.Create) -> None:
+        text, before = self._text, self._catalog.get(statement.name)
+        for name, value in statement.options.items():
+            if name not in _OPTIONS:
+                text.fail(f"unknown option {name}{nearest(name, _OPTIONS)}", value.at)
+        if statement.replace and (statement.read_only or (before is not None and before.is_read_only)):
+            text.fail("CREATE OR REPLACE is not for a SOURCE, which is read only; drop it first", statement.at)
+        if before is not None and not statement.replace:
+            if not statement.only_if_missing:
+                text.fail(f"{statement.name} exists already; write CREATE OR REPLACE", statement.at)
+        elif statement.query is None:
+            self._declare(statement)
+        else:
+            self._create_as(statement, statement.query)
 
-    def _source(self, statement: tree.CreateSource) -> None:
+    def _declare(self, statement: tree.Create) -> None:
         text, options, at = self._text, statement.options, statement.at
-        self._checked(options)
-        if self._existing(statement):
-            return
-        topic = str(self._option(options, "KAFKA_TOPIC", statement.name))
-        key_format, value_format = self._formats(options, at, None, None)
-        declared = {
-            "KEY" if e.role in ("key", "primary") else "VALUE" for e in statement.elements if "head" not in e.role
-        }
-        self._check_schema_options(statement, key_format, value_format, declared)
-        statement = self._with_columns(statement, topic, key_format, value_format)
-        if not statement.elements:
-            text.fail(
-                "the columns are missing: CREATE STREAM name (column TYPE, ...), or give the schema of the topic, "
-                f"schemas={{{topic!r}: {{'value': ...}}}}",
-                at,
-            )
-        wrong = "primary" if statement.kind == "STREAM" else "key"
-        names: set[str] = set()
-        for each in statement.elements:
-            if each.name.lower() in names:
-                text.fail(f"column {each.name} is declared twice: names that differ only in case are one", each.at)
-            if each.name.startswith(("__keyed_", "#")):
-                text.fail(f"{each.name}: names that begin with __keyed_ or # are reserved", each.at)
-            names.add(each.name.lower())
-            if each.name.upper() in ("ROWTIME", "ROWPARTITION", "ROWOFFSET", "WINDOWSTART", "WINDOWEND"):
-                text.fail(f"{each.name} is a column that each source has; choose another name", each.at)
-            if each.role == wrong:
-                text.fail(
-                    "a column of a stream is KEY, not PRIMARY KEY"
-                    if wrong == "primary"
-                    else "the key of a table is PRIMARY KEY, not KEY",
-                    each.at,
-                )
-            self._check_headers(each, statement)
-        keys = tuple((each.name, each.type) for each in statement.elements if each.role in ("key", "primary"))
-        values = tuple((each.name, each.type) for each in statement.elements if each.role not in ("key", "primary"))
-        headers = tuple((e.name, e.header) for e in statement.elements if e.role in ("headers", "header"))
+        formats = self._formats(statement, None, None)
+        statement = self._with_columns(statement, *formats)
+        self._check_elements(statement)
+        keys = tuple((each.name, each.type) for each in statement.elements if each.is_key)
+        values = tuple((each.name, each.type) for each in statement.elements if not each.is_key)
         if statement.kind == "TABLE" and not keys:
             text.fail("a table needs a PRIMARY KEY: CREATE TABLE name (id INT PRIMARY KEY, ...)", at)
         for name, type_ in keys:
             if type_.has_map:
                 text.fail(f"a key of type {type_}, of column {name}, is not supported", at)
         window = self._option(options, "WINDOW_TYPE")
-        size = time_option(text, options, "WINDOW_SIZE")
-        if window is not None and (str(window).upper() not in ("TUMBLING", "HOPPING", "SESSION") or not keys):
+        size_ms = time_option(text, options, "WINDOW_SIZE")
+        kind = None if window is None else str(window).upper()
+        if kind is not None and (kind not in _WINDOWS or not keys):
             text.fail(f"WINDOW_TYPE={window!r} must be 'TUMBLING', 'HOPPING' or 'SESSION', of a source with a key", at)
-        if window is not None and (size is None) != (str(window).upper() == "SESSION"):
+        if kind is not None and (size_ms is None) != (kind == "SESSION"):
             text.fail("WINDOW_SIZE is for the window types TUMBLING and HOPPING", at)
-        stored = tuple(each for each in values if each[0] not in {name for name, _ in headers})
+        headers = tuple((each.name, each.header) for each in statement.elements if each.is_header)
+        self._add(statement, keys, values, formats, window=(kind, size_ms), headers=headers)
+
+    def _check_elements(self, statement: tree.Create) -> None:
+        """Check the columns of a statement: their names, roles and types of headers."""
+        text, topic = self._text, self._topic(statement)
+        if not statement.elements:
+            text.fail(
+                "the columns are missing: CREATE STREAM name (column TYPE, ...), or give the schema of the topic, "
+                f"schemas={{{topic!r}: {{'value': ...}}}}",
+                statement.at,
+            )
+        wrong = {
+            "STREAM": ("primary", "a column of a stream is KEY, not PRIMARY KEY"),
+            "TABLE": ("key", "the key of a table is PRIMARY KEY, not KEY"),
+        }[statement.kind]
+        names: set[str] = set()
+        headers: list[str | None] = []
+        for each in statement.elements:
+            if each.name.lower() in names:
+                text.fail(f"column {each.name} is declared twice: names that differ only in case are one", each.at)
+            names.add(each.name.lower())
+            if each.name.startswith(("__keyed_", "#")):
+                text.fail(f"{each.name}: names that begin with __keyed_ or # are reserved", each.at)
+            if each.name.upper() in _OWN_NAMES:
+                text.fail(f"{each.name} is a column that each source has; choose another name", each.at)
+            if each.role == wrong[0]:
+                text.fail(wrong[1], each.at)
+            if not each.is_header:
+                continue
+            wanted = BYTES if each.role == "header" else array(struct(("KEY", STRING), ("VALUE", BYTES)))
+            if each.type != wanted:
+                text.fail(f"a column with {each.role.upper()} is of type {wanted}, not {each.type}", each.at)
+            if headers and None in (each.header, *headers):
+                text.fail("there is one column with HEADERS, or columns with HEADER('name')", each.at)
+            if each.header in headers:
+                text.fail(f"two columns have the header {each.header!r}", each.at)
+            headers.append(each.header)
+
+    def _topic(self, statement: tree.Create) -> str:
+        prefix = "" if statement.query is None else self._found.properties.get("ksql.output.topic.name.prefix", "")
+        return str(self._option(statement.options, "KAFKA_TOPIC", prefix + statement.name))
+
+    def _with_columns(self, statement: tree.Create, key_format: str, value_format: str) -> tree.Create:
+        """Return a statement with the columns of the topic's schemas, where it declares no key or no value."""
+        at, topic = statement.at, self._topic(statement)
+        keys = [each for each in statement.elements if each.is_key]
+        headers = [each for each in statement.elements if each.is_header]
+        values = [each for each in statement.elements if each not in keys and each not in headers]
+        if not keys and key_format in _WITH_SCHEMA and self._schemas.has(topic, "key"):
+            role = "primary" if statement.kind == "TABLE" else "key"
+            # In Protobuf every key is a message, and its fields are the columns.
+            found = self._schema_columns(statement, "key", key_format, is_split=key_format in _PROTOBUF)
+            keys = [tree.Element(name, type_, role, at=at) for name, type_ in found]
+        if not values and value_format in _WITH_SCHEMA and self._schemas.has(topic, "value"):
+            wrap = str(self._option(statement.options, "WRAP_SINGLE_VALUE", default=True)).lower()
+            found = self._schema_columns(statement, "value", value_format, is_split=wrap != "false")
+            values = [tree.Element(name, type_, at=at) for name, type_ in found]
+        return attrs.evolve(statement, elements=(*keys, *values, *headers))
+
+    def _schema_columns(self, statement: tree.Create, part: str, format_: str, *, is_split: bool) -> Columns:
+        name = self._option(statement.options, f"{part.upper()}_SCHEMA_FULL_NAME")
+        type_ = self._schemas.type(self._topic(statement), part, format_, name)
+        if is_split and type_.base == "STRUCT":
+            return tuple(type_.fields)
+        return (("ROWKEY" if part == "key" else "ROWVAL", type_),)
+
+    def _add(
+        self,
+        statement: tree.Create,
+        keys: Columns,
+        values: Columns,
+        formats: tuple[str, str],
+        *,
+        window: tuple[str | None, int | None] | None = None,
+        headers: tuple[tuple[str, str | None], ...] = (),
+        delimiters: tuple[str, str] = (",", ","),
+    ) -> SqlSource:
+        """Add a source to the catalog."""
+        options, at = statement.options, statement.at
+        names = [name for name, _ in headers]
+        stored = tuple(each for each in values if each[0] not in names)
+        nullable = [self._option(options, f"{part}_PROTOBUF_NULLABLE_REPRESENTATION") for part in ("KEY", "VALUE")]
+        key_null, value_null = (None if each is None else str(each).upper() for each in nullable)
         source = SqlSource(
             statement.name,
             statement.kind,
             keys,
             values,
-            topic,
-            key_format,
-            value_format,
-            None if window is None else str(window).upper(),
-            size,
+            self._topic(statement),
+            *formats,
+            *(window or (None, None)),
             self._timestamp(options, (*keys, *values), at),
             headers,
-            self._delimiter(options, "VALUE_DELIMITER", value_format, at),
-            self._delimiter(options, "KEY_DELIMITER", key_format, at),
-            self._wrap(options, value_format, stored, at),
-            self._nullable(options, key_format, value_format),
+            self._delimiter(options, "VALUE_DELIMITER", delimiters[1]),
+            self._delimiter(options, "KEY_DELIMITER", delimiters[0]),
+            self._wraps(options, formats[1], stored, at),
+            (key_null, value_null),
             statement.read_only,
-            topic_options=topic_options(text, options),
+            is_query=statement.query is not None,
+            topic_options=topic_options(self._text, options),
         )
         self._check_formats(source, at)
-        self._add(source)
-
-    def _with_columns(self, statement: tree.CreateSource, topic: str, key_format: str, value_format: str) -> Any:
-        """Return a statement with the columns of the topic's schemas, where it declares no key or no value."""
-        options, at = statement.options, statement.at
-        keys = [each for each in statement.elements if each.role in ("key", "primary")]
-        headers = [each for each in statement.elements if each.role in ("headers", "header")]
-        values = [each for each in statement.elements if each not in keys and each not in headers]
-        if not keys and key_format in _WITH_SCHEMA and self._schemas.has(topic, "key"):
-            role = "primary" if statement.kind == "TABLE" else "key"
-            # In Protobuf every key is a message, and its fields are the columns.
-            is_split = key_format.startswith("PROTOBUF")
-            found = self._schema_columns(options, topic, "key", key_format, is_split=is_split)
-            keys = [tree.Element(name, type_, role, at=at) for name, type_ in found]
-        if not values and value_format in _WITH_SCHEMA and self._schemas.has(topic, "value"):
-            wrap = str(self._option(options, "WRAP_SINGLE_VALUE", default=True)).lower()
-            found = self._schema_columns(options, topic, "value", value_format, is_split=wrap != "false")
-            values = [tree.Element(name, type_, at=at) for name, type_ in found]
-        return statement if not keys and not values else attrs.evolve(statement, elements=(*keys, *values, *headers))
-
-    def _schema_columns(
-        self, options: dict[str, Any], topic: str, part: str, format_: str, *, is_split: bool
-    ) -> list[tuple[str, Any]]:
-        upper = part.upper()
-        name = self._option(options, f"{upper}_SCHEMA_FULL_NAME")
-        type_ = self._schemas.type(topic, part, format_, name)
-        if is_split and type_.base == "STRUCT":
-            return list(type_.fields)
-        return [("ROWKEY" if part == "key" else "ROWVAL", type_)]
-
-    def _check_headers(self, each: tree.Element, statement: tree.CreateSource) -> None:
-        if each.role not in ("headers", "header"):
-            return
-        wanted = BYTES if each.role == "header" else array(struct(("KEY", STRING), ("VALUE", BYTES)))
-        if each.type != wanted:
-            self._text.fail(f"a column with {each.role.upper()} is of type {wanted}, not {each.type}", each.at)
-        roles = [other.role for other in statement.elements if other.role in ("headers", "header")]
-        if "headers" in roles and len(roles) > 1:
-            self._text.fail("there is one column with HEADERS, or columns with HEADER('name')", each.at)
-        same = [other for other in statement.elements if other.role == "header" and other.header == each.header]
-        if each.role == "header" and len(same) > 1:
-            self._text.fail(f"two columns have the header {each.header!r}", each.at)
-
-    def _add(self, source: SqlSource) -> None:
         self._catalog.add(source)
         self._found.sources.add(source)
+        return source
 
-    def _timestamp(self, options: dict[str, Any], columns: Columns, at: int) -> tuple[str, str | None] | None:
-        if "TIMESTAMP" not in options:
-            if "TIMESTAMP_FORMAT" in options:
+    def _timestamp(self, options: dict[str, tree.Option], columns: Columns, at: int) -> tuple[str, str | None] | None:
+        """Return the name of the column with the time, and the pattern of its text."""
+        given, pattern = self._option(options, "TIMESTAMP"), self._option(options, "TIMESTAMP_FORMAT")
+        if given is None:
+            if pattern is not None:
                 self._text.fail("TIMESTAMP_FORMAT needs TIMESTAMP, the name of the column", at)
             return None
-        given = str(self._option(options, "TIMESTAMP"))
+        given, types = str(given), dict(columns)
         bare = (given[1:-1] if given[:1] in '`"' else given).lower()
-        types = dict(columns)
-        name = next((each for each in types if each.lower() == bare), given)
-        if name not in types:
-            self._text.fail(f"TIMESTAMP: unknown column {name}{nearest(name, types)}", at)
-        pattern = self._option(options, "TIMESTAMP_FORMAT")
+        name = next((each for each in types if each.lower() == bare), None)
+        if name is None:
+            self._text.fail(f"TIMESTAMP: unknown column {given}{nearest(given, types)}", at)
         type_ = types[name]
         if type_ == STRING and pattern is None:
             self._text.fail(f"TIMESTAMP: column {name} is a STRING, so TIMESTAMP_FORMAT is needed", at)
@@ -569,102 +540,80 @@ class _Definer:
 
     # Queries.
 
-    def _create_as(self, statement: tree.CreateAs) -> None:
+    def _create_as(self, statement: tree.Create, query: tree.SelectQuery) -> None:
         text, options, at = self._text, statement.options, statement.at
-        self._checked(options)
-        if self._existing(statement):
-            return
         if "WINDOW_TYPE" in options or "WINDOW_SIZE" in options:
             text.fail("the windows of an output are those of its query", at)
-        plan = self._planner().plan(statement.query, statement.kind, statement.name)
-        first = self._catalog.find(text, statement.query.source.name, at)
+        plan = self._planner().plan(query, statement.kind, statement.name)
+        first = self._catalog.find(text, query.source.name, at)
         if statement.replace:
-            self._check_replaced(statement, plan)
-        default_key: str | None = first.key_format
-        if default_key == "NONE" and plan.keys:
-            default_key = self._found.properties.get("ksql.persistence.default.format.key", "KAFKA")
-        default_value: str | None = first.value_format
-        if default_value == "NONE" and plan.values:
-            default_value = self._found.properties.get("ksql.persistence.default.format.value")
-        key_format, value_format = self._formats(options, at, default_key, default_value)
+            self._replace(statement, plan)
+        key_default = "" if first.key_format == "NONE" and plan.keys else first.key_format
+        value_default = "" if first.value_format == "NONE" and plan.values else first.value_format
+        key_format, value_format = self._formats(statement, key_default, value_default)
         if not plan.keys and "KEY_FORMAT" in options and key_format != "NONE":
             text.fail("KEY_FORMAT is for a key, and the output has none", options["KEY_FORMAT"].at)
         if not plan.keys and "FORMAT" not in options:
             key_format = "NONE"
         if not plan.values and value_format != "NONE":
-            text.fail(
-                "the projection has no columns beside the key; write AS_VALUE(...) for a copy of it", statement.query.at
-            )
-        self._check_schema_options(statement, key_format, value_format)
+            text.fail("the projection has no columns beside the key; write AS_VALUE(...) for a copy of it", query.at)
         if not plan.keys and plan.is_table:
             text.fail("a table needs a key", at)
-        prefix = self._found.properties.get("ksql.output.topic.name.prefix", "")
-        inherited = first.delimiter if value_format == first.value_format else ","
-        key_inherited = first.key_delimiter if key_format == first.key_format else ","
-        source = SqlSource(
-            statement.name,
-            statement.kind,
-            plan.keys,
-            plan.values,
-            str(self._option(options, "KAFKA_TOPIC", prefix + statement.name)),
-            key_format,
-            value_format,
-            None if plan.window is None else plan.window[0],
-            None if plan.window is None else plan.window[1],
-            self._timestamp(options, (*plan.keys, *plan.values), at),
-            (),
-            self._delimiter(options, "VALUE_DELIMITER", value_format, at, inherited),
-            self._delimiter(options, "KEY_DELIMITER", key_format, at, key_inherited),
-            self._wrap(options, value_format, plan.values, at),
-            self._nullable(options, key_format, value_format),
-            is_query=True,
-            topic_options=topic_options(text, options),
-        )
-        self._check_formats(source, at)
-        if statement.replace and self._catalog.get(statement.name) is not None:
-            self._found.queries = [each for each in self._found.queries if each.name.lower() != statement.name.lower()]
-        self._add(source)
+        same = (key_format == first.key_format, value_format == first.value_format)
+        delimiters = (first.key_delimiter if same[0] else ",", first.delimiter if same[1] else ",")
+        formats = (key_format, value_format)
+        source = self._add(statement, plan.keys, plan.values, formats, window=plan.window, delimiters=delimiters)
         self._found.queries.append(WrittenQuery(statement.name, source, plan))
 
-    def _check_replaced(self, statement: tree.CreateAs, plan: QueryPlan) -> None:
+    def _replace(self, statement: tree.Create, plan: QueryPlan) -> None:
+        """Remove the query of an output that a statement replaces."""
         before = self._catalog.get(statement.name)
         if before is None:
             return
-        columns = (*plan.keys, *plan.values)
-        for name, type_ in (*before.keys, *before.values):
-            if (name, type_) not in columns:
+        for name, type_ in before.columns:
+            if (name, type_) not in (*plan.keys, *plan.values):
                 self._text.fail(f"CREATE OR REPLACE can add columns, but column {name} {type_} is gone", statement.at)
         if before.keys != plan.keys:
             self._text.fail("CREATE OR REPLACE cannot change the key", statement.at)
+        self._found.queries = [each for each in self._found.queries if each.name.lower() != statement.name.lower()]
 
-    def _insert_select(self, statement: tree.InsertSelect) -> None:
-        text, at = self._text, statement.at
-        target = self._catalog.find(text, statement.name, at)
+    def _target(self, statement: tree.Insert) -> SqlSource:
+        """Return what a statement inserts into."""
+        target = self._catalog.find(self._text, statement.name, statement.at)
+        if target.is_read_only:
+            self._text.fail(f"{target.name} is a SOURCE {target.kind.lower()}, which is read only", statement.at)
+        return target
+
+    def _insert_select(self, statement: tree.Insert) -> None:
+        text, at, target = self._text, statement.at, self._target(statement)
+        assert statement.query is not None
         if target.is_table:
             text.fail("INSERT INTO ... SELECT is for streams", at)
-        if target.is_read_only:
-            text.fail(f"{target.name} is a SOURCE stream, which is read only", at)
         if target.headers:
             text.fail("a stream with columns for headers takes no rows", at)
         plan = self._planner().plan(statement.query, "STREAM", statement.name)
-        mine, theirs = (*plan.keys, *plan.values), (*target.keys, *target.values)
+        mine, theirs = (*plan.keys, *plan.values), target.columns
         if plan.window is not None and target.window is None:
             text.fail("the query is windowed, and the stream is not", at)
-        fits = [(each.lower(), type_) for each, type_ in mine] == [(each.lower(), type_) for each, type_ in theirs]
+        names, wanted = ([name.lower() for name, _ in columns] for columns in (mine, theirs))
+        fits = names == wanted and all(_widens(a, b) for (_, a), (_, b) in zip(mine, theirs, strict=True))
         if not fits or len(plan.keys) != len(target.keys):
             text.fail(
                 f"the query has the columns ({_shown(mine)}), and {target.name} ({_shown(theirs)}); they must have the "
                 "same names, types and order; write CAST(... AS type)",
                 at,
             )
-        name = f"INSERT_{len(self._found.queries)}_{statement.name}"
-        self._found.queries.append(WrittenQuery(name, target, plan))
+        # The names and types are those of the target.
+        cells = zip(plan.before.columns, theirs, strict=True)
+        before = tuple(
+            (name, text if type_ == to else f"CAST({text} AS {to.duckdb})", to)
+            for (_, text, type_), (name, to) in cells
+        )
+        plan = attrs.evolve(plan, before=attrs.evolve(plan.before, columns=before))
+        self._found.queries.append(WrittenQuery(f"INSERT_{len(self._found.queries)}_{statement.name}", target, plan))
 
-    def _insert_values(self, statement: tree.InsertValues) -> None:
-        text, at = self._text, statement.at
-        target = self._catalog.find(text, statement.name, at)
-        if target.is_read_only:
-            text.fail(f"{target.name} is a SOURCE, which is read only", at)
+    def _insert_values(self, statement: tree.Insert) -> None:
+        text, at, target = self._text, statement.at, self._target(statement)
         types = {name.lower(): (name, type_) for name, type_ in (*target.columns, ("ROWTIME", BIGINT))}
         names = statement.columns or tuple(name for name, _ in target.columns)
         for name, _ in target.headers:
@@ -673,53 +622,57 @@ class _Definer:
         if len(names) != len(statement.values):
             text.fail(f"{len(names)} columns and {len(statement.values)} values", at)
         row: dict[str, Any] = {}
-        nothing = NameScope(text, (), self._values)
         for name, words in zip(names, statement.values, strict=True):
             if name.lower() not in types:
                 text.fail(f"unknown column {name}{nearest(name, [each for each, _ in types.values()])}", at)
             declared, type_ = types[name.lower()]
-            row[declared] = self._constant(nothing, words, declared, type_)
-        self._found.inserts.append(Insert(target.name, row))
+            row[declared] = self._constant(words, declared, type_)
+        self._found.inserts.append(InsertedRow(target.name, row))
 
-    def _constant(self, scope: NameScope, words: tree.Words, name: str, type_: SqlType) -> Any:
+    def _constant(self, words: tree.Words, name: str, type_: SqlType) -> Any:
         """Return the value of an expression without columns."""
         import pyarrow as pa
 
         if len(words) == 1 and words[0].upper == "NULL":
             return None
+        scope = NameScope(self._text, (), self._values)
         resolved = scope.resolved(words)
-        found = scope.type_of(resolved)
-        step = SqlStep((("value", sql(resolved), found),), values=self._values)
+        step = SqlStep((("value", sql(resolved), scope.type_of(resolved)),), values=self._values)
         table, bad = step.run(pa.table({"row": [1]}))
-        if bad:
-            self._text.fail(f"column {name}: {bad[0][1]}", words[0].at)
-        cells, wrong = column(table.column("value").combine_chunks(), type_)
-        if wrong:
-            self._text.fail(f"column {name}: {wrong[0]}", words[0].at)
-        return cells[0].as_py()
+        reason = bad[0][1] if bad else None
+        if reason is None:
+            cells, wrong = column(table.column("value").combine_chunks(), type_)
+            if not wrong:
+                return cells[0].as_py()
+            reason = wrong[0]
+        return self._text.fail(f"column {name}: {reason}", words[0].at)
 
     def _drop(self, statement: tree.Drop) -> None:
-        if statement.kind == "TYPE":
-            return
         source = self._catalog.get(statement.name)
-        if source is None:
-            if not statement.if_exists:
-                self._catalog.find(self._text, statement.name, statement.at)
+        if statement.kind == "TYPE" or (source is None and statement.if_exists):
             return
+        source = self._catalog.find(self._text, statement.name, statement.at)
         if source.kind != statement.kind:
             self._text.fail(f"{source.name} is a {source.kind}", statement.at)
         if statement.deletes_topic and source.is_read_only:
             self._text.fail(f"the topic of {source.name}, a SOURCE, is read only", statement.at)
-        readers = [
-            each.target.name
-            for each in self._found.queries
-            if each.target.name != source.name and source.name in [s.name for s in each.plan.relation.sources]
-        ]
+        others = [each for each in self._found.queries if each.target.name != source.name]
+        readers = [each.target.name for each in others if source in each.plan.relation.sources]
         if readers:
             self._text.fail(f"{source.name} is read by {', '.join(readers)}; drop that first", statement.at)
         self._catalog.drop(statement.name)
-        self._found.queries = [each for each in self._found.queries if each.target.name != source.name]
+        self._found.queries = others
 
 
 def _shown(columns: Columns) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in columns)
+
+
+def _widens(type_: SqlType, to: SqlType) -> bool:
+    """Return whether a type is another one, or becomes it without a CAST: INT to BIGINT to DECIMAL to DOUBLE."""
+    digits = {"INT": 10, "BIGINT": 19, "DECIMAL": type_.precision - type_.scale}.get(type_.base)
+    if type_ == to or digits is None:
+        return type_ == to
+    if to.base == "DECIMAL":
+        return type_.scale <= to.scale and digits <= to.precision - to.scale
+    return to == DOUBLE or (to == BIGINT and type_.base == "INT")

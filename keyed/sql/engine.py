@@ -330,6 +330,8 @@ def _fail(text: Text, words: Sequence[SqlToken], columns: Columns, error: str) -
         (each for each in words if name and each.is_identifier and each.identifier.lower() == name.lower()), None
     )
     at = at if place is None else place.at
+    if "Max expression depth" in message:
+        text.fail("the expression is nested deeper than 1000; write a CREATE STREAM ... AS SELECT for a part of it", at)
     if "not found in FROM clause" in message and name:
         known = [each for each, _ in columns if "#" not in each and not each.startswith("__")]
         text.fail(f"unknown column {name}{nearest(name, known)}", at)

@@ -9,6 +9,8 @@ def _with_pattern(expression: str) -> str:
     return f"CASE WHEN contains(p, '%') THEN {expression} ELSE {reason} END"
 
 
+#: Macros whose arguments after the first are a list, so that there may be any number.
+OVER_LISTS = {"ELT", "FIELD"}
 #: The definition of each macro, by its name with its parameters.
 MACROS = {
     "len(x)": "length(x)",
@@ -49,8 +51,8 @@ MACROS = {
     "entries(m, s)": "map_entries(m)",
     "as_map(k, v)": "map(k, v)",
     "map_union(a, b)": "map_concat(a, b)",
-    "elt(i, a, b)": "[a, b][i]",
-    "field(x, a, b)": "coalesce(list_position([a, b], x), 0)",
+    "elt(i, choices)": "choices[i]",
+    "field(x, choices)": "coalesce(list_position(choices, x), 0)",
     "mask(x)": (
         "regexp_replace(regexp_replace(regexp_replace(regexp_replace(x, '[^\\p{Lu}\\p{Ll}\\p{Nd}]', '-', 'g'), "
         "'\\p{Lu}', 'X', 'g'), '\\p{Ll}', 'x', 'g'), '\\p{Nd}', 'n', 'g')"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -10,9 +10,10 @@ import attrs
 from keyed.formats.sql_types import BIGINT, INT, SqlType
 from keyed.shown import nearest
 from keyed.sql.engine import Columns, bind
+from keyed.sql.macros import OVER_LISTS
 from keyed.sql.script_errors import Text
 from keyed.sql.statements import Parser
-from keyed.sql.tokens import SqlToken, closing, name, opening, sign, split, sql, word
+from keyed.sql.tokens import SqlToken, closing, name, sign, split, sql, word
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 #: Columns that each source has: their names in a script, in batches, and their types.
@@ -58,15 +59,6 @@ class NameScope:
         self._stored: Columns = tuple((each.stored, each.type) for each in self.columns)
         self._types: dict[str, SqlType] = {}
 
-    def find(self, source: str | None, column: str) -> Column | None:
-        """Return the column of a name; ``None`` if there is none, or several."""
-        found = [
-            each
-            for each in self.columns
-            if each.name.lower() == column.lower() and source in (None, each.source and each.source.lower())
-        ]
-        return found[0] if len(found) == 1 else None
-
     def column(self, words: Sequence[SqlToken]) -> Column | None:
         """Return the column that resolved words consist of; ``None`` for any other expression."""
         if len(words) != 1 or words[0].kind != "name":
@@ -86,74 +78,80 @@ class NameScope:
             token = words[place]
             after = words[place + 1] if place + 1 < len(words) else word("")
             before = words[place - 1] if place else word("")
-            is_sign = after.kind == "sign"
-            if token.kind == "sign" and token.text == "->":
+            folded = token.identifier.lower()
+            if token.upper == "->":
                 place = self._member(made, words, place, bound)
                 continue
-            if token.kind == "sign" and token.text == "=>":
+            if token.upper == "=>":
                 self.text.fail("write lambda x: ... in place of x => ...", token.at)
             if token.upper == "LAMBDA":
                 bound |= _parameters(words, place + 1)
-            if not token.is_identifier or (before.kind == "sign" and before.text == "."):
-                made.append(token)
-                place += 1
-                continue
-            if is_sign and after.text == "(":
-                place = self._call(made, words, place)
-                continue
-            if token.upper in ("ARRAY", "MAP", "STRUCT") and is_sign and after.text in ("<", "<>"):
-                place = self._type(made, words, place)
-                continue
-            if is_sign and after.text == "." and token.identifier.lower() in self.sources and place + 2 < len(words):
-                made.append(self._qualified(token, words[place + 2]))
-                place += 3
-                continue
-            made.append(token if token.identifier.lower() in bound else self._plain(token, before, after))
+            if token.is_identifier and before.upper != ".":
+                if after.upper == "(":
+                    place = self._call(made, words, place)
+                    continue
+                if token.upper in ("ARRAY", "MAP", "STRUCT") and after.upper in ("<", "<>"):
+                    place = self._type(made, words, place)
+                    continue
+                if after.upper == "." and folded in self.sources and place + 2 < len(words):
+                    made.append(self._qualified(token, words[place + 2]))
+                    place += 3
+                    continue
+                token = token if folded in bound else self._plain(token, before, after)
+            made.append(token)
             place += 1
         return tuple(made)
 
     def _plain(self, token: SqlToken, before: SqlToken, after: SqlToken) -> SqlToken:
         """Return a name without a source."""
-        if before.upper == "AS" or (before.kind == "number" and token.kind == "word"):
-            # The type of a CAST; the unit of an interval.
+        # The type of a CAST; the unit of an interval; the name of a field.
+        if before.upper == "AS" or (before.kind == "number" and token.kind == "word") or after.upper in (":", ":="):
             return token
-        if after.kind == "sign" and after.text in (":", ":="):
-            return token
+        found = self._named(token)
+        return attrs.evolve(name(found[0].stored), at=token.at, end=token.end) if found else token
+
+    def _named(self, token: SqlToken) -> list[Column]:
+        """Return the column of a name without a source, if there is one: that of a join before those of its sides.
+
+        Raises:
+            SqlError: There are several.
+        """
         found = [each for each in self.columns if each.name.lower() == token.identifier.lower()]
+        found = [each for each in found if each.source is None] or found
         if len(found) > 1:
             owners = ", ".join(f"{each.source}.{each.name}" for each in found)
             self.text.fail(f"{token.identifier} is ambiguous: {owners}", token.at)
-        return attrs.evolve(name(found[0].stored), at=token.at, end=token.end) if found else token
+        return found
 
     def _qualified(self, source: SqlToken, column: SqlToken) -> SqlToken:
-        found = self.find(source.identifier.lower(), column.identifier)
-        if found is None:
-            known = [each.name for each in self.columns if each.source == self.sources[source.identifier.lower()]]
-            shown = self.sources[source.identifier.lower()]
+        shown = self.sources[source.identifier.lower()]
+        found = {each.name.lower(): each for each in self.columns if each.source == shown}
+        if column.identifier.lower() not in found:
+            known = [each.name for each in found.values()]
             self.text.fail(f"{shown} has no column {column.identifier}{nearest(column.identifier, known)}", column.at)
-        return attrs.evolve(name(found.stored), at=source.at, end=column.end)
+        return attrs.evolve(name(found[column.identifier.lower()].stored), at=source.at, end=column.end)
 
     def _call(self, made: list[SqlToken], words: Sequence[SqlToken], place: int) -> int:
-        """Add the name of a call, and of ksqlDB's constructors the whole call; return the place after it."""
+        """Add the name of a call, and of those that DuckDB writes otherwise the whole call; return the place after."""
         token = words[place]
         end = closing(words, place + 1)
-        inner = words[place + 2 : end]
-        pairs = split(inner)
-        if token.upper == "MAP" and (not inner or all(any(each.text == ":=" for each in part) for part in pairs)):
+        parts = split(words[place + 2 : end])
+        is_named = all(any(each.upper == ":=" for each in part) for part in parts)
+        if token.upper == "MAP" and is_named:
             made += [word("MAP"), sign("{")]
-            for number, part in enumerate(pairs):
-                at = next(i for i, each in enumerate(part) if each.text == ":=")
+            for number, part in enumerate(parts):
+                at = next(i for i, each in enumerate(part) if each.upper == ":=")
                 made += [sign(",")] * bool(number)
                 made += [*self.resolved(part[:at]), sign(":"), *self.resolved(part[at + 1 :])]
             made.append(sign("}"))
             return end + 1
-        if token.upper == "STRUCT" and all(any(each.text == ":=" for each in part) for part in pairs):
-            made.append(attrs.evolve(token, text="struct_pack"))
-            return place + 1
-        if token.upper in ("EXPLODE", "CAST", "TRY_CAST"):
-            made.append(attrs.evolve(token, text="unnest" if token.upper == "EXPLODE" else token.text))
-            return place + 1
-        made.append(token)
+        if token.upper in OVER_LISTS and parts:
+            # The choices are a list, of any length.
+            made += [token, sign("("), *self.resolved(parts[0]), sign(","), sign("[")]
+            made += [*self.resolved(words[place + 3 + len(parts[0]) : end]), sign("]"), sign(")")]
+            return end + 1
+        renamed = {"STRUCT": "struct_pack" if is_named else token.text, "EXPLODE": "unnest"}
+        made.append(attrs.evolve(token, text=renamed.get(token.upper, token.text)))
         return place + 1
 
     def _type(self, made: list[SqlToken], words: Sequence[SqlToken], place: int) -> int:
@@ -164,51 +162,25 @@ class NameScope:
         return place + taken
 
     def _member(self, made: list[SqlToken], words: Sequence[SqlToken], place: int, bound: set[str]) -> int:
-        """Add ``a->b``: the field of a struct; of anything else the operator of JSON. Return the place after it."""
+        """Add ``a->b``, the field of a struct; return the place after it."""
         arrow = words[place]
-        start = len(made) - 1
-        while start >= 0:
-            token = made[start]
-            if token.kind == "sign" and token.text in (")", "]", "}"):
-                start = opening(made, start)
-                if start and made[start - 1].is_identifier and made[start].text == "(":
-                    start -= 1
-                elif start and made[start].text == "[":
-                    start -= 1
-                    continue
-                elif start and made[start].text == "{" and made[start - 1].upper == "MAP":
-                    start -= 1
-            if start >= 2 and made[start - 1].kind == "sign" and made[start - 1].text == ".":
-                start -= 2
-                continue
-            break
-        base = made[max(start, 0) :]
+        start = _begin(made)
+        base = made[start:]
         field = words[place + 1] if place + 1 < len(words) else arrow
         if not field.is_identifier or not base:
             made.append(arrow)
             return place + 1
-        if any(each.identifier.lower() in bound for each in base if each.is_identifier):
-            type_ = None
-        else:
-            type_ = self.type_of([each for each in base if each.text != "unnest" or each.kind != "word"])
-            if type_.base == "ARRAY":
-                type_ = type_.element
-        if type_ is not None and type_.base != "STRUCT":
-            self.text.fail(f"-> takes a STRUCT, and this is of type {type_}", arrow.at)
-        known = [each for each, _ in type_.fields] if type_ is not None else []
-        if type_ is not None and field.identifier.lower() not in map(str.lower, known):
-            self.text.fail(f"unknown field {field.identifier}{nearest(field.identifier, known)}", field.at)
-        del made[max(start, 0) :]
-        quoted = "'" + field.identifier.replace("'", "''") + "'"
+        if not any(each.identifier.lower() in bound for each in base if each.is_identifier):
+            type_ = self.type_of([each for each in base if each.upper != "UNNEST"])
+            type_ = type_.element if type_.base == "ARRAY" else type_
+            if type_.base != "STRUCT":
+                self.text.fail(f"-> takes a STRUCT, and this is of type {type_}", arrow.at)
+            known = [each for each, _ in type_.fields]
+            if field.identifier.lower() not in map(str.lower, known):
+                self.text.fail(f"unknown field {field.identifier}{nearest(field.identifier, known)}", field.at)
+        quoted = SqlToken("text", "'" + field.identifier.replace("'", "''") + "'")
         at = base[0].at
-        made += [
-            SqlToken("word", "struct_extract", at, at),
-            sign("("),
-            *base,
-            sign(","),
-            SqlToken("text", quoted),
-            sign(")"),
-        ]
+        made[start:] = [SqlToken("word", "struct_extract", at, at), sign("("), *base, sign(","), quoted, sign(")")]
         return place + 2
 
     def owners(self, words: Sequence[SqlToken]) -> set[str]:
@@ -219,17 +191,13 @@ class NameScope:
         """
         found = set()
         for place, token in enumerate(words):
-            if not token.is_identifier or (place and words[place - 1].text in (".", "->")):
+            if not token.is_identifier or (place and words[place - 1].upper in (".", "->")):
                 continue
-            after = words[place + 1].text if place + 1 < len(words) else ""
+            after = words[place + 1].upper if place + 1 < len(words) else ""
             if after == "." and token.identifier.lower() in self.sources:
                 found.add(token.identifier.lower())
-                continue
-            same = [each for each in self.columns if each.name.lower() == token.identifier.lower() and each.source]
-            if len(same) > 1 and after != "(":
-                shown = ", ".join(f"{each.source}.{each.name}" for each in same)
-                self.text.fail(f"{token.identifier} is ambiguous: {shown}", token.at)
-            found |= {str(each.source).lower() for each in same}
+            elif after != "(":
+                found |= {str(each.source).lower() for each in self._named(token) if each.source}
         return found
 
     def type_of(self, words: Sequence[SqlToken]) -> SqlType:
@@ -247,14 +215,28 @@ class NameScope:
         return self._types[key]
 
 
+def _begin(made: Sequence[SqlToken]) -> int:
+    """Return the place at which the operand begins with which words end: a name with its source, calls and indexes."""
+    start = len(made) - 1
+    while start > 0:
+        if made[start].upper in (")", "]", "}"):
+            start = closing(made, start)
+            is_index = made[start].upper == "["
+            is_call = made[start].upper == "(" and made[start - 1].is_identifier
+            if start and (is_index or is_call or (made[start].upper == "{" and made[start - 1].upper == "MAP")):
+                start -= 1
+                if is_index:
+                    continue
+        if start < 2 or made[start - 1].upper != ".":
+            break
+        start -= 2
+    return max(start, 0)
+
+
 def _parameters(words: Sequence[SqlToken], place: int) -> set[str]:
     """Return the names of a lambda's parameters."""
-    found = set()
-    while place < len(words) and words[place].text != ":":
-        if words[place].is_identifier:
-            found.add(words[place].identifier.lower())
-        place += 1
-    return found
+    end = next((end for end in range(place, len(words)) if words[end].upper == ":"), len(words))
+    return {each.identifier.lower() for each in words[place:end] if each.is_identifier}
 
 
 def replaced(words: Sequence[SqlToken], parts: Sequence[tuple[Sequence[SqlToken], SqlToken]]) -> tuple[SqlToken, ...]:
@@ -262,11 +244,11 @@ def replaced(words: Sequence[SqlToken], parts: Sequence[tuple[Sequence[SqlToken]
     made: list[SqlToken] = []
     place = 0
     # The longest first: COUNT(*) FILTER (...) is no COUNT(*).
-    texts = sorted(((list(map(_folded, part)), token) for part, token in parts), key=lambda each: -len(each[0]))
-    mine = list(map(_folded, words))
+    texts = sorted((([each.folded for each in part], token) for part, token in parts), key=lambda each: -len(each[0]))
+    mine = [each.folded for each in words]
     while place < len(words):
         for part, token in texts:
-            if mine[place : place + len(part)] == part and not (place and words[place - 1].text == "."):
+            if mine[place : place + len(part)] == part and not (place and words[place - 1].upper == "."):
                 made.append(attrs.evolve(token, at=words[place].at, end=words[place + len(part) - 1].end))
                 place += len(part)
                 break
@@ -274,6 +256,3 @@ def replaced(words: Sequence[SqlToken], parts: Sequence[tuple[Sequence[SqlToken]
             made.append(words[place])
             place += 1
     return tuple(made)
-
-
-_folded: Callable[[SqlToken], str] = lambda token: token.folded  # noqa: E731

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from keyed.formats.sql_types import BIGINT, SqlType
+from keyed.errors import OutputDefinitionError
+from keyed.extending import table_of
+from keyed.formats.sql_types import BIGINT, STRING, SqlType, of_arrow
+from keyed.inference import inferred_output
 from keyed.shown import nearest
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
 from keyed.sql.engine import PYTHON, Columns, SqlStep, check, functions
 from keyed.sql.name_scope import BOUNDS, PSEUDO, Column, NameScope, replaced
 from keyed.sql.script_errors import Text
 from keyed.sql.sql_aggregates import AGGREGATES, aggregate_of
-from keyed.sql.statements import From, Item, Join, SelectQuery, WindowClause
-from keyed.sql.tokens import SqlToken, calls, closing, folded, name, sign, sql
+from keyed.sql.statements import REFUSED, From, Item, Join, SelectQuery, WindowClause, Words
+from keyed.sql.tokens import SqlToken, calls, closing, folded, name, sign, split, sql
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows import Sum
 
-_RESERVED_NAMES = {*PSEUDO, *BOUNDS}
+_OWN_NAMES = {*PSEUDO, *BOUNDS}
 
 
 @attrs.frozen(eq=False)
@@ -38,13 +42,15 @@ class Relation:
     is_table: bool
     keys: tuple[tuple[str, ...], ...]
     window: tuple[str, int | None] | None
-    input: SqlSource | SourceJoin
+    input: SqlSource | SourceJoin | FunctionCall
 
     @property
     def sources(self) -> list[SqlSource]:
         """The sources that it reads."""
         if isinstance(self.input, SqlSource):
             return [self.input]
+        if isinstance(self.input, FunctionCall):
+            return self.input.of.sources
         return [*self.input.left.sources, *self.input.right.sources]
 
     @property
@@ -61,6 +67,8 @@ class Relation:
         """Names of the sources, as the checkpoint has them."""
         if isinstance(self.input, SqlSource):
             return self.input.name.lower()
+        if isinstance(self.input, FunctionCall):
+            return f"{self.input.source.name.lower()}({self.input.of.label} by {', '.join(self.input.keys)})"
         join = self.input
         return f"{join.left.label} {join.how} {join.right.label} {join.on} {join.within}"
 
@@ -94,6 +102,23 @@ class SourceJoin:
     own_key: str | None
 
 
+@attrs.frozen(eq=False)
+class FunctionCall:
+    """A keyed function over the rows of a stream.
+
+    Attributes:
+        function: The function.
+        source: Its output, as a stream.
+        of: What it reads.
+        keys: The columns that it is keyed by.
+    """
+
+    function: Any
+    source: SqlSource
+    of: Relation
+    keys: tuple[str, ...]
+
+
 #: The column of a join's key in batches.
 JOIN = "#join"
 
@@ -116,6 +141,29 @@ class Grouping:
 
 
 @attrs.frozen(eq=False)
+class RankPlan:
+    """The first rows of each partition.
+
+    Attributes:
+        keys: The columns of the partition.
+        values: The other columns.
+        order: The columns of the order, with their directions.
+        identity: The columns of the key of a table's rows; none of a stream.
+        directions: The directions of the order.
+        name: The column of the rank.
+        count: The number of rows.
+    """
+
+    keys: Columns
+    values: Columns
+    order: Columns
+    identity: Columns
+    directions: tuple[str, ...]
+    name: str
+    count: int
+
+
+@attrs.frozen(eq=False)
 class QueryPlan:
     """A planned query.
 
@@ -128,8 +176,8 @@ class QueryPlan:
         values: Its other columns.
         is_table: The output is a table.
         window: Type and size of the output's windows.
-        keeps_key: Rows stay with the key of the source.
         identity: The parts of the query that its state depends on, by name.
+        ranking: The first rows of each partition; ``None`` for all.
     """
 
     relation: Relation
@@ -140,22 +188,29 @@ class QueryPlan:
     values: Columns
     is_table: bool
     window: tuple[str, int | None] | None
-    keeps_key: bool
     identity: Mapping[str, str]
+    ranking: RankPlan | None = None
 
     def steps(self) -> list[dict[str, Any]]:
         """Return the steps of the query, for ``EXPLAIN``."""
+        given, grouping = self.relation.input, self.grouping
         found = [("read", f"{each.kind} {each.name}, topic {each.topic}") for each in self.relation.sources]
-        if isinstance(self.relation.input, SourceJoin):
-            found.append(("join", f"{self.relation.input.kind}, by {self.relation.input.on}"))
-        found += [("filter", self.before.where)] if self.before.where else []
-        found += [("compute", ", ".join(expression for _, expression, _ in self.before.columns) or "nothing")]
-        if self.grouping is not None and self.after is not None:
-            kind = "in windows" if self.grouping.window is not None else "without windows"
-            found.append(("aggregate", f"{kind}, by {', '.join(each for each, _ in self.keys)}"))
-            found += [("filter", self.after.where)] if self.after.where else []
-            found.append(("compute", ", ".join(expression for _, expression, _ in self.after.columns)))
-        found.append(("state", "aggregates, and the rows of the table" if self.grouping is not None else "none"))
+        if isinstance(given, SourceJoin):
+            found.append(("join", f"{given.kind}, by {given.on}"))
+        if isinstance(given, FunctionCall):
+            found.append(("function", f"{given.source.name}, by {', '.join(given.keys)}"))
+        for step in (self.before, self.after):
+            if step is None:
+                continue
+            if grouping is not None and step is self.after:
+                kind = "in windows" if grouping.window is not None else "without windows"
+                found.append(("aggregate", f"{kind}, by {', '.join(each for each, _ in self.keys)}"))
+            found += [("filter", step.where)] if step.where else []
+            found.append(("compute", ", ".join(expression for _, expression, _ in step.columns) or "nothing"))
+        if self.ranking is not None:
+            found.append(("rank", self.identity["QUALIFY"]))
+        rows = ["the rows of the table"] if self.is_table else []
+        found.append(("state", ", and ".join(["aggregates"] * (grouping is not None) + rows) or "none"))
         return [{"step": step, "detail": detail} for step, detail in found]
 
 
@@ -168,6 +223,7 @@ class _Output:
     at: int
 
 
+@attrs.define(eq=False)
 class Planner:
     """Plans the queries of a script.
 
@@ -176,13 +232,27 @@ class Planner:
         catalog: The streams and tables.
         values: The values of parameters.
         properties: The settings of ``SET``.
+        functions: The functions that ``FROM`` may call, by name.
+        called: Takes the names of those that it calls.
     """
 
-    def __init__(self, text: Text, catalog: Catalog, values: Mapping[str, Any], properties: Mapping[str, str]) -> None:
-        self._text = text
-        self._catalog = catalog
-        self._values = values
-        self._properties = properties
+    _text: Text
+    _catalog: Catalog
+    _values: Mapping[str, Any]
+    _properties: Mapping[str, str]
+    _functions: Mapping[str, Any] = attrs.field(factory=dict)
+    _called: set[str] = attrs.field(factory=set)
+    #: The sources of a join whose times are named.
+    _timed: set[str] = attrs.field(factory=set, init=False)
+
+    def _check(self, *rules: tuple[Any, str, int]) -> None:
+        """Raise the error of the first rule that is broken."""
+        for is_broken, message, at in rules:
+            if is_broken:
+                self._text.fail(message, at)
+
+    def _scope(self, *columns: Column) -> NameScope:
+        return NameScope(self._text, columns, self._values)
 
     def plan(self, query: SelectQuery, kind: str, output: str) -> QueryPlan:
         """Return the plan of a query.
@@ -195,27 +265,32 @@ class Planner:
         Raises:
             SqlError: It is not valid.
         """
-        text = self._text
+        at, window, ranking = query.at, query.window, query.ranking
         if query.limit is not None:
-            text.fail("LIMIT is for queries that are read, not for a stream or table", query.at)
+            self._text.fail(REFUSED["LIMIT"], at)
         source = self.relation(query)
-        scope = NameScope(text, source.columns, self._values)
-        if source.is_table and source.window is not None:
-            text.fail("a windowed table is not read by another query; write its query over the stream", query.at)
-        if query.group_by or any(_aggregate_calls(item.words) for item in query.items):
-            return self._grouped(query, source, scope, kind, output)
-        if query.having is not None:
-            text.fail("HAVING needs GROUP BY; write WHERE", query.having[0].at)
-        if query.window is not None:
-            text.fail("WINDOW needs GROUP BY", query.window.at)
-        if query.emit == "FINAL":
-            text.fail("EMIT FINAL needs a WINDOW and GROUP BY", query.at)
-        if source.is_table != (kind == "TABLE"):
-            wanted = "TABLE" if source.is_table else "STREAM"
-            text.fail(f"the result of this query is a {wanted}; write CREATE {wanted} {output} AS SELECT ...", query.at)
-        if query.partition_by and source.is_table:
-            text.fail("PARTITION BY is for streams; a table is partitioned by its primary key", query.at)
-        return self._projected(query, source, scope)
+        scope = self._scope(*source.columns)
+        is_grouped = bool(query.group_by) or any(_aggregate_calls(item.words) for item in query.items)
+        made = "TABLE" if is_grouped or source.is_table or ranking is not None else "STREAM"
+        window_at = at if window is None else window.at
+        having_at = at if query.having is None else query.having[0].at
+        no_windowed = "a windowed table is not read by another query; write its query over the stream"
+        no_ranks = "QUALIFY ranks the rows of a stream or table; write CREATE TABLE ... AS SELECT for GROUP BY first"
+        no_aggregates = "WHERE sees single rows; write HAVING for aggregates"
+        self._check(
+            (source.is_table and source.window is not None, no_windowed, at),
+            (ranking is not None and (is_grouped or query.partition_by), no_ranks, at),
+            (query.having is not None and not is_grouped, "HAVING needs GROUP BY; write WHERE", having_at),
+            (window is not None and not is_grouped, "WINDOW needs GROUP BY", window_at),
+            (window is not None and source.is_table, "WINDOW is for streams, and this is a table", window_at),
+            (query.emit == "FINAL" and window is None, "EMIT FINAL needs a WINDOW and GROUP BY", at),
+            (made != kind, f"the result of this query is a {made}; write CREATE {made} {output} AS SELECT ...", at),
+            (query.where and _aggregate_calls(query.where), no_aggregates, query.where[0].at if query.where else at),
+        )
+        where = self._condition(query.where, scope, "WHERE")
+        return (
+            self._grouped(query, source, scope, where) if is_grouped else self._projected(query, source, scope, where)
+        )
 
     # FROM.
 
@@ -231,6 +306,12 @@ class Planner:
             if each.alias.lower() in aliases:
                 self._text.fail(f"{each.alias} occurs twice; give each source an alias of its own", each.at)
             aliases.append(each.alias.lower())
+        self._timed = {
+            words[place].identifier.lower()
+            for words in query.words
+            for place in range(len(words) - 2)
+            if words[place + 1].upper == "." and words[place + 2].identifier.upper() == "ROWTIME"
+        }
         found = self._of_source(query.source, is_joined=bool(query.joins))
         for number, join in enumerate(query.joins):
             found = self._joined(found, join, number)
@@ -238,7 +319,8 @@ class Planner:
 
     def _of_source(self, given: From, *, is_joined: bool) -> Relation:
         source = self._catalog.find(self._text, given.name, given.at)
-        alias = given.alias
+        if given.function is not None:
+            return self._of_function(given, given.function)
         declared = "ROWTIME" if source.timestamp is None else source.timestamp[0]
         if given.time is not None and given.time.lower() not in ("rowtime", declared.lower()):
             self._text.fail(
@@ -246,166 +328,143 @@ class Planner:
                 f"'{given.time}')",
                 given.at,
             )
-        columns = [Column(each, type_, alias, each, is_key=True) for each, type_ in source.keys]
-        columns += [Column(each, type_, alias, each) for each, type_ in source.values]
-        pseudo = {"ROWTIME": PSEUDO["ROWTIME"]} if is_joined else PSEUDO
-        pseudo = pseudo | (BOUNDS if source.window is not None else {})
-        columns += [Column(each, type_, alias, stored, is_pseudo=True) for each, (stored, type_) in pseudo.items()]
-        keys = tuple((each,) for each, _ in source.keys)
-        window = None if source.window is None else (source.window, source.window_ms)
-        return Relation(tuple(columns), source.is_table, keys, window, source)
+        return _relation(source, source, given.alias, is_joined=is_joined)
+
+    def _of_function(self, given: From, called: str) -> Relation:
+        """Return the output of a function of the user's, keyed by those columns of its input that it has too."""
+        text, at = self._text, given.at
+        of = self._of_source(attrs.evolve(given, function=None, alias=given.name), is_joined=False)
+        if of.is_table:
+            text.fail(f"{called} takes a stream, and {given.name} is a table, whose rows change", at)
+        function = next((each for each in self._functions if each.lower() == called.lower()), None)
+        if function is None:
+            near = nearest(called, [*self._functions, "TUMBLE", "HOP", "SESSION"])
+            text.fail(f"unknown function {called}{near}; give it: functions={{{called.lower()!r}: ...}}", at)
+        self._called.add(function)
+        scope = self._scope(*of.columns)
+        keys = [scope.column(scope.resolved(each)) for each in given.partition_by]
+        names = tuple(each.stored for each in keys if each is not None and not each.is_pseudo)
+        if len(names) < len(keys):
+            text.fail(f"{called} is partitioned by columns of {given.name}", given.partition_by[0][0].at)
+        columns = self._declared(function, at)
+        found = tuple(each for each in columns if each[0] in names)
+        own = found if len(found) == len(names) else ()
+        source = SqlSource(function, "STREAM", own, tuple(each for each in columns if each not in own), function)
+        return _relation(source, FunctionCall(self._functions[function], source, of, names), given.alias)
+
+    def _declared(self, name: str, at: int) -> Columns:
+        """Return the columns that a function declares by its annotations."""
+        function = self._functions[name]
+        try:
+            schema = None if not hasattr(function, "on_timer") else inferred_output(function)
+        except OutputDefinitionError as error:
+            self._text.fail(str(error), at)
+        if schema is None:
+            self._text.fail(
+                f"functions={{{name!r}: ...}} must be a keyed.KeyedProcessFunction that declares its columns: annotate "
+                "what its methods yield, -> Iterator[Alert], with an attrs class, a dataclass or a named tuple",
+                at,
+            )
+        types = {field.name: of_arrow(field.type) for field in table_of([], schema).schema}
+        return tuple((each, type_ or STRING) for each, type_ in types.items())
 
     def _joined(self, left: Relation, join: Join, number: int) -> Relation:
-        text = self._text
+        text, at = self._text, join.at
         right = self._of_source(join.right, is_joined=True)
-        if left.is_table and not right.is_table:
-            text.fail("a table does not join a stream; put the stream first: FROM stream JOIN table", join.at)
         kind = f"{'table' if left.is_table else 'stream'}-{'table' if right.is_table else 'stream'}"
-        if (kind == "stream-stream") != (join.within is not None):
-            text.fail(
-                "streams join WITHIN a time: JOIN other WITHIN 1 HOUR ON ..."
-                if join.within is None
-                else "WITHIN is for joins of two streams; a table has one row for each key at any time",
-                join.at,
-            )
-        if kind == "stream-table" and join.kind not in ("INNER", "LEFT"):
-            text.fail("a stream joins a table with INNER or LEFT JOIN", join.at)
-        if left.window is not None or right.window is not None:
-            text.fail("a windowed source does not join; join the streams first, and cut windows then", join.at)
+        is_windowed = left.window is not None or right.window is not None
+        are_streams, has_time = kind == "stream-stream", join.within is not None
+        is_outer = join.kind not in ("INNER", "LEFT")
+        of_streams = "WITHIN is for joins of two streams; a table has one row for each key at any time"
+        windowed = "a windowed source does not join; join the streams first, and cut windows then"
+        self._check(
+            (kind == "table-stream", "a table does not join a stream; write FROM stream JOIN table", at),
+            (are_streams and not has_time, "streams join WITHIN a time: JOIN other WITHIN 1 HOUR ON ...", at),
+            (not are_streams and has_time, of_streams, at),
+            (kind == "stream-table" and is_outer, "a stream joins a table with INNER or LEFT JOIN", at),
+            (is_windowed, windowed, at),
+        )
         self._check_sources(left, right, join)
-        mine, other = self._sides(left, right, join)
-        left_type, right_type = (
-            NameScope(text, left.columns, self._values).type_of(mine),
-            NameScope(text, right.columns, self._values).type_of(other),
-        )
-        key = left_type
-        if left_type != right_type:
-            if {left_type.base, right_type.base} != {"INT", "BIGINT"} or kind == "table-table":
-                text.fail(f"the sides of ON are of types {left_type} and {right_type}; use CAST", join.on[0].at)
+        words = self._sides(left, right, join)
+        scopes = [self._scope(*of.columns) for of in (left, right)]
+        key, right_type = (scope.type_of(side) for scope, side in zip(scopes, words, strict=True))
+        if key != right_type:
+            if {key.base, right_type.base} != {"INT", "BIGINT"} or kind == "table-table":
+                text.fail(f"the sides of ON are of types {key} and {right_type}; use CAST", join.on[0].at)
             key = BIGINT
-        left_column = NameScope(text, left.columns, self._values).column(mine)
-        right_column = NameScope(text, right.columns, self._values).column(other)
-        right_is_key = right_column is not None and len(right.keys) == 1 and right_column.stored in right.keys[0]
-        left_is_key = left_column is not None and len(left.keys) == 1 and left_column.stored in left.keys[0]
-        if right.is_table and not right_is_key:
-            keys = [each.name for each in right.columns if each.is_key]
-            text.fail(
-                f"a table joins by its primary key: the condition must be ... = {join.right.alias}.{keys[0]}",
-                join.on[0].at,
-            )
-        if kind == "table-table" and not left_is_key:
-            kind = "foreign-key"
-            if join.kind not in ("INNER", "LEFT"):
-                text.fail("a join by another column than the primary key is INNER or LEFT JOIN", join.at)
-            if isinstance(left.input, SourceJoin):
-                text.fail(
-                    "a join by another column than the primary key is the first join of its query; create a table of "
-                    "the joins before it",
-                    join.on[0].at,
-                )
-        prefix = [f"{number}l.", f"{number}r."]
-        renamed = [
-            {each.stored: f"{prefix[side]}{each.stored}" for each in of.columns}
-            for side, of in enumerate((left, right))
-        ]
-        columns = [
-            attrs.evolve(each, stored=renamed[side][each.stored], is_pseudo=each.is_pseudo)
-            for side, of in enumerate((left, right))
-            for each in of.columns
-            if each.source is not None and each.name != "ROWTIME"
-        ]
-        viable: list[str] = []
-        own_key = None
-        if kind == "foreign-key":
-            keys_of = tuple(tuple(renamed[0][each] for each in part) for part in left.keys)
-        else:
-            if join.kind != "FULL":
-                if left_column is not None:
-                    viable.append(renamed[0][left_column.stored])
-                    if left_is_key:
-                        viable += [renamed[0][each] for each in left.keys[0] if each != left_column.stored]
-                if right_column is not None:
-                    viable.append(renamed[1][right_column.stored])
-            if join.kind == "INNER" and right_column is not None and left_column is None:
-                viable = [renamed[1][right_column.stored]]
-            if not viable:
-                taken = {each.name.lower() for each in columns}
-                own = next(
-                    each
-                    for each in ("ROWKEY", *(f"ROWKEY_{count}" for count in range(1, 99)))
-                    if each.lower() not in taken
-                )
-                own_key = f"{number}k.key"
-                columns.append(Column(own, key, None, own_key, is_key=True))
-                viable = [own_key]
-            keys_of = (tuple(viable),)
-        rowtime = Column("ROWTIME", BIGINT, None, TIMESTAMP_COLUMN, is_pseudo=True)
-        steps = [
-            SqlStep(
-                (
-                    (JOIN, sql(words), key),
-                    *(((own_key, sql(words), key),) if own_key is not None else ()),
-                    *(
-                        (renamed[side][each.stored], sql((name(each.stored),)), each.type)
-                        for each in of.columns
-                        if each.source is not None and each.name != "ROWTIME"
-                    ),
-                ),
-                None,
-                of.carried,
-                self._values,
-            )
-            for side, (of, words) in enumerate(((left, mine), (right, other)))
-        ]
-        plan = SourceJoin(
-            kind,
-            join.kind,
-            left,
-            right,
-            steps[0],
-            steps[1],
-            key,
-            join.within,
-            f"{folded(mine)} = {folded(other)}",
-            own_key,
+        mine, other = (scope.column(side) for scope, side in zip(scopes, words, strict=True))
+        left_is_key, right_is_key = (
+            each is not None and len(of.keys) == 1 and each.stored in of.keys[0]
+            for each, of in ((mine, left), (other, right))
         )
-        return Relation((*columns, rowtime), left.is_table, keys_of, None, plan)
+        on_at = join.on[0].at
+        primary = next((f"{join.right.alias}.{each.name}" for each in right.columns if each.is_key), "")
+        no_key = f"a table joins by its primary key: the condition must be ... = {primary}"
+        is_foreign = kind == "table-table" and not left_is_key
+        later = "a join by another column than the primary key is the first join of its query; create a table before it"
+        self._check(
+            (right.is_table and not right_is_key, no_key, on_at),
+            (is_foreign and is_outer, "a join by another column than the primary key is INNER or LEFT JOIN", at),
+            (is_foreign and isinstance(left.input, SourceJoin), later, on_at),
+        )
+        kind = "foreign-key" if is_foreign else kind
+        sides = [(side, each.stored) for side, each in zip("lr", (mine, other), strict=True) if each is not None]
+        named = [f"{number}{side}.{stored}" for side, stored in sides]
+        own_key = f"{number}k.key" if kind != "foreign-key" and (join.kind == "FULL" or not named) else None
+        joined: list[Column] = []
+        steps: list[SqlStep] = []
+        for side, of in enumerate((left, right)):
+            kept = [each for each in of.columns if self._is_carried(each)]
+            columns = [attrs.evolve(each, stored=f"{number}{'lr'[side]}.{each.stored}") for each in kept]
+            cells = [(each, sql(words[side]), key) for each in (JOIN, own_key) if each is not None]
+            cells += [(to.stored, sql((name(each.stored),)), each.type) for to, each in zip(columns, kept, strict=True)]
+            joined += columns
+            steps.append(SqlStep(tuple(cells), None, of.carried, self._values))
+        if kind == "foreign-key":
+            keys_of = tuple(tuple(f"{number}l.{each}" for each in part) for part in left.keys)
+        elif own_key is not None:
+            taken = {each.name.lower() for each in joined}
+            names = ("ROWKEY", *(f"ROWKEY_{count}" for count in range(1, 99)))
+            shown = next(each for each in names if each.lower() not in taken)
+            joined.append(Column(shown, key, None, own_key, is_key=True))
+            keys_of = ((own_key,),)
+        else:
+            # The other names of the left key come after the one that is compared.
+            first = named[:1] if mine is not None else []
+            more = [f"{number}l.{each}" for each in left.keys[0]] if left_is_key else []
+            keys_of = (tuple(dict.fromkeys([*first, *more, *named])),)
+        joined.append(Column("ROWTIME", BIGINT, None, TIMESTAMP_COLUMN, is_pseudo=True))
+        on = f"{folded(words[0])} = {folded(words[1])}"
+        plan = SourceJoin(kind, join.kind, left, right, steps[0], steps[1], key, join.within, on, own_key)
+        return Relation(tuple(joined), left.is_table, keys_of, None, plan)
 
-    def _sides(self, left: Relation, right: Relation, join: Join) -> tuple[tuple[SqlToken, ...], tuple[SqlToken, ...]]:
+    def _is_carried(self, column: Column) -> bool:
+        """Return whether joined rows have a column of a side: its time only if the query names it."""
+        return column.source is not None and (column.name != "ROWTIME" or column.source.lower() in self._timed)
+
+    def _sides(self, left: Relation, right: Relation, join: Join) -> tuple[Words, Words]:
         """Return the expressions of the left and the right side of ``ON``."""
         text, on = self._text, list(join.on)
         while on[0].text == "(" and closing(on, 0) == len(on) - 1:
             on = on[1:-1]
-        depth, at = 0, []
-        for place, token in enumerate(on):
-            if token.kind == "sign":
-                depth += (token.text in "([{") - (token.text in ")]}")
-                if depth == 0 and token.text in ("=", "=="):
-                    at.append(place)
-            if depth == 0 and token.upper in ("AND", "OR"):
-                text.fail("a join takes one equality: ON left_column = right_column", token.at)
-        if len(at) != 1:
+        parts = [part for each in split(on, "=") for part in split(each, "==")]
+        if len(parts) != 2 or any(len(split(part, word)) > 1 for part in parts for word in ("AND", "OR")):
             text.fail("a join takes one equality: ON left_column = right_column", on[0].at)
-        parts = on[: at[0]], on[at[0] + 1 :]
-        both = NameScope(text, (*left.columns, *right.columns), self._values)
-        alias = join.right.alias.lower()
+        both, alias = self._scope(*left.columns, *right.columns), join.right.alias.lower()
         owners = [both.owners(part) for part in parts]
         if owners[0] == {alias} and alias not in owners[1] and owners[1]:
-            parts = parts[1], parts[0]
+            parts.reverse()
         elif owners[1] != {alias} or alias in owners[0] or not owners[0]:
             text.fail("one side of ON must be of the joined source, the other of the sources before it", on[0].at)
-        mine = NameScope(text, left.columns, self._values).resolved(parts[0])
-        return mine, NameScope(text, right.columns, self._values).resolved(parts[1])
+        return self._scope(*left.columns).resolved(parts[0]), self._scope(*right.columns).resolved(parts[1])
 
     def _check_sources(self, left: Relation, right: Relation, join: Join) -> None:
-        sources = [*left.sources, *right.sources]
+        *others, last = sources = [*left.sources, *right.sources]
         for each in sources:
             if each.value_format == "KAFKA":
                 self._text.fail(f"{each.name} has the value format KAFKA, which does not support JOIN", join.at)
-        if any(each.name == sources[-1].name for each in sources[:-1]):
-            self._text.fail(
-                f"{sources[-1].name} does not join itself; create a second stream or table of its topic", join.at
-            )
+        if last in others:
+            self._text.fail(f"{last.name} does not join itself; create a second stream or table of its topic", join.at)
 
     # Projections.
 
@@ -413,86 +472,80 @@ class Planner:
         """Return the items of a projection with stars replaced by columns."""
         found: list[Item] = []
         for item in query.items:
-            if item.words[-1].text != "*" or (len(item.words) > 1 and item.words[-2].text not in (".", "->")):
+            *base, star = item.words
+            if star.upper != "*" or (base and base[-1].upper not in (".", "->")):
                 found.append(item)
                 continue
-            if len(item.words) > 2 and item.words[-2].text == "->":
-                base = scope.resolved(item.words[:-2])
-                type_ = scope.type_of(base)
+            if base and base[-1].upper == "->":
+                type_ = scope.type_of(scope.resolved(base[:-1]))
                 if type_.base != "STRUCT":
                     self._text.fail(f"->* takes a STRUCT, and this is of type {type_}", item.at)
-                arrow = item.words[-2]
-                found += [Item((*item.words[:-2], arrow, name(each)), each, at=item.at) for each, _ in type_.fields]
+                found += [Item((*base, name(each)), each, at=item.at) for each, _ in type_.fields]
                 continue
-            source = item.words[0].identifier.lower() if len(item.words) == 3 else None
+            source = base[0].identifier.lower() if base else None
             if source is not None and source not in scope.sources:
                 self._text.fail(f"unknown source {source}{nearest(source, scope.sources.values())}", item.at)
-            columns = scope.columns
+            columns = [each for each in scope.columns if not each.is_pseudo]
+            columns = [each for each in columns if source in (None, str(each.source).lower())]
             for part in query.partition_by:
                 if scope.column(scope.resolved(part)) is None and part[0].upper != "NULL":
                     found.append(Item(tuple(part), None, at=item.at))
             if query.partition_by:
                 # The new key comes first, and the old one after the values.
-                columns = (*(each for each in columns if not each.is_key), *(each for each in columns if each.is_key))
+                columns.sort(key=lambda each: each.is_key)
             for each in columns:
-                if each.is_pseudo or source not in (None, str(each.source).lower()):
-                    continue
-                words: tuple[SqlToken, ...] = (attrs.evolve(name(each.name), at=item.at, end=item.words[0].end),)
-                shown = each.name
-                if query.joins and each.source is not None:
-                    words, shown = (name(each.source), sign("."), *words), f"{each.source}_{each.name}"
-                found.append(Item(words, shown, at=item.at))
+                words: Words = (attrs.evolve(name(each.name), at=item.at, end=star.end),)
+                is_joined = query.joins and each.source is not None
+                if is_joined:
+                    words = (name(str(each.source)), sign("."), *words)
+                found.append(Item(words, f"{each.source}_{each.name}" if is_joined else each.name, at=item.at))
         return found
 
     def _outputs(self, query: SelectQuery, scope: NameScope) -> list[_Output]:
         """Return the columns of the projection with their names."""
         found: list[_Output] = []
+        used: set[str] = set()
         items = self._items(query, scope)
         taken = {item.alias.lower() for item in items if item.alias} | {each.name.lower() for each in scope.columns}
-        generated = 0
+        generated = itertools.count()
         for item in items:
             words = scope.resolved(item.words)
             column = scope.column(words)
             shown = item.alias
-            if item.alias is None and column is not None and query.joins and column.source is not None:
+            if shown is None and column is not None:
                 same = [each for each in scope.columns if each.name.lower() == column.name.lower()]
-                shown = f"{column.source}_{column.name}" if len(same) > 1 else column.name
-            elif item.alias is None and column is not None:
-                shown = column.name
-            elif shown is None and len(item.words) > 2 and item.words[-2].text in ("->", "."):
-                shown = item.words[-1].identifier
-                count = 0
-                while shown.lower() in {each.name.lower() for each in found} | taken:
-                    count += 1
-                    shown = f"{item.words[-1].identifier}_{count}"
+                is_shared = query.joins and column.source is not None and len(same) > 1
+                shown = f"{column.source}_{column.name}" if is_shared else column.name
+            elif shown is None and len(item.words) > 2 and item.words[-2].upper in ("->", "."):
+                field = item.words[-1].identifier
+                names = (field, *(f"{field}_{count}" for count in range(1, 10_000)))
+                shown = next(each for each in names if each.lower() not in used | taken)
             elif shown is None:
-                while f"ksql_col_{generated}" in taken:
-                    generated += 1
-                shown = f"KSQL_COL_{generated}"
-                generated += 1
-            if shown.lower() in {each.name.lower() for each in found}:
-                self._text.fail(f"the projection has the column {shown} twice; give one an alias", item.at)
+                shown = next(each for each in map("KSQL_COL_{}".format, generated) if each.lower() not in taken)
             is_own = column is not None and not column.is_pseudo and column.name == shown
-            if shown.upper() in _RESERVED_NAMES and not is_own:
-                self._text.fail(f"{shown} is a column that each source has; give it another alias", item.at)
-            if shown.startswith(("__keyed_", "#")):
-                self._text.fail(f"{shown}: names that begin with __keyed_ or # are reserved; choose another", item.at)
+            is_taken = shown.upper() in _OWN_NAMES and not is_own
+            is_reserved = shown.startswith(("__keyed_", "#"))
+            reserved = f"{shown}: names that begin with __keyed_ or # are reserved; choose another"
+            self._check(
+                (shown.lower() in used, f"the projection has the column {shown} twice; give one an alias", item.at),
+                (is_taken, f"{shown} is a column that each source has; give it another alias", item.at),
+                (is_reserved, reserved, item.at),
+            )
+            used.add(shown.lower())
             found.append(_Output(shown, words, item.at))
         return found
 
-    def _condition(
-        self, words: Sequence[SqlToken] | None, scope: NameScope, clause: str
-    ) -> tuple[SqlToken, ...] | None:
+    def _condition(self, words: Words | None, scope: NameScope, clause: str) -> str | None:
         if words is None:
             return None
         resolved = scope.resolved(words)
         type_ = scope.type_of(resolved)
         if type_.base != "BOOLEAN":
             self._text.fail(f"{clause} takes a condition, and this is of type {type_}", words[0].at)
-        return resolved
+        return sql(resolved)
 
     def _split_keys(
-        self, outputs: list[_Output], wanted: Sequence[Sequence[SqlToken]], query: SelectQuery, shown: Sequence[str]
+        self, outputs: list[_Output], wanted: Sequence[Words], query: SelectQuery, shown: Sequence[str]
     ) -> tuple[list[str], list[_Output]]:
         """Return the names of the key's columns, and the outputs that are not the key."""
         names: list[str] = []
@@ -513,177 +566,161 @@ class Planner:
             rest.remove(hits[0])
         return names, rest
 
-    def _projected(self, query: SelectQuery, source: Relation, scope: NameScope) -> QueryPlan:
-        for item in query.items:
-            if _aggregate_calls(item.words):
-                self._text.fail("aggregates need GROUP BY", item.at)
+    def _key_columns(self, names: Sequence[str], types: Sequence[SqlType], at: int) -> Columns:
+        for type_ in types:
+            if type_.has_map:
+                self._text.fail(f"a key of type {type_}, which has a map, is not supported", at)
+        return tuple(zip(names, types, strict=True))
+
+    def _shown(self, words: Sequence[Words]) -> list[str]:
+        return [self._text.text[each[0].at : each[-1].end] for each in words]
+
+    def _projected(self, query: SelectQuery, source: Relation, scope: NameScope, where: str | None) -> QueryPlan:
         outputs = self._outputs(query, scope)
-        where = self._condition(query.where, scope, "WHERE")
-        if query.where and _aggregate_calls(query.where):
-            self._text.fail("WHERE sees single rows; write HAVING for aggregates", query.where[0].at)
-        partition = [tuple(each) for each in query.partition_by]
+        ranking = query.ranking
+        partition = query.partition_by if ranking is None else ranking.partition_by
         if any(all(word.text in "()" for word in each) for each in partition):
             self._text.fail("PARTITION BY takes an expression, or NULL", partition[0][0].at)
-        if len(partition) == 1 and len(partition[0]) == 1 and partition[0][0].upper == "NULL":
-            wanted: list[tuple[SqlToken, ...]] = []
+        either = [_sql_of_key(part) for part in source.keys]
+        if [folded(each) for each in partition] == ["null"]:
+            wanted: list[Words] = []
         elif partition:
             wanted = [scope.resolved(each) for each in partition]
         else:
             wanted = self._own_keys(source, outputs)
         named = {each.stored: f"{each.source}.{each.name}" if query.joins else each.name for each in source.columns}
-        shown = [
-            self._text.text[each[0].at : each[-1].end] or named.get(each[0].identifier, each[0].identifier)
-            for each in wanted
-        ]
-        names, rest = self._split_keys(outputs, wanted, query, shown)
-        key_types = [scope.type_of(each) for each in wanted]
-        for type_ in key_types:
-            if type_.has_map:
-                self._text.fail(f"a key of type {type_}, which has a map, is not supported", query.at)
-        keys = tuple(zip(names, key_types, strict=True))
-        values = tuple((each.name, self._type_of(scope, each)) for each in rest)
-        cells = [(each, sql(words), type_) for (each, type_), words in zip(keys, wanted, strict=True)]
-        if not partition:
-            # Of an outer join, the key is on either side.
-            either = [", ".join(sql((name(each),)) for each in part) for part in source.keys if len(part) > 1]
-            cells[: len(either)] = [
-                (each, f"coalesce({of})", t) for (each, _, t), of in zip(cells, either, strict=False)
-            ]
+        shown = self._shown(partition) if partition else [named[each[0].identifier] for each in wanted]
+        names, rest = self._split_keys(outputs, wanted, query, shown if wanted else [])
+        keys = self._key_columns(names, [scope.type_of(each) for each in wanted], query.at)
+        values = tuple((each.name, scope.type_of(each.words)) for each in rest)
+        texts = [sql(each) for each in wanted] if partition else either
+        cells = [(each, text, type_) for (each, type_), text in zip(keys, texts, strict=True)]
         cells += [(each.name, sql(each.words), type_) for each, (_, type_) in zip(rest, values, strict=True)]
-        step = SqlStep(
-            tuple(cells),
-            None if where is None else sql(where),
-            source.carried,
-            self._values,
-            explodes=any(_explodes(each.words) for each in outputs),
-        )
-        return QueryPlan(
-            source, step, None, None, keys, values, source.is_table, None, not partition, {"FROM": source.label}
-        )
+        identity, ranks = {"FROM": source.label}, None
+        if ranking is not None:
+            if ranking.name.lower() in [each.name.lower() for each in outputs]:
+                self._text.fail(f"the projection has the column {ranking.name} twice; give one an alias", ranking.at)
+            ordered = [scope.resolved(each) for each, _ in ranking.order_by]
+            order = [(f"#o{place}", sql(each), scope.type_of(each)) for place, each in enumerate(ordered)]
+            own = self._own_keys(source, outputs) if source.is_table else []
+            own_cells = [
+                (f"#k{place}", text, scope.type_of(each))
+                for place, (each, text) in enumerate(zip(own, either, strict=False))
+            ]
+            cells += [*order, *own_cells]
+            of_order, of_key = (tuple((each, type_) for each, _, type_ in part) for part in (order, own_cells))
+            directions = tuple(direction for _, direction in ranking.order_by)
+            ranks = RankPlan(keys, values, of_order, of_key, directions, ranking.name, ranking.count)
+            shown = [f"{folded(each)} {how}" for each, how in zip(ordered, directions, strict=True)]
+            groups = ", ".join(map(folded, wanted))
+            identity["QUALIFY"] = f"the first {ranking.count} by {groups} in the order of {', '.join(shown)}"
+            keys = (*keys, (ranking.name, BIGINT))
+        if source.is_table and where is not None:
+            # The rows before a change leave, also those that an earlier WHERE has kept.
+            where = f'"{CHANGE}" < 0 OR ({where})'
+        explodes = any(_explodes(each.words) for each in outputs)
+        step = SqlStep(tuple(cells), where, source.carried, self._values, explodes=explodes)
+        is_table = source.is_table or ranks is not None
+        if is_table:
+            identity |= _columns_of(keys, values)
+        return QueryPlan(source, step, None, None, keys, values, is_table, None, identity, ranks)
 
-    def _own_keys(self, source: Relation, outputs: list[_Output]) -> list[tuple[SqlToken, ...]]:
+    def _own_keys(self, source: Relation, outputs: list[_Output]) -> list[Words]:
         """Return the columns of the key: of several that hold a part, the one that is selected."""
         selected = {each.words[0].identifier for each in outputs if len(each.words) == 1}
         chosen = [next((each for each in part if each in selected), part[0]) for part in source.keys]
         return [(attrs.evolve(name(each), at=0, end=0),) for each in chosen]
 
-    def _type_of(self, scope: NameScope, output: _Output) -> SqlType:
-        return scope.type_of(output.words)
-
     # Aggregates.
 
-    def _grouped(self, query: SelectQuery, source: Relation, scope: NameScope, kind: str, output: str) -> QueryPlan:
-        text = self._text
-        if kind == "STREAM":
-            text.fail(f"the result of GROUP BY is a TABLE; write CREATE TABLE {output} AS SELECT ...", query.at)
-        if not query.group_by:
-            text.fail("aggregates need GROUP BY", query.at)
-        if query.partition_by:
-            text.fail("GROUP BY and PARTITION BY exclude each other", query.at)
-        if query.window is not None and source.is_table:
-            text.fail("WINDOW is for streams, and this is a table", query.window.at)
-        if query.emit == "FINAL" and query.window is None:
-            text.fail("EMIT FINAL needs a WINDOW: without one no result is final", query.at)
-        if query.where and _aggregate_calls(query.where):
-            text.fail("WHERE sees single rows; write HAVING for aggregates", query.where[0].at)
-        where = self._condition(query.where, scope, "WHERE")
-        groups: list[tuple[SqlToken, ...]] = []
-        for each in query.group_by:
-            if _aggregate_calls(each):
-                text.fail("GROUP BY takes no aggregates", each[0].at)
-            resolved = scope.resolved(each)
-            if folded(resolved) in map(folded, groups):
-                text.fail("GROUP BY has an expression twice", each[0].at)
-            groups.append(resolved)
+    def _grouped(self, query: SelectQuery, source: Relation, scope: NameScope, where: str | None) -> QueryPlan:
+        text, window = self._text, query.window
+        self._check(
+            (not query.group_by, "aggregates need GROUP BY", query.at),
+            (query.partition_by, "GROUP BY and PARTITION BY exclude each other", query.at),
+            *((_aggregate_calls(each), "GROUP BY takes no aggregates", each[0].at) for each in query.group_by),
+        )
+        groups = [scope.resolved(each) for each in query.group_by]
+        if len({folded(each) for each in groups}) < len(groups):
+            text.fail("GROUP BY has an expression twice", query.group_by[0][0].at)
         types = [scope.type_of(each) for each in groups]
-        for type_, each in zip(types, query.group_by, strict=True):
-            if type_.has_map:
-                text.fail(f"GROUP BY takes no values of type {type_}", each[0].at)
         outputs = self._outputs(query, scope)
-        shown = [self._text.text[each[0].at : each[-1].end] for each in query.group_by]
-        names, rest = self._split_keys(outputs, groups, query, shown)
-        keys: Columns = tuple(zip(names, types, strict=True))
+        names, rest = self._split_keys(outputs, groups, query, self._shown(query.group_by))
+        keys = self._key_columns(names, types, query.group_by[0][0].at)
         cells = [(each, sql(words), type_) for (each, type_), words in zip(keys, groups, strict=True)]
         # After the aggregates: groups, results and bounds.
         parts: list[tuple[Sequence[SqlToken], SqlToken]] = [
             (words, name(f"#g{place}")) for place, words in enumerate(groups)
         ]
         aggregates: dict[str, tuple[Any, SqlType]] = {}
-        calls_found: list[str] = []
+        made_calls: list[str] = []
         after_columns = [Column(f"#g{place}", type_, None, f"#g{place}") for place, type_ in enumerate(types)]
         having = None if query.having is None else scope.resolved(query.having)
         for words in [each.words for each in outputs] + ([having] if having else []):
             for start, end in _aggregate_calls(words):
                 call = words[start : end + 1]
-                if folded(call) in calls_found:
+                if folded(call) in made_calls:
                     continue
-                made = aggregate_of(text, call, scope, len(calls_found), self._properties, is_table=source.is_table)
-                calls_found.append(folded(call))
+                made = aggregate_of(text, call, scope, len(made_calls), self._properties, is_table=source.is_table)
+                made_calls.append(folded(call))
                 aggregates |= made.parts
                 cells += made.arguments
                 parts.append((call, SqlToken("word", made.result)))
                 after_columns += [Column(each, type_, None, each) for each, (_, type_) in made.parts.items()]
-        if not aggregates:
-            for output_ in outputs:
-                self._check_grouped(replaced(output_.words, parts), scope)
-            text.fail("GROUP BY needs an aggregate, such as COUNT(*)", query.at)
-        if query.window is not None:
+        if window is not None:
             after_columns += [Column(each, type_, None, stored) for each, (stored, type_) in BOUNDS.items()]
-        after = NameScope(text, after_columns, self._values)
-        made_items = []
-        for item in rest:
-            words = replaced(item.words, parts)
-            if query.window is not None:
-                words = after.resolved(words)
+        after = self._scope(*after_columns)
+
+        def computed(words: Words) -> Words:
+            """Return an expression over the groups and results."""
+            words = replaced(words, parts)
+            words = words if window is None else after.resolved(words)
             self._check_grouped(words, scope)
-            made_items.append((item.name, sql(words), after.type_of(words)))
+            return words
+
+        after_cells = [(each, sql((name(f"#g{place}"),)), types[place]) for place, each in enumerate(names)]
+        if not aggregates:
+            for each in rest:
+                computed(each.words)
+            text.fail("GROUP BY needs an aggregate, such as COUNT(*)", query.at)
+        for each in rest:
+            words = computed(each.words)
+            after_cells.append((each.name, sql(words), after.type_of(words)))
         condition = None
         if having is not None:
-            words = replaced(having, parts)
-            if query.window is not None:
-                words = after.resolved(words)
-            self._check_grouped(words, scope)
+            words = computed(having)
             if after.type_of(words).base != "BOOLEAN":
-                text.fail("HAVING takes a condition", query.having[0].at if query.having else query.at)
+                text.fail("HAVING takes a condition", having[0].at)
             condition = sql(words)
-        key_cells = [(each, sql((name(f"#g{place}"),)), types[place]) for place, each in enumerate(names)]
         if source.is_table:
             # A group without rows is no group.
             cells.append(("#rows", f'CAST("{CHANGE}" AS BIGINT)', BIGINT))
             aggregates["#there"] = (Sum("#rows"), BIGINT)
             is_there = '"#there" > 0'
             condition = is_there if condition is None else f"{is_there} AND ({condition})"
-        before = SqlStep(tuple(cells), None if where is None else sql(where), source.carried, self._values)
-        is_windowed = query.window is not None
-        kept = ("WINDOWSTART", "WINDOWEND") if is_windowed else ()
-        step = SqlStep((*key_cells, *made_items), condition, kept, self._values)
-        grouping = Grouping(keys, aggregates, query.window, query.emit == "FINAL")
-        window = query.window
+        before = SqlStep(tuple(cells), where, source.carried, self._values)
+        kept = () if window is None else ("WINDOWSTART", "WINDOWEND")
+        step = SqlStep(tuple(after_cells), condition, kept, self._values)
+        grouping = Grouping(keys, aggregates, window, query.emit == "FINAL")
+        lengths = None if window is None else (window.kind, window.size_ms, window.advance_ms)
         identity = {
             "FROM": source.label,
-            "WINDOW": "" if window is None else str(attrs.astuple(window)[:5]),
+            "WINDOW": ""
+            if window is None or lengths is None
+            else str((*lengths, window.retention_ms, window.grace_ms)),
             "GROUP BY": ", ".join(map(folded, groups)),
             "HAVING": condition or "",
-            "aggregates": ", ".join(calls_found),
+            "aggregates": ", ".join(made_calls),
             "EMIT": query.emit or "",
+            # The rows of a table leave the aggregates that they are in.
+            "WHERE": where or "" if source.is_table else "",
         }
-        keeps = len(groups) == len(source.keys) and all(
-            len(words) == 1 and words[0].identifier in part for words, part in zip(groups, source.keys, strict=True)
-        )
-        return QueryPlan(
-            source,
-            before,
-            grouping,
-            step,
-            tuple(zip(names, types, strict=True)),
-            tuple((each, type_) for each, _, type_ in made_items),
-            True,
-            None if window is None else (window.kind, None if window.kind == "SESSION" else window.size_ms),
-            keeps,
-            identity,
-        )
+        values = tuple((each, type_) for each, _, type_ in after_cells[len(names) :])
+        bounds = None if window is None else (window.kind, None if window.kind == "SESSION" else window.size_ms)
+        identity |= _columns_of(keys, values)
+        return QueryPlan(source, before, grouping, step, keys, values, True, bounds, identity)
 
-    def _check_grouped(self, words: Sequence[SqlToken], scope: NameScope) -> None:
+    def _check_grouped(self, words: Words, scope: NameScope) -> None:
         """Check that an expression names no column that is neither a group nor in an aggregate.
 
         Raises:
@@ -696,22 +733,44 @@ class Planner:
                 known = {*functions(), *AGGREGATES, *PYTHON}
                 self._text.fail(f"unknown function {token.identifier}{nearest(token.identifier, known)}", token.at)
         for token in words:
-            if token.kind != "name" or token.identifier.startswith("#"):
+            if token.kind != "name" or token.identifier.startswith("#") or token.identifier in BOUNDS:
                 continue
             column = next((each for each in scope.columns if each.stored == token.identifier), None)
-            if column is not None and token.identifier not in ("WINDOWSTART", "WINDOWEND"):
+            if column is not None:
                 self._text.fail(
                     f"{column.name} is neither in GROUP BY nor in an aggregate; write LATEST_BY_OFFSET({column.name})",
                     token.at,
                 )
 
 
+def _relation(source: SqlSource, given: Any, alias: str, *, is_joined: bool = False) -> Relation:
+    """Return the rows of a source."""
+    pseudo = {"ROWTIME": PSEUDO["ROWTIME"]} if is_joined else PSEUDO
+    pseudo = pseudo | (BOUNDS if source.window is not None else {})
+    keys = [each for each, _ in source.keys]
+    columns = [Column(each, type_, alias, each, is_key=each in keys) for each, type_ in source.columns]
+    columns += [Column(each, type_, alias, stored, is_pseudo=True) for each, (stored, type_) in pseudo.items()]
+    window = None if source.window is None else (source.window, source.window_ms)
+    return Relation(tuple(columns), source.is_table, tuple((each,) for each in keys), window, given)
+
+
+def _columns_of(keys: Columns, values: Columns) -> dict[str, str]:
+    """Return the columns of a table's rows, which are state, as parts of its identity."""
+    return {f"column {each}": f"{type_}{' KEY' * (each in dict(keys))}" for each, type_ in (*keys, *values)}
+
+
+def _sql_of_key(part: Sequence[str]) -> str:
+    """Return the expression of a part of the key: of an outer join it is on either side."""
+    cells = [sql((name(each),)) for each in part]
+    return cells[0] if len(cells) == 1 else f"coalesce({', '.join(cells)})"
+
+
 def _aggregate_calls(words: Sequence[SqlToken]) -> list[tuple[int, int]]:
     """Return the places of the first and last word of each aggregate, with its ``FILTER``."""
     found: list[tuple[int, int]] = []
     for place, end in calls(words):
-        if words[place].kind == "word" and words[place].upper in (AGGREGATES.keys() | PYTHON.keys()):
-            if end + 2 < len(words) and words[end + 1].upper == "FILTER" and words[end + 2].text == "(":
+        if words[place].upper in AGGREGATES or words[place].upper in PYTHON:
+            if end + 2 < len(words) and words[end + 1].upper == "FILTER" and words[end + 2].upper == "(":
                 end = closing(words, end + 2)
             if not found or place > found[-1][1]:
                 found.append((place, end))

@@ -30,11 +30,12 @@ from keyed.sql.join_operators import NO_KEY, join_of
 from keyed.sql.kafka_deployment import Deployment, Kafka, last_changes
 from keyed.sql.name_scope import BOUNDS
 from keyed.sql.parameters import Given, Parameters
-from keyed.sql.planner import JOIN, Relation
+from keyed.sql.planner import JOIN, FunctionCall, Relation
 from keyed.sql.script_inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, ScriptInput, Skipped, further_columns, skip
 from keyed.sql.script_source import ScriptRows
 from keyed.sql.sql_operators import MOMENT, Aggregation, Sessions, TableRows, Totals, given_columns, schema_of
 from keyed.sql.statements import parse
+from keyed.sql.top_rows import TopRows
 from keyed.transforms import Kept
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows.vectorized.row_groups import pc
@@ -144,6 +145,11 @@ def versions(table: pa.Table) -> pa.Table:
 def with_own_time(table: pa.Table) -> pa.Table:
     """Return joined rows of streams, each of which is as old as its stream."""
     return table.append_column(STREAM, table.column(TIMESTAMP_COLUMN))
+
+
+def unchanged(table: pa.Table) -> pa.Table:
+    """Return the rows: of their columns the output has those that it declares."""
+    return table
 
 
 def streams_of(rows: Any, inputs: Mapping[str, ScriptInput], *, has_places: bool) -> dict[str, keyed.Stream]:
@@ -320,6 +326,14 @@ class Builder:
         name = self._name(query.name)
         columns: Columns = (*plan.keys, *plan.values)
         moment = {MOMENT: "bigint"}
+        if plan.ranking is not None:
+            ranks = plan.ranking
+            groups = tuple(each for each, _ in ranks.keys)
+            step = Stepped(plan.before, query.name, self._skipped, groups)
+            held = (*ranks.keys, *ranks.values, *ranks.order, *ranks.identity)
+            made = changes.map_batches(step, output=schema_of(held, **more)).key_by(*groups)
+            schema = schema_of(columns, **{CHANGE: "tinyint"}, **moment)
+            return made.process(TopRows(ranks, name), schema, name=name, order="arrival")
         if plan.grouping is None and plan.is_table:
             step = Stepped(plan.before, query.name, self._skipped)
             made = changes.map_batches(step, output=schema_of(columns, **more))
@@ -327,14 +341,9 @@ class Builder:
             keyed_by = made.key_by(*(each for each, _ in plan.keys))
             return keyed_by.process(rows, schema_of(columns, **more, **moment), name=name, order="arrival")
         if plan.grouping is None:
-            # The names are those of the target: INSERT INTO may spell them otherwise.
             columns = query.target.columns
-            cells = zip(columns, plan.before.columns, strict=True)
-            before = attrs.evolve(
-                plan.before, columns=tuple((each, text, type_) for (each, type_), (_, text, _) in cells)
-            )
             schema = schema_of(columns, **more, **moment)
-            stepped = Stepped(before, query.name, self._skipped)
+            stepped = Stepped(plan.before, query.name, self._skipped)
             self._records[query.name] = Records(changes.map_batches(stepped, output=schema), name)
             stepped = attrs.evolve(stepped, is_output=False)
             return changes.map_batches(stepped, output=schema_of(columns, **more))
@@ -373,6 +382,8 @@ class Builder:
         """Return the stream of a relation's tables."""
         if isinstance(relation.input, SqlSource):
             return self._source(relation.input)
+        if isinstance(relation.input, FunctionCall):
+            return self._call(relation.input, relation.label)
         join = relation.input
         sides: list[Any] = []
         for step, of in ((join.left_step, join.left), (join.right_step, join.right)):
@@ -412,6 +423,16 @@ class Builder:
         return joined.key_by(*keys).process(
             TableRows(name, own, rest, is_shown=False), schema, name=name, order="arrival"
         )
+
+    def _call(self, call: FunctionCall, label: str) -> Any:
+        """Return the output of a function of the user's."""
+        if label not in self._sources:
+            read = call.of.input
+            assert isinstance(read, SqlSource)
+            rows = self._source(read).map_batches(unchanged, output=schema_of(read.columns))
+            output = rows.key_by(*call.keys).process(call.function, name=self._name(call.source.name))
+            self._sources[label] = bound_stream(call.source, output, has_places=self._found.names_places)
+        return self._sources[label]
 
     def _versions(self, relation: Relation) -> Any:
         """Return the changes of a table: of a declared one all that come in a batch, not only the last of each key."""
@@ -571,6 +592,7 @@ def script(
     properties: Mapping[str, str] | None = None,
     parameters: Given | None = None,
     schemas: Mapping[str, Mapping[str, Any]] | None = None,
+    functions: Mapping[str, keyed.KeyedProcessFunction] | None = None,
     folder: str | PathLike[str] | None = None,
     max_ahead: Duration | None = dt.timedelta(days=365),
     spark: Any = None,
@@ -601,6 +623,8 @@ def script(
         schemas: Schemas by topic, for statements without columns: a dictionary with ``key``, ``value`` or both, each in
             the form of the topic's format: Avro or JSON Schema, as text or data, or the text of a Protobuf file. The
             texts of other files that it imports are ``references``.
+        functions: Keyed functions by the names that ``FROM name(stream PARTITION BY column)`` calls them by. The
+            annotations of a function declare its columns.
         folder: A folder for the records of outputs that are not written to topics: each output has a folder in it with
             a Parquet file for each batch, each record exactly once if there is a ``checkpoint``. They have the columns
             of the output, the bounds of its windows, ``ROWTIME``, and for a table ``DELETED``.
@@ -617,8 +641,8 @@ def script(
         KeyedError: The query failed.
     """
     made = _Script(
-        "script", text, streams, topics, kafka, on_records, rows_per_batch, properties, parameters, schemas, folder,
-        max_ahead, spark, options,
+        "script", text, streams, topics, kafka, on_records, rows_per_batch, properties, parameters, schemas, functions,
+        folder, max_ahead, spark, options,
     )  # fmt: skip
     if spark is not None and kafka is not None and not kafka.bounded:
         raise DefinitionError(
@@ -641,6 +665,7 @@ def start(
     properties: Mapping[str, str] | None = None,
     parameters: Given | None = None,
     schemas: Mapping[str, Mapping[str, Any]] | None = None,
+    functions: Mapping[str, keyed.KeyedProcessFunction] | None = None,
     folder: str | PathLike[str] | None = None,
     max_ahead: Duration | None = dt.timedelta(days=365),
     spark: Any = None,
@@ -657,6 +682,7 @@ def start(
         properties: See `script`.
         parameters: See `script`.
         schemas: See `script`.
+        functions: See `script`.
         folder: See `script`.
         max_ahead: See `script`.
         spark: See `script`.
@@ -671,7 +697,7 @@ def start(
         raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
     made = _Script(
         "start", text, streams, None, kafka, on_records or _nowhere, rows_per_batch, properties, parameters, schemas,
-        folder, max_ahead, spark, options,
+        functions, folder, max_ahead, spark, options,
     )  # fmt: skip
     if not made.found.queries:
         raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
@@ -705,6 +731,7 @@ class _Script:
         properties: Mapping[str, str] | None,
         parameters: Given | None,
         schemas: Mapping[str, Mapping[str, Any]] | None,
+        functions: Mapping[str, Any] | None,
         folder: str | PathLike[str] | None,
         max_ahead: Duration | None,
         spark: Any,
@@ -730,7 +757,7 @@ class _Script:
         if not statements:
             raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
         settings = texts(properties, f"{where}: properties")
-        self.found = define(parsed, statements, given.values, settings, RegistrySchemas(schemas))
+        self.found = define(parsed, statements, given.values, settings, RegistrySchemas(schemas), functions)
         self._kafka = kafka
         # Without an end there is no result that could have the records.
         self._on_records = _nowhere if on_records is None and kafka is not None and not kafka.bounded else on_records

@@ -202,12 +202,16 @@ def check_identity(checkpoint: Mapping[str, Any], queries: Mapping[str, Mapping[
                 f"the checkpoint has the state of {name}, which the script does not define anymore; define it under "
                 "that name, or start from a new checkpoint"
             )
-        changed = [part for part, text in queries[name].items() if parts.get(part, "") != text]
+        now = queries[name]
+        # A table may have more columns, which are null in the rows that it has.
+        changed = [part for part in {**now, **parts} if parts.get(part, "") != now.get(part, "")]
+        changed = [part for part in changed if part in parts or not part.startswith("column ")]
         if changed:
+            what = ", ".join(f"{part} (from {parts.get(part) or None} to {now.get(part) or None})" for part in changed)
             raise CheckpointError(
-                f"{name} has changed its {' and '.join(changed)}, so its state in the checkpoint does not fit; define "
-                "the new query under another name and start from a new checkpoint. WHERE and columns without "
-                "aggregates may change"
+                f"{name} has changed its {what}, so its state in the checkpoint does not fit; define the new query "
+                "under another name and start from a new checkpoint. WHERE of streams, expressions without "
+                "aggregates and further columns may change"
             )
 
 

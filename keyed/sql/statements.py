@@ -9,38 +9,39 @@ import attrs
 
 from keyed.formats.sql_types import NAMED, SqlType, array, decimal, map_of, struct
 from keyed.shown import nearest
-from keyed.sql.parameters import Parameters
+from keyed.sql.parameters import BoundParameter, Parameters
 from keyed.sql.script_errors import Text
-from keyed.sql.tokens import SqlToken, closing, split, tokens
+from keyed.sql.tokens import SqlToken, closing, folded, split, tokens
 
 #: Units of time in milliseconds.
-UNITS = {
-    "MILLISECOND": 1,
-    "SECOND": 1000,
-    "MINUTE": 60_000,
-    "HOUR": 3_600_000,
-    "DAY": 86_400_000,
-    "WEEK": 7 * 86_400_000,
-    "MONTH": 30 * 86_400_000,
-    "YEAR": 365 * 86_400_000,
-}
+_UNITS = {"MILLISECOND": 1, "SECOND": 1000, "MINUTE": 60_000, "HOUR": 3_600_000, "DAY": 86_400_000}
+_UNITS |= {"WEEK": 7 * 86_400_000, "MONTH": 30 * 86_400_000, "YEAR": 365 * 86_400_000}
 #: The longest time that a clause takes: sums of two stay timestamps.
 _LONGEST = 2**60
+#: The most windows that a row may be in.
+_MOST_WINDOWS = 100_000
+#: The most rows of a partition that ``QUALIFY`` keeps: each batch reads those of the partitions that it touches.
+_MOST_RANKS = 1_000
 Words: TypeAlias = tuple[SqlToken, ...]
-_at = attrs.field(default=0, eq=False, repr=False, kw_only=True)
 
 
 @attrs.frozen
-class Item:
+class Node:
+    """A part of a script, at an offset of its text."""
+
+    at: int = attrs.field(default=0, eq=False, repr=False, kw_only=True)
+
+
+@attrs.frozen
+class Item(Node):
     """A column of a projection: its expression, and its alias if it has one. ``*`` is an item too."""
 
     words: Words
     alias: str | None
-    at: int = _at
 
 
 @attrs.frozen
-class WindowClause:
+class WindowClause(Node):
     """A window clause; durations are milliseconds."""
 
     kind: str
@@ -48,33 +49,46 @@ class WindowClause:
     advance_ms: int
     retention_ms: int | None = None
     grace_ms: int | None = None
-    at: int = _at
 
 
 @attrs.frozen
-class From:
-    """A stream or table by name, with its alias; of a window function also its windows, and the column of the time."""
+class From(Node):
+    """A stream or table by name, with its alias.
+
+    Of a window function it has the windows, and the column of the time; of a function of the user's its name, and the
+    expressions by which it is keyed.
+    """
 
     name: str
     alias: str
     window: WindowClause | None = None
     time: str | None = None
-    at: int = _at
+    function: str | None = None
+    partition_by: tuple[Words, ...] = ()
 
 
 @attrs.frozen
-class Join:
+class Join(Node):
     """A join with one more source; ``within`` is before, after and grace in milliseconds."""
 
     kind: str
     right: From
     on: Words
     within: tuple[int, int, int | None] | None = None
-    at: int = _at
 
 
 @attrs.frozen
-class SelectQuery:
+class Ranking(Node):
+    """``QUALIFY``: the first ``count`` rows of each partition, in an order of expressions with their directions."""
+
+    name: str
+    partition_by: tuple[Words, ...]
+    order_by: tuple[tuple[Words, str], ...]
+    count: int
+
+
+@attrs.frozen
+class SelectQuery(Node):
     """A ``SELECT``."""
 
     items: tuple[Item, ...]
@@ -87,207 +101,140 @@ class SelectQuery:
     having: Words | None = None
     emit: str | None = None
     limit: int | None = None
-    at: int = _at
+    ranking: Ranking | None = None
+
+    @property
+    def words(self) -> tuple[Words, ...]:
+        """Its expressions."""
+        parts = [*(each.words for each in self.items), *(each.on for each in self.joins), self.where, self.having]
+        ranked = () if self.ranking is None else (*self.ranking.partition_by, *(e for e, _ in self.ranking.order_by))
+        return (*(each for each in parts if each), *self.group_by, *self.partition_by, *ranked)
 
 
 @attrs.frozen
-class Element:
+class Element(Node):
     """A declared column: its ``role`` is ``key``, ``primary``, ``value``, ``headers`` or ``header``."""
 
     name: str
     type: SqlType
     role: str = "value"
     header: str | None = None
-    at: int = _at
+
+    @property
+    def is_key(self) -> bool:
+        """True if it is of the key."""
+        return self.role in ("key", "primary")
+
+    @property
+    def is_header(self) -> bool:
+        """True if it is of headers."""
+        return self.role in ("headers", "header")
 
 
 @attrs.frozen
-class Option:
+class Option(Node):
     """The value of an option of ``WITH``."""
 
     value: Any
-    at: int = _at
 
 
 @attrs.frozen
-class CreateSource:
-    """``CREATE STREAM`` or ``TABLE`` with columns."""
+class Create(Node):
+    """``CREATE STREAM`` or ``TABLE``, with columns or ``AS SELECT``."""
 
     kind: str
     name: str
     elements: tuple[Element, ...]
     options: dict[str, Option]
+    query: SelectQuery | None
     replace: bool = False
     only_if_missing: bool = False
     read_only: bool = False
-    at: int = _at
 
 
 @attrs.frozen
-class CreateAs:
-    """``CREATE STREAM`` or ``TABLE`` ``AS SELECT``."""
-
-    kind: str
-    name: str
-    options: dict[str, Option]
-    query: SelectQuery
-    replace: bool = False
-    only_if_missing: bool = False
-    at: int = _at
-
-
-@attrs.frozen
-class InsertSelect:
-    """``INSERT INTO stream SELECT``."""
+class Insert(Node):
+    """``INSERT INTO stream SELECT`` or ``INSERT INTO source [(columns)] VALUES (…)``."""
 
     name: str
-    query: SelectQuery
-    at: int = _at
+    query: SelectQuery | None
+    columns: tuple[str, ...] = ()
+    values: tuple[Words, ...] = ()
 
 
 @attrs.frozen
-class InsertValues:
-    """``INSERT INTO source [(columns)] VALUES (…)``."""
-
-    name: str
-    columns: tuple[str, ...]
-    values: tuple[Words, ...]
-    at: int = _at
-
-
-@attrs.frozen
-class Drop:
+class Drop(Node):
     """``DROP STREAM``, ``TABLE`` or ``TYPE``."""
 
     kind: str
     name: str
     if_exists: bool = False
     deletes_topic: bool = False
-    at: int = _at
 
 
 @attrs.frozen
-class SetOption:
+class SetOption(Node):
     """``SET 'name' = 'value'``; ``UNSET`` has no value."""
 
     name: str
     value: str | None
-    at: int = _at
 
 
 @attrs.frozen
-class Show:
+class Show(Node):
     """``SHOW STREAMS | TABLES | TYPES | FUNCTIONS | QUERIES``, ``DESCRIBE name``, ``EXPLAIN name or query``."""
 
     what: str
-    name: str | None = None
+    name: str = ""
     query: SelectQuery | None = None
     types: dict[str, SqlType] = attrs.field(factory=dict)
-    at: int = _at
 
 
-Statement: TypeAlias = CreateSource | CreateAs | InsertSelect | InsertValues | Drop | SetOption | Show | SelectQuery
+Statement: TypeAlias = Create | Insert | Drop | SetOption | Show | SelectQuery
+_SHOWN = ("STREAMS", "TABLES", "TYPES", "FUNCTIONS", "QUERIES")
 _STATEMENTS = ("CREATE", "INSERT", "DROP", "SET", "UNSET", "SHOW", "LIST", "DESCRIBE", "EXPLAIN", "SELECT")
+
+
+def _words(*lines: str) -> frozenset[str]:
+    return frozenset(word for line in lines for word in line.split())
+
+
 #: Words that end an expression outside of brackets, unless they belong to it (``IS DISTINCT FROM``).
-_CLAUSES = frozenset(
-    [
-        "FROM",
-        "WHERE",
-        "GROUP",
-        "PARTITION",
-        "HAVING",
-        "EMIT",
-        "WINDOW",
-        "LIMIT",
-        "JOIN",
-        "INNER",
-        "LEFT",
-        "RIGHT",
-        "FULL",
-        "CROSS",
-        "ON",
-        "WITHIN",
-        "UNION",
-        "ORDER",
-        "QUALIFY",
-        "EXCEPT",
-        "INTERSECT",
-        "OFFSET",
-    ]
+_CLAUSES = _words(
+    "FROM WHERE GROUP PARTITION HAVING EMIT WINDOW LIMIT JOIN INNER LEFT RIGHT FULL CROSS ON WITHIN UNION ORDER",
+    "QUALIFY EXCEPT INTERSECT OFFSET",
 )
 #: Words that are no names without quotes.
-RESERVED = _CLAUSES | frozenset(
-    [
-        "SELECT",
-        "AS",
-        "BY",
-        "AND",
-        "OR",
-        "NOT",
-        "IN",
-        "BETWEEN",
-        "LIKE",
-        "IS",
-        "NULL",
-        "TRUE",
-        "FALSE",
-        "CASE",
-        "WHEN",
-        "THEN",
-        "ELSE",
-        "END",
-        "OUTER",
-        "WITH",
-        "INSERT",
-        "INTO",
-        "CREATE",
-        "DESCRIBE",
-        "DROP",
-        "VALUES",
-        "CAST",
-    ]
+RESERVED = _CLAUSES | _words(
+    "SELECT AS BY AND OR NOT IN BETWEEN LIKE IS NULL TRUE FALSE CASE WHEN THEN ELSE END OUTER WITH INSERT INTO",
+    "CREATE DESCRIBE DROP VALUES CAST",
 )
 #: Words after which an expression goes on, so that the name after them is no alias.
-_GOES_ON = frozenset(
-    [
-        "AND",
-        "OR",
-        "NOT",
-        "IN",
-        "BETWEEN",
-        "LIKE",
-        "ILIKE",
-        "SIMILAR",
-        "TO",
-        "GLOB",
-        "IS",
-        "CASE",
-        "WHEN",
-        "THEN",
-        "ELSE",
-        "AS",
-        "DISTINCT",
-        "FROM",
-        "ESCAPE",
-        "INTERVAL",
-        "AT",
-        "TIME",
-        "COLLATE",
-        "LAMBDA",
-        "DATE",
-        "TIMESTAMP",
-        "BY",
-    ]
+_GOES_ON = _words(
+    "AND OR NOT IN BETWEEN LIKE ILIKE SIMILAR TO GLOB IS CASE WHEN THEN ELSE AS DISTINCT FROM ESCAPE INTERVAL AT",
+    "TIME COLLATE LAMBDA DATE TIMESTAMP BY",
 )
-_ENDS = frozenset(["NULL", "TRUE", "FALSE", "END"])
+_OF_TABLES = 'query the table when the script runs: tables.sql("SELECT ... {}")'
+_RANKED = "QUALIFY row_number() OVER (PARTITION BY ... ORDER BY ...) <= n"
 #: Clauses of other engines, with the statement that does the same here.
-_REFUSED = {
+REFUSED = {
     "UNION": "UNION is not supported; write an INSERT INTO for each query: INSERT INTO target SELECT ...",
     "EXCEPT": "EXCEPT is not supported; join the streams, or filter with WHERE",
     "INTERSECT": "INTERSECT is not supported; join the streams WITHIN a time",
-    "ORDER": "ORDER BY is not supported: a stream has no end; query the table: tables.sql('SELECT ... ORDER BY ...')",
-    "OFFSET": "OFFSET is not supported; query the table with tables.sql",
+    "ORDER": f"ORDER BY is not supported: a stream has no end; write {_RANKED}, or "
+    + _OF_TABLES.format("ORDER BY ..."),
+    "OFFSET": "OFFSET is not supported; " + _OF_TABLES.format("LIMIT n OFFSET m"),
     "CROSS": "CROSS JOIN is not supported; write JOIN ... WITHIN ... ON left_column = right_column",
+    "FOR": "FOR SYSTEM_TIME AS OF is not supported, and not needed: a row of a stream joins the row that a table has "
+    "at its time; write FROM stream JOIN table ON stream.column = table.key",
+    "DISTINCT": "SELECT DISTINCT is not supported; write CREATE TABLE name AS SELECT x, COUNT(*) ... GROUP BY x",
+    "WITH": "WITH ... AS is not supported; write CREATE STREAM {} AS SELECT ... before it, and read that by its name",
+    "SELECT": "a query inside of an expression is not supported; create a table of it, and write JOIN name ON ...",
+    "OVER": f"OVER is not supported; write GROUP BY with WINDOW, or of row_number {_RANKED}",
+    "ROLLUP": "{} is not supported; write a CREATE TABLE ... AS SELECT ... GROUP BY ... for each grouping",
+    "LIMIT": f"LIMIT is for queries that are read, not for a stream or table; write {_RANKED}, or "
+    + _OF_TABLES.format("LIMIT n"),
+    "(": "a subquery in FROM is not supported; write CREATE STREAM name AS SELECT ... before it, and FROM name",
 }
 
 
@@ -311,6 +258,14 @@ def parse_type(type_: str) -> SqlType:
     return Parser(text, tokens(text)).single_type()
 
 
+def duration_ms(count: str, unit: str) -> int | None:
+    """Return a time in milliseconds; ``None`` if it is none, or too long."""
+    length = _UNITS.get(unit.strip().upper().removesuffix("S"))
+    if length is None or not count.isdecimal() or len(count) > 19:
+        return None
+    return min(int(count) * length, _LONGEST + 1)
+
+
 #: The window functions: the kind of their windows, the number of their durations, and their arguments.
 _WINDOW_FUNCTIONS = {
     "TUMBLE": ("TUMBLING", 1, "stream, time, INTERVAL '10' MINUTE"),
@@ -331,7 +286,7 @@ def _bounded(words: Words, source: From) -> Words:
         if not token.is_identifier or token.identifier.lower() not in _BOUNDS or after == "(":
             found.append(token)
             continue
-        if len(found) > 1 and found[-1].text == "." and found[-2].identifier.lower() == source.alias.lower():
+        if len(found) > 1 and found[-1].upper == "." and found[-2].identifier.lower() == source.alias.lower():
             del found[-2:]
         bound = _BOUNDS[token.identifier.lower()]
         text = f"epoch_ms({bound}{f' + {gap}' if gap and bound != 'WINDOWSTART' else ''})"
@@ -368,46 +323,46 @@ class Parser:
         self._next = min(self._next + 1, len(self._words) - 1)
         return token
 
-    def _at_words(self, *words: str) -> bool:
+    def _comes(self, *words: str) -> bool:
+        """Return whether words or signs come next."""
         return all(self._ahead(i).upper == each for i, each in enumerate(words))
 
     def _word(self, *words: str) -> bool:
-        """Take words if they come next."""
-        if not self._at_words(*words):
-            return False
-        self._next += len(words)
-        return True
+        """Take words or signs if they come next."""
+        comes = self._comes(*words)
+        self._next += len(words) * comes
+        return comes
 
-    def _at_sign(self, sign: str) -> bool:
-        return self._token.kind == "sign" and self._token.text == sign
-
-    def _sign(self, sign: str) -> bool:
-        if not self._at_sign(sign):
-            return False
-        self._next += 1
-        return True
-
-    def _expect_word(self, *words: str) -> None:
+    def _expect(self, *words: str) -> None:
         for each in words:
             if not self._word(each):
-                self._unexpected(each)
-
-    def _expect_sign(self, sign: str) -> None:
-        if not self._sign(sign):
-            self._unexpected(repr(sign))
+                self._unexpected(each if each.isalpha() else repr(each))
 
     def _unexpected(self, wanted: str) -> NoReturn:
         token = self._token
         shown = "the end of the script" if token.kind == "end" else repr(self._text.text[token.at : token.end])
         self._text.fail(f"expected {wanted}, found {shown}", token.at)
 
+    def _refuse(self, clause: str, name: str = "name", at: int | None = None) -> NoReturn:
+        self._text.fail(REFUSED[clause].format(name), self._token.at if at is None else at)
+
+    def _end(self, what: str) -> None:
+        if self._token.kind != "end":
+            self._unexpected(what)
+
     def _listed(self, item: Callable[[], Any], *, close: str | None = None) -> tuple[Any, ...]:
         found = [item()]
-        while self._sign(","):
+        while self._word(","):
             found.append(item())
         if close is not None:
-            self._expect_sign(close)
+            self._expect(close)
         return tuple(found)
+
+    def _bracketed(self, item: Callable[[], Any]) -> Any:
+        self._expect("(")
+        found = item()
+        self._expect(")")
+        return found
 
     def _identifier(self, what: str = "a name") -> str:
         token = self._token
@@ -430,12 +385,11 @@ class Parser:
 
     def _duration(self, *, least: int = 0) -> int:
         at = self._token.at
-        count = self._integer()
+        count = str(self._integer())
         token = self._take()
-        unit = token.upper.removesuffix("S")
-        if unit not in UNITS:
+        found = duration_ms(count, token.upper)
+        if found is None:
             self._text.fail(f"unknown unit of time {token.text}; units are SECONDS, MINUTES, HOURS and so on", token.at)
-        found = count * UNITS[unit]
         if not least <= found <= _LONGEST:
             self._text.fail(
                 "the time is 0; give at least 1 MILLISECOND" if found < least else "the time is too long", at
@@ -445,40 +399,39 @@ class Parser:
     def _expression(self, *ends: str) -> Words:
         """Take the words of an expression: up to a clause, a comma or the end, outside of brackets."""
         start = self._next
-        cases = 0
-        while (token := self._token).kind != "end":
-            if token.kind == "sign":
-                if token.text in ("(", "[", "{"):
-                    self._next = closing(self._words, self._next)
-                elif token.text in (",", ";", ")"):
-                    break
+        while (token := self._token).kind != "end" and token.upper not in (",", ";", ")"):
             upper = token.upper
-            cases += (upper == "CASE") - (upper == "END")
             is_end = upper in _CLAUSES or upper in ends
             if is_end and self._next > start and not self._belongs(upper):
                 break
+            if upper in ("(", "[", "{"):
+                self._next = closing(self._words, self._next)
             self._next += 1
         if self._next == start:
             self._unexpected("an expression")
-        return tuple(self._words[start : self._next])
+        words = tuple(self._words[start : self._next])
+        for place, token in enumerate(words):
+            is_name = place and words[place - 1].upper in (".", "->", "AS")
+            if not is_name and (token.upper == "SELECT" or (token.upper == "OVER" and not _is_ranking(words))):
+                self._refuse(token.upper, at=token.at)
+        return words
 
     def _belongs(self, upper: str) -> bool:
         """Return whether a word of a clause belongs to the expression before it."""
         before = self._words[self._next - 1]
-        if before.kind == "sign" and before.text == ".":
+        if before.upper == ".":
             return True
         if upper == "FROM":
             return before.upper == "DISTINCT" and self._words[self._next - 2].upper in ("IS", "NOT")
         # A call: LEFT('text', 1), RIGHT(...).
-        return upper in ("LEFT", "RIGHT") and self._ahead().text == "("
+        return upper in ("LEFT", "RIGHT") and self._ahead().upper == "("
 
     # Statements.
 
     def single_type(self) -> SqlType:
         """Return the type that the whole text names."""
         found = self._type()
-        if self._token.kind != "end":
-            self._unexpected("the end")
+        self._end("the end")
         return found
 
     def type_and_length(self) -> tuple[SqlType, int]:
@@ -490,98 +443,94 @@ class Parser:
         """Return the statements of the text."""
         found: list[Statement] = []
         while self._token.kind != "end":
-            if self._sign(";"):
+            if self._word(";"):
                 continue
             statement = self._statement()
             if statement is not None:
                 found.append(statement)
             if self._token.kind != "end":
-                self._expect_sign(";")
+                self._expect(";")
         return found
 
     def single_query(self) -> SelectQuery:
         """Return the one ``SELECT`` of the text."""
         found = self._select()
-        self._sign(";")
-        if self._token.kind != "end":
-            self._unexpected("the end of the query")
+        self._word(";")
+        self._end("the end of the query")
         return found
 
     def _statement(self) -> Statement | None:
         at = self._token.at
-        if self._word("CREATE"):
-            return self._create(at)
-        if self._at_words("SELECT"):
+        if self._comes("SELECT") or self._comes("WITH"):
             return self._select()
         if self._word("INSERT", "INTO"):
             return self._insert(at)
-        if self._word("DROP"):
-            return self._drop(at)
-        if self._word("SET"):
-            name = self._string()
-            self._expect_sign("=")
-            return SetOption(name, self._string(), at=at)
-        if self._word("UNSET"):
-            return SetOption(self._string(), None, at=at)
-        if self._word("SHOW") or self._word("LIST"):
-            token = self._take()
-            if token.upper not in ("STREAMS", "TABLES", "TYPES", "FUNCTIONS", "QUERIES"):
-                self._text.fail("SHOW lists STREAMS, TABLES, TYPES, FUNCTIONS or QUERIES", token.at)
-            self._word("EXTENDED")
-            return Show(token.upper, types=dict(self._types), at=at)
-        if self._word("DESCRIBE"):
-            self._word("EXTENDED")
-            name = self._identifier()
-            self._word("EXTENDED")
-            return Show("DESCRIBE", name, at=at)
-        if self._word("EXPLAIN"):
-            if self._at_words("SELECT"):
-                return Show("EXPLAIN", query=self._select(), at=at)
-            return Show("EXPLAIN", self._identifier(), at=at)
-        if self._at_words("WITH"):
-            self._text.fail("WITH ... AS is not supported; write CREATE STREAM name AS SELECT ... for each part", at)
-        return self._unexpected(f"a statement{nearest(self._token.text, _STATEMENTS)}")
+        parts: dict[str, Callable[[int], Statement | None]] = {
+            "CREATE": self._create,
+            "DROP": self._drop,
+            "SHOW": self._show,
+            "LIST": self._show,
+            "SET": self._set,
+            "UNSET": lambda at: SetOption(self._string(), None, at=at),
+            "DESCRIBE": self._describe,
+            "EXPLAIN": self._explain,
+        }
+        if self._token.upper not in parts:
+            self._unexpected(f"a statement{nearest(self._token.text, _STATEMENTS)}")
+        return parts[self._take().upper](at)
+
+    def _set(self, at: int) -> SetOption:
+        name = self._string()
+        self._expect("=")
+        return SetOption(name, self._string(), at=at)
+
+    def _show(self, at: int) -> Show:
+        token = self._take()
+        if token.upper not in _SHOWN:
+            self._text.fail(f"SHOW lists {', '.join(_SHOWN)}", token.at)
+        self._word("EXTENDED")
+        return Show(token.upper, types=dict(self._types), at=at)
+
+    def _describe(self, at: int) -> Show:
+        self._word("EXTENDED")
+        found = Show("DESCRIBE", self._identifier(), at=at)
+        self._word("EXTENDED")
+        return found
+
+    def _explain(self, at: int) -> Show:
+        is_query = self._comes("SELECT")
+        return Show("EXPLAIN", "" if is_query else self._identifier(), self._select() if is_query else None, at=at)
 
     def _create(self, at: int) -> Statement | None:
         replace = self._word("OR", "REPLACE")
         if self._word("TYPE"):
             self._word("IF", "NOT", "EXISTS")
             name = self._identifier()
-            self._expect_word("AS")
+            self._expect("AS")
             self._types[name.upper()] = self._type()
             return None
         read_only = self._word("SOURCE")
         kind = "TABLE" if self._word("TABLE") else "STREAM"
         if kind == "STREAM":
-            self._expect_word("STREAM")
+            self._expect("STREAM")
         only_if_missing = self._word("IF", "NOT", "EXISTS")
         name = self._identifier("the name of the stream or table")
         elements: tuple[Any, ...] = ()
-        if self._sign("("):
-            elements = () if self._sign(")") else self._listed(self._element, close=")")
+        if self._word("("):
+            elements = () if self._word(")") else self._listed(self._element, close=")")
         options = self._options()
-        if self._word("AS"):
-            if elements:
-                self._text.fail("CREATE ... AS SELECT takes its columns from the query; remove the list", at)
-            return CreateAs(kind, name, options, self._select(), replace, only_if_missing, at=at)
-        return CreateSource(kind, name, elements, options, replace, only_if_missing, read_only, at=at)
+        query = self._select() if self._word("AS") else None
+        if elements and query is not None:
+            self._text.fail("CREATE ... AS SELECT takes its columns from the query; remove the list", at)
+        return Create(kind, name, elements, options, query, replace, only_if_missing, read_only, at=at)
 
     def _element(self) -> Element:
         at = self._token.at
         name = self._identifier("the name of a column")
         type_ = self._type()
-        if self._word("PRIMARY", "KEY"):
-            return Element(name, type_, "primary", at=at)
-        if self._word("KEY"):
-            return Element(name, type_, "key", at=at)
-        if self._word("HEADERS"):
-            return Element(name, type_, "headers", at=at)
-        if self._word("HEADER"):
-            self._expect_sign("(")
-            header = self._string()
-            self._expect_sign(")")
-            return Element(name, type_, "header", header, at=at)
-        return Element(name, type_, at=at)
+        roles = {"primary": ("PRIMARY", "KEY"), "key": ("KEY",), "headers": ("HEADERS",), "header": ("HEADER",)}
+        role = next((each for each, words in roles.items() if self._word(*words)), "value")
+        return Element(name, type_, role, self._bracketed(self._string) if role == "header" else None, at=at)
 
     def _type(self) -> SqlType:
         token = self._token
@@ -590,99 +539,87 @@ class Parser:
             self._unexpected("a type")
         self._take()
         if base in ("DECIMAL", "NUMERIC"):
-            self._expect_sign("(")
-            precision, scale = self._integer(), 0
-            if self._sign(","):
-                scale = self._integer()
-            self._expect_sign(")")
+            precision, scale = self._bracketed(lambda: (self._integer(), self._integer() if self._word(",") else 0))
             if not 1 <= precision <= 38 or scale > precision:
                 self._text.fail(
                     "DECIMAL(precision, scale) has 1 to 38 digits, and scale is at most precision", token.at
                 )
             return decimal(precision, scale)
-        if base == "ARRAY" and self._sign("<"):
-            return self._closed(array(self._type()))
-        if base == "MAP" and self._sign("<"):
-            key = self._type()
-            self._expect_sign(",")
-            return self._closed(map_of(key, self._type()))
-        if base == "STRUCT" and self._at_sign("<>"):
-            self._take()
+        if base == "STRUCT" and self._word("<>"):
             return struct()
-        if base == "STRUCT" and self._sign("<"):
-            fields = self._listed(self._struct_field)
-            folded = [name.lower() for name, _ in fields]
-            for place, name in enumerate(folded):
-                if name in folded[:place]:
-                    self._text.fail(f"fields that differ only in case are one: {fields[place][0]}", token.at)
-            return self._closed(struct(*fields))
+        if base in ("ARRAY", "MAP", "STRUCT") and self._word("<"):
+            return self._closed(self._generic(base, token.at))
         found = NAMED.get(base) or self._types.get(token.identifier.upper())
         if found is None:
             known = (*NAMED, "DECIMAL", "ARRAY", "MAP", "STRUCT", *self._types)
             self._text.fail(f"unknown type {token.text}{nearest(token.text, known)}", token.at)
-        if base in ("VARCHAR", "STRING") and self._sign("("):
-            self._integer()
-            self._expect_sign(")")
+        if base in ("VARCHAR", "STRING") and self._comes("("):
+            self._bracketed(self._integer)
         return found
 
-    def _struct_field(self) -> tuple[str, SqlType]:
-        token = self._token
-        if not token.is_identifier:
+    def _generic(self, base: str, at: int) -> SqlType:
+        if base == "ARRAY":
+            return array(self._type())
+        if base == "MAP":
+            key = self._type()
+            self._expect(",")
+            return map_of(key, self._type())
+        fields = self._listed(lambda: (self._field(), self._type()))
+        if len({name.lower() for name, _ in fields}) < len(fields):
+            self._text.fail(f"fields that differ only in case are one: {', '.join(name for name, _ in fields)}", at)
+        return struct(*fields)
+
+    def _field(self) -> str:
+        if not self._token.is_identifier:
             self._unexpected("the name of a field")
-        return self._take().identifier, self._type()
+        return self._take().identifier
 
     def _closed(self, type_: SqlType) -> SqlType:
         """Take the ``>`` of a type; ``>>`` and ``>=`` have one too."""
         token = self._token
-        if token.kind == "sign" and token.text.startswith(">"):
-            if len(token.text) > 1:
-                self._words[self._next] = SqlToken("sign", token.text[1:], token.at + 1, token.end)
-            else:
-                self._take()
-            return type_
-        return self._unexpected("'>'")
+        if not token.upper.startswith(">"):
+            self._unexpected("'>'")
+        if len(token.text) > 1:
+            self._words[self._next] = SqlToken("sign", token.text[1:], token.at + 1, token.end)
+        else:
+            self._take()
+        return type_
 
     def _options(self) -> dict[str, Option]:
         options: dict[str, Option] = {}
-        if not self._word("WITH"):
-            return options
-        self._expect_sign("(")
-        while not self._sign(")"):
-            name = self._identifier("an option").upper()
-            self._expect_sign("=")
-            options[name] = self._literal(name)
-            if not self._sign(","):
-                self._expect_sign(")")
-                break
+        if self._word("WITH"):
+            self._expect("(")
+            while not self._word(")"):
+                name = self._identifier("an option").upper()
+                self._expect("=")
+                at = self._token.at
+                options[name] = Option(self._literal(name), at=at)
+                if not self._word(","):
+                    self._expect(")")
+                    break
         return options
 
-    def _literal(self, name: str) -> Option:
+    def _literal(self, name: str) -> Any:
         token = self._token
         if token.kind == "text":
-            return Option(self._string(), at=token.at)
+            return self._string()
         if token.upper in ("TRUE", "FALSE"):
-            return Option(self._take().upper == "TRUE", at=token.at)
-        if token.kind == "sign" and token.text == "-":
+            return self._take().upper == "TRUE"
+        if token.kind == "number" or token.upper == "-":
+            return -self._integer() if self._word("-") else self._integer()
+        if isinstance(token, BoundParameter):
             self._take()
-            return Option(-self._integer(), at=token.at)
-        if token.kind == "number":
-            return Option(self._integer(), at=token.at)
-        if token.kind == "parameter" and hasattr(token, "value"):
-            return Option(self._take().value, at=token.at)  # type: ignore[attr-defined]
+            return token.value
         return self._text.fail(f"the value of {name} must be a literal", token.at)
 
     def _insert(self, at: int) -> Statement:
         name = self._identifier()
-        columns: tuple[str, ...] = ()
-        if self._sign("("):
-            columns = self._listed(self._identifier, close=")")
+        columns = self._listed(self._identifier, close=")") if self._word("(") else ()
         if self._word("VALUES"):
-            self._expect_sign("(")
-            values = () if self._at_sign(")") else self._listed(self._expression)
-            self._expect_sign(")")
-            return InsertValues(name, columns, values, at=at)
+            values = self._bracketed(lambda: () if self._comes(")") else self._listed(self._expression))
+            return Insert(name, None, columns, values, at=at)
         self._options()
-        return InsertSelect(name, self._select(), at=at)
+        return Insert(name, self._select(), at=at)
 
     def _drop(self, at: int) -> Statement:
         token = self._take()
@@ -696,11 +633,13 @@ class Parser:
 
     def _select(self) -> SelectQuery:
         at = self._token.at
-        self._expect_word("SELECT")
-        if self._at_words("DISTINCT"):
-            self._text.fail("SELECT DISTINCT is not supported; write GROUP BY with an aggregate", self._token.at)
+        if self._comes("WITH"):
+            self._refuse("WITH", self._ahead().text or "name")
+        self._expect("SELECT")
+        if self._comes("DISTINCT"):
+            self._refuse("DISTINCT")
         items = self._listed(self._item)
-        self._expect_word("FROM")
+        self._expect("FROM")
         source = self._from()
         joins = []
         while (join := self._join()) is not None:
@@ -709,25 +648,68 @@ class Parser:
         where = self._expression() if self._word("WHERE") else None
         group_by: tuple[Words, ...] = ()
         if self._word("GROUP", "BY"):
+            for each in ("ROLLUP", "CUBE", "GROUPING"):
+                if self._comes(each, "(") or self._comes(each, "SETS"):
+                    self._refuse("ROLLUP", each)
             group_by = self._listed(self._expression)
-            if len(group_by) == 1 and group_by[0][0].text == "(" and closing(group_by[0], 0) == len(group_by[0]) - 1:
+            if len(group_by) == 1 and group_by[0][0].upper == "(" and closing(group_by[0], 0) == len(group_by[0]) - 1:
                 group_by = tuple(map(tuple, split(group_by[0][1:-1])))
-        partition_by: tuple[Words, ...] = ()
-        if self._word("PARTITION", "BY"):
-            partition_by = self._listed(self._expression)
+        partition_by = self._listed(self._expression) if self._word("PARTITION", "BY") else ()
         having = self._expression() if self._word("HAVING") else None
+        ranking = self._ranking(items) if self._word("QUALIFY") else None
         emit = None
         if self._word("EMIT"):
             emit = self._take().upper
             if emit not in ("CHANGES", "FINAL"):
                 self._text.fail("EMIT takes CHANGES or FINAL", self._words[self._next - 1].at)
         limit = self._integer() if self._word("LIMIT") else None
-        if self._token.upper in _REFUSED:
-            self._text.fail(_REFUSED[self._token.upper], self._token.at)
+        if self._token.upper in REFUSED:
+            self._refuse(self._token.upper)
+        if ranking is not None:
+            items = tuple(each for each in items if not _is_ranking(each.words))
+        elif over := next((each for each in items if _is_ranking(each.words)), None):
+            self._refuse("OVER", at=over.at)
         found = SelectQuery(
-            items, source, tuple(joins), window, where, group_by, partition_by, having, emit, limit, at=at
+            items, source, tuple(joins), window, where, group_by, partition_by, having, emit, limit, ranking, at=at
         )
         return found if source.window is None else self._of_window_function(found)
+
+    def _ranking(self, items: Sequence[Item]) -> Ranking:
+        """Take the condition of ``QUALIFY``: the rank, or the alias of an item that is it, and a number."""
+        at = self._token.at
+        words = self._expression()
+        call, sign, count = words[:-2], words[-2].upper if len(words) > 2 else "", words[-1]
+        name, ranks = "rank", [each for each in items if _is_ranking(each.words)]
+        if len(call) == 1:
+            call = next((e.words for e in ranks if (e.alias or "").lower() == call[0].identifier.lower()), call)
+        for each in ranks:
+            if folded(each.words) != folded(call):
+                self._refuse("OVER", at=each.at)
+            name = each.alias or name
+        limit = int(count.text) - (sign == "<") if count.text.isdecimal() and len(count.text) < 6 else 0
+        is_call = _is_ranking(call) and closing(call, 4) == len(call) - 1
+        is_first = sign in ("<=", "<") or (sign == "=" and limit == 1)
+        if not is_call or not is_first or not 1 <= limit <= _MOST_RANKS:
+            self._text.fail(f"QUALIFY is for the first rows, 1 to {_MOST_RANKS}: {_RANKED}", at)
+        inner = Parser(self._text, [*call[5:-1], attrs.evolve(call[-1], kind="end", text="")])
+        return Ranking(name, *inner.over(), limit, at=at)
+
+    def over(self) -> tuple[tuple[Words, ...], tuple[tuple[Words, str], ...]]:
+        """Return the partition and the order of ``OVER (...)``, of which the whole text is the inner part."""
+        self._expect("PARTITION", "BY")
+        partition_by = self._listed(self._expression)
+        self._expect("ORDER", "BY")
+        order_by = self._listed(self._ordered)
+        self._end("the end of OVER (...)")
+        return partition_by, order_by
+
+    def _ordered(self) -> tuple[Words, str]:
+        words = self._expression("ASC", "DESC", "NULLS")
+        direction = "DESC" if self._word("DESC") else "ASC"
+        self._word("ASC")
+        nulls = "FIRST" if self._word("NULLS", "FIRST") else "LAST"
+        self._word("NULLS", "LAST")
+        return words, f"{direction} NULLS {nulls}"
 
     def _of_window_function(self, query: SelectQuery) -> SelectQuery:
         """Return a query over a window function as one with ``WINDOW``, whose results are final unless it says else."""
@@ -748,18 +730,13 @@ class Parser:
         for each in query.items:
             alias = each.alias or (plain(each.words) if plain(each.words) in _BOUNDS else None)
             items.append(attrs.evolve(each, words=_bounded(each.words, source), alias=alias))
-        return attrs.evolve(
-            query,
-            items=tuple(items),
-            window=source.window,
-            group_by=groups,
-            having=None if query.having is None else _bounded(query.having, source),
-            emit=query.emit or "FINAL",
-        )
+        having = None if query.having is None else _bounded(query.having, source)
+        emit = query.emit or "FINAL"
+        return attrs.evolve(query, items=tuple(items), window=source.window, group_by=groups, having=having, emit=emit)
 
     def _item(self) -> Item:
         at = self._token.at
-        if self._at_sign("*"):
+        if self._comes("*"):
             return Item((self._take(),), None, at=at)
         words = self._expression()
         if len(words) > 2 and words[-2].upper == "AS" and words[-1].is_identifier:
@@ -775,59 +752,56 @@ class Parser:
             return False
         if before.kind == "sign":
             return before.text in (")", "]", "}")
-        return before.kind != "word" or before.upper not in _GOES_ON
+        return before.upper not in _GOES_ON
 
     def _from(self) -> From:
         at = self._token.at
-        if self._at_sign("("):
-            self._text.fail("a subquery in FROM is not supported; create a stream or table of it first", at)
-        if self._at_words("TABLE"):
-            self._take()
-            self._expect_sign("(")
-            found = self._from()
-            self._expect_sign(")")
+        if self._comes("("):
+            self._refuse("(")
+        if self._word("TABLE"):
+            found: From = self._bracketed(self._from)
             return attrs.evolve(found, alias=self._alias(found.name))
         name = self._identifier("the name of a stream or table")
-        if self._at_sign("("):
-            if name.upper() not in _WINDOW_FUNCTIONS:
-                self._text.fail(f"{name} is no stream or table, but a call", at)
-            return self._window_function(name.upper(), at)
-        return From(name, self._alias(name), at=at)
+        if not self._comes("("):
+            return From(name, self._alias(name), at=at)
+        found = self._bracketed(lambda: self._arguments(name, at))
+        return attrs.evolve(found, alias=self._alias(found.alias))
 
     def _alias(self, name: str) -> str:
         """Return the alias that follows, by default the name."""
-        alias = name
+        if self._comes("FOR", "SYSTEM_TIME"):
+            self._refuse("FOR")
         is_named = self._word("AS")
         token = self._token
         clause = token.upper in RESERVED or token.upper in ("WINDOW", "EMIT")
-        if is_named or (token.is_identifier and not clause):
-            alias = self._identifier("an alias")
-        return alias
+        return self._identifier("an alias") if is_named or (token.is_identifier and not clause) else name
 
-    def _window_function(self, function: str, at: int) -> From:
-        """Take the arguments of ``TUMBLE``, ``HOP`` or ``SESSION`` as in Flink: the stream, its time, and durations."""
-        self._expect_sign("(")
+    def _arguments(self, name: str, at: int) -> From:
+        """Take the arguments of a function in ``FROM``.
+
+        A function of the user's has a stream and what it is keyed by; ``TUMBLE``, ``HOP`` and ``SESSION`` have, as in
+        Flink, the stream, its time, and durations.
+        """
         self._word("TABLE")
         source = self._identifier("the name of a stream")
-        if self._word("PARTITION", "BY"):
+        if name.upper() not in _WINDOW_FUNCTIONS:
+            if not self._word("PARTITION", "BY"):
+                what = "is no window function, which are TUMBLE, HOP and SESSION; one of your own is"
+                self._text.fail(f"{name} {what} {name}({source} PARTITION BY column)", at)
+            return From(source, name, function=name, partition_by=self._listed(self._expression), at=at)
+        if self._comes("PARTITION", "BY"):
             self._text.fail("the rows of a session are those of a group: write GROUP BY", self._token.at)
-        self._expect_sign(",")
+        self._expect(",")
         is_described = self._word("DESCRIPTOR")
-        if is_described:
-            self._expect_sign("(")
-        column = self._identifier("the column of the time")
-        if is_described:
-            self._expect_sign(")")
+        time = self._bracketed(self._identifier) if is_described else self._identifier("the column of the time")
         times = []
-        while self._sign(","):
+        while self._word(","):
             times.append(self._interval())
-        self._expect_sign(")")
-        kind, count, arguments = _WINDOW_FUNCTIONS[function]
+        kind, count, arguments = _WINDOW_FUNCTIONS[name.upper()]
         if len(times) != count:
-            self._text.fail(f"write {function}({arguments})", at)
+            self._text.fail(f"write {name.upper()}({arguments})", at)
         # HOP has the slide before the size.
-        self._check_windows(kind, times[-1], times[0], at)
-        return From(source, self._alias(source), WindowClause(kind, times[-1], times[0], at=at), column, at=at)
+        return From(source, source, self._windows(kind, times[-1], times[0], at=at), time, at=at)
 
     def _interval(self) -> int:
         """Take ``INTERVAL '10' MINUTE``, ``INTERVAL '10 minutes'`` or ``10 MINUTES``; return milliseconds."""
@@ -835,71 +809,62 @@ class Parser:
             return self._duration(least=1)
         at = self._token.at
         count, _, unit = (self._string() if self._token.kind == "text" else str(self._integer())).strip().partition(" ")
-        length = UNITS.get((unit.strip() or self._take().text).upper().removesuffix("S"))
-        if length is None or not count.isdecimal() or not 1 <= int(count) * length <= _LONGEST:
+        found = duration_ms(count, unit or self._take().text)
+        if found is None or not 1 <= found <= _LONGEST:
             self._text.fail("an interval is INTERVAL '10' MINUTE, of a millisecond or more", at)
-        return int(count) * length
+        return found
 
-    def _check_windows(self, kind: str, size: int, advance: int, at: int) -> None:
+    def _windows(self, kind: str, size: int, advance: int, *more: int | None, at: int) -> WindowClause:
         if advance > size:
             self._text.fail("ADVANCE BY is at most SIZE", at)
-        if kind == "HOPPING" and size // advance > 100_000:
+        if size // advance > _MOST_WINDOWS:
             self._text.fail(f"a row would be in {size // advance} windows; choose a longer ADVANCE BY", at)
+        return WindowClause(kind, size, advance, *more, at=at)
 
     def _join(self) -> Join | None:
         at = self._token.at
-        kind = None
-        for word in ("INNER", "LEFT", "RIGHT", "FULL"):
-            if self._word(word):
-                kind = word
-                if word != "INNER":
-                    self._word("OUTER")
-                self._expect_word("JOIN")
-        if kind is None:
-            if not self._word("JOIN"):
-                return None
-            kind = "INNER"
+        kind = next((each for each in ("INNER", "LEFT", "RIGHT", "FULL") if self._word(each)), None)
+        if kind not in (None, "INNER"):
+            self._word("OUTER")
+        if kind is None and not self._comes("JOIN"):
+            return None
+        self._expect("JOIN")
         right = self._from()
         within = self._within() if self._word("WITHIN") else None
-        self._expect_word("ON")
-        return Join(kind, right, self._expression(), within, at=at)
+        self._expect("ON")
+        return Join(kind or "INNER", right, self._expression(), within, at=at)
 
     def _within(self) -> tuple[int, int, int | None]:
-        if self._sign("("):
+        if self._word("("):
             before = self._duration()
-            self._expect_sign(",")
+            self._expect(",")
             after = self._duration()
-            self._expect_sign(")")
+            self._expect(")")
         else:
             before = after = self._duration()
-        grace = self._duration() if self._word("GRACE", "PERIOD") else None
-        return before, after, grace
+        return before, after, self._duration() if self._word("GRACE", "PERIOD") else None
 
     def _window(self) -> WindowClause:
         at = self._token.at
         kind = self._take().upper
         if kind not in ("TUMBLING", "HOPPING", "SESSION"):
             self._text.fail("windows are TUMBLING, HOPPING or SESSION", at)
-        self._expect_sign("(")
-        size = advance = 0
-        if kind == "SESSION":
-            size = advance = self._duration(least=1)
-        else:
-            self._expect_word("SIZE")
-            size = advance = self._duration(least=1)
+        self._expect("(", *(["SIZE"] if kind != "SESSION" else []))
+        size = advance = self._duration(least=1)
         retention = grace = None
-        while self._sign(","):
-            place = self._token.at
+        while self._word(","):
             if kind == "HOPPING" and self._word("ADVANCE", "BY"):
                 advance = self._duration(least=1)
-                if advance > size:
-                    self._text.fail("ADVANCE BY is at most SIZE", place)
             elif self._word("RETENTION"):
                 retention = self._duration()
             elif self._word("GRACE", "PERIOD"):
                 grace = self._duration()
             else:
                 self._unexpected("ADVANCE BY, RETENTION or GRACE PERIOD")
-        self._expect_sign(")")
-        self._check_windows(kind, size, advance, at)
-        return WindowClause(kind, size, advance, retention, grace, at=at)
+        self._expect(")")
+        return self._windows(kind, size, advance, retention, grace, at=at)
+
+
+def _is_ranking(words: Words) -> bool:
+    """Return whether an expression is, or begins with, ``row_number() OVER (...)``."""
+    return [each.upper for each in words[:5]] == ["ROW_NUMBER", "(", ")", "OVER", "("]

@@ -13,8 +13,8 @@ _PATTERN = re.compile(
     r"""
     (?P<blank>\s+|--[^\n]*|/\*.*?\*/)
   | (?P<number>\d[\d_]*(?:\.\d*)?(?:[eE][+-]?\d+)?(?![A-Za-z_\d])|\.\d+(?:[eE][+-]?\d+)?)
-  | (?P<text>'(?:[^']|'')*')
-  | (?P<name>`(?:[^`]|``)+`|"(?:[^"]|"")+")
+  | (?P<text>'[^']*(?:''[^']*)*')
+  | (?P<name>`(?:``|[^`])[^`]*(?:``[^`]*)*`|"(?:""|[^"])[^"]*(?:""[^"]*)*")
   | (?P<parameter>\$[A-Za-z_]\w*|\?)
   | (?P<word>[^\W\d]\w*|\d\w+)
   | (?P<sign>->>|->|=>|<>|!=|<=|>=|:=|::|\|\||==|//|\*\*|<<|>>|!~~\*|!~~|~~\*|~~|!~|[-+*/%^&|~!<>=.,;:()\[\]{}@#])
@@ -44,8 +44,8 @@ class SqlToken:
 
     @property
     def upper(self) -> str:
-        """The word in upper case; empty for what is no word, so that a quoted name is no keyword."""
-        return self.text.upper() if self.kind == "word" else ""
+        """The word in upper case, or the sign; empty for anything else, so that a quoted name is no keyword."""
+        return self.text.upper() if self.kind in ("word", "sign") else ""
 
     @property
     def identifier(self) -> str:
@@ -96,7 +96,7 @@ def tokens(text: Text) -> list[SqlToken]:
         if match is None:
             quote = script[at]
             if quote in "'\"`" or script.startswith("/*", at):
-                text.fail(f"{quote if quote in chr(39) + chr(34) + chr(96) else '/*'} is not closed", at)
+                text.fail(f"{'/*' if quote == '/' else quote} is not closed", at)
             text.fail(f"the character {quote!r} is none of SQL", at)
         kind = str(match.lastgroup)
         if kind != "blank":
@@ -115,13 +115,11 @@ def tokens(text: Text) -> list[SqlToken]:
 def _check_brackets(text: Text, found: Sequence[SqlToken]) -> None:
     opened: list[SqlToken] = []
     for token in found:
-        if token.kind != "sign":
-            continue
-        if token.text in _OPEN:
+        if token.upper in _OPEN:
             opened.append(token)
             if len(opened) > _DEPTH:
                 text.fail(f"more than {_DEPTH} brackets are inside each other", token.at)
-        elif token.text in _CLOSE:
+        elif token.upper in _CLOSE:
             if not opened or _OPEN[opened[-1].text] != token.text:
                 text.fail(f"{token.text!r} closes nothing", token.at)
             opened.pop()
@@ -140,25 +138,14 @@ def folded(part: Sequence[SqlToken]) -> str:
 
 
 def closing(part: Sequence[SqlToken], start: int) -> int:
-    """Return the place of the bracket that closes the one at a place."""
-    depth = 0
-    for place in range(start, len(part)):
-        if part[place].kind == "sign":
-            depth += (part[place].text in _OPEN) - (part[place].text in _CLOSE)
-            if depth == 0:
-                return place
-    raise AssertionError("brackets were checked")
-
-
-def opening(part: Sequence[SqlToken], end: int) -> int:
-    """Return the place of the bracket that the one at a place closes."""
-    depth = 0
-    for place in range(end, -1, -1):
-        if part[place].kind == "sign":
-            depth += (part[place].text in _CLOSE) - (part[place].text in _OPEN)
-            if depth == 0:
-                return place
-    raise AssertionError("brackets were checked")
+    """Return the place of the bracket that belongs to the one at a place: it closes it, or is closed by it."""
+    step = 1 if part[start].text in _OPEN else -1
+    depth, place = 0, start
+    while True:
+        depth += (part[place].upper in _OPEN) - (part[place].upper in _CLOSE)
+        if depth == 0:
+            return place
+        place += step
 
 
 def split(part: Sequence[SqlToken], separator: str = ",") -> list[list[SqlToken]]:
@@ -166,19 +153,17 @@ def split(part: Sequence[SqlToken], separator: str = ",") -> list[list[SqlToken]
     found: list[list[SqlToken]] = [[]]
     depth = 0
     for token in part:
-        if token.kind == "sign":
-            depth += (token.text in _OPEN) - (token.text in _CLOSE)
-            if depth == 0 and token.text == separator:
-                found.append([])
-                continue
-        found[-1].append(token)
+        depth += (token.upper in _OPEN) - (token.upper in _CLOSE)
+        if depth == 0 and token.upper == separator:
+            found.append([])
+        else:
+            found[-1].append(token)
     return found if part else []
 
 
 def calls(part: Sequence[SqlToken]) -> Iterator[tuple[int, int]]:
     """Yield the places of the name and the closing bracket of each call."""
     for place in range(len(part) - 1):
-        if part[place].is_identifier and part[place + 1].text == "(" and part[place + 1].kind == "sign":
-            if place and part[place - 1].kind == "sign" and part[place - 1].text in (".", "->"):
-                continue
+        is_member = place and part[place - 1].upper in (".", "->")
+        if part[place].is_identifier and part[place + 1].upper == "(" and not is_member:
             yield place, closing(part, place + 1)

@@ -8,7 +8,7 @@ import attrs
 
 from keyed.shown import shown
 from keyed.sql.script_errors import Text
-from keyed.sql.statements import UNITS
+from keyed.sql.statements import duration_ms
 
 _POLICIES = ("compact", "delete", "compact,delete")
 #: The lowest and highest numbers that are taken. Kafka keeps records for ever with a retention of -1.
@@ -77,7 +77,7 @@ def time_option(text: Text, options: dict[str, Any], name: str) -> int | None:
         return None
     given = options[name].value
     count, _, unit = str(given).strip().partition(" ")
-    length = UNITS.get(unit.strip().upper().removesuffix("S"))
-    if not (count.isascii() and count.isdigit()) or length is None or not 0 < int(count[:20]) * length < 2**60:
+    length = duration_ms(count, unit)
+    if not length:
         text.fail(f"{name}={shown(given)} is no time; write it as '30 SECONDS'", options[name].at)
-    return int(count) * length
+    return length

@@ -140,6 +140,51 @@ def test_rows_of_one_batch_may_have_values_of_different_types():
     assert [each.value["price"] for each in found["prices"]] == [1, 2, 3]
 
 
+def test_a_function_of_the_user_may_change_its_arguments():
+    def last(tags):
+        return tags.pop()
+
+    sql.register("last_tag", last, takes=["ARRAY<STRING>"], returns="STRING")
+    text = """
+    CREATE STREAM s (k STRING KEY, tags ARRAY<STRING>) WITH (FORMAT = 'JSON');
+    CREATE STREAM one AS SELECT k, LAST_TAG(tags) AS t, tags FROM s;
+    CREATE STREAM two AS SELECT k, LAST_TAG(tags) AS t, tags FROM one;
+    """
+    found = sql.script(text, {"s": [{"k": "a", "tags": ["x", "y"]}]})
+    for name in ("one", "two"):
+        assert found[name][0].value == {"t": "y", "tags": ["x", "y"]}
+
+
+class Gathered(keyed.AggregateFunction):
+    """A list that is changed in place, and is the result itself."""
+
+    def create_accumulator(self):
+        return []
+
+    def add(self, value, accumulator):
+        accumulator.append(value)
+        return accumulator
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    def merge(self, a, b):
+        return a + b
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 10])
+def test_the_row_before_a_change_is_not_that_after_it(rows_per_batch):
+    sql.register("gathered", Gathered, takes=["INT"], returns="ARRAY<INT>")
+    text = """
+    CREATE STREAM s (k STRING KEY, a INT) WITH (FORMAT = 'JSON');
+    CREATE TABLE lists AS SELECT k, GATHERED(a) AS l FROM s GROUP BY k;
+    CREATE TABLE sizes AS SELECT ARRAY_LENGTH(l) AS size, COUNT(*) AS n FROM lists GROUP BY ARRAY_LENGTH(l);
+    """
+    rows = [{"k": key, "a": number} for number, key in enumerate("abaa")]
+    found = sql.script(text, {"s": rows}, rows_per_batch=rows_per_batch)
+    assert found.table("sizes") == {1: {"n": 1}, 3: {"n": 1}}
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_on_spark_outputs_and_streams_are_bound_with_data_frames(spark, tmp_path):

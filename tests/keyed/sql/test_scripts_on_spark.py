@@ -12,6 +12,7 @@ from keyed import sql
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.sql.bound_streams import check_executors
 from tests.keyed.sql.random_scripts import check
+from tests.keyed.sql.test_planner import Detect
 
 SCRIPT = """
 CREATE STREAM sales (title STRING KEY, tickets INT, price DECIMAL(6, 2), tags ARRAY<STRING>) WITH (FORMAT = 'JSON');
@@ -101,6 +102,33 @@ def test_sessions_final_results_and_joins_of_streams(spark):
     found = sql.script(STREAMS, frames)
     expected = sql.script(STREAMS, {name: _rows(*each) for name, each in given.items()})
     for name in ("sums", "visits", "ended", "pairs", "both"):
+        assert sorted(map(str, found[name])) == sorted(map(str, expected[name])) != [], name
+
+
+RANKED = """
+CREATE STREAM orders (id INT KEY, card STRING, total INT) WITH (FORMAT = 'JSON');
+CREATE TABLE latest (id INT PRIMARY KEY, card STRING, total INT) WITH (FORMAT = 'JSON');
+CREATE TABLE top AS SELECT card, id FROM orders
+    QUALIFY row_number() OVER (PARTITION BY card ORDER BY total DESC) <= 2;
+CREATE TABLE best AS SELECT card, id FROM latest QUALIFY row_number() OVER (PARTITION BY card ORDER BY total DESC) = 1;
+CREATE STREAM rises AS SELECT * FROM detect(orders PARTITION BY card) WHERE rise > 0;
+CREATE STREAM times AS SELECT o.id AS id, l.ROWTIME AS at FROM orders o JOIN latest l ON o.id = l.id;
+"""
+
+
+@pytest.mark.slow
+def test_ranks_functions_and_times_of_joined_sources(spark):
+    columns = ("id", "card", "total", "rowtime")
+    orders = [(number, "ab"[number % 2], number * 7 % 5, 1000 + number) for number in range(9)]
+    latest = [(number % 3, "ab"[number % 2], number * 3 % 5, number) for number in range(8)]
+    kinds = "id int, card string, total int, rowtime bigint"
+    frames = {
+        name: spark.createDataFrame(rows, kinds).coalesce(1) for name, rows in (("orders", orders), ("latest", latest))
+    }
+    found = sql.script(RANKED, frames, functions={"detect": Detect()})
+    given = {"orders": _rows(columns, orders), "latest": _rows(columns, latest)}
+    expected = sql.script(RANKED, given, functions={"detect": Detect()}, drain=False)
+    for name in expected.records:
         assert sorted(map(str, found[name])) == sorted(map(str, expected[name])) != [], name
 
 

@@ -85,7 +85,7 @@ def test_a_session_ends_a_gap_after_its_last_row_and_changes_may_be_asked_for():
         ),
         (
             "item, COUNT(*) AS n FROM CUMULATE(bid, bidtime, 1 HOUR) GROUP BY item, window_start",
-            "CUMULATE is no stream or table",
+            "CUMULATE is no window function, which are TUMBLE",
         ),
     ],
 )

@@ -1,0 +1,141 @@
+"""The first rows of each partition, for ``QUALIFY row_number() OVER (...) <= n``, as a table keyed by their ranks.
+
+The semantic is that of Flink's Top-N: of a stream the first rows are kept; of a table all rows are, so that the next
+one moves up when a row leaves. They are read only if a row leaves that was among the first.
+"""
+
+# ruff: noqa: D102 - what overrides a documented method is documented there
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keyed.extending import inner_state
+from keyed.formats.sql_types import BIGINT
+from keyed.sql.catalog import CHANGE
+from keyed.sql.engine import SqlStep
+from keyed.sql.planner import RankPlan
+from keyed.sql.sql_operators import emit_changes, schema_of
+from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
+from keyed.windows.vectorized.row_groups import grouped, integers, pc, plain_column
+
+_TIME, _RANK = "ROWTIME", "#rank"
+#: The rank of a row before a batch, 0 if it had none; and the order of rows that are equal.
+_WAS, _TIE = "#was", "#tie"
+
+
+class TopRows(VectorizedFunction):
+    """Ranks the rows of each partition, and emits the ranks whose rows have changed.
+
+    Of equal rows of a stream the first that came is first, of a table that with the lesser key.
+
+    Args:
+        plan: The partition, the order and the number of rows.
+        name: Name of the table.
+    """
+
+    def __init__(self, plan: RankPlan, name: str) -> None:
+        self._count, self._name = plan.count, plan.name
+        self._group = [each for each, _ in plan.keys]
+        self._key = [*self._group, plan.name]
+        self._shown = [*self._key, *(each for each, _ in plan.values)]
+        self._identity = [*self._group, *(each for each, _ in plan.identity)]
+        held = (*plan.keys, *plan.values, *plan.order, *plan.identity)
+        self._held = [*(each for each, _ in held), _TIME]
+        columns = schema_of((*plan.keys, (plan.name, BIGINT), *plan.values), ROWTIME="bigint")
+        self.rows = TableState(columns.ddl, key=self._key, name=name)
+        first = schema_of(held, **{_TIME: "bigint", _RANK: "bigint"})
+        self.first = inner_state(TableState(first.ddl, key=[*self._group, _RANK], name=f"{name}_first"), is_shown=False)
+        self._is_of_table = bool(plan.identity)
+        if self._is_of_table:
+            members = TableState(schema_of(held, **{_TIME: "bigint"}).ddl, key=self._identity, name=f"{name}_members")
+            self.members = inner_state(members, is_shown=False)
+        order = [f'"{each}" {how}' for (each, _), how in zip(plan.order, plan.directions, strict=True)]
+        order += [_quoted(each) for each in (self._identity if self._is_of_table else [_TIE])]
+        groups = ", ".join(map(_quoted, self._group))
+        rank = f"row_number() OVER (PARTITION BY {groups} ORDER BY {', '.join(order)})"
+        self._step = SqlStep(((_RANK, rank, BIGINT),), kept=(*self._held, _WAS))
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        came = table.append_column(_TIME, table.column(TIMESTAMP_COLUMN)).select(self._held)
+        gone = came.slice(0, 0)
+        if self._is_of_table:
+            is_gone = pc.less(table.column(CHANGE), 0)
+            gone, came = came.filter(is_gone), came.filter(pc.invert(is_gone))
+            self.members.delete(gone)
+            self.members.upsert(came)
+        groups = grouped([plain_column(table.column(name)) for name in self._group])
+        partitions = table.select(self._group).take(pa.array(groups.first_rows(), pa.int64()))
+        places = np.repeat(np.arange(partitions.num_rows), self._count)
+        ranks = pa.array(np.tile(np.arange(1, self._count + 1), partitions.num_rows))
+        asked = partitions.take(pa.array(places, pa.int64()))
+        first = self.first.lookup(asked.append_column(_RANK, ranks))
+        left = _are_among(first, gone, self._identity) if gone.num_rows else np.zeros(first.num_rows, dtype=bool)
+        kept = first.filter(pa.array(~left))
+        ties = integers(kept.column(_RANK)) - self._count - 1
+        was = kept.column(_RANK)
+        both = [kept.select(self._held), came]
+        if left.any():
+            both.append(self._next(first.filter(pa.array(left)), pa.concat_tables(_alike(both))))
+        rows = pa.concat_tables(_alike(both))
+        new = rows.num_rows - kept.num_rows
+        rows = rows.append_column(_WAS, pa.array(np.concatenate([integers(was), np.zeros(new, dtype=np.int64)])))
+        rows = rows.append_column(_TIE, pa.array(np.concatenate([ties, np.arange(new)])))
+        ranked, bad = self._step.run(rows)
+        if bad:
+            ctx.drop(len(bad))
+        best = ranked.filter(pc.less_equal(ranked.column(_RANK), self._count))
+        self.first.delete(first)
+        self.first.upsert(best.select([*self._held, _RANK]))
+        self._emit(asked.append_column(self._name, ranks), best, table, ctx)
+
+    def _next(self, left: pa.Table, known: pa.Table) -> pa.Table:
+        """Return the rows of partitions that have lost one of the first, without those that are known."""
+        name = self._group[0]
+        rows = self.members.scan(pc.field(name).isin(left.column(name).unique()))
+        rows = rows.filter(pa.array(_are_among(rows, left, self._group))).select(self._held)
+        return rows.filter(pa.array(~_are_among(rows, known, self._identity)))
+
+    def _emit(self, asked: pa.Table, best: pa.Table, table: pa.Table, ctx: BatchContext) -> None:
+        """Replace the rows of ranks that have changed, and emit both."""
+        ranks = best.rename_columns([self._name if each == _RANK else each for each in best.column_names])
+        before = self.rows.lookup(asked)
+        changed = ranks.filter(pc.not_equal(ranks.column(_WAS), ranks.column(self._name)))
+        vanished = before.filter(pa.array(~_are_among(before, ranks, self._key)))
+        replaced = before.filter(pa.array(_are_among(before, changed, self._key)))
+        self.rows.delete(vanished.select(self._key))
+        self.rows.upsert(changed.select([*self._shown, _TIME]).cast(before.schema))
+        latest = pa.repeat(pc.max(table.column(TIMESTAMP_COLUMN)), vanished.num_rows)
+        times = [
+            changed.select([*self._key, _TIME]).rename_columns([*self._key, TIMESTAMP_COLUMN]),
+            vanished.select(self._key).append_column(TIMESTAMP_COLUMN, latest),
+        ]
+        emit_changes(
+            ctx,
+            pa.concat_tables([replaced, vanished]).select(self._shown),
+            changed.select(self._shown),
+            pa.concat_tables(_alike(times)),
+            self._key,
+        )
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _alike(tables: list[pa.Table]) -> list[pa.Table]:
+    """Return tables of the same columns with the types of the first."""
+    return [each.cast(tables[0].schema) for each in tables]
+
+
+def _are_among(rows: pa.Table, others: pa.Table, names: list[str]) -> Any:
+    """Return a mask of the rows whose columns have the values of another row's."""
+    both = [
+        pa.concat_tables(_alike([rows.select([name]), others.select([name])])).column(0).combine_chunks()
+        for name in names
+    ]
+    ids = grouped([plain_column(pa.chunked_array([each])) for each in both]).ids
+    return np.isin(ids[: rows.num_rows], ids[rows.num_rows :])
