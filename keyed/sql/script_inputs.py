@@ -189,10 +189,14 @@ class ScriptInput:
                 "a timestamp is a number of milliseconds, and none is that of",
                 lambda record: isinstance(record[2], int | None) and not isinstance(record[2], bool),
             )
-        if any(columns[6]):
+        if any(window is not None for window in columns[6]):
             check(
                 "a window is (start, end) in milliseconds, and none is that of",
-                lambda record: len(record) < 7 or record[6] is None or [*map(type, record[6])] == [int, int],
+                lambda record: (
+                    len(record) < 7
+                    or record[6] is None
+                    or (isinstance(record[6], tuple | list) and [*map(type, record[6])] == [int, int])
+                ),
             )
         first = self._count
         return self.decoded(columns, lambda place: f"topic {topic}, record {first + place}")[0]
