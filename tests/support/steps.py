@@ -48,6 +48,8 @@ def steps(call: Callable[[], Any]) -> int:
 
     traced, profiled = sys.gettrace(), sys.getprofile()
     with patch.dict(vars(builtins), {name: counting(getattr(builtins, name)) for name in _PASSES}):
+        # From Python 3.12 on opcodes are only reported to a trace function that is set after this.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(enter)
         sys.setprofile(profile)
         try:
