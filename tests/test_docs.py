@@ -309,6 +309,7 @@ def test_commands_in_the_docs_exist():
         "tests.benchmarks.table_states": flags(table_states()),
         "tests.benchmarks.joins": flags(joins()),
         "tests.benchmarks.nexmark": flags(nexmark_benchmark()),
+        "tests.benchmarks.patterns": set(),
         "tests.benchmarks.properties": flags(properties()),
         "tests.benchmarks.requests": flags(requests()),
         "tests.benchmarks.scale": flags(scale()),

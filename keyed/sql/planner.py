@@ -191,6 +191,13 @@ class QueryPlan:
     identity: Mapping[str, str]
     ranking: RankPlan | None = None
 
+    @property
+    def has_bounds(self) -> bool:
+        """True if its rows have the bounds of windows: its own, or those of the stream that it projects."""
+        return self.window is not None or (
+            self.relation.window is not None and self.grouping is None and self.ranking is None
+        )
+
     def steps(self) -> list[dict[str, Any]]:
         """Return the steps of the query, for ``EXPLAIN``."""
         given, grouping = self.relation.input, self.grouping

@@ -190,10 +190,10 @@ def test_a_closed_lease_is_free_while_a_program_that_is_being_started_has_its_de
     os.close(copy)
 
 
-def test_a_simulation_sweeps_what_one_that_was_killed_has_left(tmp_path):
-    left = tmp_path / "keyed-simulation-left"
+def test_a_harness_sweeps_what_one_that_was_killed_has_left(tmp_path):
+    left = tmp_path / "keyed-harness-left"
     left.mkdir()
     (left / "lock").touch()
-    with ScratchFolder("simulation", tmp_path) as mine:
+    with ScratchFolder("harness", tmp_path) as mine:
         assert list(tmp_path.iterdir()) == [mine.path]
     assert list(tmp_path.iterdir()) == []

@@ -174,12 +174,23 @@ class _Producer:
             raise KafkaException(_error("_STATE"))
         broker.fails("commit_transaction", 0.02)
         if broker.faults.strikes("broker: commit_transaction is late", 0.02):
+            self._begun = False
             broker.faults.late.append(self._commit_late)
             raise KafkaException(_error("_TIMED_OUT"))
         self._begun = False
         broker.end(self._id, commit=True)
         if broker.faults.strikes("broker: commit_transaction gets no answer", 0.02):
             raise KafkaException(_error("_TIMED_OUT"))
+
+    def abort_transaction(self, timeout: float) -> None:
+        broker = self._broker
+        self._check()
+        if not self._begun:
+            raise KafkaException(_error("_STATE"))
+        broker.fails("abort_transaction", 0.02)
+        self._begun = False
+        self._queue.clear()
+        broker.end(self._id, commit=False)
 
     def _commit_late(self) -> None:
         self._check()

@@ -117,13 +117,14 @@ def row_results(aggregates, values, ranks, times):
 
 def column_results(fold, names, parts):
     """The results of all groups; the error, where an aggregate raises."""
-    results = {}
-    for name, (accumulator, own) in zip(names, fold._split(parts), strict=True):
+
+    def result(accumulator, own):
         try:
-            results[name] = rows_of(accumulator.result(own).to_pylist())
+            return rows_of(accumulator.result(own).to_pylist())
         except OverflowError as error:
-            results[name] = str(error)
-    return results
+            return str(error)
+
+    return dict(zip(names, fold._each(result, parts), strict=True))
 
 
 def rows_of(results):
