@@ -531,7 +531,7 @@ class _Definer:
         if each.role not in ("headers", "header"):
             return
         wanted = BYTES if each.role == "header" else array(struct(("KEY", STRING), ("VALUE", BYTES)))
-        if each.type != wanted:
+        if str(each.type).upper() != str(wanted):
             self._text.fail(f"a column with {each.role.upper()} is of type {wanted}, not {each.type}", each.at)
         roles = [other.role for other in statement.elements if other.role in ("headers", "header")]
         if "headers" in roles and len(roles) > 1:
@@ -577,6 +577,8 @@ class _Definer:
         if "WINDOW_TYPE" in options or "WINDOW_SIZE" in options:
             text.fail("the windows of an output are those of its query", at)
         plan = self._planner().plan(statement.query, statement.kind, statement.name)
+        if plan.grouping is not None and "TIMESTAMP" in options:
+            text.fail("the rows of aggregates have the time of the latest row that is in them", options["TIMESTAMP"].at)
         first = self._catalog.find(text, statement.query.source.name, at)
         if statement.replace:
             self._check_replaced(statement, plan)

@@ -170,6 +170,13 @@ def functions() -> frozenset[str]:
     return frozenset(name.upper() for (name,) in rows if name not in _refused() and name[0].isalpha())
 
 
+@cache
+def keywords() -> frozenset[str]:
+    """Return the words before a bracket that are no names of functions, such as ``CAST``, ``IN`` and ``COALESCE``."""
+    query = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category <> 'unreserved'"
+    return frozenset(name.upper() for (name,) in _database().cursor().sql(query).fetchall())
+
+
 @attrs.frozen(eq=False)
 class PythonFunction:
     """A registered function or aggregate.
@@ -248,7 +255,16 @@ def empty(columns: Columns) -> pa.Table:
     """Return a table of no rows with columns."""
     import pyarrow as pa
 
-    return pa.schema([(name, type_.arrow) for name, type_ in columns or (("#nothing", BOOLEAN),)]).empty_table()
+    fields = [(name, _time() if type_ == TIME else type_.arrow) for name, type_ in columns or (("#nothing", BOOLEAN),)]
+    return pa.schema(fields).empty_table()
+
+
+@cache
+def _time() -> pa.DataType:
+    """Return the type of times of a day in expressions: batches have them as milliseconds."""
+    import pyarrow as pa
+
+    return pa.time64("us")
 
 
 def check(text: Text, words: Sequence[SqlToken]) -> None:
@@ -377,6 +393,7 @@ class SqlStep:
         kept: Columns of the input that the output has unchanged.
         values: The values of parameters.
         explodes: Its expressions make several rows of one.
+        times: Columns of the input that are of type ``TIME``.
         functions: The Python functions that it calls.
     """
 
@@ -385,6 +402,7 @@ class SqlStep:
     kept: tuple[str, ...] = ()
     values: Mapping[str, Any] = attrs.field(factory=dict)
     explodes: bool = False
+    times: tuple[str, ...] = ()
     functions: tuple[PythonFunction, ...] = attrs.field(default=attrs.Factory(_called, takes_self=True))
 
     def run(self, table: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]]:
@@ -416,7 +434,12 @@ class SqlStep:
 
     def _query(self, table: pa.Table, query: str, *, tries: bool = False) -> pa.Table:
         connection = _connections.get(tries=tries)
-        connection.register("batch", table)
+        for name in self.times:
+            import pyarrow.compute as pc
+
+            cells = pc.multiply(table.column(name), 1000).cast(_time())
+            table = table.set_column(table.column_names.index(name), name, cells)
+        connection.register("batch", _unsliced(table))
         try:
             words = set(re.findall(r"\$(\w+)", query))
             used = {name: value for name, value in self.values.items() if name in words}
@@ -488,6 +511,35 @@ class SqlStep:
 
         fields: list[Any] = [(name, type_.arrow) for name, _, type_ in self.columns]
         return pa.schema([*fields, *(table.schema.field(name) for name in self.kept)]).empty_table()
+
+
+def _unsliced(table: pa.Table) -> pa.Table:
+    """Return a table whose structs begin at the first place of their buffers: DuckDB refuses others."""
+    for place, field in enumerate(table.schema):
+        cells = table.column(place)
+        if any(map(_is_sliced, cells.chunks)):
+            import pyarrow as pa
+
+            table = table.set_column(place, field, cells.take(pa.array(range(len(cells)), pa.int64())))
+    return table
+
+
+def _is_sliced(cells: Any) -> bool:
+    kinds = _arrow_types()
+    if not kinds.is_nested(cells.type):
+        return False
+    if cells.offset:
+        return True
+    if kinds.is_struct(cells.type):
+        return any(_is_sliced(cells.field(place)) for place in range(cells.type.num_fields))
+    return any(map(_is_sliced, (cells.keys, cells.items) if kinds.is_map(cells.type) else (cells.values,)))
+
+
+@cache
+def _arrow_types() -> Any:
+    import pyarrow as pa
+
+    return pa.types
 
 
 def _quoted(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from keyed.formats.sql_types import BIGINT, INT, SqlType
+from keyed.formats.sql_types import BIGINT, INT, TIME, SqlType
 from keyed.shown import nearest
 from keyed.sql.engine import Columns, bind
 from keyed.sql.script_errors import Text
@@ -57,6 +57,8 @@ class NameScope:
         self.sources = {each.source.lower(): each.source for each in columns if each.source}
         self._stored: Columns = tuple((each.stored, each.type) for each in self.columns)
         self._types: dict[str, SqlType] = {}
+        #: The columns of times of a day.
+        self.times = tuple(stored for stored, type_ in self._stored if type_ == TIME)
 
     def find(self, source: str | None, column: str) -> Column | None:
         """Return the column of a name; ``None`` if there is none, or several."""
@@ -147,6 +149,12 @@ class NameScope:
                 made += [*self.resolved(part[:at]), sign(":"), *self.resolved(part[at + 1 :])]
             made.append(sign("}"))
             return end + 1
+        if token.upper == "STRUCT" and not inner:
+            self.text.fail("a STRUCT has a field or more: STRUCT(name := value)", token.at)
+        if token.upper in ("REGEXP_EXTRACT", "REGEXP_EXTRACT_ALL") and len(pairs) > 1:
+            kinds = [len(part) == 1 and part[0].kind == "text" for part in pairs[:2]]
+            if kinds == [True, False]:
+                self.text.fail(f"{token.upper} takes the text first and the pattern after it", token.at)
         if token.upper == "STRUCT" and all(any(each.text == ":=" for each in part) for part in pairs):
             made.append(attrs.evolve(token, text="struct_pack"))
             return place + 1

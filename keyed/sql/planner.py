@@ -10,7 +10,7 @@ import attrs
 from keyed.formats.sql_types import BIGINT, SqlType
 from keyed.shown import nearest
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
-from keyed.sql.engine import PYTHON, Columns, SqlStep, check, functions
+from keyed.sql.engine import PYTHON, Columns, SqlStep, check, functions, keywords
 from keyed.sql.name_scope import BOUNDS, PSEUDO, Column, NameScope, replaced
 from keyed.sql.script_errors import Text
 from keyed.sql.sql_aggregates import AGGREGATES, aggregate_of
@@ -199,6 +199,8 @@ class Planner:
         if query.limit is not None:
             text.fail("LIMIT is for queries that are read, not for a stream or table", query.at)
         source = self.relation(query)
+        if query.window is not None or any(each.within is not None for each in query.joins):
+            self._check_times(query, source)
         scope = NameScope(text, source.columns, self._values)
         if source.is_table and source.window is not None:
             text.fail("a windowed table is not read by another query; write its query over the stream", query.at)
@@ -216,6 +218,20 @@ class Planner:
         if query.partition_by and source.is_table:
             text.fail("PARTITION BY is for streams; a table is partitioned by its primary key", query.at)
         return self._projected(query, source, scope)
+
+    def _check_times(self, query: SelectQuery, source: Relation) -> None:
+        """Check that no stream has other times than those by which the progress of time is measured.
+
+        Raises:
+            SqlError: One has.
+        """
+        for each in source.sources:
+            if each.is_query and each.timestamp is not None:
+                self._text.fail(
+                    f"the query of {each.name} sets its times, with TIMESTAMP = '{each.timestamp[0]}', and this one "
+                    "would drop its rows as late; declare TIMESTAMP where the rows are declared",
+                    query.source.at,
+                )
 
     # FROM.
 
@@ -354,6 +370,7 @@ class Planner:
                 None,
                 of.carried,
                 self._values,
+                times=NameScope(text, of.columns, self._values).times,
             )
             for side, (of, words) in enumerate(((left, mine), (right, other)))
         ]
@@ -451,7 +468,7 @@ class Planner:
         taken = {item.alias.lower() for item in items if item.alias} | {each.name.lower() for each in scope.columns}
         generated = 0
         for item in items:
-            words = scope.resolved(item.words)
+            words = scope.resolved(_bare(item.words))
             column = scope.column(words)
             shown = item.alias
             if item.alias is None and column is not None and query.joins and column.source is not None:
@@ -527,10 +544,13 @@ class Planner:
         if len(partition) == 1 and len(partition[0]) == 1 and partition[0][0].upper == "NULL":
             wanted: list[tuple[SqlToken, ...]] = []
         elif partition:
-            wanted = [scope.resolved(each) for each in partition]
+            wanted = [scope.resolved(_bare(each)) for each in partition]
         else:
             wanted = self._own_keys(source, outputs)
-        named = {each.stored: f"{each.source}.{each.name}" if query.joins else each.name for each in source.columns}
+        named = {
+            each.stored: f"{each.source}.{each.name}" if query.joins and each.source else each.name
+            for each in source.columns
+        }
         shown = [
             self._text.text[each[0].at : each[-1].end] or named.get(each[0].identifier, each[0].identifier)
             for each in wanted
@@ -556,6 +576,7 @@ class Planner:
             source.carried,
             self._values,
             explodes=any(_explodes(each.words) for each in outputs),
+            times=scope.times,
         )
         return QueryPlan(
             source, step, None, None, keys, values, source.is_table, None, not partition, {"FROM": source.label}
@@ -591,7 +612,7 @@ class Planner:
         for each in query.group_by:
             if _aggregate_calls(each):
                 text.fail("GROUP BY takes no aggregates", each[0].at)
-            resolved = scope.resolved(each)
+            resolved = scope.resolved(_bare(each))
             if folded(resolved) in map(folded, groups):
                 text.fail("GROUP BY has an expression twice", each[0].at)
             groups.append(resolved)
@@ -653,10 +674,12 @@ class Planner:
             aggregates["#there"] = (Sum("#rows"), BIGINT)
             is_there = '"#there" > 0'
             condition = is_there if condition is None else f"{is_there} AND ({condition})"
-        before = SqlStep(tuple(cells), None if where is None else sql(where), source.carried, self._values)
+        before = SqlStep(
+            tuple(cells), None if where is None else sql(where), source.carried, self._values, times=scope.times
+        )
         is_windowed = query.window is not None
         kept = ("WINDOWSTART", "WINDOWEND") if is_windowed else ()
-        step = SqlStep((*key_cells, *made_items), condition, kept, self._values)
+        step = SqlStep((*key_cells, *made_items), condition, kept, self._values, times=after.times)
         grouping = Grouping(keys, aggregates, query.window, query.emit == "FINAL")
         window = query.window
         identity = {
@@ -692,7 +715,9 @@ class Planner:
         check(self._text, words)
         for place, _ in calls(words):
             token = words[place]
-            if token.identifier.upper() not in functions() and not token.identifier.startswith("#"):
+            if token.identifier.startswith("#") or token.upper in keywords():
+                continue
+            if token.identifier.upper() not in functions():
                 known = {*functions(), *AGGREGATES, *PYTHON}
                 self._text.fail(f"unknown function {token.identifier}{nearest(token.identifier, known)}", token.at)
         for token in words:
@@ -716,6 +741,13 @@ def _aggregate_calls(words: Sequence[SqlToken]) -> list[tuple[int, int]]:
             if not found or place > found[-1][1]:
                 found.append((place, end))
     return found
+
+
+def _bare(words: Sequence[SqlToken]) -> Sequence[SqlToken]:
+    """Return an expression without brackets around the whole of it."""
+    while len(words) > 2 and words[0].text == "(" and closing(words, 0) == len(words) - 1:
+        words = words[1:-1]
+    return words
 
 
 def _explodes(words: Sequence[SqlToken]) -> bool:

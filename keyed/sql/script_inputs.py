@@ -29,6 +29,7 @@ from keyed.shown import nearest, shown, type_of
 from keyed.sql.catalog import SqlSource
 from keyed.sql.name_scope import BOUNDS, PSEUDO
 from keyed.topics import Registry
+from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows.vectorized.row_groups import pc
 
 _log = logging.getLogger(__name__)
@@ -380,6 +381,18 @@ def typed(
                 bad.setdefault(place, f"the key {name} is null")
     times, no_time = _times(source, cells, columns, count, own_times)
     return columns, times, bad, {place: each for place, each in no_time.items() if place not in bad}
+
+
+def retimed(target: SqlSource, table: pa.Table) -> tuple[pa.Table, list[str]]:
+    """Return the rows of an output that have a time in its column of times, and why others have none."""
+    columns = [table.column(name).combine_chunks() for name, _ in target.columns]
+    times, wrong = _times(target, {}, columns, table.num_rows, None)
+    table = table.set_column(table.column_names.index(TIMESTAMP_COLUMN), TIMESTAMP_COLUMN, times)
+    if wrong:
+        kept = np.ones(table.num_rows, dtype=bool)
+        kept[list(wrong)] = False
+        table = table.filter(pa.array(kept))
+    return table, list(wrong.values())
 
 
 def _times(

@@ -15,7 +15,7 @@ import pyarrow as pa
 import keyed
 from keyed.arguments import texts
 from keyed.durations import Duration, milliseconds_of
-from keyed.errors import DefinitionError
+from keyed.errors import DefinitionError, SourceError
 from keyed.extending import Schema
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT
@@ -31,7 +31,19 @@ from keyed.sql.kafka_deployment import Deployment, Kafka, last_changes
 from keyed.sql.name_scope import BOUNDS
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import JOIN, Relation
-from keyed.sql.script_inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, ScriptInput, Skipped, further_columns, skip
+from keyed.sql.script_inputs import (
+    GONE,
+    LATEST,
+    NO_TIME,
+    SOURCE,
+    TIME,
+    UNREADABLE,
+    ScriptInput,
+    Skipped,
+    further_columns,
+    retimed,
+    skip,
+)
 from keyed.sql.script_source import ScriptRows
 from keyed.sql.sql_operators import MOMENT, Aggregation, Sessions, TableRows, Totals, given_columns, schema_of
 from keyed.sql.statements import parse
@@ -179,6 +191,8 @@ class Stepped:
         query: The query, for the count.
         skipped: The counts.
         groups: Columns that may not be null.
+        target: What is written, if a column of it has the times of its rows.
+        is_strict: A row without a usable time is an error.
         is_output: Its rows are records, which have their times, and those that are left out are counted; otherwise
             another query reads them.
     """
@@ -187,13 +201,26 @@ class Stepped:
     query: str
     skipped: Skipped
     groups: tuple[str, ...] = ()
+    target: SqlSource | None = None
+    is_strict: bool = False
     is_output: bool = True
 
     def __call__(self, table: pa.Table) -> Kept:
         """Return the rows after the step."""
+        no_time: list[str] = []
+        if self.is_output:
+            found, bad, reason = _run_step(self.step, self.query, self.skipped, table)
+        else:
+            found, bad, reason = self.step.run(table)[0], 0, ""
+        if self.target is not None:
+            found, no_time = retimed(self.target, found)
+            if no_time and self.is_strict:
+                raise SourceError(f"{self.target.name}: a row has no usable timestamp: {no_time[0]}")
         if not self.is_output:
-            return Kept(self.step.run(table)[0])
-        found, bad, reason = _run_step(self.step, self.query, self.skipped, table)
+            return Kept(found)
+        if no_time:
+            bad, reason = bad + len(no_time), reason or no_time[0]
+            skip(self.skipped, self.query, NO_TIME, len(no_time), no_time[0])
         for name in self.groups:
             if nulls := found.column(name).null_count:
                 bad, reason = bad + nulls, reason or f"{NO_GROUP}: {name}"
@@ -320,8 +347,10 @@ class Builder:
         name = self._name(query.name)
         columns: Columns = (*plan.keys, *plan.values)
         moment = {MOMENT: "bigint"}
+        target = None if query.target.timestamp is None else query.target
+        timed = Stepped(plan.before, query.name, self._skipped, target=target, is_strict=self._found.is_strict)
         if plan.grouping is None and plan.is_table:
-            step = Stepped(plan.before, query.name, self._skipped)
+            step = attrs.evolve(timed, step=plan.before)
             made = changes.map_batches(step, output=schema_of(columns, **more))
             rows = TableRows(name, (*plan.keys, *bounds), plan.values)
             keyed_by = made.key_by(*(each for each, _ in plan.keys))
@@ -334,7 +363,7 @@ class Builder:
                 plan.before, columns=tuple((each, text, type_) for (each, type_), (_, text, _) in cells)
             )
             schema = schema_of(columns, **more, **moment)
-            stepped = Stepped(before, query.name, self._skipped)
+            stepped = attrs.evolve(timed, step=before)
             self._records[query.name] = Records(changes.map_batches(stepped, output=schema), name)
             stepped = attrs.evolve(stepped, is_output=False)
             return changes.map_batches(stepped, output=schema_of(columns, **more))
@@ -520,13 +549,18 @@ def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str,
     """Return the records of topics by their names, and of a list, whose order is that of arrival, their places."""
     known = {each.topic: None for each in found.sources.sources}
     folded = {each.lower(): each for each in known}
+    declared = {each.topic for each in found.sources.sources if not each.is_query}
 
     def topic(name: Any) -> str:
-        if str(name) in known:
-            return str(name)
-        if str(name).lower() not in folded:
+        if str(name) not in known and str(name).lower() not in folded:
             raise DefinitionError(f"topics={{{name!r}: ...}}: no statement names that topic{nearest(str(name), known)}")
-        return folded[str(name).lower()]
+        found_name = str(name) if str(name) in known else folded[str(name).lower()]
+        if found_name not in declared:
+            raise DefinitionError(
+                f"topics={{{name!r}: ...}}: a query writes that topic; give the records that it reads, or declare a "
+                "stream or table over the topic"
+            )
+        return found_name
 
     if topics is None:
         return {}, {}

@@ -621,7 +621,8 @@ class Parser:
             known = (*NAMED, "DECIMAL", "ARRAY", "MAP", "STRUCT", *self._types)
             self._text.fail(f"unknown type {token.text}{nearest(token.text, known)}", token.at)
         if base in ("VARCHAR", "STRING") and self._sign("("):
-            self._integer()
+            if not self._word("STRING"):
+                self._integer()
             self._expect_sign(")")
         return found
 

@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -125,12 +126,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+@cache
+def _database() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect(config={"threads": 1})
+
+
 def expected(query: str, tables: dict[str, list[dict[str, Any]]]) -> list[tuple[Any, ...]]:
-    connection = duckdb.connect()
-    connection.execute("SET threads = 1")
+    connection = _database()
     for name, given in tables.items():
-        connection.register(f"{name}_", pa.Table.from_pylist(given, ARROW))
-        connection.execute(f"CREATE TABLE {name} AS SELECT * FROM {name}_")
+        connection.register(name, pa.Table.from_pylist(given, ARROW))
     return sorted((tuple(plain(each) for each in row) for row in connection.sql(query).fetchall()), key=repr)
 
 
@@ -261,7 +265,7 @@ def drawn(seed: int) -> Drawn:
         )
     names = {"s": given, "r": other, "t": given if kind != "join" else other, "u": other}
     read = [name for name in names if f" {name}" in text.split("AS SELECT", 1)[1] or f"FROM {name}" in text]
-    return Drawn(kind, declare + text, right, names, read, is_table, draw.choice([1, 2, 5, 1000]))
+    return Drawn(kind, declare + text, right, names, read, is_table, draw.choice([1, 3, 7, 1000, 1000, 1000]))
 
 
 def check(seed: int, spark: Any = None) -> str | None:

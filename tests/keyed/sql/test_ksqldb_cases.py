@@ -219,3 +219,139 @@ def test_parameters_of_a_decimal_come_in_any_order():
     text = "CREATE STREAM s (k STRING KEY) WITH (KAFKA_TOPIC='in', VALUE_FORMAT='PROTOBUF'); CREATE STREAM out AS SELECT * FROM s;"
     found = sql.script(text, topics={"in": [("k", {"c": 10.01}, 0)]}, schemas={"in": {"value": schema}})
     assert [each.value for each in found["out"]] == [{"c": Decimal("10.01")}]
+
+
+def test_the_rows_of_an_output_have_the_times_of_its_column():
+    """timestampformat, "override output timestamp for CSAS" and "for CTAS"; join-with-custom-timestamp."""
+    text = (
+        IN
+        + "CREATE STREAM o WITH (TIMESTAMP='B') AS SELECT k, b FROM s; CREATE STREAM p AS SELECT k, ROWTIME AS r FROM o;"
+    )
+    result = sql.script(text, topics={"in": [("x", {"b": 7}, 1000), ("y", {"b": -1}, 1), ("z", {}, 2)]})
+    assert [(each.key, each.timestamp) for each in result["o"]] == [("x", 7)]
+    assert [(each.value, each.timestamp) for each in result["p"]] == [({"r": 7}, 7)]
+    assert result.skipped["o"] == {"no usable timestamp": 2}
+    text = IN.replace("STREAM s (k STRING KEY", "TABLE s (k STRING PRIMARY KEY")
+    result = sql.script(
+        text + "CREATE TABLE o WITH (TIMESTAMP='b') AS SELECT k, b FROM s;", topics={"in": [("x", {"b": 7}, 1000)]}
+    )
+    assert [(each.value, each.timestamp) for each in result["o"]] == [({"b": 7}, 7)]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (
+            "CREATE TABLE p AS SELECT k, COUNT(*) AS n FROM o WINDOW TUMBLING (SIZE 1 DAY) GROUP BY k;",
+            "declare TIMESTAMP where",
+        ),
+        ("CREATE TABLE p WITH (TIMESTAMP='n') AS SELECT k, COUNT(*) AS n FROM o GROUP BY k;", "the latest row"),
+    ],
+)
+def test_times_that_would_make_rows_late_are_refused(query, message):
+    text = IN + "CREATE STREAM o WITH (TIMESTAMP='b') AS SELECT k, b FROM s;"
+    with pytest.raises(SqlError, match=message):
+        sql.script(text + query, topics={"in": []})
+
+
+def test_values_in_kafkas_own_format_are_read_from_bytes_and_data():
+    """kafka, "INT"."""
+    text = "CREATE STREAM s (k INT KEY, v INT) WITH (KAFKA_TOPIC='in', FORMAT='KAFKA'); CREATE STREAM o AS SELECT * FROM s;"
+    records = [(b"\0\0\0\1", b"\0\0\0\7", 0), (2, 8, 1), (3, {"v": 9}, 2)]
+    assert [(each.key, each.value["v"]) for each in sql.script(text, topics={"in": records})["o"]] == [
+        (1, 7),
+        (2, 8),
+        (3, 9),
+    ]
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 2, 4])
+def test_structs_of_any_batch_are_read(rows_per_batch):
+    """more-complex-struct, "complex struct select star"; DuckDB refuses structs of a slice."""
+    types = "a STRUCT<x INT, y ARRAY<STRUCT<z INT>>>, m MAP<STRING, STRUCT<q INT>>, l ARRAY<STRUCT<q STRING>>"
+    text = f"CREATE STREAM s (k INT KEY, {types}) WITH (FORMAT='JSON');"
+    text += (
+        "CREATE STREAM o AS SELECT k, a->x AS x, a->y[1]->z AS z, m['u']->q AS q, l[1]->q AS t FROM s WHERE a->x <> 3;"
+    )
+    rows = [
+        {"k": i, "a": {"x": i, "y": [{"z": i}]}, "m": {"u": {"q": i}}, "l": [{"q": str(i)}, None]} for i in range(9)
+    ]
+    result = sql.script(text, {"s": rows}, rows_per_batch=rows_per_batch)
+    wanted = [{"x": i, "z": i, "q": i, "t": str(i)} for i in range(9) if i != 3]
+    assert ([each.value for each in result["o"]], result.skipped) == (wanted, {})
+
+
+def test_pairs_of_one_batch_come_by_the_times_of_their_rows():
+    """multi-joins, "stream-stream-stream - inner-inner - different windows"."""
+    text = IN + IN.replace("STREAM s", "STREAM o").replace("'in'", "'other'")
+    text += "CREATE STREAM out AS SELECT s.k AS k, s.a AS a, o.a AS b FROM s JOIN o WITHIN 9 SECONDS ON s.k = o.k;"
+    rows = [*(("in", "k", {"a": place}, place % 7) for place in range(20)), ("other", "k", {"a": 1}, 8)]
+    found = sql.script(text, topics=rows, rows_per_batch=1)["out"]
+    assert [each.value["a"] for each in found] == sorted(range(20), key=lambda place: place % 7)
+
+
+def test_records_of_a_topic_that_a_query_writes_are_refused():
+    """joins, "table join pipeline"."""
+    text = IN + "CREATE STREAM o WITH (KAFKA_TOPIC='made') AS SELECT k, a FROM s;"
+    with pytest.raises(DefinitionError, match=r"'made'.*a query writes that topic; give the records that it reads"):
+        sql.script(text, topics={"in": [], "made": [("k", {"a": 1}, 0)]})
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("REGEXP_EXTRACT('[a-z]+', t)", "takes the text first and the pattern after it"),
+        ("STRUCT()", "a STRUCT has a field or more"),
+    ],
+)
+def test_calls_that_mean_something_else_in_duckdb_are_refused(expression, message):
+    with pytest.raises(SqlError, match=message):
+        computed(expression, t="x")
+
+
+def test_brackets_around_an_expression_do_not_matter():
+    """group-by, "complex UDAF params matching GROUP BY"."""
+    text = IN + "CREATE TABLE out AS SELECT (a + b) AS x, SUM(a + b) AS y FROM s GROUP BY a + b;"
+    assert sql.script(text, topics={"in": [("k", {"a": 1, "b": 2}, 0)]}).table("out") == {3: {"y": 3}}
+
+
+def test_headers_are_declared_in_any_case():
+    """headers, "Can create and query stream with HEADERS column"."""
+    text = "CREATE STREAM s (k STRING KEY, h ARRAY<STRUCT<key STRING, value BYTES>> HEADERS) WITH (KAFKA_TOPIC='in', FORMAT='JSON');"
+    text += "CREATE STREAM o AS SELECT k, h[1]->KEY AS name FROM s;"
+    (record,) = sql.script(text, topics={"in": [("k", {}, 0, 0, 0, [("abc", b"x")])]})["o"]
+    assert record.value == {"name": "abc"}
+
+
+def test_times_of_a_day_are_times_in_expressions():
+    """time, "casting - time to string" and "greater than - time string"; greatest, "test greatest with times"."""
+    text = "CREATE STREAM s (k TIME KEY, t TIME) WITH (KAFKA_TOPIC='in', FORMAT='JSON');"
+    text += "CREATE STREAM o AS SELECT k, t, CAST(t AS STRING) AS s, GREATEST(t, k) AS g, hour(t) AS h FROM s WHERE t > '00:00:01';"
+    text += "CREATE TABLE p AS SELECT k, MAX(t) AS m, CAST(MIN(t) AS STRING) AS n FROM s GROUP BY k HAVING MAX(t) >= k;"
+    result = sql.script(text, topics={"in": [(1000, {"t": 3_605_000}, 0), (1000, {"t": 500}, 1), (2000, {"t": 1}, 2)]})
+    assert [(each.key, each.value) for each in result["o"]] == [
+        (1000, {"t": 3_605_000, "s": "01:00:05", "g": 3_605_000, "h": 1})
+    ]
+    assert result.table("p") == {1000: {"m": 3_605_000, "n": "00:00:00.5"}}
+    joined = (
+        text
+        + "CREATE STREAM q AS SELECT a.t AS k, CAST(b.t AS STRING) AS t FROM s a JOIN s2 b WITHIN 1 DAY ON a.t = b.t;"
+    )
+    joined = "CREATE STREAM s2 (k TIME KEY, t TIME) WITH (KAFKA_TOPIC='in', FORMAT='JSON');" + joined
+    records = sql.script(joined, topics={"in": [(1000, {"t": 3_605_000}, 0)]})["q"]
+    assert [(each.key, each.value) for each in records] == [(3_605_000, {"t": "01:00:05"})]
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("COALESCE(SUM(a), 0)", 5),
+        ("CAST(SUM(a) AS DOUBLE) / 2", 2.5),
+        ("CASE WHEN (SUM(a) > 1) AND (COUNT(*) IN (1, 2)) THEN (1) ELSE (2) END", 1),
+        ("EXTRACT(year FROM epoch_ms(MAX(b)))", 1970),
+        ("NULLIF(COUNT(a), 1)", None),
+    ],
+)
+def test_expressions_around_aggregates(expression, expected):
+    text = IN + f"CREATE TABLE out AS SELECT k, {expression} AS x FROM s GROUP BY k HAVING COUNT(*) IN (1);"
+    assert sql.script(text, topics={"in": [("k", {"a": 5, "b": 1}, 0)]}).table("out") == {"k": {"x": expected}}
