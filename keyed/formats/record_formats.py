@@ -173,7 +173,9 @@ class RecordPart:
 
     def _delimited(self, data: Sequence[Any]) -> list[Any]:
         with long_fields():
-            return [None if each is None else self._decoded(each, self._line) for each in data]
+            return [
+                each if each is None or isinstance(each, dict) else self._decoded(each, self._line) for each in data
+            ]
 
     def _line(self, data: Any) -> Any:
         if not isinstance(data, bytes | str):

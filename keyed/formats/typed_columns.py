@@ -113,8 +113,7 @@ def _cast(values: pa.Array[Any], type_: SqlType) -> pa.Array[Any] | None:
     """Return a column of another Arrow type if each value is the same there; ``None`` if one needs a closer look."""
     source, kinds = values.type, pa.types
     if kinds.is_null(source):
-        found: pa.Array[Any] = _nulls(len(values), type_.arrow)
-        return found
+        return cast("pa.Array[Any]", _nulls(len(values), type_.arrow))
     if kinds.is_dictionary(source):
         values = cast("Any", values).dictionary_decode()
         source = values.type
@@ -140,7 +139,8 @@ def _cast(values: pa.Array[Any], type_: SqlType) -> pa.Array[Any] | None:
                     return values.cast(pa.date32())
             case "TIME":
                 if kinds.is_time(source):
-                    return pc.divide(values.cast(pa.time64("us")).cast(pa.int64()), 1000)
+                    found: pa.Array[Any] = pc.divide(values.cast(pa.time64("us")).cast(pa.int64()), 1000)
+                    return found
             case "TIMESTAMP":
                 if kinds.is_timestamp(source):
                     return _milliseconds(values)

@@ -337,7 +337,8 @@ def emit_ended(ctx: BatchContext, ended: pa.Table) -> None:
         change = pa.array(np.ones(ended.num_rows, dtype=np.int8))
         times = ended.column("ROWTIME")
         found = ended.drop_columns(["ROWTIME"]).append_column(CHANGE, change).append_column(TIMESTAMP_COLUMN, times)
-        emit(ctx, found.take(pa.array(np.argsort(integers(times), kind="stable"), pa.int64())))
+        order = np.lexsort((integers(ended.column("WINDOWSTART")), integers(times)))
+        emit(ctx, found.take(pa.array(order, pa.int64())))
 
 
 class Sessions(_Aggregating):

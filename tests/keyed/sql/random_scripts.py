@@ -10,6 +10,7 @@ import argparse
 import math
 import os
 import random
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,8 +24,21 @@ import pyarrow as pa
 
 from keyed.sql.script_runs import script
 
-DECLARED = "k STRING {role}, g INT, b BIGINT, d DOUBLE, e DECIMAL(8, 2), t STRING, f BOOLEAN"
-TYPES: dict[str, str] = {"g": "INT", "b": "BIGINT", "d": "DOUBLE", "e": "DECIMAL(8,2)", "t": "VARCHAR", "f": "BOOLEAN"}
+DECLARED = (
+    "k STRING {role}, g INT, b BIGINT, d DOUBLE, e DECIMAL(8, 2), t STRING, f BOOLEAN, "
+    "w STRUCT<x INT, y ARRAY<STRUCT<z INT>>>, l ARRAY<INT>, m MAP<STRING, STRUCT<q STRING>>"
+)
+TYPES: dict[str, str] = {
+    "g": "INT",
+    "b": "BIGINT",
+    "d": "DOUBLE",
+    "e": "DECIMAL(8,2)",
+    "t": "VARCHAR",
+    "f": "BOOLEAN",
+    "w": "STRUCT<x: INT, y: ARRAY<STRUCT<z: INT>>>",
+    "l": "ARRAY<INT>",
+    "m": "MAP<STRING, STRUCT<q: STRING>>",
+}
 _FIELDS: list[tuple[str, pa.DataType]] = [
     ("k", pa.string()),
     ("g", pa.int32()),
@@ -33,6 +47,9 @@ _FIELDS: list[tuple[str, pa.DataType]] = [
     ("e", pa.decimal128(8, 2)),
     ("t", pa.string()),
     ("f", pa.bool_()),
+    ("w", pa.struct([("x", pa.int32()), ("y", pa.list_(pa.struct([("z", pa.int32())])))])),
+    ("l", pa.list_(pa.int32())),
+    ("m", pa.map_(pa.string(), pa.struct([("q", pa.string())]))),
     ("ts", pa.int64()),
     ("no", pa.int64()),
 ]
@@ -59,6 +76,9 @@ def rows(draw: random.Random, count: int, keys: int, *, times: str) -> list[dict
                 "e": maybe(Decimal(draw.randrange(-500, 500)).scaleb(-2)),
                 "t": maybe(draw.choice(["", "a", "B", "äö", "abc"])),
                 "f": maybe(draw.random() < 0.5),
+                "w": maybe({"x": maybe(number), "y": maybe([maybe({"z": maybe(draw.randrange(9))})])}),
+                "l": maybe([maybe(draw.randrange(3)) for _ in range(draw.randrange(3))]),
+                "m": maybe({name: maybe({"q": maybe(name * 2)}) for name in draw.sample("uvw", draw.randrange(3))}),
                 "ts": at,
                 "no": number,
             }
@@ -81,6 +101,22 @@ def scalar(draw: random.Random, depth: int = 2) -> str:
             f"abs({a})",
         ]
     )
+
+
+#: Expressions over nested values, and the same for DuckDB.
+NESTED = {
+    "w->x": "w.x",
+    "w->y[1]->z": "w.y[1].z",
+    "m['u']->q": "m['u'].q",
+    "length(l)": "length(l)",
+    "l[2]": "l[2]",
+    "w": "w",
+    "l": "l",
+    "CAST(cardinality(m) AS BIGINT)": "cardinality(m)",
+    "STRUCT(p := w->x, r := l)": "{'p': w.x, 'r': l}",
+    "list_transform(l, lambda v: v + g)": "list_transform(l, lambda v: v + g)",
+    "CASE WHEN f THEN w END": "CASE WHEN f THEN w END",
+}
 
 
 def condition(draw: random.Random, depth: int = 2) -> str:
@@ -123,6 +159,8 @@ def plain(value: Any) -> Any:
         return "nan" if math.isnan(value) else round(value, 9) + 0.0
     if isinstance(value, list):
         return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
     return value
 
 
@@ -164,9 +202,13 @@ def drawn(seed: int) -> Drawn:
     """Return the random script of a seed."""
     draw = random.Random(seed)
     kind = draw.choice(
-        ["project", "group", "table_group", "window", "session", "table", "join", "stream_join", "foreign", "chain"]
+        [
+            *("project", "group", "table_group", "window", "session", "table", "join", "stream_join", "foreign"),
+            *("chain", "nested", "bad", "final"),
+        ]
     )
-    times = "ascending" if kind in ("window", "session", "stream_join", "join") else draw.choice(["ascending", "equal"])
+    is_timed = kind in ("window", "session", "stream_join", "join", "final")
+    times = "ascending" if is_timed else draw.choice(["ascending", "equal"])
     if kind in ("window", "session") and draw.random() < 0.4:
         times = "mixed"
     given = rows(draw, draw.randrange(0, 30), 4, times=times)
@@ -184,6 +226,42 @@ def drawn(seed: int) -> Drawn:
         shown = ", ".join(f"({each}) AS c{i}" for i, each in enumerate(items))
         text = f"CREATE STREAM o AS SELECT k, {shown} FROM s{where};"
         right = f"SELECT k, {shown} FROM s{where}"
+    elif kind == "nested":
+        is_table = False
+        pairs = draw.sample(sorted(NESTED.items()), draw.randrange(1, 5))
+        text = "CREATE STREAM o AS SELECT k, " + ", ".join(f"({a}) AS c{i}" for i, (a, _) in enumerate(pairs))
+        right = "SELECT k, " + ", ".join(f"({b}) AS c{i}" for i, (_, b) in enumerate(pairs)) + f" FROM s{where}"
+        text += f" FROM s{where};"
+    elif kind == "bad":
+        is_table = False
+        cast = f"CAST(CASE WHEN {condition(draw)} THEN t ELSE '7' END AS INT)"
+        text = f"CREATE STREAM o AS SELECT k, no, {cast} + 1 AS c0, {cast} AS c1 FROM s{where};"
+        tried = f"SELECT k, no, {cast.replace('CAST', 'TRY_CAST', 1)} AS c, {cast[5:-8]} AS whole FROM s{where}"
+        right = f"SELECT k, no, c + 1, c FROM ({tried}) WHERE c IS NOT NULL OR whole IS NULL"
+    elif kind == "final":
+        size = draw.choice([1000, 700])
+        function = draw.choice(["TUMBLE", "HOP", "SESSION"])
+        slide = size // 2 if function == "HOP" else size
+        times_of = f"INTERVAL '{slide}' MILLISECOND" + (f", INTERVAL '{size}' MILLISECOND" if function == "HOP" else "")
+        source = draw.choice(
+            [f"TABLE({function}(TABLE s, DESCRIPTOR(ROWTIME), {times_of}))", f"{function}(s, ROWTIME, {times_of})"]
+        )
+        text = (
+            f"CREATE TABLE o AS SELECT k, COUNT(*) AS c0, SUM(g) AS c1, window_start AS ws FROM {source}{where} "
+            "GROUP BY k, window_start, window_end;"
+        )
+        ended = "(SELECT max(ts) FROM s)"
+        if function == "SESSION":
+            right = (
+                f"SELECT k, count(*), sum(g)::BIGINT, min(ts) FROM (SELECT *, sum(fresh) OVER (PARTITION BY k ORDER BY ts, no) "
+                f"AS n FROM (SELECT *, CASE WHEN ts - lag(ts) OVER (PARTITION BY k ORDER BY ts, no) <= {size} THEN 0 ELSE 1 "
+                f"END AS fresh FROM s{where})) GROUP BY k, n HAVING max(ts) + {size} < {ended}"
+            )
+        else:
+            right = (
+                f"SELECT k, count(*), sum(g)::BIGINT, start FROM (SELECT *, unnest(list_filter(range(0, ts + 1, {slide}), "
+                f"lambda x: x + {size} > ts)) AS start FROM s{where}) WHERE start + {size} <= {ended} GROUP BY k, start"
+            )
     elif kind in ("group", "table_group", "chain"):
         source = "s" if kind == "group" else "t"
         made = aggregates(draw, of_table=kind != "group")
@@ -264,7 +342,8 @@ def drawn(seed: int) -> Drawn:
             f"SELECT a.k, a.no, b.no FROM s a JOIN r b ON a.k = b.k AND b.ts BETWEEN a.ts - {before} AND a.ts + {after}"
         )
     names = {"s": given, "r": other, "t": given if kind != "join" else other, "u": other}
-    read = [name for name in names if f" {name}" in text.split("AS SELECT", 1)[1] or f"FROM {name}" in text]
+    clauses = text.split("AS SELECT", 1)[1]
+    read = [name for name in names if re.search(rf"(FROM|JOIN|TABLE) {name}\b|\({name},", clauses)]
     return Drawn(kind, declare + text, right, names, read, is_table, draw.choice([1, 3, 7, 1000, 1000, 1000]))
 
 
@@ -292,7 +371,7 @@ def check(seed: int, spark: Any = None) -> str | None:
     else:
         seen = [(each.key, *each.value.values()) for each in result["o"]]
     found = sorted((tuple(plain(each) for each in row) for row in seen), key=repr)
-    may_skip = ("group", "table_group", "chain", "foreign", "table")
+    may_skip = ("group", "table_group", "chain", "foreign", "table", "bad")
     if found != wanted or (result.skipped and one.kind not in may_skip):
         return (
             f"seed {seed} ({one.kind}, batches of {one.rows_per_batch}): {one.text}\n  seen   {found}\n"

@@ -31,6 +31,10 @@ def computed(expression, **row):
         ("ARRAY[NULL, 10, '2', a, b]", [None, 10, 2, 1, 2]),
         # transform-array, "apply transform lambda function to array"
         ("LIST_TRANSFORM(ARRAY[5, CAST(NULL AS INT)], lambda x: x + 5)", [10, None]),
+        # array, "entries sorted"; slice
+        ("ENTRIES(MAP('b' := a, 'a' := 3), true)", [{"K": "a", "V": 3}, {"K": "b", "V": 1}]),
+        ("SLICE(ARRAY[1, 2, 3], 2, 3)", [2, 3]),
+        ("TO_JSON_STRING(ARRAY[1, a])", "[1,1]"),
         # in, "boolean - valid", "int - valid", "array - valid", "struct - valid"
         ("true IN ('t')", True),
         ("4 IN ('4')", True),
@@ -263,6 +267,13 @@ def test_values_in_kafkas_own_format_are_read_from_bytes_and_data():
         (2, 8),
         (3, 9),
     ]
+
+
+def test_delimited_values_are_bytes_text_or_data():
+    text = "CREATE STREAM s (k INT KEY, v STRING) WITH (KAFKA_TOPIC='in', FORMAT='DELIMITED'); CREATE STREAM o AS SELECT * FROM s;"
+    records = [(1, b'"a,b"', 0), ("2", "c", 1), (3, {"v": "d"}, 2)]
+    found = sql.script(text, topics={"in": records})["o"]
+    assert [(each.key, each.value["v"]) for each in found] == [(1, "a,b"), (2, "c"), (3, "d")]
 
 
 @pytest.mark.parametrize("rows_per_batch", [1, 2, 4])
