@@ -299,6 +299,8 @@ class Planner:
             if {left_type.base, right_type.base} != {"INT", "BIGINT"} or kind == "table-table":
                 text.fail(f"the sides of ON are of types {left_type} and {right_type}; use CAST", join.on[0].at)
             key = BIGINT
+        if key.base in ("ARRAY", "MAP", "STRUCT"):
+            text.fail(f"a value of type {key} cannot be a key; join by its parts", join.on[0].at)
         left_column = NameScope(text, left.columns, self._values).column(mine)
         right_column = NameScope(text, right.columns, self._values).column(other)
         right_is_key = right_column is not None and len(right.keys) == 1 and right_column.stored in right.keys[0]
@@ -618,8 +620,8 @@ class Planner:
             groups.append(resolved)
         types = [scope.type_of(each) for each in groups]
         for type_, each in zip(types, query.group_by, strict=True):
-            if type_.has_map:
-                text.fail(f"GROUP BY takes no values of type {type_}", each[0].at)
+            if type_.base in ("ARRAY", "MAP", "STRUCT"):
+                text.fail(f"a value of type {type_} cannot be a key; group by its parts", each[0].at)
         outputs = self._outputs(query, scope)
         shown = [self._text.text[each[0].at : each[-1].end] for each in query.group_by]
         names, rest = self._split_keys(outputs, groups, query, shown)

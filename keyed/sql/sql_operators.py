@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyed import TaskContext
+from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import TableOverflowError
 from keyed.extending import Schema, inner_state
 from keyed.joins.matching import Ordered
@@ -325,6 +326,9 @@ class Totals(_Aggregating, RunningColumns):
         stream = max(-(2**62), watermark) + 1
         for state in (self.accumulators, *self.counted().values()):
             state.take(("WINDOWEND", "<=", stream - plan.grace_ms))
+        if not plan.is_final and watermark == MAX_TIMESTAMP:
+            # The table stays as it is at the end of the input.
+            return
         kept_ms = plan.grace_ms if plan.is_final else max(plan.grace_ms, plan.retention_ms)
         ended = self.rows.take(("WINDOWEND", "<=", stream - kept_ms))
         if plan.is_final:
@@ -444,6 +448,8 @@ class Sessions(_Aggregating):
         stream = max(-(2**62), watermark) + 1
         closed = stream - self._grace - self._gap
         self.sessions.take(("WINDOWEND", "<", closed))
+        if not self._plan.is_final and watermark == MAX_TIMESTAMP:
+            return
         kept_to = closed if self._plan.is_final else min(closed, stream - self._plan.retention_ms)
         ended = self.rows.take(("WINDOWEND", "<", kept_to))
         if self._plan.is_final:

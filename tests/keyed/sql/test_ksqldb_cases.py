@@ -366,3 +366,25 @@ def test_times_of_a_day_are_times_in_expressions():
 def test_expressions_around_aggregates(expression, expected):
     text = IN + f"CREATE TABLE out AS SELECT k, {expression} AS x FROM s GROUP BY k HAVING COUNT(*) IN (1);"
     assert sql.script(text, topics={"in": [("k", {"a": 5, "b": 1}, 0)]}).table("out") == {"k": {"x": expected}}
+
+
+def test_values_with_parts_are_no_keys():
+    """group-by, "JSON group by struct"; joins, "on ARRAY column"."""
+    with pytest.raises(
+        SqlError, match=r"line 1, column \d+: a value of type ARRAY<INT> cannot be a key; group by its parts"
+    ):
+        sql.script(IN + "CREATE TABLE out AS SELECT l, COUNT(*) AS n FROM s GROUP BY l;", topics={"in": []})
+    text = IN + IN.replace("STREAM s", "STREAM o").replace("'in'", "'other'")
+    with pytest.raises(SqlError, match="ARRAY<INT> cannot be a key; join by its parts"):
+        sql.script(
+            text + "CREATE STREAM out AS SELECT s.l AS l, s.a FROM s JOIN o WITHIN 1 DAY ON s.l = o.l;", topics=[]
+        )
+
+
+@pytest.mark.parametrize("window", ["TUMBLING (SIZE 1 SECOND)", "SESSION (1 SECOND)"])
+def test_a_windowed_table_has_its_rows_after_the_end_of_the_input(window, tmp_path):
+    text = IN + f"CREATE TABLE out AS SELECT k, COUNT(*) AS n FROM s WINDOW {window} GROUP BY k;"
+    run = sql.script(text, topics={"in": [("k", {"a": 1}, 5), ("k", {"a": 1}, 7)]}, tables=tmp_path).run
+    assert run is not None
+    assert run.tables.sql("SELECT k, n FROM out").to_pylist() == [{"k": "k", "n": 2}]
+    run.tables.close()
