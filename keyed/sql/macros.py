@@ -38,7 +38,7 @@ MACROS = {
     "format_timestamp(x, p)": _with_pattern("strftime(x::TIMESTAMP, p)"),
     "format_date(x, p)": _with_pattern("strftime(x, p)"),
     "timestamptostring(x, p)": _with_pattern("strftime(epoch_ms(x::BIGINT), p)"),
-    "to_json_string(x)": "to_json(x)::VARCHAR",
+    "to_json_string(x)": "coalesce(to_json(x)::VARCHAR, 'null')",
     "slice(x, first, last)": "x[first:last]",
     "array_length(x)": "length(x)",
     "array_contains(x, v)": "list_contains(x, v)",
