@@ -143,6 +143,11 @@ class QueryPlan:
     keeps_key: bool
     identity: Mapping[str, str]
 
+    @property
+    def row_window(self) -> tuple[str, int | None] | None:
+        """Type and size of the windows of its records: those of what it reads, without aggregates."""
+        return self.relation.window if self.grouping is None else self.window
+
     def steps(self) -> list[dict[str, Any]]:
         """Return the steps of the query, for ``EXPLAIN``."""
         found = [("read", f"{each.kind} {each.name}, topic {each.topic}") for each in self.relation.sources]

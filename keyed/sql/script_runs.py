@@ -479,7 +479,7 @@ class Builder:
 
 def record_columns(query: WrittenQuery) -> Schema:
     """Return the columns of records: those of the target, the bounds of windows, the time, of a table if it is gone."""
-    bounds = {} if query.plan.window is None else dict.fromkeys(BOUNDS, "bigint")
+    bounds = {} if query.plan.row_window is None else dict.fromkeys(BOUNDS, "bigint")
     deleted = {"DELETED": "boolean"} if query.plan.is_table else {}
     return schema_of(query.target.columns, **bounds, ROWTIME="bigint", **deleted)
 
@@ -537,7 +537,7 @@ class RecordCollector:
             rest = row[len(cells) :]
             key = dict(zip(names, cells[:width], strict=False)) if width > 1 else cells[0] if width else None
             value = None if plan.is_table and rest[-1] else dict(zip(names[width:], cells[width:], strict=True))
-            window = None if plan.window is None else (rest[0], rest[1])
+            window = None if plan.row_window is None else (rest[0], rest[1])
             records.append(OutputRecord(key, value, rest[0 if window is None else 2], window))
         if self.on_records is None:
             self.collected.extend(records)

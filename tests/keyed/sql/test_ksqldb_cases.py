@@ -279,16 +279,15 @@ def test_delimited_values_are_bytes_text_or_data():
 @pytest.mark.parametrize("rows_per_batch", [1, 2, 4])
 def test_structs_of_any_batch_are_read(rows_per_batch):
     """more-complex-struct, "complex struct select star"; DuckDB refuses structs of a slice."""
-    types = "a STRUCT<x INT, y ARRAY<STRUCT<z INT>>>, m MAP<STRING, STRUCT<q INT>>, l ARRAY<STRUCT<q STRING>>"
+    types = "a STRUCT<x INT, y ARRAY<STRUCT<z INT>>, w STRUCT<v STRUCT<u INT>>>, m MAP<STRING, STRUCT<q INT>>, l ARRAY<STRUCT<q STRING>>"
     text = f"CREATE STREAM s (k INT KEY, {types}) WITH (FORMAT='JSON');"
-    text += (
-        "CREATE STREAM o AS SELECT k, a->x AS x, a->y[1]->z AS z, m['u']->q AS q, l[1]->q AS t FROM s WHERE a->x <> 3;"
-    )
+    text += "CREATE STREAM o AS SELECT k, a->x AS x, a->w->v->u AS u, a->y[1]->z AS z, m['u']->q AS q, l[1]->q AS t FROM s WHERE a->x <> 3;"
     rows = [
-        {"k": i, "a": {"x": i, "y": [{"z": i}]}, "m": {"u": {"q": i}}, "l": [{"q": str(i)}, None]} for i in range(9)
+        {"k": i, "a": {"x": i, "y": [{"z": i}], "w": {"v": {"u": i}}}, "m": {"u": {"q": i}}, "l": [{"q": str(i)}, None]}
+        for i in range(9)
     ]
     result = sql.script(text, {"s": rows}, rows_per_batch=rows_per_batch)
-    wanted = [{"x": i, "z": i, "q": i, "t": str(i)} for i in range(9) if i != 3]
+    wanted = [{"x": i, "u": i, "z": i, "q": i, "t": str(i)} for i in range(9) if i != 3]
     assert ([each.value for each in result["o"]], result.skipped) == (wanted, {})
 
 
@@ -388,3 +387,12 @@ def test_a_windowed_table_has_its_rows_after_the_end_of_the_input(window, tmp_pa
     assert run is not None
     assert run.tables.sql("SELECT k, n FROM out").to_pylist() == [{"k": "k", "n": 2}]
     run.tables.close()
+
+
+def test_the_records_of_a_windowed_stream_have_its_windows():
+    """tumbling-windows, "import tumbling stream"."""
+    text = "CREATE STREAM s (k INT KEY, v INT) WITH (KAFKA_TOPIC='in', FORMAT='JSON', WINDOW_TYPE='TUMBLING', WINDOW_SIZE='10 SECONDS');"
+    found = sql.script(
+        text + "CREATE STREAM o AS SELECT * FROM s;", topics={"in": [(1, {"v": 2}, 5, 0, 0, None, (0, 10_000))]}
+    )
+    assert [(each.key, each.window) for each in found["o"]] == [(1, (0, 10_000))]
