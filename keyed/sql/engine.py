@@ -170,6 +170,13 @@ def functions() -> frozenset[str]:
     return frozenset(name.upper() for (name,) in rows if name not in _refused() and name[0].isalpha())
 
 
+@cache
+def keywords() -> frozenset[str]:
+    """Return the words before a bracket that are no names of functions, such as ``CAST``, ``IN`` and ``COALESCE``."""
+    query = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category <> 'unreserved'"
+    return frozenset(name.upper() for (name,) in _database().cursor().sql(query).fetchall())
+
+
 @attrs.frozen(eq=False)
 class PythonFunction:
     """A registered function or aggregate.
@@ -418,7 +425,7 @@ class SqlStep:
 
     def _query(self, table: pa.Table, query: str, *, tries: bool = False) -> pa.Table:
         connection = _connections.get(tries=tries)
-        connection.register("batch", table)
+        connection.register("batch", _unsliced(table))
         try:
             words = set(re.findall(r"\$(\w+)", query))
             used = {name: value for name, value in self.values.items() if name in words}
@@ -490,6 +497,35 @@ class SqlStep:
 
         fields: list[Any] = [(name, type_.arrow) for name, _, type_ in self.columns]
         return pa.schema([*fields, *(table.schema.field(name) for name in self.kept)]).empty_table()
+
+
+def _unsliced(table: pa.Table) -> pa.Table:
+    """Return a table whose structs begin at the first place of their buffers: DuckDB refuses others."""
+    for place, field in enumerate(table.schema):
+        cells = table.column(place)
+        if any(map(_is_sliced, cells.chunks)):
+            import pyarrow as pa
+
+            table = table.set_column(place, field, cells.take(pa.array(range(len(cells)), pa.int64())))
+    return table
+
+
+def _is_sliced(cells: Any) -> bool:
+    kinds = _arrow_types()
+    if not kinds.is_nested(cells.type):
+        return False
+    if cells.offset:
+        return True
+    if kinds.is_struct(cells.type):
+        return any(_is_sliced(cells.field(place)) for place in range(cells.type.num_fields))
+    return any(map(_is_sliced, (cells.keys, cells.items) if kinds.is_map(cells.type) else (cells.values,)))
+
+
+@cache
+def _arrow_types() -> Any:
+    import pyarrow as pa
+
+    return pa.types
 
 
 def _quoted(name: str) -> str:

@@ -14,7 +14,7 @@ from keyed.formats.sql_types import BIGINT, STRING, SqlType, of_arrow
 from keyed.inference import inferred_output
 from keyed.shown import nearest
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
-from keyed.sql.engine import PYTHON, Columns, SqlStep, check, functions
+from keyed.sql.engine import PYTHON, Columns, SqlStep, check, functions, keywords
 from keyed.sql.name_scope import BOUNDS, PSEUDO, Column, NameScope, replaced
 from keyed.sql.script_errors import Text
 from keyed.sql.sql_aggregates import AGGREGATES, aggregate_of
@@ -736,7 +736,9 @@ class Planner:
         check(self._text, words)
         for place, _ in calls(words):
             token = words[place]
-            if token.identifier.upper() not in functions() and not token.identifier.startswith("#"):
+            if token.identifier.startswith("#") or token.upper in keywords():
+                continue
+            if token.identifier.upper() not in functions():
                 known = {*functions(), *AGGREGATES, *PYTHON}
                 self._text.fail(f"unknown function {token.identifier}{nearest(token.identifier, known)}", token.at)
         for token in words:

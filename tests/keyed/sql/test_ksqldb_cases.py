@@ -219,3 +219,33 @@ def test_parameters_of_a_decimal_come_in_any_order():
     text = "CREATE STREAM s (k STRING KEY) WITH (KAFKA_TOPIC='in', VALUE_FORMAT='PROTOBUF'); CREATE STREAM out AS SELECT * FROM s;"
     found = sql.script(text, topics={"in": [("k", {"c": 10.01}, 0)]}, schemas={"in": {"value": schema}})
     assert [each.value for each in found["out"]] == [{"c": Decimal("10.01")}]
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 2, 4])
+def test_structs_of_any_batch_are_read(rows_per_batch):
+    """more-complex-struct, "complex struct select star"; DuckDB refuses structs of a slice."""
+    types = "a STRUCT<x INT, y ARRAY<STRUCT<z INT>>, w STRUCT<v STRUCT<u INT>>>, m MAP<STRING, STRUCT<q INT>>, l ARRAY<STRUCT<q STRING>>"
+    text = f"CREATE STREAM s (k INT KEY, {types}) WITH (FORMAT='JSON');"
+    text += "CREATE STREAM o AS SELECT k, a->x AS x, a->w->v->u AS u, a->y[1]->z AS z, m['u']->q AS q, l[1]->q AS t FROM s WHERE a->x <> 3;"
+    rows = [
+        {"k": i, "a": {"x": i, "y": [{"z": i}], "w": {"v": {"u": i}}}, "m": {"u": {"q": i}}, "l": [{"q": str(i)}, None]}
+        for i in range(9)
+    ]
+    result = sql.script(text, {"s": rows}, rows_per_batch=rows_per_batch)
+    wanted = [{"x": i, "u": i, "z": i, "q": i, "t": str(i)} for i in range(9) if i != 3]
+    assert ([each.value for each in result["o"]], result.skipped) == (wanted, {})
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("COALESCE(SUM(a), 0)", 5),
+        ("CAST(SUM(a) AS DOUBLE) / 2", 2.5),
+        ("CASE WHEN (SUM(a) > 1) AND (COUNT(*) IN (1, 2)) THEN (1) ELSE (2) END", 1),
+        ("EXTRACT(year FROM epoch_ms(MAX(b)))", 1970),
+        ("NULLIF(COUNT(a), 1)", None),
+    ],
+)
+def test_expressions_around_aggregates(expression, expected):
+    text = IN + f"CREATE TABLE out AS SELECT k, {expression} AS x FROM s GROUP BY k HAVING COUNT(*) IN (1);"
+    assert sql.script(text, topics={"in": [("k", {"a": 5, "b": 1}, 0)]}).table("out") == {"k": {"x": expected}}
