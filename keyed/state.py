@@ -133,6 +133,7 @@ class State(NoValue):
     _calls = f"{ROW_CALLS}, and call namespace() there too"
     #: Set by `inner_state`.
     in_place: bool = False
+    completed: Callable[[Any], Any] | None = None
     rows: Mapping[str, Any] | None = None
     named_by: str | None = None
     shown_as: Mapping[str, Any] | None = None
@@ -230,7 +231,8 @@ class State(NoValue):
 
 #: Attributes of states that are internal to the library.
 _DECLARING = ("keyed.state", "keyed.table_declaration")
-_INTERNAL = ("set_name", "replaced", "no_attribute", "mistake", "in_place", "rows", "named_by", "shown_as", "meaning")
+_INTERNAL = ("set_name", "replaced", "no_attribute", "mistake", "in_place", "completed", "rows", "named_by", "shown_as")
+_INTERNAL += ("meaning",)
 
 
 def _refusing(sign: str) -> Callable[..., NoReturn]:
@@ -251,6 +253,7 @@ def inner_state(
     state: S,
     *,
     in_place: bool = False,
+    completed: Callable[[Any], Any] | None = None,
     rows: Mapping[str, Any] | None = None,
     named_by: str | None = None,
     table: Mapping[str, Any] | None = None,
@@ -264,6 +267,8 @@ def inner_state(
         in_place: Of a `ValueState`: `ValueState.value` returns the stored object itself, to be changed in place, and
             not a copy; for accumulators that grow with each row. Changes to it are stored, with or without ``update``,
             and ``update`` takes the object over. Emit it, but keep no reference to it after the call.
+        completed: Of a `ValueState`: returns the value to store for a value that a batch has written. It is called once
+            for each, and may change it: for what readers need and the function computes anew.
         rows: Of a `ValueState` of a plain list that holds rows one after the other, each as so many items: names and
             types of the columns. State tables show each row as an entry, which the first column names.
         named_by: Of a `ValueState` or `ListState`: name of a `MapState` of the function whose values, of the same key
@@ -290,7 +295,8 @@ def inner_state(
             f"rows={rows!r} of {state!r}: a plain list has rows, inner_state(ValueState(list), rows=...), "
             "and have at least two columns: the one that names a row, and what it holds"
         )
-    state.in_place, state.rows, state.named_by, state.meaning = in_place, rows, named_by, meaning
+    state.in_place, state.completed = in_place, completed
+    state.rows, state.named_by, state.meaning = rows, named_by, meaning
     state.shown_as = table if is_shown else {"view": ""}
     return state
 

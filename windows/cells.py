@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from keyed.extending import snapshot
+from keyed.extending import encode_tagged, snapshot
 from keyed.windows.aggregates import Aggregate, AnyAggregate, ColumnAggregate, Functions, itself
 
 Add = Callable[[list[Any], int, Any, Any], None]
@@ -23,7 +23,8 @@ _BUILT_IN = {f"keyed.windows.{name}" for name in ("aggregates", "collecting", "f
 class Published(AnyAggregate):
     """An aggregate of one's own. Its cell is its accumulator and its result, which readers without the class show.
 
-    The result is null while `get_result` raises, as for too few elements: only a window that fires needs it.
+    Adding leaves the result open; `Cells.completed` computes it once for each batch. It is null while `get_result`
+    raises, as for too few elements, and if it is no plain data: only a window that fires needs it.
 
     Args:
         own: The aggregate.
@@ -39,22 +40,28 @@ class Published(AnyAggregate):
         return self._own.create_accumulator(), None
 
     def add(self, value: Any, cell: Any) -> Any:
-        return self._cell(self._own.add(value, cell[0]))
+        return self._own.add(value, cell[0]), None
 
     def add_at(self, value: Any, timestamp: int, cell: Any) -> Any:
-        return self._cell(self._own.add_at(value, timestamp, cell[0]))
+        return self._own.add_at(value, timestamp, cell[0]), None
 
     def merge(self, a: Any, b: Any) -> Any:
-        return self._cell(self._own.merge(a[0], b[0]))
+        return self._own.merge(a[0], b[0]), None
 
     def get_result(self, cell: Any) -> Any:
         return self._own.get_result(cell[0])
 
-    def _cell(self, accumulator: Any) -> Any:
+    def completed(self, cell: Any) -> Any:
+        """Return a cell with its result."""
+        accumulator, result = cell
+        if result is not None:
+            return cell
         try:
-            return accumulator, self._own.get_result(accumulator)
+            result = self._own.get_result(accumulator)
+            encode_tagged(result)
         except Exception:  # noqa: BLE001 - a function of the user, which raises when the window fires
-            return accumulator, None
+            return cell
+        return accumulator, result
 
 
 def is_own(aggregate: AnyAggregate) -> bool:
@@ -87,6 +94,7 @@ class Cells:
         self.width = len(aggregates)
         self.version = f"{self.width}{'_published' * any(map(is_own, aggregates))}"
         aggregates = tuple(map(stored_aggregate, aggregates))
+        self._published = [(i, each) for i, each in enumerate(aggregates) if isinstance(each, Published)]
         self._create = [_creator(aggregate) for aggregate in aggregates]
         # Immutable initial accumulators are copied, not created again.
         initial = [create() for create in self._create]
@@ -118,6 +126,19 @@ class Cells:
         for i, result in self._results:
             found[i] = result(found[i])
         return found
+
+    def completing(self, first: int, stride: int) -> Callable[[Any], Any] | None:
+        """Return the function that completes stored lists, in which accumulators begin at ``first + n * stride``."""
+        if not self._published:
+            return None
+
+        def completed(values: list[Any]) -> list[Any]:
+            for at in range(first, len(values), stride):
+                for i, aggregate in self._published:
+                    values[at + i] = aggregate.completed(values[at + i])
+            return values
+
+        return completed
 
 
 def _creator(aggregate: AnyAggregate) -> Callable[[], Any]:

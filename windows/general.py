@@ -26,7 +26,7 @@ from keyed import (
 from keyed.errors import DefinitionError
 from keyed.extending import inner_state
 from keyed.windows.assigning import SessionWindows
-from keyed.windows.cells import Cells, stored_aggregate
+from keyed.windows.cells import Cells, Published, stored_aggregate
 from keyed.windows.definition import Definition
 from keyed.windows.emission import Emission
 from keyed.windows.evictors import TimestampedValue
@@ -73,7 +73,11 @@ class GeneralWindows:
             self._single = aggregates[0].accumulator_type if len(aggregates) == 1 else None
             table = describe(definition, "windows", single=self._single is not None)
             cells = ValueState(self._single or object, name=f"window_contents_{self._cells.version}")
-            self._contents = context.get_state(inner_state(cells, in_place=True, named_by=named_by, table=table))
+            completed = self._cells.completing(0, self._cells.width)
+            if self._single is not None and isinstance(aggregates[0], Published):
+                completed = aggregates[0].completed
+            cells = inner_state(cells, in_place=True, completed=completed, named_by=named_by, table=table)
+            self._contents = context.get_state(cells)
         self._triggering = TimerContext(definition, context)
         timers = self._triggering
         if self._event_time:

@@ -43,7 +43,9 @@ class PackedSessions:
         self._cells = Cells(definition.aggregates)
         self._stride = _CELLS + self._cells.width
         state = ValueState(list, name=f"sessions_{self._cells.version}")
-        self._state: Any = context.get_state(inner_state(state, in_place=True, table=describe(definition, "sessions")))
+        completed = self._cells.completing(_CELLS, self._stride)
+        state = inner_state(state, in_place=True, completed=completed, table=describe(definition, "sessions"))
+        self._state: Any = context.get_state(state)
         self._context = WindowContext(definition, context, merging=True)
         self._emission = Emission(definition, self._cells, self._context)
         self.process_element = self._quick_process()

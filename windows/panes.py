@@ -46,7 +46,9 @@ class PaneWindows:
         self._add = self._cells.add
         self._stride = 1 + self._cells.width
         state = ValueState(list, name=f"panes_{self._cells.version}")
-        self._state: Any = context.get_state(inner_state(state, in_place=True, table=describe(definition, "slices")))
+        completed = self._cells.completing(1, self._stride)
+        state = inner_state(state, in_place=True, completed=completed, table=describe(definition, "slices"))
+        self._state: Any = context.get_state(state)
         self._context = WindowContext(definition, context, merging=False)
         self._emission = Emission(definition, self._cells, self._context)
         self._has_process = definition.process is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ class _SingleValue(BoundState):
     """One item per key: the read and the written items, by key."""
 
     cells = ("_read", "_written")
+    _completed: Callable[[Any], Any] | None = None
     _read: dict[Any, Any]
     _written: dict[Any, Any]
 
@@ -92,9 +94,10 @@ class _SingleValue(BoundState):
             for key, item in self._written.items():
                 changes.write_timed(prefix(key), b"", None if item is None else self.wrap(item, encode, key), clock)
             return
+        completed = self._completed
         for key, value in self._written.items():
             try:
-                data = None if value is None else encode(value)
+                data = None if value is None else encode(value if completed is None else completed(value))
             except EncodingError as error:
                 raise EncodingError(f"{self.kind} state {self.name!r}, key {key!r}: {error}") from error
             write(prefix(key), b"", data)
@@ -112,6 +115,7 @@ class BoundValueState(_SingleValue, ValueState[Any]):
         self.bind(declaration, scope, state_id)
         codec = value_codec(declaration.type)
         self.hold(isolation_of(codec, in_place=declaration.in_place))
+        self._completed = declaration.completed
         self._quick = self.ttl is None and self.isolation.gives_held
         #: Classes whose values are stored without conversion.
         self._placed: AbstractSet[type] = self.plain if self.ttl is None else frozenset()

@@ -332,6 +332,42 @@ def test_another_process_reads_the_result_of_an_aggregate_of_ones_own(tmp_path, 
         assert tables.sql("select span.most as most from spans").to_pylist()[-1] == {"most": 107}
 
 
+class Unstorable:
+    """A result that no state can hold."""
+
+    def __init__(self, length):
+        self.length = length
+
+
+@pytest.mark.parametrize(
+    "assigner",
+    [w.TumblingEventTimeWindows.of(1_000), w.EventTimeSessionWindows.with_gap(1_000), w.GlobalWindows.create()],
+)
+def test_the_result_of_ones_own_aggregate_is_computed_once_a_batch_and_may_be_of_any_class(tmp_path, assigner):
+    calls = []
+
+    def result(most):
+        calls.append(most)
+        return Unstorable(most)
+
+    longest = w.aggregate_of(create=lambda: 0, add=lambda row, most: max(row.v, most), merge=max, result=result)
+    rows = [{"u": u, "v": v, "t": v} for v in range(40) for u in "ab"]
+    windows = keyed.stream(rows, timestamp="t").key_by("u").window(assigner)
+    if isinstance(assigner, w.GlobalWindows):
+        windows = windows.trigger(w.CountTrigger.of(40))
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    found = windows.aggregate(longest, name="longest", changelog=log).run(rows_per_batch=20).values
+    assert [each.length for each in found] == [39, 39]
+    # Two keys in four batches, and their windows.
+    assert len(calls) <= 2 * 4 + 2
+    with open_tables(log, tmp_path / "tables") as tables:
+        tables.poll()
+        # What no state can hold is null for other processes.
+        assert {entry.key: entry.value for entry in tables["longest"].scan(as_of=1)} == dict.fromkeys(
+            "ab", {"result": None}
+        )
+
+
 def test_columns_have_the_types_of_the_output_on_both_paths(tmp_path):
     data = pa.Table.from_pylist(ROWS)
     schemas = []
