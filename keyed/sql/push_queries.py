@@ -157,7 +157,7 @@ class PushQuery(Iterator[PushedRow]):
         return self._left == 0
 
     def take(self, timeout: float | None = None) -> list[PushedRow]:
-        """Return the next rows: all that are there.
+        """Return the next rows: those of one batch, or if there are many, a part of them.
 
         Args:
             timeout: Seconds to wait for a change of the table; for ever if ``None``.
@@ -165,7 +165,10 @@ class PushQuery(Iterator[PushedRow]):
         Returns:
             The rows; none if the table has not changed for that time, or when ``LIMIT`` is reached.
         """
-        while not self.is_done and (changes := self._subscription.take(0.0 if self._waiting else timeout)):
+        while not self._waiting and not self.is_done:
+            changes = self._subscription.take(timeout)
+            if not changes:
+                break
             self._waiting.extend(self._pushed(changes))
         found = list(itertools.islice(self._waiting, self._left))
         self._waiting.clear()
