@@ -10,6 +10,7 @@ Programs that only declare and run functions do not need it.
   through your own method.
 - Paths: `check_path`, `choose_path` and `shown_path` serve operators that are computed row by row or over whole
   columns; `kind_of` and `plain_type` read the types of columns, and `MOST_LENGTH` bounds lengths of time over columns.
+- Expressions: `conditions_over` computes conditions over columns, in the SQL of scripts.
 - Explanations: `keyed.Output.explain` prints how a function that is `Explained` is computed.
 - States: `inner_state` declares options of an operator's states that its users do not need: changes in place, and the
   one table of the operator that state tables show.
@@ -36,6 +37,7 @@ from keyed.state import inner_state
 if TYPE_CHECKING:
     from keyed.arrow.read import table_rows
     from keyed.arrow.write import table_of
+    from keyed.sql.row_conditions import conditions_over
 
 #: Names that need pyarrow, by module.
 _ON_DEMAND = {"table_of": "write", "table_rows": "read"}
@@ -51,6 +53,7 @@ __all__ = [
     "as_stored",
     "check_path",
     "choose_path",
+    "conditions_over",
     "decode_tagged",
     "duration_of",
     "encode_tagged",
@@ -69,6 +72,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "conditions_over":
+        return importlib.import_module("keyed.sql.row_conditions").conditions_over
     if name in _ON_DEMAND:
         return getattr(importlib.import_module(f"keyed.arrow.{_ON_DEMAND[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

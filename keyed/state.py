@@ -231,8 +231,10 @@ class State(NoValue):
 
 #: Attributes of states that are internal to the library.
 _DECLARING = ("keyed.state", "keyed.table_declaration")
-_INTERNAL = ("set_name", "replaced", "no_attribute", "mistake", "in_place", "completed", "rows", "named_by", "shown_as")
-_INTERNAL += ("meaning",)
+_INTERNAL = (
+    *("set_name", "replaced", "no_attribute", "mistake"),
+    *("in_place", "completed", "rows", "named_by", "shown_as", "meaning"),
+)
 
 
 def _refusing(sign: str) -> Callable[..., NoReturn]:
@@ -268,7 +270,7 @@ def inner_state(
             not a copy; for accumulators that grow with each row. Changes to it are stored, with or without ``update``,
             and ``update`` takes the object over. Emit it, but keep no reference to it after the call.
         completed: Of a `ValueState`: returns the value to store for a value that a batch has written. It is called once
-            for each, and may change it: for what readers need and the function computes anew.
+            for each, and may change it: for what other readers need.
         rows: Of a `ValueState` of a plain list that holds rows one after the other, each as so many items: names and
             types of the columns. State tables show each row as an entry, which the first column names.
         named_by: Of a `ValueState` or `ListState`: name of a `MapState` of the function whose values, of the same key

@@ -6,15 +6,14 @@ the upper one if it failed. If a row that satisfies none of them cannot change a
 
 from __future__ import annotations
 
-import os
-import threading
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.errors import DefinitionError, UserFunctionError
+from keyed.errors import DefinitionError, SqlError, UserFunctionError
 from keyed.extending import schema_of, table_of
 from keyed.patterns.pattern_conditions import ColumnCondition, parts_of
 from keyed.patterns.steps import StepSequence, every_step
@@ -71,19 +70,9 @@ class EvaluatedSteps:
         for condition in self.conditions:
             if isinstance(condition.where, str):
                 try:
-                    import duckdb
-                except ImportError as error:
-                    text = f"where={condition.where!r} is computed by DuckDB: pip install 'keyed[sql]'"
-                    raise DefinitionError(text) from error
-                try:
-                    found = _query(empty, f"({condition.where})")
-                except duckdb.Error as error:
+                    _expressions((condition.where,), empty.schema)
+                except SqlError as error:
                     raise DefinitionError(f"where={condition.where!r} of step {condition.step!r}: {error}") from error
-                if str(found.schema.field(0).type) != "bool":
-                    raise DefinitionError(
-                        f"where={condition.where!r} of step {condition.step!r} is {found.schema.field(0).type}; give a "
-                        "condition, such as 'amount < 1'"
-                    )
         return f"{ddl}, `{self.column}` bigint"
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -92,9 +81,11 @@ class EvaluatedSteps:
         import pyarrow as pa
 
         bits: Any = np.zeros(table.num_rows, dtype="int64")
-        texts = [(place, each.where) for place, each in enumerate(self.conditions) if isinstance(each.where, str)]
+        texts = {place: each.where for place, each in enumerate(self.conditions) if isinstance(each.where, str)}
         if texts:
-            bits |= _computed(table, texts)
+            masks = _expressions(tuple(texts.values()), table.schema)(table)
+            for place, (holds, failed) in zip(texts, masks, strict=True):
+                bits |= (holds | failed * 2) << 2 * place
         for place, condition in enumerate(self.conditions):
             if not isinstance(condition.where, str):
                 bits |= np.where(_mask(condition, table), 1 << 2 * place, 0)
@@ -104,18 +95,12 @@ class EvaluatedSteps:
         return table.append_column(self.column, pa.array(bits))
 
 
-def _computed(table: pa.Table, texts: Sequence[tuple[int, str]]) -> Any:
-    """Return the bits of expressions."""
-    import duckdb
+@lru_cache(64)
+def _expressions(texts: tuple[str, ...], schema: pa.Schema) -> Any:
+    """Return the conditions that are expressions, over tables of a schema."""
+    from keyed.extending import conditions_over
 
-    holds = [f"(CASE WHEN ({text}) THEN {1 << 2 * place} ELSE 0 END)::BIGINT" for place, text in texts]
-    try:
-        found = _query(table, " + ".join(holds))
-    except duckdb.Error:
-        # A row fails for which an expression fails, and no other.
-        tried = [f"coalesce(TRY({each}), {2 << 2 * place})" for each, (place, _) in zip(holds, texts, strict=True)]
-        found = _query(table, " + ".join(tried))
-    return found.column(0).to_numpy()
+    return conditions_over(schema, texts)
 
 
 def _mask(condition: ColumnCondition, table: pa.Table) -> Any:
@@ -134,28 +119,3 @@ def _mask(condition: ColumnCondition, table: pa.Table) -> Any:
             f"the condition over columns of step {condition.step!r} raised {type(error).__name__}: {error}"
         ) from error
     return result.fill_null(False).to_numpy(zero_copy_only=False)
-
-
-class _Connections(threading.local):
-    made: tuple[int, Any] | None = None
-
-
-_connections = _Connections()
-
-
-def _query(table: pa.Table, expression: str) -> pa.Table:
-    """Return an expression over a table as a table."""
-    made = _connections.made
-    if made is None or made[0] != os.getpid():
-        # A forked process makes its own.
-        import duckdb
-
-        made = _connections.made = os.getpid(), duckdb.connect(config={"threads": "1"})
-        made[1].execute("SET TimeZone = 'UTC'; SET enable_external_access = false")
-    connection = made[1]
-    connection.register("batch", table)
-    try:
-        found: pa.Table = connection.sql(f"SELECT {expression} FROM batch").to_arrow_table()  # noqa: S608
-        return found
-    finally:
-        connection.unregister("batch")
