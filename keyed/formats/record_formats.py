@@ -147,15 +147,9 @@ class RecordPart:
             return self._delimited
         if self.format in ("JSON", "JSON_SR"):
             return self._parsed
-        decode: Callable[[bytes], Any]
         if self.format == "KAFKA":
-            number = _NUMBERS.get(self.columns[0][1].base)
-            is_bytes = self.columns[0][1].base == "BYTES"
-            decode = bytes if is_bytes else bytes.decode if number is None else lambda data: number.unpack(data)[0]
-        elif self.format == "AVRO":
-            decode = self._avro(registry)
-        else:
-            decode = self._protobuf()
+            return self._single
+        decode = self._avro(registry) if self.format == "AVRO" else self._protobuf()
         return lambda data: [self._decoded(each, decode) if isinstance(each, bytes) else each for each in data]
 
     def _decoded(self, data: bytes, decode: Callable[[bytes], Any]) -> Any:
@@ -166,9 +160,22 @@ class RecordPart:
         except _UNREADABLE as error:
             return BadValue(f"the {self._what} is not {self.format}: {type(error).__name__}: {error}")
 
+    def _single(self, data: Sequence[Any]) -> list[Any]:
+        """Return the bytes of one column as its value, in an object where records are objects."""
+        ((name, type_),) = self.columns
+        number = _NUMBERS.get(type_.base)
+        is_bytes = type_.base == "BYTES"
+        decode = bytes if is_bytes else bytes.decode if number is None else lambda data: number.unpack(data)[0]
+        found = [self._decoded(each, decode) if isinstance(each, bytes) else each for each in data]
+        if not self.is_wrapped:
+            return found
+        return [each if each is None or isinstance(each, dict | BadValue) else {name: each} for each in found]
+
     def _delimited(self, data: Sequence[Any]) -> list[Any]:
         with long_fields():
-            return [None if each is None else self._decoded(each, self._line) for each in data]
+            return [
+                each if each is None or isinstance(each, dict) else self._decoded(each, self._line) for each in data
+            ]
 
     def _line(self, data: Any) -> Any:
         if not isinstance(data, bytes | str):
@@ -250,11 +257,11 @@ class RecordPart:
             empty = b"{}" if self.format in ("JSON", "JSON_SR") and not self.is_key else None
             return lambda columns: [empty] * (len(columns[0]) if columns else 0)
         encode = self._encoder(registry)
-        is_plain = self.format in ("JSON", "JSON_SR", "DELIMITED", "KAFKA")
+        in_json = self.format in ("JSON", "JSON_SR", "DELIMITED")
 
         def write(columns: Sequence[Any]) -> list[bytes | None]:
             cells = [
-                plain_values(each, type_, in_json=is_plain)
+                plain_values(each, type_, in_json=in_json)
                 for each, (_, type_) in zip(columns, self.columns, strict=True)
             ]
             return [encode(row) for row in zip(*cells, strict=True)]

@@ -133,11 +133,21 @@ def test_bad_json_is_found_at_each_place_of_a_batch(place):
         assert list(bad) == [place]
 
 
+def _is_text(data):
+    try:
+        return data.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
+@pytest.mark.parametrize("is_key", [True, False])
 @pytest.mark.parametrize("type_", [INT, BIGINT, DOUBLE, STRING, BYTES])
 @given(data=st.binary(max_size=12))
-def test_bytes_of_another_length_are_a_bad_key(type_, data):
-    key = RecordPart("KAFKA", (("k", type_),), True, "s", "s")
+def test_bytes_of_another_length_are_a_bad_key_or_value(type_, is_key, data):
+    key = RecordPart("KAFKA", (("k", type_),), is_key, "s", "s", is_wrapped=not is_key)
     [found], bad = read(key, [data])
+    width = {INT: 4, BIGINT: 8, DOUBLE: 8}.get(type_)
+    assert bool(bad) == (not _is_text(data) if type_ == STRING else width not in (None, len(data)))
     if bad or (type_ == DOUBLE and math.isnan(found[0])):
         return
     assert written(key, found) == [data]

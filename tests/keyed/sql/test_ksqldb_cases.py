@@ -249,3 +249,23 @@ def test_structs_of_any_batch_are_read(rows_per_batch):
 def test_expressions_around_aggregates(expression, expected):
     text = IN + f"CREATE TABLE out AS SELECT k, {expression} AS x FROM s GROUP BY k HAVING COUNT(*) IN (1);"
     assert sql.script(text, topics={"in": [("k", {"a": 5, "b": 1}, 0)]}).table("out") == {"k": {"x": expected}}
+
+
+def test_values_in_kafkas_own_format_are_bytes_or_data():
+    """kafka, "INT"."""
+    text = "CREATE STREAM s (k INT KEY, v INT) WITH (KAFKA_TOPIC='in', FORMAT='KAFKA'); CREATE STREAM o AS SELECT * FROM s;"
+    records = [(b"\0\0\0\1", b"\0\0\0\7", 0), (2, 8, 1), (3, {"v": 9}, 2)]
+    found = sql.script(text, topics={"in": records})["o"]
+    assert [(each.key, each.value["v"]) for each in found] == [(1, 7), (2, 8), (3, 9)]
+
+
+def test_delimited_values_are_bytes_text_or_data():
+    text = "CREATE STREAM s (k INT KEY, v STRING, w INT) WITH (KAFKA_TOPIC='in', FORMAT='DELIMITED'); CREATE STREAM o AS SELECT * FROM s;"
+    records = [(1, b'"a,b",1', 0), ("2", "c,2", 1), (3, {"v": "d,", "W": 3}, 2), (4, {"v": None}, 3)]
+    found = sql.script(text, topics={"in": records})["o"]
+    assert [(each.key, *each.value.values()) for each in found] == [
+        (1, "a,b", 1),
+        (2, "c", 2),
+        (3, "d,", 3),
+        (4, None, None),
+    ]
