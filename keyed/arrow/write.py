@@ -33,6 +33,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from itertools import accumulate, chain
 from numbers import Integral, Real
 from operator import attrgetter, itemgetter
@@ -69,6 +70,7 @@ class _MisfitError(Exception):
 # Types ----------------------------------------------------------------------------------------------------------------
 
 
+@lru_cache(256)
 def arrow_schema(schema: Schema) -> pa.Schema:
     """Return the Arrow schema of output columns.
 

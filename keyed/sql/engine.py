@@ -251,6 +251,14 @@ def _called(step: SqlStep) -> tuple[PythonFunction, ...]:
     return tuple(each for name, each in registered.items() if name in words)
 
 
+def _projected(step: SqlStep) -> tuple[str, ...] | None:
+    """Return the columns of which a step's rows consist; ``None`` if it computes anything."""
+    names = [re.fullmatch(r'"((?:[^"]|"")+)"', expression) for _, expression, _ in step.columns]
+    if step.where is not None or None in names:
+        return None
+    return tuple(name[1].replace('""', '"') for name in names if name)
+
+
 def empty(columns: Columns) -> pa.Table:
     """Return a table of no rows with columns."""
     import pyarrow as pa
@@ -387,6 +395,7 @@ class SqlStep:
         values: The values of parameters.
         explodes: Its expressions make several rows of one.
         functions: The Python functions that it calls.
+        projected: The columns of the input that its columns are; ``None`` if it computes anything.
     """
 
     columns: tuple[tuple[str, str, SqlType], ...]
@@ -395,6 +404,7 @@ class SqlStep:
     values: Mapping[str, Any] = attrs.field(factory=dict)
     explodes: bool = False
     functions: tuple[PythonFunction, ...] = attrs.field(default=attrs.Factory(_called, takes_self=True))
+    projected: tuple[str, ...] | None = attrs.field(default=attrs.Factory(_projected, takes_self=True), init=False)
 
     def run(self, table: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]]:
         """Return the rows of a table after the step, and the places of bad rows with the reasons."""
@@ -408,7 +418,9 @@ class SqlStep:
             return self._empty(table), []
         provide(self.functions)
         try:
-            return self._typed(self._query(table, self._plain()), table), []
+            if self.projected is None:
+                return self._typed(self._query(table, self._plain()), table), []
+            return self._typed(table.select([*self.projected, *self.kept]), table), []
         except (duckdb.Error, RuntimeError) as error:
             if table.num_rows == 1:
                 return self._empty(table), [(0, _reason(error))]

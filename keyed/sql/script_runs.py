@@ -369,7 +369,7 @@ class Builder:
                 size_ms=window.size_ms,
                 advance_ms=window.advance_ms,
                 grace_ms=default if window.grace_ms is None else window.grace_ms,
-                retention_ms=max(window.retention_ms or DAY_MS, 1),
+                retention_ms=window.retention_ms or (0 if grouping.is_final else DAY_MS),
             )
         is_session = window is not None and window.kind == "SESSION"
         function: Any = (Sessions if is_session else Totals)(aggregation, name)

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 import numpy as np
 import pyarrow as pa
 
-from keyed import TaskContext
+from keyed import MAX_TIMESTAMP, TaskContext
 from keyed.errors import TableOverflowError
 from keyed.extending import Schema, inner_state
 from keyed.joins.matching import Ordered
@@ -153,8 +153,8 @@ class Aggregation:
         size_ms: Size of the windows, of sessions their gap; 0 without.
         advance_ms: Distance of their starts.
         grace_ms: Time after its end in which a window takes rows.
-        retention_ms: Time for which the row of a window is kept.
-        is_final: Only the results of windows that have ended are emitted.
+        retention_ms: Time after its end for which the row of a window is kept.
+        is_final: Only the results of windows that have ended are emitted, and are its rows.
     """
 
     keys: Columns
@@ -174,6 +174,11 @@ class Aggregation:
         """The columns of a window's bounds."""
         return ("WINDOWSTART", "WINDOWEND") if self.size_ms else ()
 
+    @property
+    def keeps_rows(self) -> bool:
+        """The rows of the table are a state."""
+        return not self.is_final or self.retention_ms > 0
+
 
 class _Aggregating(VectorizedFunction):
     """Base of the aggregates: their results after the projection and ``HAVING`` are the rows of the table.
@@ -191,26 +196,18 @@ class _Aggregating(VectorizedFunction):
         bounds = dict.fromkeys(plan.bounds, "bigint")
         self._key_types = schema_of(plan.keys, **bounds).columns
         self._columns = dict((*self._key_types, *schema_of(plan.arguments).columns))
-        self.rows = TableState(
-            Schema((*self._key_types, *schema_of(plan.values, ROWTIME="bigint").columns)).ddl, key=self._keys, name=name
-        )
+        schema = Schema((*self._key_types, *schema_of(plan.values, ROWTIME="bigint").columns))
+        if plan.keeps_rows:
+            self.rows = TableState(schema.ddl, key=self._keys, name=name)
 
-    def _process(self, table: pa.Table, ctx: BatchContext) -> None:
-        """Add rows to their groups.
-
-        Raises:
-            SumOverflow: A sum does not fit.
-        """
-        raise NotImplementedError
-
-    def _process_named(self, table: pa.Table, keys: list[str], ctx: BatchContext) -> None:
-        """Add rows to their groups, with an error that names the group of a sum that does not fit.
+    def _named(self, table: pa.Table, keys: list[str], process: Callable[[pa.Table], None]) -> None:
+        """Process rows of groups, with an error that names the group of a sum that does not fit.
 
         Raises:
             TableOverflowError: A sum does not fit.
         """
         try:
-            self._process(table, ctx)
+            process(table)
         except SumOverflow as error:
             found = error
         else:
@@ -219,7 +216,7 @@ class _Aggregating(VectorizedFunction):
         while (groups := grouped([plain_column(table.column(name)) for name in keys])).count > 1:
             halves = [table.filter(pa.array(is_first)) for is_first in (_half(groups), ~_half(groups))]
             try:
-                self._process(halves[0], ctx)
+                process(halves[0])
                 table = halves[1]
             except SumOverflow as error:
                 found, table = error, halves[0]
@@ -248,6 +245,27 @@ class _Aggregating(VectorizedFunction):
             times: The times of their rows.
             ctx: Receives the changes.
         """
+        after = self._finished(keys, results, times, ctx).cast(before.schema)
+        if after.num_rows < len(times):
+            self.rows.delete(before.select(self._keys))
+        self.rows.upsert(after)
+        came = pa.table([*keys, times], names=[*self._keys, TIMESTAMP_COLUMN])
+        gone = before.select([*self._keys, "ROWTIME"]).rename_columns(came.column_names).cast(came.schema)
+        shown = [*self._keys, *self._values]
+        emit_changes(ctx, before.select(shown), after.select(shown), pa.concat_tables([gone, came]), self._keys)
+
+    def _ended(self, keys: list[Any], results: list[Any], times: Any, ctx: BatchContext) -> None:
+        """Emit the rows of windows that have ended, of those that fit ``HAVING``, in the order of their times."""
+        rows = self._finished(keys, results, times, ctx)
+        if self._plan.keeps_rows and rows.num_rows:
+            self.rows.upsert(rows)
+        order = np.argsort(integers(rows.column("ROWTIME")), kind="stable")
+        change = pa.array(np.ones(rows.num_rows, dtype=np.int8))
+        found = rows.rename_columns([*self._keys, *self._values, TIMESTAMP_COLUMN]).append_column(CHANGE, change)
+        emit(ctx, found.take(pa.array(order, pa.int64())))
+
+    def _finished(self, keys: list[Any], results: list[Any], times: Any, ctx: BatchContext) -> pa.Table:
+        """Return the rows of groups, of those that fit ``HAVING``, as they are stored."""
         plan = self._plan
         groups = [f"#g{place}" for place in range(len(plan.keys))]
         names = [*groups, *plan.bounds, *(each for each, _ in plan.results), TIMESTAMP_COLUMN]
@@ -255,16 +273,7 @@ class _Aggregating(VectorizedFunction):
         found, bad = step.run(pa.table([*keys, *results, times], names=names))
         if bad:
             ctx.drop(len(bad))
-        after = found.select([*self._keys, *self._values])
-        after = timed(after, found.column(TIMESTAMP_COLUMN)).cast(before.schema)
-        self.rows.delete(before.select(self._keys))
-        self.rows.upsert(after)
-        if plan.is_final:
-            return
-        came = pa.table([*keys, times], names=[*self._keys, TIMESTAMP_COLUMN])
-        gone = before.select([*self._keys, "ROWTIME"]).rename_columns(came.column_names).cast(came.schema)
-        shown = [*self._keys, *self._values]
-        emit_changes(ctx, before.select(shown), after.select(shown), pa.concat_tables([gone, came]), self._keys)
+        return timed(found.select([*self._keys, *self._values]), found.column(TIMESTAMP_COLUMN))
 
     def _late(self, table: pa.Table, ctx: BatchContext, ends: Any) -> Any:
         """Return a mask of the rows whose window has ended: the time of the stream has reached an end."""
@@ -285,6 +294,8 @@ class Totals(_Aggregating, RunningColumns):
         columns = {**self._columns, TIMESTAMP_COLUMN: "bigint"}
         aggregates = {**plan.aggregates, MOMENT: Max(TIMESTAMP_COLUMN)}
         RunningColumns.__init__(self, aggregates, self._key_types, columns)
+        #: The rows of the batch, for windows that end with it.
+        self._came: pa.Table | None = None
 
     def _windowed(self, table: pa.Table) -> pa.Table:
         """Return a row for each window of each row."""
@@ -309,35 +320,53 @@ class Totals(_Aggregating, RunningColumns):
                 table = table.filter(pa.array(~late))
             if not table.num_rows:
                 return
-        self._process_named(table, self._keys, ctx)
+        if self._plan.is_final:
+            self._came = table
+        else:
+            self._named(table, self._keys, lambda rows: self._add(rows, ctx))
 
-    def _process(self, table: pa.Table, ctx: BatchContext) -> None:
+    def _add(self, table: pa.Table, ctx: BatchContext) -> None:
         totals = self.totals()
         keys, (*results, times), _ = totals.merge(totals.combine(table), self.accumulators, self.counted())
-        before = self.rows.lookup(pa.table(keys, names=self._keys))
-        self._replaced(before, keys, results, times, ctx)
+        self._replaced(self.rows.lookup(pa.table(keys, names=self._keys)), keys, results, times, ctx)
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         plan = self._plan
-        if not plan.size_ms or watermark <= ctx.previous_watermark():
+        if not plan.size_ms:
             return
         # The watermark is one millisecond behind the time of the stream.
         stream = max(-(2**62), watermark) + 1
-        for state in (self.accumulators, *self.counted().values()):
-            state.take(("WINDOWEND", "<=", stream - plan.grace_ms))
-        kept_ms = plan.grace_ms if plan.is_final else max(plan.grace_ms, plan.retention_ms)
-        ended = self.rows.take(("WINDOWEND", "<=", stream - kept_ms))
-        if plan.is_final:
-            emit_ended(ctx, ended)
+        limit = stream - plan.grace_ms
+        came, self._came = self._came, None
+        over: list[pa.Table] = []
+        if came is not None:
+            self._named(came, self._keys, lambda rows: over.append(self._stored(rows, limit)))
+        if watermark <= ctx.previous_watermark():
+            return
+        over = [self.accumulators.take(("WINDOWEND", "<=", limit)), *(each for each in over if each.num_rows)]
+        for counted in self.counted().values():
+            counted.take(("WINDOWEND", "<=", limit))
+        ended = pa.concat_tables([each.select(over[0].column_names).cast(over[0].schema) for each in over])
+        if plan.is_final and ended.num_rows:
+            self._named(ended, self._keys, lambda rows: self._end(rows, ctx))
+        # At the end of the input the table stays as it is.
+        if plan.keeps_rows and watermark < MAX_TIMESTAMP:
+            self.rows.take(("WINDOWEND", "<=", stream - max(plan.grace_ms, plan.retention_ms)))
 
+    def _stored(self, table: pa.Table, limit: int) -> pa.Table:
+        """Store the totals of rows, except those of windows that end now, which it returns."""
+        totals, distinct = self.totals(), self.counted()
+        table = totals.combine(table)
+        # Which values are new is known from the state.
+        is_over = integers(table.column("WINDOWEND")) <= (-(2**63) if distinct else limit)
+        rest = table.filter(pa.array(~is_over))
+        if rest.num_rows:
+            totals.store(rest, self.accumulators, distinct)
+        return table.filter(pa.array(is_over))
 
-def emit_ended(ctx: BatchContext, ended: pa.Table) -> None:
-    """Emit the rows of windows that have ended, in the order of their times."""
-    if ended.num_rows:
-        change = pa.array(np.ones(ended.num_rows, dtype=np.int8))
-        times = ended.column("ROWTIME")
-        found = ended.drop_columns(["ROWTIME"]).append_column(CHANGE, change).append_column(TIMESTAMP_COLUMN, times)
-        emit(ctx, found.take(pa.array(np.argsort(integers(times), kind="stable"), pa.int64())))
+    def _end(self, table: pa.Table, ctx: BatchContext) -> None:
+        keys, (*results, times) = self.totals().ended(table)
+        self._ended(keys, results, times, ctx)
 
 
 class Sessions(_Aggregating):
@@ -360,9 +389,9 @@ class Sessions(_Aggregating):
         self._fold = None
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        self._process_named(table, self._group, ctx)
+        self._named(table, self._group, lambda rows: self._add(rows, ctx))
 
-    def _process(self, table: pa.Table, ctx: BatchContext) -> None:
+    def _add(self, table: pa.Table, ctx: BatchContext) -> None:
         fold = self._fold = self._fold or fold_of(self._plan.aggregates, self._columns)
         times = integers(table.column(TIMESTAMP_COLUMN))
         least, most = int(times.min()) - self._gap, int(times.max()) + self._gap
@@ -396,10 +425,13 @@ class Sessions(_Aggregating):
         keys = taken([plain_column(table.column(name)) for name in self._group], rows.first_rows())
         identity = [*keys, pa.array(starts), pa.array(ends)]
         wanted = before.select(self._keys)
-        results = fold.results(merged)
+        results = [] if self._plan.is_final else fold.results(merged)
         self.sessions.delete(wanted)
         self.sessions.upsert(pa.table([*identity, *merged], names=[*self._keys, *(name for name, _ in fold.columns)]))
-        self._replaced(self.rows.lookup(wanted), identity, results, identity[-1], ctx)
+        if not self._plan.is_final:
+            replaced = self.rows.lookup(wanted)
+            self.rows.delete(wanted)
+            self._replaced(replaced, identity, results, identity[-1], ctx)
 
     def _codes(self, stored: pa.Table, table: pa.Table) -> Any:
         pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._group]
@@ -442,8 +474,13 @@ class Sessions(_Aggregating):
             return
         stream = max(-(2**62), watermark) + 1
         closed = stream - self._grace - self._gap
-        self.sessions.take(("WINDOWEND", "<", closed))
-        kept_to = closed if self._plan.is_final else min(closed, stream - self._plan.retention_ms)
-        ended = self.rows.take(("WINDOWEND", "<", kept_to))
-        if self._plan.is_final:
-            emit_ended(ctx, ended)
+        ended = self.sessions.take(("WINDOWEND", "<", closed))
+        if self._plan.is_final and ended.num_rows:
+            self._named(ended, self._keys, lambda rows: self._end(rows, ctx))
+        if self._plan.keeps_rows and watermark < MAX_TIMESTAMP:
+            self.rows.take(("WINDOWEND", "<", min(closed, stream - self._plan.retention_ms)))
+
+    def _end(self, table: pa.Table, ctx: BatchContext) -> None:
+        fold = self._fold = self._fold or fold_of(self._plan.aggregates, self._columns)
+        identity = [plain_column(table.column(name)) for name in self._keys]
+        self._ended(identity, fold.results(fold.stored(table)), identity[-1], ctx)

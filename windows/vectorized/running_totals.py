@@ -120,23 +120,44 @@ class RunningTotals:
             accumulators: The accumulators of all keys.
             distinct: The values that each `CountDistinct` has counted.
         """
-        keys = [plain_column(table.column(name)) for name in self._keys]
-        for name, counted in distinct.items():
-            table = table.append_column(
-                f"{name}.count", self._new_values(array_of(table.column(f"{name}.values")), keys, counted)
-            )
+        table, keys = self._counted(table, distinct)
         stored = accumulators.lookup(self._table(taken(keys, grouped(keys).first_rows())))
-        before = [plain_column(stored.column(name)) for name in self._keys]
-        keys = [concatenated(pair) for pair in zip(before, keys, strict=True)]
-        parts = [concatenated(pair) for pair in zip(*map(self._fold.stored, (stored, table)), strict=True)]
-        groups = grouped(keys)
-        parts = self._fold.merged(parts, groups)
-        keys, results = taken(keys, groups.first_rows()), self._fold.results(parts)
+        keys, parts, groups = self._merged(stored, table)
+        results = self._fold.results(parts)
         accumulators.upsert(self._table(keys, parts, self._parts))
         latest = None
         if _LATEST in table.column_names:
             latest = reduced(array_of(table.column(_LATEST)), groups.of(slice(stored.num_rows, None)), "max")
         return keys, results, latest
+
+    def store(self, table: Any, accumulators: TableState, distinct: Mapping[str, TableState]) -> None:
+        """Add combined rows to the totals of their keys, as `merge` does, whose results nobody needs yet."""
+        operations: Any = self._fold.operations
+        if operations is None or distinct or any(of.startswith("decimal") for _, of in self._fold.columns):
+            self.merge(table, accumulators, distinct)
+        else:
+            accumulators.merge(table.select([*self._keys, *self._parts]), operations)
+
+    def ended(self, table: Any) -> tuple[list[Any], list[Any]]:
+        """Return the keys of accumulators, and their results. Those of a key are merged, earlier ones first."""
+        keys, parts, _ = self._merged(table)
+        return keys, self._fold.results(parts)
+
+    def _counted(self, table: Any, distinct: Mapping[str, TableState]) -> tuple[Any, list[Any]]:
+        """Return combined rows with the number of new values in each, and their keys."""
+        keys = [plain_column(table.column(name)) for name in self._keys]
+        for name, counted in distinct.items():
+            table = table.append_column(
+                f"{name}.count", self._new_values(array_of(table.column(f"{name}.values")), keys, counted)
+            )
+        return table, keys
+
+    def _merged(self, *tables: Any) -> tuple[list[Any], Any, Any]:
+        """Return the keys of accumulators, the parts merged, and the group of each row. Earlier ones come first."""
+        keys = [concatenated([plain_column(each.column(name)) for each in tables]) for name in self._keys]
+        parts = [concatenated(own) for own in zip(*map(self._fold.stored, tables), strict=True)]
+        groups = grouped(keys)
+        return taken(keys, groups.first_rows()), self._fold.merged(parts, groups), groups
 
     def _new_values(self, values: Any, keys: list[Any], counted: TableState) -> Any:
         """Add values to those that were counted, and return the number of new ones by row.

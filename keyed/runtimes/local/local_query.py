@@ -189,8 +189,8 @@ class LocalQuery(Shown):
 
     def _of_query(self) -> dict[str, int]:
         """Return the exported metrics of the query: the statuses, and the rows that its sources have skipped."""
-        data = [source.data for source in self._last.sources if isinstance(source.data, SeekableSource)]
-        skipped = [count for each in data if (count := getattr(each, "rows_skipped", None)) is not None]
+        data = [each.data for each in self._last.sources if hasattr(type(each.data), "rows_skipped")]
+        skipped = [each.rows_skipped for each in data]
         return {**self._statuses(), **({"rows_skipped": sum(skipped)} if skipped else {})}
 
     def _is_exported(self) -> bool | None:

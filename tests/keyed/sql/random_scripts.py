@@ -173,6 +173,7 @@ def drawn(seed: int) -> Drawn:
     declare += f"CREATE TABLE u ({DECLARED.format(role='PRIMARY KEY')}, no BIGINT) WITH (FORMAT='JSON');"
     latest = "(SELECT * FROM {0} QUALIFY row_number() OVER (PARTITION BY k ORDER BY no DESC) = 1)"
     is_table = True
+    final = " EMIT FINAL" * (seed % 2)
     where = f" WHERE {condition(draw)}" if draw.random() < 0.5 else ""
     if kind == "project":
         is_table = False
@@ -207,11 +208,11 @@ def drawn(seed: int) -> Drawn:
         mine = ", ".join(f"{a} AS c{i}" for i, (a, _) in enumerate(made))
         theirs = ", ".join(f"{b} AS c{i}" for i, (_, b) in enumerate(made))
         window = (
-            f"TUMBLING (SIZE {size} MILLISECONDS, GRACE PERIOD 1 DAY)"
+            f"TUMBLING (SIZE {size} MILLISECONDS, RETENTION 2 DAYS, GRACE PERIOD 1 DAY)"
             if advance == size
-            else f"HOPPING (SIZE {size} MILLISECONDS, ADVANCE BY {advance} MILLISECONDS, GRACE PERIOD 1 DAY)"
+            else f"HOPPING (SIZE {size} MILLISECONDS, ADVANCE BY {advance} MILLISECONDS, RETENTION 2 DAYS, GRACE PERIOD 1 DAY)"
         )
-        text = f"CREATE TABLE o AS SELECT k, {mine}, WINDOWSTART AS ws FROM s WINDOW {window}{where} GROUP BY k;"
+        text = f"CREATE TABLE o AS SELECT k, {mine}, WINDOWSTART AS ws FROM s WINDOW {window}{where} GROUP BY k{final};"
         right = (
             f"SELECT k, {theirs}, start AS ws FROM (SELECT *, unnest(list_filter(range(ts - ts % {advance} - {size}, ts + 1, "
             f"{advance}), lambda x: x >= 0 AND x % {advance} = 0 AND x + {size} > ts)) AS start FROM s{where}) GROUP BY k, start"
@@ -224,7 +225,7 @@ def drawn(seed: int) -> Drawn:
         gap = draw.choice([1000, 300])
         text = (
             f"CREATE TABLE o AS SELECT k, COUNT(*) AS c0, SUM(g) AS c1 FROM s WINDOW SESSION ({gap} MILLISECONDS, "
-            f"GRACE PERIOD 1 DAY){where} GROUP BY k;"
+            f"RETENTION 2 DAYS, GRACE PERIOD 1 DAY){where} GROUP BY k{final};"
         )
         right = (
             f"SELECT k, count(*) c0, sum(g)::BIGINT c1 FROM (SELECT *, sum(fresh) OVER (PARTITION BY k ORDER BY ts, no) AS "
@@ -267,7 +268,7 @@ def drawn(seed: int) -> Drawn:
 def check(seed: int, spark: Any = None) -> str | None:
     """Return how a random script differs from DuckDB, in this process or on Spark; ``None`` if it does not."""
     one = drawn(seed)
-    streams, options = one.streams(), dict[str, Any](rows_per_batch=one.rows_per_batch)
+    text, streams, options = one.text, one.streams(), dict[str, Any](rows_per_batch=one.rows_per_batch, drain=True)
     if spark is not None:
         types = {**TYPES, "t": "STRING", "k": "STRING", "ROWTIME": "BIGINT", "no": "BIGINT"}
         columns = ["k", *TYPES, "ROWTIME", "no"]
@@ -276,9 +277,10 @@ def check(seed: int, spark: Any = None) -> str | None:
             name: spark.createDataFrame([tuple(row[each] for each in columns) for row in of], ddl).coalesce(1)
             for name, of in streams.items()
         }
-        options = {}
+        # There the input has no end.
+        text, options = text.replace(" EMIT FINAL", ""), {}
     wanted = expected(one.right, one.given)
-    result = script(one.text, streams, **options)
+    result = script(text, streams, **options)
     if one.is_table:
         seen = [(key, *value.values()) for key, value in result.table("o").items()]
         seen = [
@@ -319,6 +321,7 @@ def stored(seed: int, folder: Path, *, stops: Sequence[float] = (), kill_at: int
             checkpoint=folder / "state",
             tables=folder / "tables",
             rows_per_batch=3,
+            drain=part == 1,
             on_progress=on_progress,
         )
         assert result.run is not None

@@ -464,6 +464,7 @@ def test_groups_of_a_join_by_a_foreign_key_lose_rows_whose_key_changes():
         ("WINDOW SESSION (10 SECONDS)", ", window from 12000 to 13000"),
     ],
 )
+@pytest.mark.parametrize("emit", ["CHANGES", "FINAL"])
 @pytest.mark.parametrize(
     ("type_", "value", "reason"),
     [
@@ -472,16 +473,40 @@ def test_groups_of_a_join_by_a_foreign_key_lose_rows_whose_key_changes():
     ],
 )
 def test_a_sum_that_does_not_fit_ends_the_query_with_its_table_key_window_and_column(
-    window, place, type_, value, reason
+    window, place, type_, value, reason, emit
 ):
     text = f"""
     CREATE STREAM s (k STRING KEY, v {type_}) WITH (KAFKA_TOPIC = 's', VALUE_FORMAT = 'JSON');
-    CREATE TABLE o AS SELECT k, COUNT(*) AS n, SUM(v) AS total FROM s {window} GROUP BY k;
+    CREATE TABLE o AS SELECT k, COUNT(*) AS n, SUM(v) AS total FROM s {window} GROUP BY k {f"EMIT {emit}" * bool(window)};
     """
     records = [(key, {"V": 1}, 12_000) for key in "abcdefgh"] + [("f", {"V": value}, 13_000)] * 2
     with pytest.raises(TableOverflowError) as caught:
         sql.script(text, topics={"s": records}, rows_per_batch=100)
     assert f"table o, key k = 'f'{place}, column total: {reason}" in str(caught.value)
+
+
+@pytest.mark.parametrize("window", ["TUMBLING (SIZE 10 SECONDS{})", "SESSION (2 SECONDS{})"])
+@pytest.mark.parametrize("rows_per_batch", [1, 100])
+def test_a_final_window_is_a_row_of_the_table_from_its_end_for_its_retention_and_none_without(
+    window, rows_per_batch, tmp_path
+):
+    def kept(retention, folder):
+        text = f"""
+        CREATE STREAM s (k STRING KEY, v INT) WITH (KAFKA_TOPIC = 's', VALUE_FORMAT = 'JSON');
+        CREATE TABLE o AS SELECT k, SUM(v) AS total, COUNT_DISTINCT(v) AS values FROM s
+        WINDOW {window.format(retention)} GROUP BY k HAVING SUM(v) > 1 EMIT FINAL;
+        """
+        records = [(key, {"V": at}, 1000 * at) for at in (1, 2, 31, 61, 62) for key in "ab"]
+        result = sql.script(text, topics={"s": records}, rows_per_batch=rows_per_batch, tables=tmp_path / folder)
+        found = sorted((each.timestamp, each.key, each.value["total"], each.value["values"]) for each in result["o"])
+        wanted = ((2000, 3, 2), (31_000, 31, 1), (62_000, 123, 2))
+        assert found == [(at, key, *of) for at, *of in wanted for key in "ab"]
+        assert result.run is not None
+        with result.run.tables as tables:
+            return {name: [row.value["total"] for row in tables[name].scan()] for name in tables}
+
+    assert kept("", "none") == {}
+    assert sorted(kept(", RETENTION 40 SECONDS", "some")["o"]) == [31, 31, 123, 123]
 
 
 def test_the_states_of_joins_are_no_tables(tmp_path):
