@@ -40,7 +40,11 @@ def names_of(value: Any) -> tuple[str, ...]:
     """Return the names of the fields of a dictionary, row or object of a class with fields; none of a plain value."""
     if isinstance(value, Mapping):
         return tuple(value) if all(isinstance(name, str) for name in value) else ()
-    cls = type(value)
+    return names_of_class(type(value))
+
+
+def names_of_class(cls: type) -> tuple[str, ...]:
+    """Return the names of the fields of a row class, named tuple, dataclass, attrs class or struct; none of others."""
     names = fields_of(cls) or getattr(cls, "__struct_fields__", None) or getattr(cls, "__dataclass_fields__", None)
     return tuple(names) if names else tuple(each.name for each in getattr(cls, "__attrs_attrs__", ()))
 

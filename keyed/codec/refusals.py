@@ -7,11 +7,10 @@ must never run code from the bytes. Subclasses of the basic types (``numpy.float
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from typing import Any
 
-from keyed.rows import fields_of
+from keyed.rows import fields_of, names_of_class
 
 #: The remedy for rows that a stream refuses.
 BAD_ROW_REMEDY = "filter such rows, or give keyed.stream(..., on_bad_row=OutputTag(...))"
@@ -53,11 +52,6 @@ def remedy(cls: type, *, role: str) -> str:
             return f"convert it with {base.__name__}(value)"
     if role == "key":
         return "use a tuple of its fields"
-    if _has_fields(cls):
+    if names_of_class(cls):
         return f"declare the class as the type of the state, for example ValueState({cls.__name__})"
     return "store plain data: numbers, text, bytes, dates and times, or lists, tuples, dicts and sets of them"
-
-
-def _has_fields(cls: type) -> bool:
-    names = ("__attrs_attrs__", "__struct_fields__", "_fields")
-    return dataclasses.is_dataclass(cls) or any(hasattr(cls, name) for name in names)

@@ -16,12 +16,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Context, Decimal, InvalidOperation
+from functools import partial
 from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 import pyarrow.compute
 
 from keyed.formats.sql_types import BadValue, SqlType
+from keyed.rows import fields_of
 
 pc: Any = pyarrow.compute
 _nulls: Any = pa.nulls
@@ -195,16 +197,18 @@ def _bad(value: Any, type_: SqlType) -> NoReturn:
 def converter(type_: SqlType) -> Convert:
     """Return the function from a value that is not null to one that Arrow takes for a type. It raises `BadValue`."""
     parts = [converter(each) for each in type_.parts]
+    convert: Callable[[Any, SqlType], Any]
     match type_.base:
         case "ARRAY":
-            return lambda value: _items(value, parts[0], type_)
+            convert = partial(_items, item=parts[0])
         case "MAP":
-            return lambda value: _entries(value, parts[0], parts[1], type_)
+            convert = partial(_entries, key=parts[0], item=parts[1])
         case "STRUCT":
-            fields = [(name, name.lower(), converter(each)) for name, each in type_.fields]
-            return lambda value: _struct(value, fields, type_)
-    convert = _CONVERTERS[type_.base]
-    return lambda value: convert(value, type_)
+            convert = partial(_struct, fields=[(name, name.lower(), converter(each)) for name, each in type_.fields])
+        case base:
+            convert = _CONVERTERS[base]
+    # `isinstance` believes an object that names another class.
+    return lambda value: convert(value, type_) if value.__class__ is type(value) else _bad(value, type_)
 
 
 def _truth(value: Any, type_: SqlType) -> bool:
@@ -219,7 +223,8 @@ def _integer(value: Any, type_: SqlType, bits: int = 0) -> int:
         found = int(value.strip().partition(".")[0]) if _WHOLE.fullmatch(value.strip()) else None
     elif isinstance(value, float | Decimal):
         # Of a number such as 1e999999999 there is not even the whole part.
-        fits = math.isfinite(value) and -(2**64) < value < 2**64
+        is_finite = value.is_finite() if isinstance(value, Decimal) else math.isfinite(value)
+        fits = is_finite and -(2**64) < value < 2**64
         found = int(value) if fits and value == int(value) else None
     limit = 1 << (bits or (31 if type_.base == "INT" else 63))
     if not isinstance(found, int) or isinstance(found, bool) or not -limit <= found < limit:
@@ -270,7 +275,8 @@ def _text(value: Any, type_: SqlType) -> str:
         return format(value, "f") if abs(value.adjusted()) < 400 else str(value)
     if isinstance(value, dict | list):
         return _text(json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str), type_)
-    if isinstance(value, dt.datetime | dt.date | dt.time):
+    # The time that pandas has for none differs from itself.
+    if isinstance(value, dt.datetime | dt.date | dt.time) and value == value:  # noqa: PLR0124
         return value.isoformat()
     _bad(value, type_)
 
@@ -354,13 +360,13 @@ _CONVERTERS: dict[str, Callable[[Any, SqlType], Any]] = {
 }
 
 
-def _items(value: Any, item: Convert, type_: SqlType) -> list[Any]:
+def _items(value: Any, type_: SqlType, item: Convert) -> list[Any]:
     if not isinstance(value, list | tuple | set | frozenset) and not hasattr(value, "tolist"):
         _bad(value, type_)
     return [None if each is None else item(each) for each in value]
 
 
-def _entries(value: Any, key: Convert, item: Convert, type_: SqlType) -> list[tuple[Any, Any]]:
+def _entries(value: Any, type_: SqlType, key: Convert, item: Convert) -> list[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         value = list(value.items())
     if not isinstance(value, list | tuple):
@@ -376,9 +382,9 @@ def _entries(value: Any, key: Convert, item: Convert, type_: SqlType) -> list[tu
     return list(found.items())
 
 
-def _struct(value: Any, fields: list[tuple[str, str, Convert]], type_: SqlType) -> dict[str, Any]:
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        value = cast("Any", value)._asdict()
+def _struct(value: Any, type_: SqlType, fields: list[tuple[str, str, Convert]]) -> dict[str, Any]:
+    if (names := fields_of(type(value))) is not None:
+        value = dict(zip(names, value, strict=True))
     if not isinstance(value, Mapping):
         _bad(value, type_)
     found: dict[str, Any] = {}

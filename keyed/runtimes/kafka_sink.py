@@ -15,8 +15,10 @@ that was forgotten differs from one that never was, because a query commits one 
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -24,18 +26,22 @@ from xxhash import xxh3_64_intdigest
 
 from keyed.changelog.kafka.client import Cluster, check_client
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
+from keyed.codec.keys import STORED_AS_THEY_ARE
+from keyed.codec.refusals import type_name
 from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, SinkError
-from keyed.formats.topic_values import check_format, encoder, json_bytes
+from keyed.formats.topic_values import check_format, encoder
 from keyed.recovery.outbox import Record
 from keyed.rows import members_of
 from keyed.shown import shown
-from keyed.topics import Encode, KafkaSink
+from keyed.topics import Encode, Json, KafkaSink
 
 _log = logging.getLogger(__name__)
 #: The records of ``encode=`` are packed, since they may have no value, and have timestamps.
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(tuple[bytes | None, bytes | None, int | None]).decode
+#: Types of a key that has a text of its own; that of an object may be its address.
+_WITH_TEXT = STORED_AS_THEY_ARE | {float, Decimal, dt.datetime}
 #: Timestamps of records are less: they have 64 bits and a sign.
 _NEVER = 1 << 63
 
@@ -62,6 +68,7 @@ class TopicWriter:
         self._sink = sink
         self._queries = queries
         self._encode = encoder(sink.value, sink.topic)
+        self._encode_key = encoder(Json(), sink.topic, is_key=True)
         cluster = Cluster(sink.bootstrap, sink.settings, milliseconds_of(sink.timeout, "timeout") / 1000)
         self._writer = MarkedWriter(cluster, sink.topic, sink.transactional_id, self.id)
         #: The id of the next batch, and the digest of the last one; ``None`` if it is not known.
@@ -166,9 +173,19 @@ class TopicWriter:
         if missing:
             raise SinkError(f"{self._sink!r}: the output has no column {missing[0]!r}, only {', '.join(row)}")
         if len(names) > 1:
-            return json_bytes({name: row[name] for name in names})
+            return self._encode_key({name: row[name] for name in names})
         key = row[names[0]] if names else None
-        return key if key is None or isinstance(key, bytes) else str(key).encode()
+        if key is None or type(key) is bytes:
+            return key
+        if type(key) not in _WITH_TEXT:
+            raise SinkError(
+                f"{self._sink!r}: the column {names[0]!r} of the key has {shown(key)} of type {type_name(type(key))}; "
+                "give it text, bytes, a number, a date or a time, or give encode="
+            )
+        try:
+            return str(key).encode()
+        except UnicodeEncodeError as error:
+            raise SinkError(f"{self._sink!r}: the key {key!r} is not text: {error}") from error
 
     def _encoded(self, encode: Encode, row: Any) -> tuple[bytes | None, bytes | None, int | None]:
         found = encode(row)

@@ -6,6 +6,7 @@ import collections
 import enum
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -14,18 +15,23 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import attrs
+import deltalake
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.catalog import load_catalog
 
 import keyed
-from keyed import pyflink
-from keyed.errors import DefinitionError, KeyedError, StateDefinitionError
+from keyed import pyflink, sql
+from keyed.errors import DefinitionError, KeyedError, SinkError, StateDefinitionError
 from keyed.outputs import schema_of
+from keyed.runtimes.kafka_sink import TopicWriter
+from keyed.tables import read_tables
 from keyed.testing import KeyedTestHarness
+from keyed.topics import KafkaSink
 from keyed.vectorized import TableState
 
 
@@ -229,14 +235,66 @@ def of_columns(columns: str) -> Any:
     return run
 
 
-def of_parquet(columns: str) -> Any:
+def of_file(write: Callable[[str, keyed.Output], pa.Table], columns: str) -> Any:
     def run(value: Any) -> list[Any]:
         output = keyed.stream([1]).key_by(lambda _: "k").process(States(lambda _, __, ___: {"v": value}), columns)
         with tempfile.TemporaryDirectory() as folder:
-            output.run(keyed.parquet_sink(f"{folder}/rows"))
-            return pq.read_table(f"{folder}/rows").column("v").to_pylist()
+            return write(folder, output).column("v").to_pylist()
 
     return run
+
+
+def parquet(folder: str, output: keyed.Output) -> pa.Table:
+    output.run(keyed.parquet_sink(f"{folder}/rows"))
+    return pq.read_table(f"{folder}/rows")
+
+
+def delta(folder: str, output: keyed.Output) -> pa.Table:
+    output.run(keyed.delta_sink(f"{folder}/rows"))
+    return deltalake.DeltaTable(f"{folder}/rows").to_pyarrow_table()
+
+
+def iceberg(folder: str, output: keyed.Output) -> pa.Table:
+    place = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}"}
+    output.run(keyed.iceberg_sink("lake.t", catalog="test", options=place))
+    return load_catalog("test", **place).load_table("lake.t").scan().to_arrow()
+
+
+def of_state_table(value: Any) -> list[Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        function = States(lambda function, *_: through_state(function, value, None))
+        output = keyed.stream([1]).key_by(lambda _: "k").process(function)
+        output.run(tables=f"{folder}/tables", checkpoint=f"{folder}/checkpoint")
+        with read_tables(f"{folder}/tables") as tables:
+            assert tables.sql("select * from value_").num_rows == 1
+            return [tables["value_"].get("k")]
+
+
+def of_topic(key: str | None) -> Any:
+    def run(value: Any) -> list[Any]:
+        sink = KafkaSink("t", bootstrap="127.0.0.1:1", key=key)
+        ((text, _),) = TopicWriter(sink, ["query"]).records([{"v": value}])
+        assert issubclass(type(value), int | float | str | tuple | dict | Decimal | bytearray | memoryview)
+        if text is not None:
+            assert text == str(value).encode()
+        return [value]
+
+    return run
+
+
+def of_script(type_: str) -> Any:
+    def run(value: Any) -> list[Any]:
+        text = f"CREATE STREAM s (k STRING KEY, v {type_}) WITH (FORMAT='JSON'); CREATE STREAM o AS SELECT * FROM s;"
+        return [record.value["v"] for record in sql.script(text, {"s": [{"k": "k", "v": value}]})["o"]]
+
+    return run
+
+
+def of_script_as_text(value: Any) -> list[Any]:
+    # Anything plain is text there.
+    texts = of_script("STRING")(value)
+    assert not texts or issubclass(type(value), int | float | str | dict | Decimal | datetime)
+    return [value for _ in texts]
 
 
 def of_elements(value: Any) -> list[Any]:
@@ -283,9 +341,19 @@ INPUTS = {
     "an aggregating state": harnessed(through_aggregating),
     "a version": harnessed(through_versions),
     "a collection": of_elements,
-    "a file of ints": of_parquet("v bigint"),
-    "a file of texts": of_parquet("v string"),
-    "a file of times": of_parquet("v timestamp"),
+    "a file of ints": of_file(parquet, "v bigint"),
+    "a file of texts": of_file(parquet, "v string"),
+    "a file of times": of_file(parquet, "v timestamp"),
+    "a Delta table of ints": of_file(delta, "v bigint"),
+    "a Delta table of texts": of_file(delta, "v string"),
+    "an Iceberg table of ints": of_file(iceberg, "v bigint"),
+    "an Iceberg table of texts": of_file(iceberg, "v string"),
+    "a state table": of_state_table,
+    "a record of a topic": of_topic(None),
+    "a key of a topic": of_topic("v"),
+    "an int of a script": of_script("BIGINT"),
+    "a text of a script": of_script_as_text,
+    "a struct of a script": of_script("STRUCT<v BIGINT>"),
     "a map value": harnessed(through_map),
     "a map key": harnessed(as_map_key),
     "a namespace": harnessed(as_namespace),
@@ -298,16 +366,23 @@ INPUTS = {
 }
 
 
+#: Inputs of which each value costs more than half a second.
+EXPENSIVE = ("an Iceberg table of ints", "an Iceberg table of texts", "a Delta table of ints", "a state table")
+
+
 def is_same(found: Any, value: Any) -> bool:
     """Return true if a value came back as it was, or as the plain value that it stands for."""
     if found is value or type(found) is type(value) or (type(found).__name__ == type(value).__name__ == "MagicMock"):
         return True
     plain = value.value if isinstance(value, enum.Enum) else value.item() if isinstance(value, np.generic) else value
+    plain = dict(plain) if isinstance(plain, collections.UserDict) else plain
     return bool(found == plain) and isinstance(plain, int | float | str | tuple | dict | Fraction | datetime)
 
 
 @pytest.mark.parametrize("given", VALUES, ids=lambda each: object.__repr__(each).split()[0][1:])
-@pytest.mark.parametrize("where", INPUTS)
+@pytest.mark.parametrize(
+    "where", [pytest.param(each, marks=[pytest.mark.slow] if each in EXPENSIVE else []) for each in INPUTS]
+)
 def test_a_value_that_imitates_another_type_comes_back_or_is_refused_by_type(where, given):
     try:
         found = INPUTS[where](given)
@@ -343,3 +418,20 @@ def test_what_has_fields_and_is_no_named_tuple_has_no_columns(where, tmp_path):
             output.run(tmp_path / "out")
     with pytest.raises(KeyedError):
         table_of_values([HasFields()], None)
+
+
+def test_a_key_of_a_topic_without_a_text_of_its_own_is_refused():
+    writer = TopicWriter(KafkaSink("t", bootstrap="127.0.0.1:1", key="v"), ["query"])
+    for value, why in ((object(), "of type object"), (bytearray(b"a"), "of type bytearray"), ("\ud800", "is not text")):
+        with pytest.raises(SinkError, match=why):
+            writer.records([{"v": value}])
+    several = TopicWriter(KafkaSink("t", bootstrap="127.0.0.1:1", key=["v", "w"]), ["query"])
+    with pytest.raises(SinkError, match="cannot be written as Json"):
+        several.records([{"v": object(), "w": 1}])
+
+
+def test_the_remedy_for_a_value_declares_only_classes_with_fields():
+    point = attrs.make_class("Point", ["x"])(1)
+    for value, remedy in ((HasFields(), "store plain data"), (point, "declare the class")):
+        with pytest.raises(KeyedError, match=remedy):
+            harnessed(through_state)(value)
