@@ -12,7 +12,7 @@ from typing import Literal
 import attrs
 
 from keyed.errors import DefinitionError
-from keyed.patterns.pattern_conditions import ALWAYS, Condition, ConditionFailed, Look, both, negated
+from keyed.patterns.pattern_conditions import ALWAYS, Condition, ConditionFailed, Look, both, in_time, negated
 from keyed.patterns.steps import Contiguity, Step, StepSequence
 
 Kind = Literal["normal", "final", "stop", "pending"]
@@ -37,9 +37,11 @@ class AutomatonState:
         number: Its number in the automaton.
         step: The step whose row it takes.
         kind: A row that reaches a final state completes a match, one that reaches a stop state ends the partial match.
-            A partial match in a pending state is complete when it times out.
+            A partial match that waits in a pending state, or in one before it, is complete when it times out.
         edges: Its transitions, in the order in which they are tried.
-        since_previous_ms: Time that a partial match may wait in it, since its last row.
+        since_previous_ms: Time within which it takes a row, since the row before it.
+        waits_ms: Time that a partial match may wait in it, since its last row: until no step can follow.
+        ends_match: True if a partial match that times out in it is complete.
     """
 
     number: int
@@ -47,6 +49,13 @@ class AutomatonState:
     kind: Kind
     edges: list[Edge] = attrs.field(factory=list)
     since_previous_ms: int | None = None
+    waits_ms: int | None = None
+    ends_match: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """True if it takes or ignores rows, and does not only lead to others."""
+        return any(edge.action != "proceed" for edge in self.edges)
 
 
 @attrs.frozen
@@ -90,8 +99,9 @@ class Automaton:
                     if edge.action == "proceed":
                         stack.append(target)
                     elif edge.action == "take":
-                        found.append(Taken(current.step, target, self._completes(target, look)))
-                    elif state is not self.start:
+                        if _is_in_time(look, current.since_previous_ms):
+                            found.append(Taken(current.step, target, self._completes(target, look)))
+                    elif state is not self.start and _is_in_time(look, target.waits_ms):
                         found.append(Taken(None, target))
         return found
 
@@ -120,19 +130,27 @@ class Automaton:
                 outcomes = self.outcomes(state, look)
                 if outcomes != ([] if state is self.start else [Taken(None, state)]):
                     return False
-                passed = [state]
-                for each in passed:
+                for each in self.reached(state):
                     for edge in each.edges:
                         target = self.states[edge.target]
-                        if edge.action == "proceed":
-                            passed.append(target)
-                        elif target.number not in seen and target.kind in ("normal", "pending"):
+                        waits = edge.action != "proceed" and target.kind in ("normal", "pending")
+                        if waits and target.number not in seen:
                             seen.add(target.number)
                             stack.append(target)
         except (ConditionFailed, AttributeError):
             # A function was called, or the class of the row is needed: there is no row.
             return False
         return True
+
+    def reached(self, state: AutomatonState) -> list[AutomatonState]:
+        """Return a state, and those that are tested together with it."""
+        reached = [state]
+        for each in reached:
+            for edge in each.edges:
+                target = self.states[edge.target]
+                if edge.action == "proceed" and target not in reached:
+                    reached.append(target)
+        return reached
 
     def times_out(self, state: AutomatonState, since: int, previous: int) -> int | None:
         """Return when a partial match times out that waits in a state; ``None`` if it may wait forever.
@@ -142,9 +160,9 @@ class Automaton:
             since: Time of its first row.
             previous: Time of its last row.
         """
-        if state.since_previous_ms is None:
+        if state.waits_ms is None:
             return None if self.within_ms is None else since + self.within_ms
-        time = previous + state.since_previous_ms
+        time = previous + state.waits_ms
         return time if self.within_ms is None else min(time, since + self.within_ms)
 
 
@@ -158,6 +176,13 @@ def compiled(pattern: StepSequence) -> Automaton:
     start = compiler.compile(pattern)
     automaton = Automaton(tuple(compiler.states), start, pattern.within_ms)
     _check_loops(automaton)
+    for state in automaton.states:
+        reached = automaton.reached(state)
+        state.ends_match = any(each.kind == "pending" for each in reached)
+        limits = [each.since_previous_ms for each in reached if each.kind != "stop" and each.stays]
+        state.waits_ms = max((limit for limit in limits if limit is not None), default=None)
+        if None in limits:
+            state.waits_ms = None
     return automaton
 
 
@@ -192,8 +217,6 @@ class _Compiler:
         self.states: list[AutomatonState] = []
         self._within_ms = within_ms
         self._stops: dict[str, AutomatonState] = {}
-        #: States without the condition of a greedy loop before them, for the row that ends it, by the number.
-        self._originals: dict[int, AutomatonState] = {}
         #: Whether the first repetition of a group is compiled.
         self._first_of_loop: dict[Step, bool] = {}
         self._group: Step | None = None
@@ -202,6 +225,8 @@ class _Compiler:
         self._following: Step | None = None
         #: Whether the states that are created wait for a further row of a loop.
         self._inside_loop = False
+        #: Whether the group may end before the repetition that is compiled.
+        self._may_end = False
 
     def compile(self, pattern: StepSequence) -> AutomatonState:
         self._steps, self._at = pattern.steps, len(pattern.steps) - 1
@@ -224,9 +249,11 @@ class _Compiler:
         times = [step.since_previous_ms]
         if self._inside_loop:
             times.append(step.loop_ms)
-        if self._group is not None and self._at == 0:
+        group = self._group
+        if group is not None and self._at == 0:
             # The first row of a group follows the row before the group.
-            times.append(self._group.since_previous_ms)
+            is_first = self._first_of_loop.get(group, True)
+            times += [group.since_previous_ms, None if is_first else group.loop_ms]
         state.since_previous_ms = min((time for time in times if time is not None), default=None)
         return state
 
@@ -281,9 +308,7 @@ class _Compiler:
         take = both(None if step.until is None else negated(step.until), self._take_condition(step))
         last = sink
         if step.is_greedy and least != most:
-            if step.until is not None:
-                self._originals[sink.number] = self._copy(sink)
-            _restrict(sink, take)
+            self._restrict(sink)
         self._inside_loop, was = True, self._inside_loop
         for number in range(most - 1):
             may_end = number < most - least
@@ -309,18 +334,12 @@ class _Compiler:
         state = self._waiting()
         after = self._without_transitive_nots(sink)
         _add(state, "take", after, take)
-        always = self._always()
         if is_optional:
-            if step.is_greedy and step.until is not None:
-                original = self._originals.get(proceed.number, proceed)
-                _add(state, "proceed", original, both(always, step.until))
-                _add(state, "proceed", proceed, both(always, negated(step.until)))
-            else:
-                _add(state, "proceed", proceed, always)
+            _add(state, "proceed", proceed, self._always())
         if ignore is not None:
             waiting = state
-            if is_optional or self._heads_optional_group():
-                # Once a row was ignored, the step is not optional any more.
+            if is_optional or (self._at == 0 and self._may_end):
+                # Once a row was ignored, the step or the group that it begins is not optional any more.
                 waiting = self._waiting()
                 _add(waiting, "take", after, take)
                 _add(waiting, "ignore", waiting, ignore)
@@ -332,18 +351,19 @@ class _Compiler:
         self, group: Step, sink: AutomatonState, proceed: AutomatonState, *, is_optional: bool
     ) -> AutomatonState:
         """Create the states of a repetition of a group."""
-        first = self._of_group(group, sink)
+        first = self._of_group(group, sink, may_end=is_optional)
         if is_optional:
             _add(first, "proceed", proceed, self._always())
         return first
 
-    def _of_group(self, group: Step, sink: AutomatonState) -> AutomatonState:
+    def _of_group(self, group: Step, sink: AutomatonState, *, may_end: bool) -> AutomatonState:
         assert group.group is not None
-        outer = (self._steps, self._at, self._following, self._group, self._inside_loop)
+        outer = (self._steps, self._at, self._following, self._group, self._inside_loop, self._may_end)
         steps = group.group.steps
+        self._may_end = may_end or (self._at == 0 and self._may_end)
         self._steps, self._at, self._group, self._inside_loop = steps, len(steps) - 1, group, False
         first = self._convert(self._middle(sink))
-        self._steps, self._at, self._following, self._group, self._inside_loop = outer
+        self._steps, self._at, self._following, self._group, self._inside_loop, self._may_end = outer
         return first
 
     def _looping(self, sink: AutomatonState) -> AutomatonState:
@@ -352,7 +372,7 @@ class _Compiler:
         if step.group is not None:
             again = self._state("normal", step.name)
             always = self._always()
-            first = self._of_group(step, again)
+            first = self._of_group(step, again, may_end=True)
             _add(first, "proceed", sink, always)
             _add(again, "proceed", first, always)
             return first
@@ -360,18 +380,9 @@ class _Compiler:
         take = both(None if step.until is None else negated(step.until), self._take_condition(step))
         self._inside_loop, was = True, self._inside_loop
         state = self._waiting()
-        always = self._always()
         if step.is_greedy:
-            if step.until is not None:
-                original = self._copy(sink)
-                self._originals[sink.number] = original
-                _add(state, "proceed", original, both(always, step.until))
-                _add(state, "proceed", sink, both(always, negated(step.until)))
-            else:
-                _add(state, "proceed", sink, always)
-            _restrict(sink, self._take_condition(step))
-        else:
-            _add(state, "proceed", sink, always)
+            self._restrict(sink)
+        _add(state, "proceed", sink, self._always())
         _add(state, "take", state, take)
         self._add_stop_to_loop(state)
         if ignore is not None:
@@ -382,6 +393,18 @@ class _Compiler:
             self._add_stop_to_loop(waiting)
         self._inside_loop = was
         return state
+
+    def _restrict(self, state: AutomatonState) -> None:
+        """Let a state after a greedy loop accept only rows that the loop does not take, until the loop has ended."""
+        step = self._step
+        limit_ms = min((time for time in (step.since_previous_ms, step.loop_ms) if time is not None), default=None)
+        take = in_time(self._take_condition(step), limit_ms)
+        ended = None if step.until is None else self._copy(state)
+        for edge in state.edges:
+            edge.condition = both(_unless(step.until, edge.condition), negated(take))
+        if ended is not None:
+            assert step.until is not None
+            _add(state, "proceed", ended, step.until)
 
     def _copy(self, state: AutomatonState) -> AutomatonState:
         copied = self._state(state.kind, state.step)
@@ -443,10 +466,6 @@ class _Compiler:
         if self._step.group is not None:
             self._first_of_loop[self._step] = is_first
 
-    def _heads_optional_group(self) -> bool:
-        group = self._group
-        return group is not None and self._at == 0 and self._first_of_loop.get(group, True) and group.is_optional
-
     def _until_of_group(self) -> Condition | None:
         return None if self._group is None else self._group.until
 
@@ -479,14 +498,12 @@ class _Compiler:
         return _unless(self._until_of_group(), condition)
 
 
+def _is_in_time(look: Look, limit_ms: int | None) -> bool:
+    return limit_ms is None or look.waited_ms < limit_ms
+
+
 def _add(state: AutomatonState, action: Action, target: AutomatonState, condition: Condition) -> None:
     state.edges.append(Edge(action, target.number, condition))
-
-
-def _restrict(state: AutomatonState, take: Condition) -> None:
-    """Let a state after a greedy loop accept only rows that the loop does not take."""
-    for edge in state.edges:
-        edge.condition = both(edge.condition, negated(take))
 
 
 def _unless(until: Condition | None, condition: Condition | None) -> Condition | None:

@@ -165,7 +165,8 @@ class Pattern(StepSequence):
         Args:
             duration: Milliseconds or a `timedelta`; or give units as keywords.
             since: ``"first"`` limits the whole, from its first row; the shortest of several counts. ``"previous"``
-                limits the time between each row of the last step and the row before it.
+                limits the time between each row of the last step and the row before it; of a group, the first row of
+                each repetition.
             units: The duration in days, hours and so on.
 
         Raises:

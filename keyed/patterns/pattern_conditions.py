@@ -170,6 +170,15 @@ class _Or:
 
 
 @attrs.frozen(eq=False)
+class _InTime:
+    condition: Condition
+    limit_ms: int
+
+    def holds(self, look: Look) -> bool:
+        return look.waited_ms < self.limit_ms and self.condition.holds(look)
+
+
+@attrs.frozen(eq=False)
 class _IsInstance:
     cls: type
 
@@ -197,9 +206,14 @@ def either(first: Condition | None, second: Condition) -> Condition:
     return second if first is None else _Or(first, second)
 
 
+def in_time(condition: Condition, limit_ms: int | None) -> Condition:
+    """Return the condition that holds no longer once a time since the last row of a match has passed."""
+    return condition if limit_ms is None else _InTime(condition, limit_ms)
+
+
 def parts_of(condition: Condition) -> Iterator[Condition]:
     """Yield the conditions that a condition combines."""
-    if isinstance(condition, _Not):
+    if isinstance(condition, _Not | _InTime):
         yield from parts_of(condition.condition)
     elif isinstance(condition, _And | _Or):
         yield from parts_of(condition.first)
@@ -229,9 +243,14 @@ class Look:
 
     Attributes:
         columns: The bits of the row, as `keyed.patterns.column_conditions` has them.
+        timestamp: Time of the row.
+        waited_ms: Time since the last row of the partial match.
     """
 
-    __slots__ = ("_match", "_node", "_read", "_steps", "_timestamp", "columns", "of_match", "of_row", "places", "row")
+    __slots__ = (
+        *("_match", "_node", "_read", "_steps"),
+        *("columns", "of_match", "of_row", "places", "row", "timestamp", "waited_ms"),
+    )
 
     def __init__(
         self,
@@ -249,14 +268,15 @@ class Look:
     def start(self, row: Any, timestamp: int) -> None:
         """Test a row from now on, first without a partial match."""
         self.row = row
-        self._timestamp = timestamp
+        self.timestamp = timestamp
         if self.of_row:
             self.of_row = {}
-        self.enter(None)
+        self.enter(None, 0)
 
-    def enter(self, node: int | None) -> None:
-        """Test for the partial match that ends with a node from now on."""
+    def enter(self, node: int | None, waited_ms: int) -> None:
+        """Test for the partial match that ends with a node from now on, whose last row came some time ago."""
         self._node = node
+        self.waited_ms = waited_ms
         self._match: Match | None = None
         if self.of_match:
             self.of_match = {}
@@ -264,7 +284,7 @@ class Look:
     def match(self) -> Match:
         """Return the match so far."""
         if self._match is None:
-            self._match = Match(self._read(self._node), self._steps, self._timestamp)
+            self._match = Match(self._read(self._node), self._steps, self.timestamp)
         return self._match
 
 

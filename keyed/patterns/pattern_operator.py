@@ -282,7 +282,7 @@ class PatternOperator(KeyedProcessFunction):
         decided: list[tuple[int | None, PartialMatch | None, list[Taken]]] = []
         for number in () if standing is None else standing.partial:
             run = partial[number]
-            look.enter(run.node)
+            look.enter(run.node, look.timestamp - run.previous)
             decided.append((number, run, automaton.outcomes(automaton.states[run.state], look)))
         return decided
 
@@ -358,7 +358,7 @@ class PatternOperator(KeyedProcessFunction):
                 moves.kept.append((number, run, False))
                 continue
             moves.dropped.append(number)
-            if self._automaton.states[run.state].kind == "pending":
+            if self._automaton.states[run.state].ends_match:
                 moves.complete.append((run.first_row, run.node))
                 continue
             if self._handles_time_outs:

@@ -30,6 +30,8 @@ class Defined:
     is_greedy: bool = False
     until: str = ""
     group: tuple[Defined, ...] = ()
+    since_previous_ms: int | None = None
+    loop_ms: int | None = None
 
     @property
     def is_negative(self) -> bool:
@@ -49,7 +51,10 @@ def pattern_of(
         else:
             pattern = add(step.name, where=lambda row, *, letters=step.letters: row[0] in letters, **options)
         if (step.least, step.most) != (1, 1):
-            pattern = pattern.times_or_more(step.least) if step.most is None else pattern.times(step.least, step.most)
+            if step.most is None:
+                pattern = pattern.times_or_more(step.least, within=step.loop_ms)
+            else:
+                pattern = pattern.times(step.least, step.most, within=step.loop_ms)
             if step.inner == "next":
                 pattern = pattern.consecutive()
             if step.inner == "followed_by_any":
@@ -60,6 +65,8 @@ def pattern_of(
                 pattern = pattern.until(lambda row, *, letters=step.until: row[0] in letters)
         if step.is_optional:
             pattern = pattern.optional()
+        if step.since_previous_ms is not None:
+            pattern = pattern.within(step.since_previous_ms, since="previous")
     made: Pattern = pattern if within is None else pattern.within(within)
     return made
 
@@ -105,15 +112,17 @@ def matches_by_definition(steps: Sequence[Defined], rows: Sequence[tuple[int, st
         step = steps[at]
         last = chosen[-1][1] if chosen else -1
         contiguity = step.inner if count else step.contiguity
+        limits = [step.since_previous_ms, step.loop_ms if count else None] if chosen else []
         for row in range(last + 1, len(rows)):
             if (
                 letters[row] in step.letters
                 and letters[row] not in (step.until or "-")
                 and (not chosen or rows[row][0] - rows[chosen[0][1]][0] < within)
+                and all(limit is None or rows[row][0] - rows[last][0] < limit for limit in limits)
                 and (not chosen or follows(contiguity, step.letters, last, row))
                 and (not count or is_free(last + 1, row, step.until))
                 and all(
-                    is_free(row if start is None else start, row + 1 if end is None else end, no)
+                    is_free(row if start is None else start, row + 1 if end is None else min(row + 1, end), no)
                     for start, end, no in forbidden
                 )
             ):
@@ -123,22 +132,31 @@ def matches_by_definition(steps: Sequence[Defined], rows: Sequence[tuple[int, st
                 if step.most is None or count + 1 < step.most:
                     yield from repeat(at, count + 1, taken, [])
 
-    def forbidden_by_greed(step: Defined, chosen: Choice, forbidden: Any) -> list[Forbidden]:
+    def forbidden_by_greed(step: Defined, chosen: Choice, forbidden: list[Forbidden]) -> list[Forbidden]:
         """Return the letters that must not come until the next step: those that a greedy loop would have taken."""
-        start = chosen[-1][1] + 1 if chosen else None
-        is_greedy = step.is_greedy and step.least != step.most
-        return [*forbidden, *([(start, None, step.letters)] if is_greedy else [])]
+        if not step.is_greedy or step.least == step.most:
+            return forbidden
+        if not chosen:
+            return [*forbidden, (None, None, "".join(set(step.letters) - set(step.until)))]
+        last = chosen[-1][1]
+        limit = min((each for each in (step.since_previous_ms, step.loop_ms) if each is not None), default=within)
+        ends = (
+            row
+            for row in range(last + 1, len(rows))
+            if letters[row] in step.until or rows[row][0] - rows[last][0] >= limit
+        )
+        return [*forbidden, (last + 1, next(ends, len(rows)), step.letters)]
 
     def ends_well(chosen: Choice, each: Forbidden) -> bool:
         """Return whether a negative step at the end holds."""
         start, end, no = each
-        if start is None:
+        if start is None or not steps[-1].is_negative:
             return True
         limit = rows[chosen[0][1]][0] + within
         in_time = sum(time < limit for time, _ in rows)
         if end is not None:
             return start < in_time and letters[start] not in no
-        return not steps[-1].is_negative or is_free(start, in_time, no)
+        return is_free(start, in_time, no)
 
     return choose(0, (), [])
 
@@ -162,7 +180,14 @@ def expanded(steps: Sequence[Defined], most: int) -> Iterator[tuple[Defined, ...
     for count in (0, *counts) if step.is_optional else counts:
         taken: tuple[Defined, ...] = ()
         for number in range(count):
-            first = attrs.evolve(step.group[0], contiguity=step.inner if number else step.contiguity)
+            first = attrs.evolve(
+                step.group[0],
+                contiguity=step.inner if number else step.contiguity,
+                since_previous_ms=min(
+                    (each for each in (step.since_previous_ms, step.loop_ms if number else None) if each is not None),
+                    default=None,
+                ),
+            )
             taken += (first, *step.group[1:])
         yield from ((*taken, *each) for each in rest)
 

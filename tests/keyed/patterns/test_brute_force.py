@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from tests.keyed.patterns.brute_force import Defined, expanded, matches_by_defin
 from tests.keyed.patterns.matching import matches_of
 
 LETTERS = ["a", "b", "c", "ab", "bc", "abc"]
+LIMITS = st.sampled_from([None, None, None, 2, 3])
 
 
 @st.composite
@@ -42,8 +44,13 @@ def steps(draw):
             least, most = draw(st.sampled_from([(1, None), (2, None), (1, 2), (2, 2), (1, 3), (2, 3)]))
             inner = draw(st.sampled_from(["next", "followed_by", "followed_by_any"]))
             until = draw(st.sampled_from(["", "", "c"])) if most is None else ""
-            is_greedy = inner != "followed_by_any" and not until and draw(st.booleans())
-            step = Defined(step.name, contiguity, step.letters, least, most, inner, False, is_greedy, until)
+            is_greedy = inner != "followed_by_any" and draw(st.booleans())
+            loop_ms = draw(LIMITS)
+            step = attrs.evolve(
+                step, least=least, most=most, inner=inner, is_greedy=is_greedy, until=until, loop_ms=loop_ms
+            )
+        if not step.is_negative and (before is not None or step.loop_ms is not None):
+            step = attrs.evolve(step, since_previous_ms=draw(LIMITS))
         after_not = [each for each in made if not each.is_optional][-1:]
         is_range = step.least != step.most and step.most is not None
         if after_not and after_not[0].contiguity == "not_followed_by" and (is_range or step.is_greedy):
@@ -53,14 +60,11 @@ def steps(draw):
         after_greed = before is not None and before.is_greedy
         # Flink tests the row that was taken for a negative step, if all that comes after it is optional.
         after_negation = before is not None and before.contiguity == "not_next"
-        if not step.is_negative and not after_greed and not after_negation and draw(st.integers(0, 3)) == 0:
-            step = Defined(
-                *(step.name, contiguity, step.letters, step.least, step.most, step.inner),
-                *(True, step.is_greedy, step.until),
-            )
+        # A row that comes too late for the loop ends its greed, also before its first row.
+        is_simple = not step.is_negative and not after_greed and not after_negation
+        if is_simple and not (step.is_greedy and step.loop_ms is not None) and draw(st.integers(0, 3)) == 0:
+            step = attrs.evolve(step, is_optional=True)
         made.append(step)
-    if made[-1].contiguity == "not_followed_by" and (made[-2].least, made[-2].most) != (1, 1):
-        made.pop()
     return made
 
 
@@ -75,16 +79,22 @@ def groups(draw):
         Defined(f"g{number}", draw(st.sampled_from(of)), draw(st.sampled_from(LETTERS)))
         for number in range(draw(st.integers(1, 3)))
     ]
+    for number in range(len(inside) - 1):
+        inside[number] = attrs.evolve(inside[number], is_optional=draw(st.integers(0, 3)) == 0)
     least, most = draw(st.sampled_from([(1, 1), (1, None), (2, None), (1, 2), (2, 2), (2, 3)]))
-    inner = draw(st.sampled_from(of)) if (least, most) != (1, 1) else "followed_by"
-    is_optional = draw(st.booleans())
-    group = Defined("g", draw(st.sampled_from(of)), "", least, most, inner, is_optional, group=tuple(inside))
+    inner, loop_ms = "followed_by", None
+    if (least, most) != (1, 1):
+        inner, loop_ms = draw(st.sampled_from(of)), draw(LIMITS)
+    group = Defined(
+        *("g", draw(st.sampled_from(of)), "", least, most, inner, draw(st.booleans())),
+        group=tuple(inside),
+        loop_ms=loop_ms,
+    )
     before = [Defined("before", "next", draw(st.sampled_from(LETTERS)))] if draw(st.booleans()) else []
-    # In Flink a group that may end, and has skipped a row in order to go on, may still end before that row. So a step
-    # after it can find a match twice, or skip more rows than it may.
-    may_follow = least == most or inner == "next"
+    if before:
+        group = attrs.evolve(group, since_previous_ms=draw(LIMITS))
     after = [Defined("after", draw(st.sampled_from(of)), draw(st.sampled_from(LETTERS)))]
-    return [*before, group, *(after if may_follow and draw(st.booleans()) else [])]
+    return [*before, group, *(after if draw(st.booleans()) else [])]
 
 
 def timed(gaps):

@@ -116,3 +116,27 @@ def test_time_advances_without_elements():
         assert harness.take_output() == []
         harness.advance_watermark(13)
         assert [record.value for record in harness.take_output()] == [("timed out", 13, {"start": [("start", 42)]})]
+
+
+D: dict[str, Any] = {"a": Pattern.begin("a", A), "b then c": Pattern.begin("b", B).followed_by("c", C)}
+#: Patterns, the rows that they are tried on, and the numbers of the rows of the match. The automaton of Flink keeps the
+#: limit of a step for those after it, and finds the last one only if another row comes before the time-out.
+LIMITS: dict[str, Any] = {
+    "a limit of a loop ends with the loop": (D["a"].one_or_more(within=3).followed_by("c", C), "a0 c10", [0, 10]),
+    "a limit of a range ends with it": (D["a"].times(1, 2, within=3).followed_by("c", C), "a0 c10", [0, 10]),
+    "a limit of a step that is left out": (
+        D["a"].followed_by("b", B).optional().within(5, since="previous").followed_by("c", C),
+        "a0 c10",
+        [0, 10],
+    ),
+    "a limit between repetitions of a group": (Pattern.begin(D["b then c"]).times(2, within=3), "b0 c1 b10 c11", []),
+    "a group within its limit": (Pattern.begin(D["b then c"]).times(2, within=3), "b0 c8 b10 c18", [0, 10, 8, 18]),
+    "a loop before a silence": (D["a"].one_or_more().not_followed_by("b", B).within(10), "a0 c20", [0]),
+}
+
+
+@pytest.mark.parametrize("of", LIMITS)
+def test_limits_of_time_hold_between_the_rows_that_they_name(of):
+    pattern, text, times = LIMITS[of]
+    rows = [(int(each[1:]), (each[0], int(each[1:]))) for each in text.split()]
+    assert [ids for _, ids in outcomes(bounded(pattern), rows, "match")] == ([times] if times else [])
