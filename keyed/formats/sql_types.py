@@ -62,10 +62,9 @@ class SqlType:
         """The type of an array's elements, or of a map's values."""
         return self.parts[-1]
 
-    @property
-    def has_map(self) -> bool:
-        """True if values of the type hold maps."""
-        return self.base == "MAP" or any(each.has_map for each in (*self.parts, *(each for _, each in self.fields)))
+    def has(self, base: str) -> bool:
+        """Return whether values of the type are, or hold, values of a base."""
+        return self.base == base or any(each.has(base) for each in (*self.parts, *(each for _, each in self.fields)))
 
     @property
     def duckdb(self) -> str:
@@ -84,18 +83,26 @@ class SqlType:
 
     @cached_property
     def arrow(self) -> Any:
-        """The type of Arrow columns."""
+        """The type of Arrow columns: times of a day are milliseconds."""
+        import pyarrow as pa
+
+        return self.arrow_with(pa.int64())
+
+    def arrow_with(self, time: pa.DataType) -> Any:
+        """Return the type of Arrow columns that hold times of a day as another type."""
         import pyarrow as pa
 
         match self.base:
+            case "TIME":
+                return time
             case "DECIMAL":
                 return pa.decimal128(self.precision, self.scale)
             case "ARRAY":
-                return pa.list_(self.element.arrow)
+                return pa.list_(self.element.arrow_with(time))
             case "MAP":
-                return pa.map_(self.parts[0].arrow, self.element.arrow)
+                return pa.map_(*(each.arrow_with(time) for each in self.parts))
             case "STRUCT":
-                return pa.struct([(name, type_.arrow) for name, type_ in self.fields])
+                return pa.struct([(name, type_.arrow_with(time)) for name, type_ in self.fields])
         found: Any = {
             "BOOLEAN": pa.bool_,
             "INT": pa.int32,
@@ -108,7 +115,7 @@ class SqlType:
         if found is not None:
             made: pa.DataType = found()
             return made
-        return pa.int64() if self.base == "TIME" else pa.timestamp("us")
+        return pa.timestamp("us")
 
 
 BOOLEAN, INT, BIGINT, DOUBLE, STRING, BYTES, DATE, TIME, TIMESTAMP = map(SqlType, _DUCKDB)

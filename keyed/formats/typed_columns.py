@@ -140,6 +140,9 @@ def _cast(values: pa.Array[Any], type_: SqlType) -> pa.Array[Any] | None:
             case "DATE":
                 if kinds.is_date(source):
                     return values.cast(pa.date32())
+            case "TIME":
+                if kinds.is_time(source):
+                    return cast("pa.Array[Any]", pc.divide(values.cast(pa.time64("us")).cast(pa.int64()), 1000))
             case "TIMESTAMP":
                 if kinds.is_timestamp(source):
                     return _milliseconds(values)

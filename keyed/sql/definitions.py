@@ -399,7 +399,7 @@ class _Definer:
         if statement.kind == "TABLE" and not keys:
             text.fail("a table needs a PRIMARY KEY: CREATE TABLE name (id INT PRIMARY KEY, ...)", at)
         for name, type_ in keys:
-            if type_.has_map:
+            if type_.has("MAP"):
                 text.fail(f"a key of type {type_}, of column {name}, is not supported", at)
         window = self._option(options, "WINDOW_TYPE")
         size_ms = time_option(text, options, "WINDOW_SIZE")

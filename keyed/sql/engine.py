@@ -263,7 +263,8 @@ def empty(columns: Columns) -> pa.Table:
     """Return a table of no rows with columns."""
     import pyarrow as pa
 
-    return pa.schema([(name, type_.arrow) for name, type_ in columns or (("#nothing", BOOLEAN),)]).empty_table()
+    fields = [(name, type_.arrow_with(pa.time64("us"))) for name, type_ in columns or (("#nothing", BOOLEAN),)]
+    return pa.schema(fields).empty_table()
 
 
 def check(text: Text, words: Sequence[SqlToken]) -> None:
@@ -394,6 +395,7 @@ class SqlStep:
         kept: Columns of the input that the output has unchanged.
         values: The values of parameters.
         explodes: Its expressions make several rows of one.
+        times: The columns of the input that hold times of a day: they are milliseconds, and in expressions ``TIME``.
         functions: The Python functions that it calls.
         projected: The columns of the input that its columns are; ``None`` if it computes anything.
     """
@@ -403,6 +405,7 @@ class SqlStep:
     kept: tuple[str, ...] = ()
     values: Mapping[str, Any] = attrs.field(factory=dict)
     explodes: bool = False
+    times: Columns = ()
     functions: tuple[PythonFunction, ...] = attrs.field(default=attrs.Factory(_called, takes_self=True))
     projected: tuple[str, ...] | None = attrs.field(default=attrs.Factory(_projected, takes_self=True), init=False)
 
@@ -437,6 +440,8 @@ class SqlStep:
 
     def _query(self, table: pa.Table, query: str, *, tries: bool = False) -> pa.Table:
         connection = _connections.get(tries=tries)
+        for name, type_ in self.times:
+            table = table.set_column(table.column_names.index(name), name, _as_times(table.column(name), type_))
         connection.register("batch", _unsliced(table))
         try:
             words = set(re.findall(r"\$(\w+)", query))
@@ -509,6 +514,13 @@ class SqlStep:
 
         fields: list[Any] = [(name, type_.arrow) for name, _, type_ in self.columns]
         return pa.schema([*fields, *(table.schema.field(name) for name in self.kept)]).empty_table()
+
+
+def _as_times(cells: Any, type_: SqlType) -> Any:
+    """Return milliseconds in a column as times of a day."""
+    import pyarrow as pa
+
+    return cells.cast(type_.arrow_with(pa.int32())).cast(type_.arrow_with(pa.time32("ms")))
 
 
 def _unsliced(table: pa.Table) -> pa.Table:

@@ -9,7 +9,7 @@ import attrs
 
 from keyed.formats.sql_types import BIGINT, INT, SqlType
 from keyed.shown import nearest
-from keyed.sql.engine import Columns, bind
+from keyed.sql.engine import Columns, SqlStep, bind
 from keyed.sql.macros import OVER_LISTS
 from keyed.sql.script_errors import Text
 from keyed.sql.statements import Parser
@@ -213,6 +213,18 @@ class NameScope:
         if key not in self._types:
             self._types[key] = bind(self.text, self._stored, words, self.values)
         return self._types[key]
+
+    def step(
+        self,
+        cells: Sequence[tuple[str, str, SqlType]],
+        where: str | None,
+        kept: tuple[str, ...],
+        *,
+        explodes: bool = False,
+    ) -> SqlStep:
+        """Return the step that computes expressions over the columns."""
+        times = tuple(each for each in self._stored if each[1].has("TIME"))
+        return SqlStep(tuple(cells), where, kept, self.values, explodes=explodes, times=times)
 
 
 def _begin(made: Sequence[SqlToken]) -> int:

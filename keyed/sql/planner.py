@@ -426,7 +426,7 @@ class Planner:
             cells = [(each, sql(words[side]), key) for each in (JOIN, own_key) if each is not None]
             cells += [(to.stored, sql((name(each.stored),)), each.type) for to, each in zip(columns, kept, strict=True)]
             joined += columns
-            steps.append(SqlStep(tuple(cells), None, of.carried, self._values))
+            steps.append(scopes[side].step(cells, None, of.carried))
         if kind == "foreign-key":
             keys_of = tuple(tuple(f"{number}l.{each}" for each in part) for part in left.keys)
         elif own_key is not None:
@@ -575,7 +575,7 @@ class Planner:
 
     def _key_columns(self, names: Sequence[str], types: Sequence[SqlType], at: int) -> Columns:
         for type_ in types:
-            if type_.has_map:
+            if type_.has("MAP"):
                 self._text.fail(f"a key of type {type_}, which has a map, is not supported", at)
         return tuple(zip(names, types, strict=True))
 
@@ -626,7 +626,7 @@ class Planner:
             # The rows before a change leave, also those that an earlier WHERE has kept.
             where = f'"{CHANGE}" < 0 OR ({where})'
         explodes = any(_explodes(each.words) for each in outputs)
-        step = SqlStep(tuple(cells), where, source.carried, self._values, explodes=explodes)
+        step = scope.step(cells, where, source.carried, explodes=explodes)
         is_table = source.is_table or ranks is not None
         if is_table:
             identity |= _columns_of(keys, values)
@@ -705,9 +705,9 @@ class Planner:
             aggregates["#there"] = (Sum("#rows"), BIGINT)
             is_there = '"#there" > 0'
             condition = is_there if condition is None else f"{is_there} AND ({condition})"
-        before = SqlStep(tuple(cells), where, source.carried, self._values)
+        before = scope.step(cells, where, source.carried)
         kept = () if window is None else ("WINDOWSTART", "WINDOWEND")
-        step = SqlStep(tuple(after_cells), condition, kept, self._values)
+        step = after.step(after_cells, condition, kept)
         grouping = Grouping(keys, aggregates, window, query.emit == "FINAL")
         lengths = None if window is None else (window.kind, window.size_ms, window.advance_ms)
         identity = {

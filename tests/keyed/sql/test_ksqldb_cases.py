@@ -269,3 +269,28 @@ def test_delimited_values_are_bytes_text_or_data():
         (3, "d,", 3),
         (4, None, None),
     ]
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 100])
+def test_times_of_a_day_are_times_in_expressions_and_milliseconds_elsewhere(rows_per_batch):
+    """time, "casting - time to string" and "greater than - time string"; greatest, "test greatest with times"."""
+    text = "CREATE STREAM s (k TIME KEY, t TIME, u STRUCT<m MAP<STRING, TIME>, l ARRAY<TIME>>) WITH (KAFKA_TOPIC='in', FORMAT='JSON');"
+    text += "CREATE STREAM s2 (k TIME KEY, t TIME) WITH (KAFKA_TOPIC='in', FORMAT='JSON');"
+    text += "CREATE STREAM o AS SELECT k, t, CAST(t AS STRING) AS s, GREATEST(t, k) AS g, hour(t) AS h, u->m['x']::STRING AS x, u->l AS l FROM s WHERE t > '00:00:01';"
+    text += "CREATE TABLE p AS SELECT k, MAX(t) AS m, CAST(MIN(t) AS STRING) AS n FROM s GROUP BY k HAVING MAX(t) >= k;"
+    text += "CREATE STREAM q AS SELECT a.t AS k, CAST(b.t AS STRING) AS t FROM s a JOIN s2 b WITHIN 1 DAY ON a.t = b.t;"
+    first = {"t": 3_605_000, "u": {"m": {"x": 3000}, "l": [1000, None]}}
+    records = [(1000, first, 0), (1000, {"t": 500}, 1), (2000, {"t": 1}, 2)]
+    result = sql.script(text, topics={"in": records}, rows_per_batch=rows_per_batch)
+    row = {"t": 3_605_000, "s": "01:00:05", "g": 3_605_000, "h": 1, "x": "00:00:03", "l": [1000, None]}
+    assert [(each.key, each.value) for each in result["o"]] == [(1000, row)]
+    assert result.table("p") == {1000: {"m": 3_605_000, "n": "00:00:00.5"}}
+    found = {each.key: each.value for each in result["q"]}
+    assert found == {3_605_000: {"t": "01:00:05"}, 500: {"t": "00:00:00.5"}, 1: {"t": "00:00:00.001"}}
+
+
+def test_a_bad_row_among_times_of_a_day_is_one_row():
+    text = "CREATE STREAM s (k STRING KEY, t TIME) WITH (KAFKA_TOPIC='in', FORMAT='JSON'); CREATE STREAM o AS SELECT k, t + INTERVAL 1 HOUR AS t, CAST(k AS TIME) AS n FROM s;"
+    result = sql.script(text, topics={"in": [(k, {"t": 1000}, 0) for k in ("00:00:01", "lots", "23:59:59.5")]})
+    assert [each.value for each in result["o"]] == [{"t": 3_601_000, "n": 1000}, {"t": 3_601_000, "n": 86_399_500}]
+    assert result.skipped == {"o": {"an expression fails": 1}}
