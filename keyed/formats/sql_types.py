@@ -62,6 +62,11 @@ class SqlType:
         """The type of an array's elements, or of a map's values."""
         return self.parts[-1]
 
+    @property
+    def has_parts(self) -> bool:
+        """True for arrays, maps and structs, by which no state is keyed."""
+        return self.base in ("ARRAY", "MAP", "STRUCT")
+
     def has(self, base: str) -> bool:
         """Return whether values of the type are, or hold, values of a base."""
         return self.base == base or any(each.has(base) for each in (*self.parts, *(each for _, each in self.fields)))

@@ -399,8 +399,8 @@ class _Definer:
         if statement.kind == "TABLE" and not keys:
             text.fail("a table needs a PRIMARY KEY: CREATE TABLE name (id INT PRIMARY KEY, ...)", at)
         for name, type_ in keys:
-            if type_.has("MAP"):
-                text.fail(f"a key of type {type_}, of column {name}, is not supported", at)
+            if type_.has("MAP") or (statement.kind == "TABLE" and type_.has_parts):
+                text.fail(f"a key of type {type_}, of column {name}, is not supported; give each part a column", at)
         window = self._option(options, "WINDOW_TYPE")
         size_ms = time_option(text, options, "WINDOW_SIZE")
         kind = None if window is None else str(window).upper()
@@ -439,7 +439,7 @@ class _Definer:
             if not each.is_header:
                 continue
             wanted = BYTES if each.role == "header" else array(struct(("KEY", STRING), ("VALUE", BYTES)))
-            if each.type != wanted:
+            if str(each.type).upper() != str(wanted):
                 text.fail(f"a column with {each.role.upper()} is of type {wanted}, not {each.type}", each.at)
             if headers and None in (each.header, *headers):
                 text.fail("there is one column with HEADERS, or columns with HEADER('name')", each.at)

@@ -40,6 +40,8 @@ MACROS = {
     "format_timestamp(x, p)": _with_pattern("strftime(x::TIMESTAMP, p)"),
     "format_date(x, p)": _with_pattern("strftime(x, p)"),
     "timestamptostring(x, p)": _with_pattern("strftime(epoch_ms(x::BIGINT), p)"),
+    "to_json_string(x)": "coalesce(to_json(x)::VARCHAR, 'null')",
+    "slice(x, first, last)": "x[first:last]",
     "array_length(x)": "length(x)",
     "array_contains(x, v)": "list_contains(x, v)",
     "array_join(x, d)": "array_to_string(x, d)",
@@ -48,7 +50,10 @@ MACROS = {
     "array_remove(x, v)": "list_filter(x, lambda e: e IS DISTINCT FROM v)",
     "array_union(x, y)": "list_distinct(list_concat(x, y))",
     "array_except(x, y)": "list_filter(list_distinct(x), lambda e: NOT list_contains(y, e))",
-    "entries(m, s)": "map_entries(m)",
+    "entries(m, s)": (
+        "list_transform(CASE WHEN s THEN list_sort(map_entries(m)) ELSE map_entries(m) END, "
+        "lambda e: struct_pack(K := e.key, V := e.value))"
+    ),
     "as_map(k, v)": "map(k, v)",
     "map_union(a, b)": "map_concat(a, b)",
     "elt(i, choices)": "choices[i]",

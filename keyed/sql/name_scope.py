@@ -13,7 +13,7 @@ from keyed.sql.engine import Columns, SqlStep, bind
 from keyed.sql.macros import OVER_LISTS
 from keyed.sql.script_errors import Text
 from keyed.sql.statements import Parser
-from keyed.sql.tokens import SqlToken, closing, name, sign, split, sql, word
+from keyed.sql.tokens import SqlToken, bare, closing, name, sign, split, sql, word
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 #: Columns that each source has: their names in a script, in batches, and their types.
@@ -73,7 +73,7 @@ class NameScope:
         """
         made: list[SqlToken] = []
         bound: set[str] = set()
-        place = 0
+        words, place = bare(words), 0
         while place < len(words):
             token = words[place]
             after = words[place + 1] if place + 1 < len(words) else word("")
@@ -137,6 +137,11 @@ class NameScope:
         end = closing(words, place + 1)
         parts = split(words[place + 2 : end])
         is_named = all(any(each.upper == ":=" for each in part) for part in parts)
+        is_text = [len(part) == 1 and part[0].kind == "text" for part in parts[:2]]
+        if token.upper in ("REGEXP_EXTRACT", "REGEXP_EXTRACT_ALL") and is_text == [True, False]:
+            self.text.fail(f"{token.upper} takes the text first, and the pattern after it", token.at)
+        if token.upper == "STRUCT" and not parts:
+            self.text.fail("a STRUCT has a field or more: STRUCT(name := value)", token.at)
         if token.upper == "MAP" and is_named:
             made += [word("MAP"), sign("{")]
             for number, part in enumerate(parts):

@@ -19,7 +19,7 @@ from keyed.sql.name_scope import BOUNDS, PSEUDO, Column, NameScope, replaced
 from keyed.sql.script_errors import Text
 from keyed.sql.sql_aggregates import AGGREGATES, aggregate_of
 from keyed.sql.statements import REFUSED, From, Item, Join, SelectQuery, WindowClause, Words
-from keyed.sql.tokens import SqlToken, calls, closing, folded, name, sign, split, sql
+from keyed.sql.tokens import SqlToken, bare, calls, closing, folded, name, sign, split, sql
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows import Sum
 
@@ -399,6 +399,7 @@ class Planner:
             if {key.base, right_type.base} != {"INT", "BIGINT"} or kind == "table-table":
                 text.fail(f"the sides of ON are of types {key} and {right_type}; use CAST", join.on[0].at)
             key = BIGINT
+        self._key_columns([""], [key], join.on[0].at, is_keyed=True)
         mine, other = (scope.column(side) for scope, side in zip(scopes, words, strict=True))
         left_is_key, right_is_key = (
             each is not None and len(of.keys) == 1 and each.stored in of.keys[0]
@@ -451,9 +452,7 @@ class Planner:
 
     def _sides(self, left: Relation, right: Relation, join: Join) -> tuple[Words, Words]:
         """Return the expressions of the left and the right side of ``ON``."""
-        text, on = self._text, list(join.on)
-        while on[0].text == "(" and closing(on, 0) == len(on) - 1:
-            on = on[1:-1]
+        text, on = self._text, bare(join.on)
         parts = [part for each in split(on, "=") for part in split(each, "==")]
         if len(parts) != 2 or any(len(split(part, word)) > 1 for part in parts for word in ("AND", "OR")):
             text.fail("a join takes one equality: ON left_column = right_column", on[0].at)
@@ -573,10 +572,10 @@ class Planner:
             rest.remove(hits[0])
         return names, rest
 
-    def _key_columns(self, names: Sequence[str], types: Sequence[SqlType], at: int) -> Columns:
+    def _key_columns(self, names: Sequence[str], types: Sequence[SqlType], at: int, *, is_keyed: bool) -> Columns:
         for type_ in types:
-            if type_.has("MAP"):
-                self._text.fail(f"a key of type {type_}, which has a map, is not supported", at)
+            if type_.has("MAP") or (is_keyed and type_.has_parts):
+                self._text.fail(f"a value of type {type_} cannot be a key; use its parts", at)
         return tuple(zip(names, types, strict=True))
 
     def _shown(self, words: Sequence[Words]) -> list[str]:
@@ -598,7 +597,8 @@ class Planner:
         named = {each.stored: f"{each.source}.{each.name}" if query.joins else each.name for each in source.columns}
         shown = self._shown(partition) if partition else [named[each[0].identifier] for each in wanted]
         names, rest = self._split_keys(outputs, wanted, query, shown if wanted else [])
-        keys = self._key_columns(names, [scope.type_of(each) for each in wanted], query.at)
+        is_table = source.is_table or ranking is not None
+        keys = self._key_columns(names, [scope.type_of(each) for each in wanted], query.at, is_keyed=is_table)
         values = tuple((each.name, scope.type_of(each.words)) for each in rest)
         texts = [sql(each) for each in wanted] if partition else either
         cells = [(each, text, type_) for (each, type_), text in zip(keys, texts, strict=True)]
@@ -627,7 +627,6 @@ class Planner:
             where = f'"{CHANGE}" < 0 OR ({where})'
         explodes = any(_explodes(each.words) for each in outputs)
         step = scope.step(cells, where, source.carried, explodes=explodes)
-        is_table = source.is_table or ranks is not None
         if is_table:
             identity |= _columns_of(keys, values)
         return QueryPlan(source, step, None, None, keys, values, is_table, None, identity, ranks)
@@ -653,7 +652,7 @@ class Planner:
         types = [scope.type_of(each) for each in groups]
         outputs = self._outputs(query, scope)
         names, rest = self._split_keys(outputs, groups, query, self._shown(query.group_by))
-        keys = self._key_columns(names, types, query.group_by[0][0].at)
+        keys = self._key_columns(names, types, query.group_by[0][0].at, is_keyed=True)
         cells = [(each, sql(words), type_) for (each, type_), words in zip(keys, groups, strict=True)]
         # After the aggregates: groups, results and bounds.
         parts: list[tuple[Sequence[SqlToken], SqlToken]] = [

@@ -554,7 +554,7 @@ class Parser:
             known = (*NAMED, "DECIMAL", "ARRAY", "MAP", "STRUCT", *self._types)
             self._text.fail(f"unknown type {token.text}{nearest(token.text, known)}", token.at)
         if base in ("VARCHAR", "STRING") and self._comes("("):
-            self._bracketed(self._integer)
+            self._bracketed(lambda: self._word("STRING") or self._integer())
         return found
 
     def _generic(self, base: str, at: int) -> SqlType:

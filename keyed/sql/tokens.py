@@ -161,6 +161,13 @@ def split(part: Sequence[SqlToken], separator: str = ",") -> list[list[SqlToken]
     return found if part else []
 
 
+def bare(part: Sequence[SqlToken]) -> Sequence[SqlToken]:
+    """Return an expression without brackets around the whole of it; those around several are a row."""
+    while len(part) > 2 and part[0].text == "(" and closing(part, 0) == len(part) - 1 and len(split(part[1:-1])) == 1:
+        part = part[1:-1]
+    return part
+
+
 def calls(part: Sequence[SqlToken]) -> Iterator[tuple[int, int]]:
     """Yield the places of the name and the closing bracket of each call."""
     for place in range(len(part) - 1):

@@ -31,6 +31,11 @@ def computed(expression, **row):
         ("ARRAY[NULL, 10, '2', a, b]", [None, 10, 2, 1, 2]),
         # transform-array, "apply transform lambda function to array"
         ("LIST_TRANSFORM(ARRAY[5, CAST(NULL AS INT)], lambda x: x + 5)", [10, None]),
+        # array, "entries sorted"; slice; to_json_string
+        ("ENTRIES(MAP('b' := a, 'a' := 3), true)", [{"K": "a", "V": 3}, {"K": "b", "V": 1}]),
+        ("SLICE(ARRAY[1, 2, 3], 2, 3)", [2, 3]),
+        ("TO_JSON_STRING(ARRAY[1, a])", "[1,1]"),
+        ("TO_JSON_STRING(t)", "null"),
         # in, "boolean - valid", "int - valid", "array - valid", "struct - valid"
         ("true IN ('t')", True),
         ("4 IN ('4')", True),
@@ -294,3 +299,53 @@ def test_a_bad_row_among_times_of_a_day_is_one_row():
     result = sql.script(text, topics={"in": [(k, {"t": 1000}, 0) for k in ("00:00:01", "lots", "23:59:59.5")]})
     assert [each.value for each in result["o"]] == [{"t": 3_601_000, "n": 1000}, {"t": 3_601_000, "n": 86_399_500}]
     assert result.skipped == {"o": {"an expression fails": 1}}
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("REGEXP_EXTRACT('[a-z]+', t)", "takes the text first, and the pattern after it"),
+        ("STRUCT()", "a STRUCT has a field or more"),
+    ],
+)
+def test_calls_that_mean_something_else_in_duckdb_are_refused(expression, message):
+    with pytest.raises(SqlError, match=message):
+        computed(expression, t="x")
+
+
+@pytest.mark.parametrize(
+    "clauses",
+    ["(a + b) AS x, SUM(a + b) AS y FROM s GROUP BY a + b", "a + b AS x, SUM((a + b)) AS y FROM s GROUP BY ((a + b))"],
+)
+def test_brackets_around_an_expression_do_not_matter(clauses):
+    """group-by, "complex UDAF params matching GROUP BY"."""
+    text = IN + f"CREATE TABLE out AS SELECT {clauses}; CREATE STREAM p AS SELECT a, b FROM s PARTITION BY (a);"
+    result = sql.script(text, topics={"in": [("k", {"a": 1, "b": 2}, 0)]})
+    assert (result.table("out"), [each.key for each in result["p"]]) == ({3: {"y": 3}}, [1])
+
+
+def test_headers_are_declared_in_any_case():
+    """headers, "Can create and query stream with HEADERS column"."""
+    text = "CREATE STREAM s (k VARCHAR(STRING) KEY, h ARRAY<STRUCT<key STRING, value BYTES>> HEADERS) WITH (KAFKA_TOPIC='in', FORMAT='JSON');"
+    text += "CREATE STREAM o AS SELECT k, h[1]->KEY AS name FROM s;"
+    (record,) = sql.script(text, topics={"in": [("k", {}, 0, 0, 0, [("abc", b"x")])]})["o"]
+    assert record.value == {"name": "abc"}
+
+
+@pytest.mark.parametrize(
+    ("query", "at"),
+    [
+        ("CREATE TABLE o AS SELECT l, COUNT(*) AS n FROM s GROUP BY l;", "l;"),
+        ("CREATE TABLE o AS SELECT u, COUNT(*) AS n FROM s GROUP BY u;", "u;"),
+        ("CREATE STREAM p AS SELECT * FROM s; CREATE STREAM o AS SELECT s.l AS l, s.a FROM s JOIN p WITHIN 1 DAY ON s.l = p.l;", "s.l = "),
+        ("CREATE TABLE o (k INT PRIMARY KEY) WITH (KAFKA_TOPIC='o', FORMAT='JSON'); CREATE TABLE p (l ARRAY<INT> PRIMARY KEY) WITH (KAFKA_TOPIC='o', FORMAT='JSON');", "CREATE TABLE p"),
+    ],
+)  # fmt: skip
+def test_values_with_parts_are_no_keys(query, at):
+    """group-by, "JSON group by struct"; joins, "on ARRAY column"."""
+    text = IN.replace("t STRING", "u STRUCT<x INT>") + query
+    with pytest.raises(
+        SqlError, match=r"(cannot be a key; use its parts|is not supported; give each part a column)"
+    ) as found:
+        sql.script(text, topics={"in": []})
+    assert f"column {text.index(at) + 1}:" in str(found.value)
