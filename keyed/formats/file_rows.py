@@ -55,7 +55,7 @@ def file_parts(path: Path, columns: Mapping[str, SqlType], names_of: NamesOf, *,
         path: The file; its suffix is one of `FILES`.
         columns: The columns that are read.
         names_of: Returns their names in the file, for CSV and Parquet. It may raise.
-        waits: A last line without a newline is not read yet.
+        waits: A last line without a newline is not read yet, nor is a last row of CSV with an open quote.
     """
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet as pq
@@ -67,9 +67,13 @@ def file_parts(path: Path, columns: Mapping[str, SqlType], names_of: NamesOf, *,
                 yield column_part(batch, names, f"{path}, row", done)
                 done += batch.num_rows
         return
-    read = _csv_parts if path.suffix.lower() == ".csv" else _json_parts
+    what = f"{path}, line"
     with path.open("rb") as binary:
-        yield from read(f"{path}, line", _lines(binary, waits=waits), columns, names_of)
+        lines = _lines(binary, waits=waits)
+        if path.suffix.lower() == ".csv":
+            yield from _csv_parts(what, lines, names_of, waits=waits)
+        else:
+            yield from _json_parts(what, lines, columns)
 
 
 def column_part(batch: Any, names: Mapping[str, str], what: str, first: int) -> RowsPart:
@@ -94,9 +98,7 @@ def _lines(file: BinaryIO, *, waits: bool) -> Iterator[list[bytes]]:
         yield [b"".join(held) if size <= LONGEST else _CUT]
 
 
-def _json_parts(
-    what: str, given: Iterator[list[bytes]], columns: Mapping[str, SqlType], _names_of: NamesOf
-) -> Iterator[RowsPart]:
+def _json_parts(what: str, given: Iterator[list[bytes]], columns: Mapping[str, SqlType]) -> Iterator[RowsPart]:
     exact = any(map(has_decimal, columns.values()))
     done = 0
     for lines in given:
@@ -113,10 +115,8 @@ def _json_parts(
         yield RowsPart(cells, len(rows), lambda place, numbers=numbers: f"{what} {numbers[place]}", bad, seen)  # type: ignore[misc]
 
 
-def _csv_parts(
-    what: str, given: Iterator[list[bytes]], _columns: Mapping[str, SqlType], names_of: NamesOf
-) -> Iterator[RowsPart]:
-    rows = _csv_rows(given)
+def _csv_parts(what: str, given: Iterator[list[bytes]], names_of: NamesOf, *, waits: bool) -> Iterator[RowsPart]:
+    rows = _csv_rows(given, waits=waits)
     with long_fields():
         head = next(rows, None)
     if head is None:
@@ -139,7 +139,7 @@ def _csv_parts(
         yield RowsPart(cells, len(part), lambda place, part=part: f"{what} {part[place][0]}", bad)  # type: ignore[misc]
 
 
-def _csv_rows(given: Iterator[list[bytes]]) -> Iterator[tuple[int, Any]]:
+def _csv_rows(given: Iterator[list[bytes]], *, waits: bool) -> Iterator[tuple[int, Any]]:
     """Yield the rows of CSV that are not empty: the number of the last line, and the cells or a `BadValue`."""
     lines = _CsvLines(given)
     reader = csv.reader(lines)
@@ -152,6 +152,11 @@ def _csv_rows(given: Iterator[list[bytes]]) -> Iterator[tuple[int, Any]]:
         except (BadValue, csv.Error) as error:
             # The reader begins a new row.
             cells = error if isinstance(error, BadValue) else BadValue(str(error))
+        if lines.is_over:
+            # The reader asked for more lines of this row.
+            if waits:
+                return
+            cells = BadValue("a quote is not closed")
         if cells:
             yield lines.number, BadValue(lines.reason) if lines.reason else cells
 
@@ -163,9 +168,13 @@ class _CsvLines(Iterator[str]):
         self._lines = itertools.chain.from_iterable(given)
         self.number = self.size = 0
         self.reason = ""
+        self.is_over = False
 
     def __next__(self) -> str:
-        line = next(self._lines)
+        line = next(self._lines, None)
+        if line is None:
+            self.is_over = True
+            raise StopIteration
         self.number += 1
         self.size += len(line)
         if line is _CUT or self.size > LONGEST:

@@ -292,10 +292,13 @@ class Declared:
                 what = f"the stream of {self.source.name}, in the element {shown(element)},"
                 known[fields] = given_names(self.source, list(map(str, fields)), what)
             names = known[fields]
-            if not place:
-                cells = {name: [] for name in names}
+            for name in names.keys() - cells.keys():
+                cells[name] = [None] * place
             for name, column in cells.items():
                 column.append(row.get(names[name]) if name in names else None)
+        if "ROWTIME" in cells:
+            pairs = zip(cells["ROWTIME"], times.to_pylist(), strict=True)
+            cells["ROWTIME"] = [own if each is None else each for each, own in pairs]
         return self._kept(cells, len(values), times)
 
     def _kept(self, cells: Mapping[str, Any], count: int, times: Any) -> Kept:

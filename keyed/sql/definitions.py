@@ -288,10 +288,8 @@ class _Definer:
 
     def _check_options(self, statement: tree.Create, formats: tuple[str, str]) -> None:
         """Check the options that are for some formats only."""
-        options, declared = (
-            statement.options,
-            {"KEY" if e.is_key else "VALUE" for e in statement.elements if not e.is_header},
-        )
+        options = statement.options
+        declared = {"KEY" if each.is_key else "VALUE" for each in statement.elements if not each.is_header}
         for part, format_ in zip(("KEY", "VALUE"), formats, strict=True):
             for end, (what, of) in _OF_FORMATS.items():
                 name = f"{part}_{end}"

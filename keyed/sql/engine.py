@@ -125,12 +125,15 @@ def _opened(*, tries: bool) -> duckdb.DuckDBPyConnection:
             f"keyed.sql needs DuckDB {MAJOR}, and {duckdb.__version__} is installed: pip install 'duckdb>={MAJOR}'"
         )
     limit = os.environ.get(_LIMIT, _MEMORY)
+    no_size = f"the environment variable {_LIMIT}={limit!r} must be a size such as '2GB'"
+    if not re.fullmatch(r"(?=.*[1-9])\d+(\.\d+)? ?([kmgt]i?b|%)", limit, re.IGNORECASE):
+        raise DefinitionError(no_size)
     settings: dict[str, Any] = {**SETTINGS, "memory_limit": limit}
     locked = settings.pop("lock_configuration")
     try:
         found = duckdb.connect(config=settings)
-    except duckdb.ParserException as error:
-        raise DefinitionError(f"the environment variable {_LIMIT}={limit!r} must be a size such as '2GB'") from error
+    except duckdb.Error as error:
+        raise DefinitionError(f"{no_size}: {error}") from error
     for head, body in MACROS.items():
         found.execute(f"CREATE MACRO {head} AS {body}")
     found.execute("SET TimeZone = 'UTC'")

@@ -91,3 +91,15 @@ def test_a_last_line_without_its_end_waits_with_a_checkpoint(waits, tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("k,n\na,1\nb,2")
     assert len(read(path, waits=waits)[0]) == 2 - waits
+
+
+@pytest.mark.parametrize("end", ['b,"2', 'b,"2\n', 'b,"2\n3', '"b\n\n', 'b,"2\n""'])
+def test_a_last_row_of_csv_with_an_open_quote_waits_with_a_checkpoint_and_is_bad_without(end, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("k,n\na,1\n" + end)
+    assert read(path, waits=True) == ([("a", "1")], {})
+    _, bad = read(path)
+    assert list(bad.values()) == ["a quote is not closed"]
+    path.write_text("k,n\na,1\n" + end.rstrip('"') + '3"\n' if end[0] == "b" else "k,n\na,1\n" + end + '",2\n')
+    rows, bad = read(path, waits=True)
+    assert (len(rows), bad) == (2, {})

@@ -1,6 +1,6 @@
 """Scripts over streams and outputs of the Python API."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import pyarrow as pa
@@ -202,3 +202,50 @@ def test_on_spark_outputs_and_streams_are_bound_with_data_frames(spark, tmp_path
         sql.script(DOUBLED, {"doubled": output, "titles": keyed.stream(titles)})
     with pytest.raises(DefinitionError, match="a script runs on Spark if its streams are DataFrames"):
         sql.script(DOUBLED, {"doubled": output, "titles": [{"title": "a", "name": "Aliens"}]})
+
+
+@attrs.frozen
+class Untimed:
+    title: str
+    price: int
+    at: int = 0
+
+
+@attrs.frozen
+class Timed:
+    title: str
+    price: int
+    ROWTIME: int | None
+    at: int = 0
+
+
+class Pair(NamedTuple):
+    price: int
+    title: str
+    at: int
+
+
+class TimedPair(NamedTuple):
+    price: int
+    rowtime: int
+    title: str
+    at: int
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 2, 100])
+def test_each_element_has_its_own_columns_whatever_others_of_its_batch_have(rows_per_batch):
+    elements = [
+        Untimed("a", 1, 100),
+        Timed("b", 2, 7, 100),
+        Pair(3, "c", 100),
+        TimedPair(4, 8, "d", 100),
+        {"at": 100, "Price": 5, "title": "e"},
+        {"at": 100, "price": 6, "ROWTIME": 9, "title": "f"},
+        Timed("g", 7, None, 100),
+    ]
+    text = "CREATE STREAM s (title STRING KEY, price INT) WITH (FORMAT = 'JSON'); CREATE STREAM o AS SELECT * FROM s;"
+    stream = keyed.stream(elements, timestamp=lambda each: each["at"] if isinstance(each, dict) else each.at)
+    found = sql.script(text, {"s": stream}, rows_per_batch=rows_per_batch)
+    rows = [(each.key, each.value["price"], each.timestamp) for each in found["o"]]
+    times = [100, 7, 100, 8, 100, 9, 100]
+    assert rows == [(title, place + 1, time) for place, (title, time) in enumerate(zip("abcdefg", times, strict=True))]

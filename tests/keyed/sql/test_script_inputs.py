@@ -8,6 +8,7 @@ import keyed
 from keyed import sql
 from keyed.errors import DefinitionError, SqlError
 from keyed.graph import source_of
+from keyed.sql import engine
 from keyed.sql.catalog import SqlSource
 from keyed.sql.script_inputs import ScriptInput
 from keyed.sql.script_runs import streams_of
@@ -89,3 +90,27 @@ def test_a_python_stream_has_idleness_of_its_own():
 def test_an_idle_timeout_is_a_time_above_0(time):
     with pytest.raises(SqlError, match=r"line 1, column .*IDLE_TIMEOUT=.* is no time; write it as '30 SECONDS'"):
         sql.script(f"CREATE STREAM r (k STRING KEY) WITH (FORMAT = 'JSON', IDLE_TIMEOUT = {time});")
+
+
+@pytest.mark.parametrize("limit", ["-5GB", "", "lots", "0", "0GB", "-1", "5", "1e400GB", "200%", "9" * 30 + "TB"])
+def test_a_limit_of_memory_that_is_no_size_is_refused(limit, monkeypatch):
+    monkeypatch.setattr(engine, "_databases", {})
+    monkeypatch.setattr(engine, "_connections", engine.EngineConnections())
+    monkeypatch.setenv("KEYED_SQL_MEMORY_LIMIT", limit)
+    with pytest.raises(DefinitionError, match=f"KEYED_SQL_MEMORY_LIMIT={limit!r} must be a size such as '2GB'"):
+        sql.script(
+            "CREATE STREAM s (id INT KEY) WITH (FORMAT='JSON'); CREATE STREAM o AS SELECT id, 1 AS one FROM s;",
+            {"s": []},
+        )
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 100])
+def test_a_row_of_csv_that_is_written_in_pieces_is_read_once_it_is_whole(tmp_path, rows_per_batch):
+    path, seen = tmp_path / "r.csv", []
+    whole = 'k,n\na,1\n"b\n\nb",2\n"c""\n",3\n'
+    for end in range(whole.index("a,1"), len(whole) + 1):
+        path.write_text(whole[:end])
+        found = sql.script(SCRIPT, {"r": path}, checkpoint=tmp_path / "state", rows_per_batch=rows_per_batch)
+        seen += [(each.key, each.value["n"]) for each in found["o"]]
+        assert not found.skipped
+    assert seen == [("a", 1), ("b\n\nb", 2), ('c"\n', 3)]
