@@ -33,6 +33,7 @@ class SqlSource:
         nullable: How Protobuf represents the nulls of keys and values: ``OPTIONAL``, ``WRAPPER`` or ``None``: not.
         is_read_only: Nothing may be inserted.
         is_query: A query of the script writes it.
+        is_retimed: Its rows have other times than those by which the progress of its input is measured.
         topic_options: How its topic is named and created.
     """
 
@@ -53,6 +54,7 @@ class SqlSource:
     nullable: tuple[str | None, str | None] = (None, None)
     is_read_only: bool = False
     is_query: bool = False
+    is_retimed: bool = False
     topic_options: TopicOptions = attrs.field(factory=TopicOptions)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -19,9 +19,11 @@ from keyed.sql.engine import Columns, SqlStep, functions
 from keyed.sql.name_scope import BOUNDS, PSEUDO, NameScope
 from keyed.sql.planner import Planner, QueryPlan
 from keyed.sql.script_errors import Text
+from keyed.sql.script_inputs import LATEST, NO_TIME
 from keyed.sql.sql_aggregates import AGGREGATES
 from keyed.sql.tokens import sql
 from keyed.sql.topic_options import time_option, topic_options
+from keyed.vectorized import TIMESTAMP_COLUMN
 
 _PROTOBUF = ("PROTOBUF", "PROTOBUF_NOSR")
 _WITH_SCHEMA = ("AVRO", "JSON_SR", *_PROTOBUF)
@@ -483,6 +485,7 @@ class _Definer:
         window: tuple[str | None, int | None] | None = None,
         headers: tuple[tuple[str, str | None], ...] = (),
         delimiters: tuple[str, str] = (",", ","),
+        read: Sequence[SqlSource] = (),
     ) -> SqlSource:
         """Add a source to the catalog."""
         options, at = statement.options, statement.at
@@ -490,6 +493,8 @@ class _Definer:
         stored = tuple(each for each in values if each[0] not in names)
         nullable = [self._option(options, f"{part}_PROTOBUF_NULLABLE_REPRESENTATION") for part in ("KEY", "VALUE")]
         key_null, value_null = (None if each is None else str(each).upper() for each in nullable)
+        timestamp = self._timestamp(options, (*keys, *values), at)
+        is_query = statement.query is not None
         source = SqlSource(
             statement.name,
             statement.kind,
@@ -498,14 +503,15 @@ class _Definer:
             self._topic(statement),
             *formats,
             *(window or (None, None)),
-            self._timestamp(options, (*keys, *values), at),
+            timestamp,
             headers,
             self._delimiter(options, "VALUE_DELIMITER", delimiters[1]),
             self._delimiter(options, "KEY_DELIMITER", delimiters[0]),
             self._wraps(options, formats[1], stored, at),
             (key_null, value_null),
             statement.read_only,
-            is_query=statement.query is not None,
+            is_query=is_query,
+            is_retimed=is_query and (timestamp is not None or any(each.is_retimed for each in read)),
             topic_options=topic_options(self._text, options),
         )
         self._check_formats(source, at)
@@ -560,8 +566,31 @@ class _Definer:
         same = (key_format == first.key_format, value_format == first.value_format)
         delimiters = (first.key_delimiter if same[0] else ",", first.delimiter if same[1] else ",")
         formats = (key_format, value_format)
-        source = self._add(statement, plan.keys, plan.values, formats, window=plan.window, delimiters=delimiters)
-        self._found.queries.append(WrittenQuery(statement.name, source, plan))
+        read = plan.relation.sources
+        source = self._add(
+            statement, plan.keys, plan.values, formats, window=plan.window, delimiters=delimiters, read=read
+        )
+        self._found.queries.append(WrittenQuery(statement.name, source, self._timed(plan, source, options)))
+
+    def _timed(self, plan: QueryPlan, target: SqlSource, options: dict[str, tree.Option]) -> QueryPlan:
+        """Return a plan whose rows have the times of a column of what they are written to."""
+        if target.timestamp is None:
+            return plan
+        (name, pattern), at = target.timestamp, options["TIMESTAMP"].at
+        if plan.grouping is not None or plan.ranking is not None:
+            self._text.fail("the rows of aggregates and ranks have the times of the rows that are in them", at)
+        if self._found.is_strict:
+            self._text.fail("with 'ksql.timestamp.throw.on.invalid' TIMESTAMP is where the rows are declared", at)
+        text, type_ = next((text, type_) for each, text, type_ in plan.before.columns if each == name)
+        if pattern is not None:
+            quoted = pattern.replace("'", "''")
+            text = f"strptime({text}, '{quoted}')"
+        text = text if type_ == BIGINT else f"epoch_ms({text})"
+        no_time = f"error('{NO_TIME}: it is null, below 1970 or beyond the year 9999')"
+        cell = f"CASE WHEN {text} BETWEEN 0 AND {LATEST - 1} THEN {text} ELSE {no_time} END"
+        columns = (*plan.before.columns, (TIMESTAMP_COLUMN, cell, BIGINT))
+        kept = tuple(each for each in plan.before.kept if each != TIMESTAMP_COLUMN)
+        return attrs.evolve(plan, before=attrs.evolve(plan.before, columns=columns, kept=kept))
 
     def _replace(self, statement: tree.Create, plan: QueryPlan) -> None:
         """Remove the query of an output that a statement replaces."""
@@ -589,6 +618,8 @@ class _Definer:
             text.fail("INSERT INTO ... SELECT is for streams", at)
         if target.headers:
             text.fail("a stream with columns for headers takes no rows", at)
+        if target.timestamp is not None:
+            text.fail(f"{target.name} has the times of its column {target.timestamp[0]}; create a stream without", at)
         plan = self._planner().plan(statement.query, "STREAM", statement.name)
         mine, theirs = (*plan.keys, *plan.values), target.columns
         if plan.window is not None and target.window is None:

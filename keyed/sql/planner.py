@@ -281,11 +281,15 @@ class Planner:
         made = "TABLE" if is_grouped or source.is_table or ranking is not None else "STREAM"
         window_at = at if window is None else window.at
         having_at = at if query.having is None else query.having[0].at
+        is_timed = window is not None or any(each.within is not None for each in query.joins)
+        retimed = [each.name for each in source.sources if is_timed and each.is_retimed]
+        late = f"a query sets the times of {', '.join(retimed)}; declare TIMESTAMP where the rows are declared"
         no_windowed = "a windowed table is not read by another query; write its query over the stream"
         no_ranks = "QUALIFY ranks the rows of a stream or table; write CREATE TABLE ... AS SELECT for GROUP BY first"
         no_aggregates = "WHERE sees single rows; write HAVING for aggregates"
         self._check(
             (source.is_table and source.window is not None, no_windowed, at),
+            (retimed, late, at),
             (ranking is not None and (is_grouped or query.partition_by), no_ranks, at),
             (query.having is not None and not is_grouped, "HAVING needs GROUP BY; write WHERE", having_at),
             (window is not None and not is_grouped, "WINDOW needs GROUP BY", window_at),

@@ -539,14 +539,20 @@ class RecordCollector:
 
 def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str, list[int]]]:
     """Return the records of topics by their names, and of a list, whose order is that of arrival, their places."""
-    known = {each.topic: None for each in found.sources.sources}
+    known = {each.topic: None for each in found.sources.sources if not each.is_query}
+    written = {each.topic.lower() for each in found.sources.sources if each.is_query}
     folded = {each.lower(): each for each in known}
 
     def topic(name: Any) -> str:
         if str(name) in known:
             return str(name)
         if str(name).lower() not in folded:
-            raise DefinitionError(f"topics={{{name!r}: ...}}: no statement names that topic{nearest(str(name), known)}")
+            reason = f"no statement names that topic{nearest(str(name), known)}"
+            if str(name).lower() in written:
+                reason = (
+                    "a query writes that topic; give the records that it reads, or declare a stream or table over it"
+                )
+            raise DefinitionError(f"topics={{{name!r}: ...}}: {reason}")
         return folded[str(name).lower()]
 
     if topics is None:

@@ -255,11 +255,11 @@ class _Aggregating(VectorizedFunction):
         emit_changes(ctx, before.select(shown), after.select(shown), pa.concat_tables([gone, came]), self._keys)
 
     def _ended(self, keys: list[Any], results: list[Any], times: Any, ctx: BatchContext) -> None:
-        """Emit the rows of windows that have ended, of those that fit ``HAVING``, in the order of their times."""
+        """Emit the rows of windows that have ended and fit ``HAVING``, in the order of their times and bounds."""
         rows = self._finished(keys, results, times, ctx)
         if self._plan.keeps_rows and rows.num_rows:
             self.rows.upsert(rows)
-        order = np.argsort(integers(rows.column("ROWTIME")), kind="stable")
+        order = np.lexsort([integers(rows.column(each)) for each in ("WINDOWSTART", "ROWTIME")])
         change = pa.array(np.ones(rows.num_rows, dtype=np.int8))
         found = rows.rename_columns([*self._keys, *self._values, TIMESTAMP_COLUMN]).append_column(CHANGE, change)
         emit(ctx, found.take(pa.array(order, pa.int64())))

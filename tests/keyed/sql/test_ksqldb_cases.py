@@ -349,3 +349,66 @@ def test_values_with_parts_are_no_keys(query, at):
     ) as found:
         sql.script(text, topics={"in": []})
     assert f"column {text.index(at) + 1}:" in str(found.value)
+
+
+def test_the_rows_of_an_output_have_the_times_of_its_column():
+    """timestampformat, "override output timestamp for CSAS" and "for CTAS"; join-with-custom-timestamp."""
+    text = (
+        IN
+        + "CREATE STREAM o WITH (TIMESTAMP='B') AS SELECT k, b FROM s; CREATE STREAM p AS SELECT k, ROWTIME AS r FROM o;"
+    )
+    text += "CREATE STREAM q WITH (TIMESTAMP='t', TIMESTAMP_FORMAT='%Y-%m-%d') AS SELECT k, t FROM s WHERE b > 0;"
+    records = [("x", {"b": 7, "t": "1970-01-02"}, 1000), ("y", {"b": -1}, 1), ("z", {}, 2)]
+    result = sql.script(text, topics={"in": records})
+    assert [(each.key, each.timestamp) for each in result["o"]] == [("x", 7)]
+    assert [(each.value, each.timestamp) for each in result["p"]] == [({"r": 7}, 7)]
+    assert [each.timestamp for each in result["q"]] == [86_400_000]
+    assert result.skipped == {"o": {"an expression fails": 2}}
+    text = IN.replace("STREAM s (k STRING KEY", "TABLE s (k STRING PRIMARY KEY")
+    text += "CREATE TABLE o WITH (TIMESTAMP='b') AS SELECT k, b FROM s;"
+    result = sql.script(text, topics={"in": [("x", {"b": 7}, 1000)]})
+    assert [(each.value, each.timestamp) for each in result["o"]] == [({"b": 7}, 7)]
+
+
+TIMED = "CREATE STREAM o WITH (TIMESTAMP='b') AS SELECT k, b FROM s; CREATE STREAM q AS SELECT * FROM o;"
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        (TIMED + "CREATE TABLE p AS SELECT k, COUNT(*) AS n FROM q WINDOW TUMBLING (SIZE 1 DAY) GROUP BY k;", "times of q; declare TIMESTAMP where"),
+        (TIMED + "CREATE STREAM p AS SELECT s.k AS k, s.a AS a FROM s JOIN q WITHIN 1 DAY ON s.k = q.k;", "times of q; declare TIMESTAMP where"),
+        ("CREATE TABLE p WITH (TIMESTAMP='n') AS SELECT k, COUNT(*) AS n FROM s GROUP BY k;", "the rows of aggregates and ranks have the times"),
+        ("SET 'ksql.timestamp.throw.on.invalid' = 'true';" + TIMED, "TIMESTAMP is where the rows are declared"),
+        ("CREATE STREAM p (k STRING KEY, b BIGINT) WITH (FORMAT='JSON', TIMESTAMP='b'); INSERT INTO p SELECT k, b FROM s;", "p has the times of its column b"),
+    ],
+)  # fmt: skip
+def test_times_that_would_make_rows_late_or_would_not_be_those_of_the_rows_are_refused(query, message):
+    with pytest.raises(SqlError, match=message):
+        sql.script(IN + query, topics={"in": []})
+
+
+@pytest.mark.parametrize("topics", [{"in": [], "MADE": []}, [("made", "k", {"a": 1}, 0)]])
+def test_records_of_a_topic_that_a_query_writes_are_refused(topics):
+    """joins, "table join pipeline"."""
+    text = IN + "CREATE STREAM o WITH (KAFKA_TOPIC='made') AS SELECT k, a FROM s;"
+    with pytest.raises(DefinitionError, match=r"(?i)'made'.*a query writes that topic; give the records that it reads"):
+        sql.script(text, topics=topics)
+
+
+@pytest.mark.parametrize("window", ["TUMBLING (SIZE 1 SECOND)", "SESSION (1 SECOND)"])
+def test_a_windowed_table_has_its_rows_after_the_end_of_the_input(window, tmp_path):
+    text = IN + f"CREATE TABLE out AS SELECT k, COUNT(*) AS n FROM s WINDOW {window} GROUP BY k;"
+    run = sql.script(text, topics={"in": [("k", {"a": 1}, 5), ("k", {"a": 1}, 7)]}, tables=tmp_path).run
+    assert run is not None
+    with run.tables as tables:
+        assert tables.sql("SELECT k, n FROM out").to_pylist() == [{"k": "k", "n": 2}]
+
+
+def test_final_results_of_equal_times_come_in_the_order_of_their_windows():
+    text = (
+        IN
+        + "CREATE TABLE out AS SELECT k, COUNT(*) AS n FROM s WINDOW HOPPING (SIZE 3 SECONDS, ADVANCE BY 1 SECOND, GRACE PERIOD 0 SECONDS) GROUP BY k EMIT FINAL;"
+    )
+    found = sql.script(text, topics={"in": [(k, {}, 5000) for k in ("b", "a")]})["out"]
+    assert [each.window and each.window[0] for each in found] == [3000, 3000, 4000, 4000, 5000, 5000]
