@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeGuard
+from typing import Any, TypeGuard
 
 import attrs
 
@@ -35,7 +35,7 @@ class Source:
     data: Any
     timestamp: str | Callable[[Any], Any] | IngestionTime | None
     watermark: WatermarkStrategy
-    ticks: bool | Literal["rewrite"]
+    ticks: bool
     on_bad_row: OutputTag | None
     max_ahead_ms: int | None
     watermark_given: bool
@@ -241,11 +241,6 @@ class Stage:
     def ticks(self) -> bool:
         """True if batches run without rows when something is due."""
         return self.keeps_state and all(source.ticks for source in self.sources)
-
-    @property
-    def rewrites_ticks(self) -> bool:
-        """True if Spark's records of the ticks may be rewritten."""
-        return any(source.ticks == "rewrite" for source in self.sources)
 
     @property
     def bad_row_outputs(self) -> dict[str, list[int]]:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeVar, Unpack, cast
 
 import attrs
 
@@ -744,7 +744,7 @@ def stream(
     *,
     timestamp: str | Callable[[Any], Any] | IngestionTime | None = None,
     watermark: WatermarkStrategy | timedelta | None = None,
-    ticks: bool | Literal["rewrite"] = True,
+    ticks: bool = True,
     on_bad_row: OutputTag | None = None,
     max_ahead: Duration | None = timedelta(days=365),
 ) -> Stream:
@@ -761,9 +761,7 @@ def stream(
             assumed to arrive in the order of their timestamps, and a warning is logged once if windows drop rows that
             do not.
         ticks: Run a batch when something is due and no row comes: processing-time timers, changelogs, the end of the
-            input (Spark, streaming). With ``"rewrite"`` keyed also rewrites Spark's records of these batches in the
-            checkpoint: the log of ticks stays small, and plain ``writeStream`` can resume the checkpoint. Otherwise no
-            file of Spark is changed.
+            input (Spark, streaming).
         on_bad_row: Side output of the first operator for bad rows; without it they fail the query. A row is bad
             if its key is null or cannot be encoded, if its timestamp is missing or too far ahead, or if it has text
             that is not UTF-8 or a time that Python cannot represent. In the local runtime elements of any other form
@@ -782,8 +780,8 @@ def stream(
         raise DefinitionError(
             f"timestamp={timestamp!r} must be a column name, keyed.INGESTION_TIME or, in the local runtime, a function"
         )
-    if not isinstance(ticks, bool) and ticks != "rewrite":
-        raise DefinitionError(f"ticks={ticks!r} must be True, False or 'rewrite'")
+    if not isinstance(ticks, bool):
+        raise DefinitionError(f"ticks={ticks!r} must be True or False")
     if on_bad_row is not None and not isinstance(on_bad_row, OutputTag):
         raise DefinitionError(f"on_bad_row={on_bad_row!r} must be an OutputTag")
     # No sum with a processing time leaves int64.

@@ -6,8 +6,7 @@ query writes them: one before it starts, and others when something is due (`keye
 
 A file source keeps the names of all files that it has read (`source_files.py`), and every tenth file of that log also
 holds all earlier ones: it grows by a line of about 150 bytes per tick. These files and the offsets are Spark's, and are
-not changed. With ``ticks="rewrite"`` of `keyed.stream` the names of deleted ticks are removed from the log, if this
-program reaches the checkpoint, and the offsets get a form that plain ``writeStream`` can read.
+not changed.
 """
 
 from __future__ import annotations
@@ -31,25 +30,22 @@ _FOLDER = "keyed-ticks"
 _MANY = 100_000
 #: Content of the tick with which a query starts; the others are empty.
 STARTS_RUN = "starts"
-#: Form of the offsets of Spark's source `rate-micro-batch`, which was the last source before ticks were files.
+#: Form of the offsets of Spark's source `rate-micro-batch`, the last source of a query that `writeStream` started.
 _AT_EACH_TRIGGER = re.compile(r'\{"offset":\d+,"timestamp":-?\d+\}')
 _FILE_OFFSET = re.compile(r"logOffset\D+(\d+)")
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 
-def ticks_of(
-    session: SparkSession, checkpoint: str, folder: CheckpointFolder | None, *, rewrites: bool = False
-) -> Ticks | None:
+def ticks_of(session: SparkSession, checkpoint: str, folder: CheckpointFolder | None) -> Ticks | None:
     """Return the ticks of a checkpoint; ``None`` for the checkpoint of a query with a tick at each trigger.
 
     Args:
         session: The session.
         checkpoint: The checkpoint.
         folder: Its files, if this program reaches them.
-        rewrites: True if Spark's records of the ticks may be rewritten.
     """
     last = _last_source(session, checkpoint) if folder is None else _last_source_here(folder)
-    return None if _AT_EACH_TRIGGER.fullmatch(last) else Ticks(session, checkpoint, folder, rewrites=rewrites)
+    return None if _AT_EACH_TRIGGER.fullmatch(last) else Ticks(session, checkpoint, folder)
 
 
 class Ticks:
@@ -59,15 +55,12 @@ class Ticks:
         session: The session.
         checkpoint: The checkpoint.
         folder: Its files, if this program reaches them.
-        rewrites: True if Spark's records of the ticks may be rewritten.
 
     Raises:
         CheckpointError: Spark would interpret the path as a pattern.
     """
 
-    def __init__(
-        self, session: SparkSession, checkpoint: str, folder: CheckpointFolder | None, *, rewrites: bool = False
-    ) -> None:
+    def __init__(self, session: SparkSession, checkpoint: str, folder: CheckpointFolder | None) -> None:
         if found := _PATTERN.search(checkpoint):
             raise CheckpointError(
                 f"the checkpoint {checkpoint!r} has {found[0]!r} in its path, which Spark interprets as a pattern when "
@@ -76,7 +69,6 @@ class Ticks:
         self._session = session
         self._path = f"{checkpoint.rstrip('/')}/{_FOLDER}"
         self._folder = folder
-        self._rewrites = rewrites
         self._has_warned = False
 
     def frame(self) -> DataFrame:
@@ -105,19 +97,6 @@ class Ticks:
         else:
             self._session.range(0, 1, 1, 1).selectExpr(f"'{text}' AS value").write.mode("append").text(self._path)
 
-    def share(self, batch: int) -> None:
-        """Make the offsets of a starting batch readable for a query of plain ``writeStream``.
-
-        Such a query has a tick at each trigger, from Spark's source `rate-micro-batch`. That source and a file source
-        each read their own fields of an offset.
-        """
-        record = None if self._folder is None else self._folder.read(f"offsets/{batch}")
-        if self._folder is not None and record is not None:
-            lines, _, last = record.decode().rpartition("\n")
-            if match := _FILE_OFFSET.search(last):
-                shared = {"logOffset": int(match[1]), "offset": int(match[1]) + 1, "timestamp": 0}
-                self._folder.write(f"offsets/{batch}", f"{lines}\n{json.dumps(shared)}".encode())
-
     def taken(self, source: int, offset: str) -> None:
         """Delete the ticks that Spark has read, and log once that their log is long.
 
@@ -130,19 +109,17 @@ class Ticks:
             return
         batch = int(match[1])
         for name in (f"sources/{source}/{batch}", f"sources/{source}/{batch}.compact"):
-            version, *lines = (self._folder.read(name) or b"").split(b"\n")
+            _, *lines = (self._folder.read(name) or b"").split(b"\n")
             # The newest entries are at the end of a file that may be long.
             newest = takewhile(lambda line: not line or json.loads(line)["batchId"] == batch, reversed(lines))
             entries = [line for line in newest if line][::-1]
             for entry in entries:
                 self._folder.delete(f"{_FOLDER}/{json.loads(entry)['path'].rpartition('/')[2]}")
-            if self._rewrites and len(entries) < len(lines):
-                self._folder.write(name, b"\n".join([version, *entries]))
-            elif len(lines) > _MANY and not self._has_warned:
+            if len(lines) > _MANY and not self._has_warned:
                 self._has_warned = True
                 _log.warning(
-                    "%s/sources/%d/%s lists %d ticks, and Spark writes it again at every tenth tick; "
-                    "keyed.stream(..., ticks='rewrite') lets keyed remove them",
+                    "%s/sources/%d/%s lists %d ticks, and Spark writes it again at every tenth tick; go on in a new "
+                    "checkpoint, restored from the changelog (restore_from=), or with ticks=False",
                     self._folder.path,
                     source,
                     name.rpartition("/")[2],

@@ -22,7 +22,7 @@ from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun,
 from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
 from keyed.runtimes.spark.checkpoint.folder import reached, readable, spark_path
 from keyed.runtimes.spark.checkpoint.state_reader import check_path, checked_layout
-from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
+from keyed.runtimes.spark.checkpoint.ticks import ticks_of
 from keyed.runtimes.spark.plan.build import Plan, parallelism_of
 from keyed.runtimes.spark.query.callback import Callback
 from keyed.runtimes.spark.query.exports import Exports
@@ -202,7 +202,7 @@ class StreamJob(Job):
         """
         ticks = None
         if self._last.ticks and not ticks_alone:
-            ticks = ticks_of(self._session, self._checkpoint, self._folder, rewrites=self._last.rewrites_ticks)
+            ticks = ticks_of(self._session, self._checkpoint, self._folder)
         folder = self._folder or readable(self._session, self._checkpoint)
         folder.check_location(ticks=ticks is not None)
         if ticks is not None:
@@ -226,7 +226,7 @@ class StreamJob(Job):
             tables=tables.stream,
             first_batch=self.first_batch,
         )
-        writer = self._writer(plan, ticks, restores=self._cut is not None and last is None)
+        writer = self._writer(plan, restores=self._cut is not None and last is None)
         first = 0 if last is None else last + 1
         writer.repeats = None if self._folder is None else str(first) in self._folder.names("offsets")
         # If this program cannot reach the checkpoint, the query's id is known once Spark has started it.
@@ -307,7 +307,7 @@ class StreamJob(Job):
     def _recorder(self) -> Recorder | None:
         return None if self._record is None else attrs.evolve(self._record, first_batch=self.first_batch)
 
-    def _writer(self, plan: Plan, ticks: Ticks | None, *, restores: bool) -> Writer:
+    def _writer(self, plan: Plan, *, restores: bool) -> Writer:
         sinks: list[Sink | FolderSink] = [bound.sink for bound in self._outputs]
         before: list[Callable[[int], object]] = []
         if self._remote:
@@ -318,8 +318,7 @@ class StreamJob(Job):
             ]
         else:
             assert self._tables is not None
-            shares = [ticks.share] if ticks is not None and self._last.rewrites_ticks else []
-            before = [*shares, self._tables.before_batch, lambda batch: self._exports.export(before=batch)]
+            before = [self._tables.before_batch, lambda batch: self._exports.export(before=batch)]
         return Writer(
             plan.routes,
             sinks,

@@ -13,14 +13,14 @@ import pytest
 import keyed
 from keyed import KeyedProcessFunction
 from keyed.changelog import DirectoryChangelog
-from keyed.errors import CheckpointError, DefinitionError, UserFunctionError
+from keyed.errors import CheckpointError, DefinitionError
 from keyed.runtimes.spark.checkpoint import ticks as ticks_module
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
 from keyed.runtimes.spark.checkpoint.ticks import Ticks, ticks_of
 from keyed.runtimes.spark.query.group_marks import is_quiet, next_work
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.session.spark_session import settings
-from tests.keyed.runtimes.spark.functions import COUNTED, POISON, Count, count, files_source, parquet_rows, write_file
+from tests.keyed.runtimes.spark.functions import COUNTED, Count, count, files_source, parquet_rows, write_file
 
 
 def folder_of(path):
@@ -29,10 +29,10 @@ def folder_of(path):
     return folder
 
 
-def ticks_of_folder(folder, *, rewrites=False):
+def ticks_of_folder(folder):
     """Where this program reaches the checkpoint, writing and clearing away needs no Spark."""
     session: Any = None
-    return Ticks(session, folder.path, folder, rewrites=rewrites)
+    return Ticks(session, folder.path, folder)
 
 
 class Metronome(KeyedProcessFunction):
@@ -90,42 +90,25 @@ def test_a_batch_that_changed_something_is_in_its_changelog_though_no_row_comes(
 
 
 @pytest.mark.long
-def test_ticks_and_their_log_do_not_pile_up(spark, tmp_path):
+def test_run_and_start_go_on_from_plain_write_stream(spark, tmp_path):
+    counted = count(files_source(spark, tmp_path / "in"))
     write_file(tmp_path / "in", 0, [("a", 1, 1)])
-    beat = files_source(spark, tmp_path / "in", ticks="rewrite").key_by("k").process(Metronome(), COUNTED)
-    # Every third file of the log holds all before it as well; by default it is every tenth. The thread of the query
-    # reads the setting when it comes to it.
-    with settings(spark, {"spark.sql.streaming.fileSource.log.compactInterval": "3"}):
-        query = beat.start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="50 milliseconds")
-        eventually(query, lambda: len(query.batches) > 7)
-    query.stop()
-    assert len(ticks_in(tmp_path / "ck")) <= 2
-    for compacted in ("2.compact", "5.compact"):
-        assert len((tmp_path / "ck" / "sources" / "1" / compacted).read_text().splitlines()) == 2
-    # The next run reads the log, and clears away what is left.
-    beat.run(tmp_path / "out", checkpoint=tmp_path / "ck")
-    assert len(ticks_in(tmp_path / "ck")) <= 2
-
-
-@pytest.mark.long
-def test_run_start_and_plain_write_stream_go_on_from_one_another(spark, tmp_path):
-    counted = count(files_source(spark, tmp_path / "in", ticks="rewrite"))
-    write_file(tmp_path / "in", 0, [("a", 1, 1)])
-    counted.run(tmp_path / "out", checkpoint=tmp_path / "ck")
-    # What fails leaves a batch that has begun.
-    write_file(tmp_path / "in", 1, [("a", 2, POISON)])
-    with pytest.raises(UserFunctionError):
-        counted.run(tmp_path / "out", checkpoint=tmp_path / "ck")
-    write_file(tmp_path / "in", 1, [("a", 2, 1)])
     plain = counted.df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck"))
     plain.trigger(availableNow=True).start().awaitTermination()
-    write_file(tmp_path / "in", 2, [("a", 3, 1)])
+    write_file(tmp_path / "in", 1, [("a", 2, 1)])
     counted.run(tmp_path / "out", checkpoint=tmp_path / "ck")
-    assert parquet_rows(tmp_path / "out") == [("a", 1, 1), ("a", 3, 3)]
+    assert parquet_rows(tmp_path / "out") == [("a", 2, 2)]
     # From then on there is a tick at each trigger.
     query = counted.start(tmp_path / "out", checkpoint=tmp_path / "ck", trigger="100 milliseconds")
     eventually(query, lambda: len(query.batches) > 2)
     query.stop()
+    # Spark refuses the other direction, whatever has run in between.
+    first = count(files_source(spark, tmp_path / "in"))
+    first.run(tmp_path / "out-2", checkpoint=tmp_path / "ck-2")
+    write_file(tmp_path / "in", 2, [("a", 3, 1)])
+    plain = first.df.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "ck-2"))
+    with pytest.raises(Exception, match="ffset"):
+        plain.trigger(availableNow=True).start().awaitTermination()
 
 
 def files_of_spark(checkpoint):
@@ -190,7 +173,7 @@ def test_a_long_log_of_ticks_is_reported_once(tmp_path, monkeypatch, caplog):
 
 
 def test_unknown_ticks_are_refused():
-    with pytest.raises(DefinitionError, match="ticks='often' must be True, False or 'rewrite'"):
+    with pytest.raises(DefinitionError, match="ticks='often' must be True or False"):
         keyed.stream([], ticks="often")  # type: ignore[arg-type]
 
 
@@ -198,10 +181,9 @@ def entry(name, batch):
     return json.dumps({"path": f"file:///ck/keyed-ticks/{name}", "timestamp": 1, "batchId": batch})
 
 
-@pytest.mark.parametrize("rewrites", [True, False])
-def test_what_spark_has_taken_is_cleared_away(tmp_path, rewrites):
+def test_what_spark_has_taken_is_cleared_away(tmp_path):
     folder = folder_of(tmp_path)
-    ticks = ticks_of_folder(folder, rewrites=rewrites)
+    ticks = ticks_of_folder(folder)
     for _ in range(3):
         ticks.write()
     first, second, third = sorted(path.name for path in (tmp_path / "keyed-ticks").iterdir())
@@ -210,7 +192,7 @@ def test_what_spark_has_taken_is_cleared_away(tmp_path, rewrites):
     folder.write("sources/1/9.compact", all_of_them.encode())
     ticks.taken(1, '{"logOffset":9}')
     assert sorted(path.name for path in (tmp_path / "keyed-ticks").iterdir()) == [first, third]
-    assert folder.read("sources/1/9.compact") == (f"v1\n{entry(second, 9)}" if rewrites else all_of_them).encode()
+    assert folder.read("sources/1/9.compact") == all_of_them.encode()
     ticks.taken(1, '{"logOffset":8}')
     ticks.taken(1, '{"logOffset":8}')
     assert [path.name for path in (tmp_path / "keyed-ticks").iterdir()] == [third]
@@ -250,18 +232,6 @@ def test_the_offsets_say_of_which_kind_the_ticks_are(tmp_path, line, in_files):
         folder.write("offsets/10", f"v1\n{{}}\n-\n{line}".encode())
     session: Any = None
     assert (ticks_of(session, str(tmp_path), folder) is not None) is in_files
-
-
-def test_where_ticks_stand_is_written_so_that_both_kinds_read_it(tmp_path):
-    folder = folder_of(tmp_path)
-    ticks = ticks_of_folder(folder)
-    ticks.share(4)
-    for line, shared in [('{"logOffset":3}', '{"logOffset": 3, "offset": 4, "timestamp": 0}'), ("-", "-")]:
-        folder.write("offsets/4", f'v1\n{{}}\n{{"logOffset":7}}\n{line}'.encode())
-        for _ in range(2):
-            ticks.share(4)
-            assert folder.offsets(4) == ['{"logOffset":7}', shared]
-    assert folder.names("offsets") == ["4"]
 
 
 def test_a_path_that_spark_takes_for_a_pattern_is_refused(tmp_path):
