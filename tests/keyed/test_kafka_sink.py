@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import gc
 import json
+import multiprocessing
+import os
 import re
+import signal
 import socket
 import threading
 import time
 from contextlib import closing
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -192,6 +196,43 @@ def test_a_batch_that_was_committed_and_not_sent_is_sent_by_the_next_run(kafka, 
     assert len(records(kafka, topic)) == 4
     run(9, 5)
     assert sorted(json.loads(value)["n"] for _, value in records(kafka, topic)) == list(range(9))
+
+
+def work(kafka, topic, folder, started):
+    started.set()
+    rows = [{"k": "abc"[n % 3], "n": n} for n in range(300)]
+    output = keyed.stream(rows).key_by("k").process(Same(), "k string, n bigint")
+    output.run(KafkaSink(topic, bootstrap=kafka, key="k"), checkpoint=folder, rows_per_batch=5)
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_at_any_moment_writes_each_row_once(kafka, topic, tmp_path):
+    """``KEYED_KILLS`` is the number of kills, and ``KEYED_SEED`` repeats a run's moments."""
+    seed = os.environ.get("KEYED_SEED") or str(time.time_ns())
+    random, kills, most = Random(seed), 0, int(os.environ.get("KEYED_KILLS", "8"))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    seconds = 1.0
+    while kills < most:
+        name = topics.new_topic()
+        topics.create(kafka, name, 2)
+        exits: list[int | None] = []
+        while 0 not in exits:
+            started = context.Event()
+            process = context.Process(target=work, args=(kafka, name, tmp_path / name, started))
+            process.start()
+            assert started.wait(300)
+            begun = time.perf_counter()
+            process.join(random.random() * seconds if kills < most else None)
+            if process.is_alive():
+                process.kill()
+                kills += 1
+            process.join()
+            exits.append(process.exitcode)
+        seconds = max(seconds, time.perf_counter() - begun)
+        assert set(exits) <= {0, -signal.SIGKILL}
+        numbers = sorted(json.loads(value)["n"] for _, value in records(kafka, name))
+        assert numbers == list(range(300)), f"KEYED_SEED={seed}"
 
 
 def test_rows_that_wait_for_a_topic_are_not_lost_when_the_sink_is_changed(kafka, topic, tmp_path, monkeypatch):

@@ -22,8 +22,11 @@ from keyed.errors import ChangelogError
 _MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")
 #: Seconds between two requests meanwhile.
 _PAUSE = 0.1
-#: Milliseconds after which the client repeats a refused request; doubled each time, up to a second.
-_BACKOFF = 4
+#: Settings of the producer: milliseconds after which it repeats a refused request, doubled each time, up to a second;
+#: and for which records wait for others.
+_OWN = {"retry.backoff.ms": 1, "linger.ms": 1}
+#: Seconds after which a broker is expected to have completed a transaction, of which it has acknowledged the commit.
+_COMPLETED = 0.01
 
 
 @attrs.frozen
@@ -55,6 +58,7 @@ class MarkedWriter:
         self._id = transactional_id
         self._where = where
         self._transactions: Transactions | None = None
+        self._committed_at = time.monotonic()
         #: Metadata of the consumer group.
         self._group: Any = None
 
@@ -123,11 +127,17 @@ class MarkedWriter:
             transactions.begin()
             # While the broker still completes the transaction before, it refuses requests of this one. The client
             # repeats the first request with records after 20 ms, and that with an offset after its retry.backoff.ms.
+            # Otherwise the broker gets the records meanwhile.
+            sends_first = time.monotonic() >= self._committed_at + _COMPLETED
+            if sends_first:
+                send(transactions)
             offset = ck.TopicPartition(self._topic, 0, mark.number, metadata=mark.text)
             transactions.commit_offset(offset, self._group)
-            send(transactions)
+            if not sends_first:
+                send(transactions)
             transactions.deliver()
             transactions.commit()
+            self._committed_at = time.monotonic()
         except BaseException:
             self.close()
             raise
@@ -142,7 +152,7 @@ class MarkedWriter:
         """Return the cluster with the settings of the producer."""
         timeout = self._cluster.timeout
         # The client's commit of an offset ignores its time-out, and ends with that of its request, again and again.
-        own = {"socket.timeout.ms": max(10, min(int(timeout * 1000), 60_000)), "retry.backoff.ms": _BACKOFF}
+        own = {"socket.timeout.ms": max(10, min(int(timeout * 1000), 60_000)), **_OWN}
         settings = {**own, **self._cluster.settings}
         settings.pop("group.id", None)
         return attrs.evolve(self._cluster, settings=settings)
