@@ -320,8 +320,13 @@ def test_two_queries_write_to_one_table_at_once(spark_lake, tmp_path, kind, mode
         queries.append(output.start(sink, checkpoint=tmp_path / name / "ck", trigger="10 milliseconds"))
     wanted = sorted((f"{name}{n % 2}", n // 2 + 1) for name in "xy" for n in range(12))
     until(lambda: len(content(spark_lake, sink, "k")) >= len(wanted) or not all(q.is_active for q in queries))
-    for query in queries:
-        query.stop()
+    try:
+        for query in queries:
+            # Raises the error of one that failed.
+            query.await_termination(0)
+    finally:
+        for query in queries:
+            query.stop()
     assert content(spark_lake, sink, "k", "n") == wanted
 
 
