@@ -20,7 +20,7 @@ so it does not depend on the order of columns, and a column of nulls changes not
 with K = 0x9E3779B97F4A7C15; a null item of a list counts as a constant.
 
 The numbers are stored: local stores on disk keep each row's beside it and rely on their order
-(`keyed.stores.rocks_tables`), and commits of changelogs and meta records have their sums. So a change of the numbers
+(`keyed.stores.disk_tables`), and commits of changelogs and meta records have their sums. So a change of the numbers
 requires a new `HASH_VERSION`: local stores of another version are rebuilt. Sums do not say which version they are of,
 and would have to from version 2 on.
 """

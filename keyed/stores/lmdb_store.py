@@ -5,7 +5,7 @@ sees what the others applied: nothing is opened or replayed when a group moves b
 
 The environment is in the subfolder ``keyed-store-lmdb-2-<machine>`` of the store's folder. The number is the version of
 the format; the machine is named by a hash of its names, its last start and its namespace of processes. Its keys and
-values are those of `keyed.stores.rocks_store` and `keyed.stores.rocks_tables`, with these additions:
+values are those of `keyed.stores.disk_store` and `keyed.stores.disk_tables`, with these additions:
 
     A                                       log rows of the batch that ran last: a frame of kind KROW, version 1, with
                                             the msgpack of [attempt, {row: record}]
@@ -49,7 +49,7 @@ from keyed.errors import CorruptionError, KeyedError, LocalStoreError
 from keyed.ids import random_id
 from keyed.private_files import make_files_private
 from keyed.stores.database import check_room, delete_folder, explained, is_refused, keep_for_ever
-from keyed.stores.rocks_store import RocksStore
+from keyed.stores.disk_store import DiskStore
 from keyed.stores.store_mark import StoreMark
 
 if TYPE_CHECKING:
@@ -419,7 +419,7 @@ def _reserve(path: Path) -> None:
         os.close(descriptor)
 
 
-class LmdbStore(RocksStore):
+class LmdbStore(DiskStore):
     """A `SharedStore` in an LMDB environment. `open_lmdb_store` opens one in any condition of its folder.
 
     Args:

@@ -16,7 +16,7 @@ from keyed.content.blocks import TableDelta
 from keyed.content.row_hash import HASH_VERSION
 from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import CheckpointError, CorruptionError, LocalStoreError
-from keyed.stores import CommitStore, RocksStore, database, open_rocks_store, rocks_tables
+from keyed.stores import CommitStore, RocksStore, database, disk_tables, open_rocks_store
 from keyed.testing.store_conformance import ReferenceStore, assert_same, random_changes
 
 STEPS = 12
@@ -261,10 +261,10 @@ def test_a_table_whose_rows_have_hashes_of_another_version_is_not_read(tmp_path,
     rows = pa.table({"k": [1, 2], "v": [3, 4]})
     with closing(open_rocks_store(tmp_path / "store")) as store:
         store.apply("log", 1, [], [TableDelta(7, ("k",), upserts=rows)])
-    record = rocks_tables._DIRECTORY
+    record = disk_tables._DIRECTORY
     newest = HASH_VERSION + 1
-    newer: Any = RecordFormat(record.kind, newest, rocks_tables._Directory, oldest=newest)
-    monkeypatch.setattr(rocks_tables, "_DIRECTORY", newer)
+    newer: Any = RecordFormat(record.kind, newest, disk_tables._Directory, oldest=newest)
+    monkeypatch.setattr(disk_tables, "_DIRECTORY", newer)
     # What runs on the store resets it then, and builds it anew from the log.
     with (
         closing(open_rocks_store(tmp_path / "store")) as store,

@@ -286,7 +286,7 @@ def test_a_second_get_is_answered_from_memory_until_the_next_apply(tmp_path, mon
 
 
 def test_what_is_remembered_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("keyed.stores.rocks_store._MEMORY", 10_000)
+    monkeypatch.setattr("keyed.stores.disk_store._MEMORY", 10_000)
     store = open_rocks_store(tmp_path)
     store.apply("log", 1, [(value(i), b"", bytes(1_000)) for i in range(200)])
     for i in range(200):
@@ -376,7 +376,7 @@ def test_files_that_are_not_the_stores_own_are_left_alone(tmp_path):
 
 
 def test_a_position_record_of_a_later_version_empties_the_store(tmp_path, monkeypatch):
-    monkeypatch.setattr("keyed.stores.rocks_store._VERSION", 2)
+    monkeypatch.setattr("keyed.stores.disk_store._VERSION", 2)
     store = open_rocks_store(tmp_path)
     store.apply("log", 1, [(value("a"), b"", b"1")])
     store.close()

@@ -1,6 +1,6 @@
-"""Table states of a store on disk: their chunks in the store's RocksDB, read on demand.
+"""Table states of a store on disk: their chunks in its database, read on demand.
 
-Keys and values, beside those of `keyed.stores.rocks_store`:
+Keys and values, beside those of `keyed.stores.disk_store`:
 
     T | state id (u16 BE)                     directory: a frame of kind KTBL, its version that of the
                                               hash (`keyed.content.row_hash`), with the msgpack of
@@ -66,7 +66,7 @@ class ChunkCache:
 class _RocksChunk(Chunk):
     """A chunk on disk."""
 
-    def __init__(self, table: RocksTable, entry: _Chunk) -> None:
+    def __init__(self, table: DiskTable, entry: _Chunk) -> None:
         self._table = table
         self.number, self.rows, low, high, self.bounds, self._alive = entry
         self.low, self.high = np.uint64(low), np.uint64(high)
@@ -98,7 +98,7 @@ class _RocksChunk(Chunk):
         return self.number, self.rows, int(self.low), int(self.high), self.bounds, self._alive
 
 
-class RocksTable(ChunkedTable):
+class DiskTable(ChunkedTable):
     """The rows of one table state in a store on disk.
 
     Args:
@@ -117,7 +117,7 @@ class RocksTable(ChunkedTable):
         self._stored: set[int] = set()
 
     @classmethod
-    def open(cls, database: Any, cache: ChunkCache, state_id: int) -> RocksTable | None:
+    def open(cls, database: Any, cache: ChunkCache, state_id: int) -> DiskTable | None:
         """Return the stored table; ``None`` if there is none.
 
         Raises:
