@@ -171,7 +171,7 @@ def _metrics() -> str:
     )
     for title, metrics in titles:
         rows = [
-            f"| `{each.prometheus_name}` | {each.kind}, {each.unit} | {each.meaning} | {each.worry} |"
+            f"| `{each.prometheus_name}` | {each.kind}, {each.unit} | {each.meaning} | {each.alert} |"
             for each in metrics
         ]
         head = "| Prometheus | kind, unit | meaning | worry when |\n|---|---|---|---|\n"

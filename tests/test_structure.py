@@ -602,6 +602,10 @@ TRANSLATED_CODE = re.compile(
 QUESTION = re.compile(r"(What|Whoever|Who|Whose|How|Which|Whether)\b")
 
 
+#: Names of the old code. A helper's name is a verb with an object, a variable's the field's noun.
+RENAMED = {"_say", "worry", "_doing", "stands", "Sealed", "LEFT_OUT", "_LEFT_OUT"}
+
+
 def translated(where: str, text: str, first: int = 1, phrases: re.Pattern[str] = TRANSLATED) -> list[str]:
     """Return the lines of a text with a phrase that does not belong there."""
     return [
@@ -726,6 +730,15 @@ def test_a_name_of_two_things_is_seen(tmp_path, monkeypatch):
 
 def test_dependencies_have_one_direction():
     assert over(LIBRARY + sorted(ROOT.glob("examples/**/*.py")), wrong_direction, package=True) == []
+
+
+def test_no_name_is_one_of_the_old_code():
+    found = []
+    for path in LIBRARY:
+        for node in nodes_of(tree_of(path)):
+            names = {getattr(node, attribute, None) for attribute in ("id", "arg", "attr", "name")}
+            found += [f"{module_name(path)}: {name}" for name in names & RENAMED]
+    assert found == []
 
 
 @pytest.mark.parametrize(

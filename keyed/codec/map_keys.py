@@ -185,7 +185,7 @@ def _union(node: inspect.UnionType) -> _Form:
 
 def _refuse_int(key: Any) -> Any:
     if type(key) is int:
-        raise TypeError(f"the int {key} stands where a float was written")
+        raise TypeError(f"the int {key} is where a float was written")
     return key
 
 

@@ -364,10 +364,10 @@ class KeyGroup:
         meta.counters["busy_microseconds"] = meta.counters.get("busy_microseconds", 0) + clock() - started
         log.write_meta(encode_meta(meta))
         self._loaded = False
-        stands = position_of(meta.log_id, before) if not migrated else _position_of_migrated(meta)
+        position = position_of(meta.log_id, before) if not migrated else _position_of_migrated(meta)
         written = [block for _, block in blocks]
         self._replica.expect(
-            Pending(meta.attempt, stands, rows_before, changes.delta, written), appended if log.keeps else {}
+            Pending(meta.attempt, position, rows_before, changes.delta, written), appended if log.keeps else {}
         )
         return stage(meta, self._writer, written) if self._stages else ""
 

@@ -135,21 +135,21 @@ class Replica:
         head = position_of(meta.log_id, meta.head)
         if position == (head, meta.last_row):
             return 0, False
-        stands = position if position is not None else (position_of(meta.log_id, ""), 0)
-        if pending is not None and pending.attempt == meta.attempt and (pending.before, pending.rows_before) == stands:
+        reached = position if position is not None else (position_of(meta.log_id, ""), 0)
+        if pending is not None and pending.attempt == meta.attempt and (pending.before, pending.rows_before) == reached:
             if meta.last_row != pending.rows_before:
                 store.apply(head, meta.last_row, pending.delta.entries, pending.delta.tables)
             return 0, False
         # The store can continue if the log has the rows directly after its position. It cannot if such rows were
         # cleaned, because their tombstones were removed with them, or if the checkpoint was set back.
-        if stands[1] >= meta.first_row - 1:
-            if self._take_kept(meta, stands, where):
+        if reached[1] >= meta.first_row - 1:
+            if self._take_kept(meta, reached, where):
                 return 0, False
-            rows = self._rows(log, meta, stands[1] + 1, where)
+            rows = self._rows(log, meta, reached[1] + 1, where)
             first = next(rows, None)
-            if first is not None and position_of(meta.log_id, first.before) == stands[0]:
+            if first is not None and position_of(meta.log_id, first.before) == reached[0]:
                 self._replay(chain([first], rows), meta, where)
-                return meta.last_row - stands[1], position is None
+                return meta.last_row - reached[1], position is None
         if position is not None:
             store.reset()
         self._replay(self._rows(log, meta, meta.first_row, where), meta, where)
@@ -163,18 +163,18 @@ class Replica:
             return None
         return list(map(exported, committed.blocks))
 
-    def _take_kept(self, meta: GroupMeta, stands: tuple[str, int], where: str) -> bool:
+    def _take_kept(self, meta: GroupMeta, reached: tuple[str, int], where: str) -> bool:
         """Apply the log rows that the store itself keeps, if these are all missing rows."""
         store = self.store
         kept = store.kept_rows(meta.head) if isinstance(store, SharedStore) else None
-        if kept is None or kept.keys() != set(range(stands[1] + 1, meta.last_row + 1)):
+        if kept is None or kept.keys() != set(range(reached[1] + 1, meta.last_row + 1)):
             return False
         try:
             rows = [decode_row(kept[number], f"{where}, kept row {number}") for number in sorted(kept)]
         except CorruptionError:
             # The log has these rows too.
             return False
-        if not rows or position_of(meta.log_id, rows[0].before) != stands[0]:
+        if not rows or position_of(meta.log_id, rows[0].before) != reached[0]:
             return False
         # Reappended content is in the store already. The rest is applied atomically, in case the process is killed.
         blocks = (block for row in rows for block in row.changed)

@@ -24,7 +24,7 @@ class Metric:
         kind: A counter only grows, until the query starts from another checkpoint; a gauge is a current value.
         unit: Unit of the value.
         meaning: What it counts or measures.
-        worry: The observation that needs attention; empty if there is none.
+        alert: The observation that needs attention; empty if there is none.
         counter: The counter of an operator (`keyed.engine.counters`) that it exports; ``None`` if it belongs to the
             query.
         scale: Divisor of the counter.
@@ -34,7 +34,7 @@ class Metric:
     kind: Literal["counter", "gauge"]
     unit: str
     meaning: str
-    worry: str = ""
+    alert: str = ""
     counter: str | None = None
     scale: int = 1
 
@@ -49,12 +49,12 @@ class Metric:
         return f"keyed.{self.name}"
 
 
-def _counter(name: str, unit: str, meaning: str, worry: str = "") -> Metric:
-    return Metric(name, "counter", unit, meaning, worry, name)
+def _counter(name: str, unit: str, meaning: str, alert: str = "") -> Metric:
+    return Metric(name, "counter", unit, meaning, alert, name)
 
 
-def _gauge(name: str, unit: str, meaning: str, worry: str = "") -> Metric:
-    return Metric(name, "gauge", unit, meaning, worry, name)
+def _gauge(name: str, unit: str, meaning: str, alert: str = "") -> Metric:
+    return Metric(name, "gauge", unit, meaning, alert, name)
 
 
 #: Metrics of each operator, with the label ``operator``.

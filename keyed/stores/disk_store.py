@@ -1,6 +1,5 @@
 """Base of the local stores on disk: the keys and values of an ordered database of bytes.
 
-
     M                                       position: a frame of kind KPOS, version 1, with the payload
                                             row (i64 BE) | number of floors (u8) | floors | log id (UTF-8)
                                             where a floor is kind (u8) | time (8 bytes)

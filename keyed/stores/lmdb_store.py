@@ -553,8 +553,8 @@ class LmdbStore(DiskStore):
         self._check_position()
 
     def _check_position(self) -> None:
-        stands, _ = self._read_position()
-        if stands != self._position:
+        stored, _ = self._read_position()
+        if stored != self._position:
             raise LocalStoreError(f"{self._database.path} was changed by another process while it was read")
 
     def reset(self) -> None:

@@ -231,7 +231,7 @@ class Follower:
         self._is_written = changelog.header() is not None
         self._reason = ""
         if store.damage:
-            self._say(store.damage)
+            self._report_rebuild(store.damage)
 
     def poll(self) -> int:
         """Apply new commits of the changelog.
@@ -312,7 +312,7 @@ class Follower:
         except LocalStoreError as error:
             if is_transient(error):
                 raise
-            self._say(str(error))
+            self._report_rebuild(str(error))
         else:
             self._reason = ""
             return records
@@ -367,7 +367,7 @@ class Follower:
     def _store(self) -> VersionStore:
         return self.pinned.store
 
-    def _say(self, reason: str) -> None:
+    def _report_rebuild(self, reason: str) -> None:
         # If that fails, the next poll tries again, for the same reason.
         if reason != self._reason:
             self.rebuilds += 1
@@ -420,7 +420,7 @@ class Follower:
                 # The job was restored from a batch that the store has, and its first batch is the next one.
                 follows = log_id == extent.log_id and there.batch - 1 <= cut <= extent.batch
                 if not follows:
-                    self._say(why)
+                    self._report_rebuild(why)
                 before, after = store.scan(b"", b"\xff", extent.newest), joined.scan(b"", b"\xff", there.newest)
                 changes = _differences(before, after)
                 while len(waiting := list(islice(changes, _CHANGES))) == _CHANGES:

@@ -170,9 +170,9 @@ class _Measured:
     idle: tuple[int, int]
 
 
-_TWO, _SIXTEEN, _LEFT_OUT = _Size(2, 2, 2), _Size(16, 16, 16), _Size(4, 16, 32)
+_TWO, _SIXTEEN, _HELD_OUT = _Size(2, 2, 2), _Size(16, 16, 16), _Size(4, 16, 32)
 #: The runs of the goals by session. One is left out of the fit of the cost model.
-_SIZES = ((_Size(4, 4, 4), _Size(4, 64, 64), _Size(4, 4, 128), _LEFT_OUT), (_SIXTEEN,), (_TWO,))
+_SIZES = ((_Size(4, 4, 4), _Size(4, 64, 64), _Size(4, 4, 128), _HELD_OUT), (_SIXTEEN,), (_TWO,))
 _SMALL = 20_000
 
 
@@ -212,13 +212,13 @@ def _goals(options: argparse.Namespace) -> int:
         size: [size.batch(rows, cost.total) for rows, cost in ((large, each.large), (_SMALL, each.small))]
         for size, each in found.items()
     }
-    held_out = points.pop(_LEFT_OUT)
+    held_out = points.pop(_HELD_OUT)
     costs = fitted([batch for batches in points.values() for batch in batches])
     costs |= _export_costs() | _state_costs()
     print("\n| constant | CPU-ms |\n|---|--:|")
     for name, cost in costs.items():
         print(f"| for each {name} | {1000 * cost:,.2f} |")
-    print(f"\nLeft out of the fit: {_LEFT_OUT.name}\n\n| rows | predicted | measured | error |\n|--:|--:|--:|--:|")
+    print(f"\nLeft out of the fit: {_HELD_OUT.name}\n\n| rows | predicted | measured | error |\n|--:|--:|--:|--:|")
     for batch in held_out:
         seconds = predicted(costs, batch)
         print(f"| {batch.rows:,} | {seconds:.1f} | {batch.seconds:.1f} | {seconds / batch.seconds - 1:+.0%} |")

@@ -77,7 +77,7 @@ class DeltaWriter:
             if new:
                 self._table.alter.add_columns([field for field in wanted.fields if field.name in new])
 
-        self._doing(grow)
+        self._attempt(grow)
 
     def records(self, rows: pa.Table | None) -> list[Record]:
         if rows is not None and rows.num_rows and self._sink.mode == "upsert":
@@ -98,7 +98,7 @@ class DeltaWriter:
             if last is None or last < batch_id:
                 self._commit(rows, batch_id)
 
-        self._doing(commit)
+        self._attempt(commit)
 
     def close(self) -> None:
         self._table = None
@@ -133,14 +133,14 @@ class DeltaWriter:
                 check_no_other(self._sink, folder)
             return None
 
-        return self._doing(opened)
+        return self._attempt(opened)
 
     def _version(self, query: str) -> int | None:
         """Return the last batch of a query in the table."""
         version: int | None = self._table.transaction_version(PREFIX + query)
         return version
 
-    def _doing(self, attempt: Any) -> Any:
+    def _attempt(self, attempt: Any) -> Any:
         try:
             return attempts(self._sink, attempt, self._delta.exceptions.CommitFailedError)
         except KeyedError:

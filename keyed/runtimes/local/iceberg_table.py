@@ -59,7 +59,7 @@ class IcebergWriter:
             if self._catalog.table_exists(self._sink.table):
                 self._table = self._catalog.load_table(self._sink.table)
 
-        self._doing(opened)
+        self._attempt(opened)
         if self._table is None or self._last_batch(self._queries[-1]) is not None:
             return
         for query in self._queries[:-1]:
@@ -81,7 +81,7 @@ class IcebergWriter:
                 with self._table.update_schema() as update:
                     update.union_by_name(wanted)
 
-        self._doing(grow)
+        self._attempt(grow)
 
     def records(self, rows: pa.Table | None) -> list[Record]:
         if rows is not None and rows.num_rows and self._sink.mode == "upsert":
@@ -102,7 +102,7 @@ class IcebergWriter:
             if last is None or last < batch_id:
                 self._commit(rows, batch_id)
 
-        self._doing(commit)
+        self._attempt(commit)
 
     def close(self) -> None:
         catalog, self._catalog, self._table = self._catalog, None, None
@@ -154,7 +154,7 @@ class IcebergWriter:
         kept = self._table.properties.get(PREFIX + query)
         return max([*found, *([] if kept is None else [int(kept)])], default=None)
 
-    def _doing(self, attempt: Any) -> Any:
+    def _attempt(self, attempt: Any) -> Any:
         errors = self._iceberg.exceptions
         try:
             return attempts(self._sink, attempt, (errors.CommitFailedException, errors.ValidationException))

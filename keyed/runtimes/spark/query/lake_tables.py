@@ -206,7 +206,7 @@ class LakeTable:
                 columns = Schema(tuple(each for each in self._columns.columns if each[0] in new))
                 session.sql(f"ALTER TABLE {self._name(session)} ADD COLUMNS ({columns.ddl})")
 
-        self._doing(claimed)
+        self._attempt(claimed)
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """Write the rows of a batch, unless they were written before.
@@ -223,14 +223,14 @@ class LakeTable:
             if sink.mode == "append":
                 # All tasks have to run, also if the batch was written before.
                 if frame.count():
-                    self._doing(lambda: self._append(frame, batch_id))
+                    self._attempt(lambda: self._append(frame, batch_id))
                 return
             rows = _last_rows(frame, sink)
             if rows is not None:
                 view = f"keyed_{random_id().replace('-', '')}"
                 rows.createOrReplaceTempView(view)
                 try:
-                    self._doing(lambda: self._merge(session, view, batch_id))
+                    self._attempt(lambda: self._merge(session, view, batch_id))
                 finally:
                     session.catalog.dropTempView(view)
 
@@ -247,7 +247,7 @@ class LakeTable:
             f"{updates} WHEN NOT MATCHED AND NOT {gone} THEN INSERT {inserts}"
         )
 
-    def _doing(self, attempt: Callable[[], _T]) -> _T:
+    def _attempt(self, attempt: Callable[[], _T]) -> _T:
         def tried() -> _T:
             try:
                 return attempt()

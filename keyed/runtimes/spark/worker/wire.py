@@ -164,7 +164,7 @@ def mark_content(mark: TaskMark) -> bytes:
     for name in ("upstream", "passed"):
         values[name] = {index: (each.watermark, each.idle) for index, each in values[name].items()}
     for name in reversed(_NAMES):
-        if name not in _LEFT_OUT or values[name] != _LEFT_OUT[name]:
+        if name not in _DEFAULTS or values[name] != _DEFAULTS[name]:
             break
         del values[name]
     return msgspec.msgpack.encode(list(values.values()))
@@ -172,7 +172,7 @@ def mark_content(mark: TaskMark) -> bytes:
 
 _NAMES = tuple(TaskMark.__annotations__)
 #: Values of the last fields that are not sent.
-_LEFT_OUT: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "rows_bad": 0,
     "rows_combined": 0,
     "input": 0,
