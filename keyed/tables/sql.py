@@ -42,6 +42,8 @@ SETTINGS = {
 _CONNECTIONS, _TEXTS = 4, 256
 #: Default names of the key's columns.
 _KEY = re.compile(r"\bkey(_\d+)?\b", re.IGNORECASE)
+#: Columns that states have, and table states only if a query names them.
+_BESIDE = re.compile(r"\b(?:namespace|expires)\b", re.IGNORECASE)
 #: Part of a query that lists the tables.
 _LISTING = re.compile(r"\b(show|information_schema|(duckdb|pragma|pg)_\w+|sqlite_\w+)\b")
 
@@ -74,7 +76,8 @@ class _Connection:
         for name in tables:
             # Tables whose name is not in the text are not registered.
             if may_name(query, name):
-                dataset = tables[name].dataset(has_key=has_key(query), files=files.get(name, ()))
+                beside = sorted({each.lower() for each in _BESIDE.findall(query)})
+                dataset = tables[name].dataset(has_key=has_key(query), beside=beside, files=files.get(name, ()))
                 known = self._datasets.get(name)
                 if known is None or not known.rebind(dataset):
                     self._cursor.register(name, dataset)

@@ -93,6 +93,7 @@ class StateDataset(pyarrow.dataset.Dataset):
         state: Name of the state.
         view: Opens the state to be scanned.
         has_key: Repeat the key's columns as ``key``, or ``key_1``, ``key_2`` ...
+        beside: ``namespace`` or ``expires``, which a table state has only if they are named here: they are null.
         groups: Only keys of these key groups; all that the tables have if ``None``.
         files: Files with further rows, Arrow streams that other servers have written (`ipc_parts`).
     """
@@ -103,6 +104,7 @@ class StateDataset(pyarrow.dataset.Dataset):
         view: Viewing,
         *,
         has_key: bool,
+        beside: Collection[str] = (),
         groups: Collection[int] | None = None,
         files: Sequence[str] = (),
     ) -> None:
@@ -112,7 +114,7 @@ class StateDataset(pyarrow.dataset.Dataset):
         self._files = files
         self._scans: WeakSet[_Scan] = WeakSet()
         with view(None) as opened:
-            self._columns = Columns(opened, opened.reader(state, as_stored=True), has_key=has_key)
+            self._columns = Columns(opened, opened.reader(state, as_stored=True), has_key=has_key, beside=beside)
         # A part without rows does not have the types of the keys.
         parts = [batch.schema for batch in (next(_read(file), None) for file in files) if batch is not None]
         if self._columns.has_rows or not parts:
@@ -228,7 +230,7 @@ class Columns:
         has_rows: False if the state has no entry yet, from which the types of the keys are known.
     """
 
-    def __init__(self, view: View, reader: EntryReader, *, has_key: bool) -> None:
+    def __init__(self, view: View, reader: EntryReader, *, has_key: bool, beside: Collection[str] = ()) -> None:
         self.reader = reader
         schema = reader.schema
         first = next(view.stored(reader, *reader.range), None)
@@ -250,7 +252,9 @@ class Columns:
         self.is_tuple = isinstance(key, tuple)
         makers = [_key_part(number) if self.is_tuple else _whole_key for number in range(len(names))]
         self.key_names = names
-        if schema.kind != "table" and len(named) == len(names):
+        if schema.kind == "table":
+            self.key_names = schema.key[: len(names)]
+        elif len(named) == len(names):
             others = {name.lower() for name in _names_beside(reader)}
             self.key_names = [new if new.lower() not in others else old for old, new in zip(names, named, strict=True)]
         for name, type_, make in zip(self.key_names, self.key_types, makers, strict=True):
@@ -290,6 +294,9 @@ class Columns:
         for name, type_, make in zip(names, self.key_types, makers, strict=True):
             if has_key and name not in taken:
                 add(name, type_, make)
+        for name in beside if schema.kind == "table" else ():
+            if name not in taken:
+                add(name, pa.string() if name == "namespace" else _UTC_MILLISECONDS, lambda entry: entry.namespace)
         self.schema = pa.schema(fields)
         self.has_rows = first is not None
 
@@ -421,16 +428,20 @@ def _key_columns(reader: EntryReader, key: Any) -> tuple[list[str], list[pa.Data
     schema = reader.schema
     if schema.kind == "table":
         stored = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
-        names = schema.key[: schema.value["stream_keys"]]
-        return names, [stored.field(name).type for name in names]
+        types = [stored.field(name).type for name in schema.key[: schema.value["stream_keys"]]]
+        return _names_of(len(types)), types
     if schema.kind == "broadcast":
         return [], []
     if isinstance(reader, OperatorTableReader) and None not in reader.rows_of.key_types:
         types = [arrow_type(type_) for type_ in reader.rows_of.key_types]
-        return [f"key_{number}" for number in range(1, len(types) + 1)] if len(types) > 1 else ["key"], types
+        return _names_of(len(types)), types
     parts = key if isinstance(key, tuple) else (key,)
     names = [f"key_{number}" for number in range(1, len(parts) + 1)] if isinstance(key, tuple) else ["key"]
     return names, [_OF_KEYS.get(type(part), pa.string()) for part in parts]
+
+
+def _names_of(count: int) -> list[str]:
+    return [f"key_{number}" for number in range(1, count + 1)] if count > 1 else ["key"]
 
 
 def _names_beside(reader: EntryReader) -> list[str]:

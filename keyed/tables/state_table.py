@@ -539,13 +539,20 @@ class StateTable:
             return batch_id(view.extent.batch_of(view.extent.oldest))
 
     def dataset(
-        self, *, has_key: bool = False, groups: Collection[int] | None = None, files: Sequence[str] = ()
+        self,
+        *,
+        has_key: bool = False,
+        beside: Collection[str] = (),
+        groups: Collection[int] | None = None,
+        files: Sequence[str] = (),
     ) -> StateDataset:
         """Return the table as an Arrow dataset, for DuckDB, Polars and others. Needs pyarrow's ``dataset``.
 
         Args:
             has_key: Repeat the key's columns, named as in ``key_by``, as ``key``, or ``key_1``, ``key_2`` and so on,
                 after all others.
+            beside: ``namespace`` or ``expires``, which a table state has only if they are named here: they are null
+                without a time to live.
             groups: Only keys of these key groups, of those that the tables have.
             files: Files with the rows of other servers, Arrow streams of the same table.
 
@@ -556,7 +563,7 @@ class StateTable:
 
         with self._view(None) as view:
             self._check_all(view, view.reader(self.name, as_stored=True), "a dataset")
-        return StateDataset(self.name, self._view, has_key=has_key, groups=groups, files=files)
+        return StateDataset(self.name, self._view, has_key=has_key, beside=beside, groups=groups, files=files)
 
     def __len__(self) -> int:
         """Return the number of entries. They are counted, in time proportional to their number."""

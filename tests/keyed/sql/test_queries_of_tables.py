@@ -235,3 +235,19 @@ def test_what_cannot_be_registered_is_refused(name, function, message):
         sql.register(name, function, takes=["INT"], returns="BIGINT")
     with pytest.raises(SqlError, match="column 1: unknown type INTT"):
         sql.register("fine", Product, takes=["INTT"], returns="BIGINT")
+
+
+@pytest.mark.parametrize(("grouped", "key"), [("title", "key"), ("title, price", "key_1, key_2")])
+def test_key_namespace_and_expires_are_columns_of_a_table_that_star_leaves_out(tmp_path, grouped, key):
+    query = f"SELECT {grouped}, COUNT(*) AS n FROM sales GROUP BY {grouped}"
+    text = SALES + f"CREATE TABLE sold WITH (KEY_FORMAT = 'JSON') AS {query};"
+    run = sql.script(text, {"sales": [sale("Big", 5), sale("Rio", 6)]}, tables=tmp_path).run
+    assert run is not None
+    with run.tables as tables:
+        everything = tables.sql("SELECT * FROM sold").schema.names
+        query = f"SELECT {key}, namespace, sold.expires FROM sold WHERE {key.split(',')[0]} = 'Rio' AND expires IS NULL"
+        named = [list(each.values()) for each in tables.sql(query).to_pylist()]
+        alone = tables.sql("SELECT Expires FROM sold").to_pylist()
+    assert everything == [*grouped.split(", "), "n", "ROWTIME"]
+    assert named == [[*["Rio", 6][: len(grouped.split(","))], None, None]]
+    assert alone == [{"expires": None}] * 2
