@@ -198,6 +198,28 @@ def test_a_batch_that_was_committed_and_not_sent_is_sent_by_the_next_run(kafka, 
     assert sorted(json.loads(value)["n"] for _, value in records(kafka, topic)) == list(range(9))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "calls"), [(1, ["send_anywhere", "commit_offset"]), (-60, ["commit_offset", "send_anywhere"])]
+)
+def test_records_are_sent_first_unless_the_last_transaction_may_be_incomplete(
+    kafka, topic, monkeypatch, seconds, calls
+):
+    """The client repeats a refused request for records later than one for an offset."""
+    made = []
+    for name in calls:
+        original = getattr(Transactions, name)
+        monkeypatch.setattr(
+            Transactions, name, lambda *given, name=name, original=original: (made.append(name), original(*given))[1]
+        )
+    with closing(TopicWriter(KafkaSink(topic, bootstrap=kafka), ["q"])) as writer:
+        written(writer, 0, 5)
+        writer._writer._committed_at = time.monotonic() - seconds
+        made.clear()
+        written(writer, 1, 6)
+    assert made == calls
+    assert len(records(kafka, topic)) == 2
+
+
 def work(kafka, topic, folder, started):
     started.set()
     rows = [{"k": "abc"[n % 3], "n": n} for n in range(300)]
