@@ -189,6 +189,8 @@ def declared_states(function: Function) -> dict[str, tuple[str, State]]:
     attributes: dict[str, State] = {}
     for cls in reversed(type(function).__mro__):
         for attribute, member in vars(cls).items():
+            if attribute[:2] == "__":
+                continue
             if isinstance(member, State):
                 attributes[attribute] = member
             elif isinstance(state := typing.get_origin(member) or member, type) and issubclass(state, State):

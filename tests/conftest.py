@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import subprocess
-import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # On a loaded machine of two cores an example's time says nothing: no deadline. Failures print what repeats them.
-settings.register_profile("default", deadline=None, print_blob=True, max_examples=25, stateful_step_count=30)
+settings.register_profile("default", deadline=None, print_blob=True, max_examples=15, stateful_step_count=30)
 settings.register_profile(
     "ci",
     deadline=None,
@@ -51,13 +50,6 @@ settings.register_profile(
 
 PROFILE = os.environ.get("KEYED_HYPOTHESIS_PROFILE", "default")
 settings.load_profile(PROFILE)
-
-
-#: Minutes after which no slow test begins, of a run of a part of them; 0 for all of them.
-SLOW_MINUTES = float(os.environ.get("KEYED_SLOW_MINUTES", "0"))
-#: Text that chooses the order of their files, so that each run has another part.
-SLOW_ORDER = os.environ.get("KEYED_SLOW_ORDER", "")
-_BEGAN = time.monotonic()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -89,7 +81,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A query on Spark costs some ten seconds: those tests are slow unless they are in the smoke set.
     Of several workers (`pytest -n 2 --dist loadgroup`) one runs all of Kafka, and one the smoke set on Spark: a second
-    session and its warming up would cost more than they save. Of the slow ones each may take the next file.
+    session and its warming up would cost more than they save. Of the slow ones each may take the next file, and those
+    with Kafka, which wait for most of their time, are on two workers with a broker each.
     """
     for item in items:
         if item.get_closest_marker("long") is not None:
@@ -102,19 +95,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("slow")
         if {"kafka", "broker", "spark_kafka"} & set(fixtures):
             item.add_marker("kafka")
-            item.add_marker(pytest.mark.xdist_group("kafka"))
+            half = zlib.crc32(item.path.name.encode()) % 2 if item.get_closest_marker("slow") else ""
+            item.add_marker(pytest.mark.xdist_group(f"kafka{half}"))
         elif {"spark", "spark_lake"} & set(fixtures):
             item.add_marker(pytest.mark.xdist_group("smoke" if is_smoke else item.path.stem))
-    if SLOW_MINUTES:
-        items.sort(key=lambda item: zlib.crc32(f"{SLOW_ORDER} {item.path.name}".encode()))
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin no slow test after the minutes of a part."""
-    if SLOW_MINUTES and item.get_closest_marker("slow") and time.monotonic() - _BEGAN > 60 * SLOW_MINUTES:
-        pytest.skip(
-            f"after KEYED_SLOW_MINUTES={SLOW_MINUTES:g}: a part of the slow tests runs, and others the next time"
-        )
 
 
 def pytest_collection_finish() -> None:

@@ -21,7 +21,7 @@ Entries and addresses are laid out in `keyed.content.addresses`. Every store fol
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from keyed.content.blocks import Change, Range, TableDelta
 
@@ -128,3 +128,15 @@ class SharedStore(LocalStore, Protocol):
 
     def kept_rows(self, attempt: str) -> dict[int, bytes] | None:
         """Return the log rows of an attempt; ``None`` if others are kept, or none."""
+
+
+#: Whether the stores of a class are shared: a comparison with a protocol costs as much as a small batch.
+_IS_SHARED: dict[type, bool] = {}
+
+
+def shared_store(store: LocalStore) -> SharedStore | None:
+    """Return the store if it is one that processes share."""
+    kind = type(store)
+    if kind not in _IS_SHARED:
+        _IS_SHARED[kind] = isinstance(store, SharedStore)
+    return cast("SharedStore", store) if _IS_SHARED[kind] else None

@@ -12,7 +12,7 @@ from keyed.content.blocks import Block, LogBlock, records_of
 from keyed.content.contents import contents_hash
 from keyed.content.delta import Delta, apply_blocks, deltas, exported
 from keyed.content.entry_hash import hash_text
-from keyed.content.local_store import LocalStore, ReadStore, SharedStore
+from keyed.content.local_store import LocalStore, ReadStore, SharedStore, shared_store
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.engine.segment import LogRow, decode_row
@@ -97,10 +97,10 @@ class Replica:
             rows: The log rows, by number.
         """
         self._pending = pending
-        if rows and isinstance(self.store, SharedStore):
+        if rows and (shared := shared_store(self.store)) is not None:
             # Without them, the next process reads the log.
             with suppress(LocalStoreError):
-                self.store.keep_rows(pending.attempt, rows)
+                shared.keep_rows(pending.attempt, rows)
 
     def catch_up(self, log: GroupLog, meta: GroupMeta | None, where: str) -> tuple[int, bool]:
         """Bring the store up to date with the log. Rebuild it if damage is found.
@@ -113,8 +113,8 @@ class Replica:
             LocalStoreError: The store cannot be read or written.
         """
         replayed, rebuilt = self._follow(log, meta, where)
-        store = self.store
-        if not isinstance(store, SharedStore) or not store.is_doubtful() or _is_whole(store, meta):
+        store = shared_store(self.store)
+        if store is None or not store.is_doubtful() or _is_whole(store, meta):
             return replayed, rebuilt
         store.reset()
         replayed, _ = self._follow(log, meta, where)
@@ -166,7 +166,8 @@ class Replica:
     def _take_kept(self, meta: GroupMeta, reached: tuple[str, int], where: str) -> bool:
         """Apply the log rows that the store itself keeps, if these are all missing rows."""
         store = self.store
-        kept = store.kept_rows(meta.head) if isinstance(store, SharedStore) else None
+        shared = shared_store(store)
+        kept = shared.kept_rows(meta.head) if shared is not None else None
         if kept is None or kept.keys() != set(range(reached[1] + 1, meta.last_row + 1)):
             return False
         try:

@@ -19,7 +19,7 @@ from keyed.stores.lease import Lease
 #: A folder without a lock is of a version without locks, or is being created.
 _OLD_SECONDS = 24 * 60 * 60.0
 #: Purposes of folders; they are part of the names.
-_KINDS = ("local", "harness", "flush", "reader", "tables", "spark", "java", "inspect", "migrate")
+_KINDS = ("local", "harness", "flush", "reader", "tables", "checkpoint", "spark", "java", "inspect", "migrate")
 _PREFIXES = tuple(f"keyed-{kind}-" for kind in _KINDS)
 
 

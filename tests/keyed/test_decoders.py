@@ -261,7 +261,8 @@ def test_only_the_documented_error(part):
                 data = frame(sample[:4], 1, mutated(number, sample[FRAME_OVERHEAD:]))
             case _:
                 data = mutated(number, sample)
-        for other, (decode, _) in decoders:
+        # What another decoder's data was made from is hardly worth more than chance.
+        for other, (decode, _) in [(name, DECODERS[name]), *number.sample(decoders, 5)]:
             with contextlib.suppress(CorruptionError):
                 try:
                     decode(data)

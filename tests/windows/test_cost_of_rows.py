@@ -19,7 +19,7 @@ from keyed.windows import (
     TumblingEventTimeWindows,
 )
 
-ROWS = 150
+ROWS = 60
 #: The watermark stands still: each window stays open.
 HELD = bounded_out_of_orderness(10**9)
 MOVING = bounded_out_of_orderness(0)

@@ -16,20 +16,20 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize("first", range(0, 60, 10))
+@pytest.mark.parametrize("first", [0, 10])
 def test_outputs_equal_those_of_duckdb(first):
     assert [found for seed in range(first, first + 10) if (found := check(seed))] == []
 
 
-@pytest.mark.parametrize("seed", TABLES[:6])
+@pytest.mark.parametrize("seed", TABLES[:3])
 def test_a_script_that_is_stopped_continues_from_its_checkpoint(seed, tmp_path):
     assert stored(seed, tmp_path / "stopped", stops=(0.3, 0.7)) == stored(seed, tmp_path / "whole")
 
 
 @pytest.mark.slow
 def test_outputs_of_many_scripts(tmp_path):
-    assert [found for seed in range(1000, 1600) if (found := check(seed))] == []
-    for seed in TABLES[6:46]:
+    assert [found for seed in (*range(20, 60), *range(1000, 1600)) if (found := check(seed))] == []
+    for seed in TABLES[3:46]:
         stopped, whole = stored(seed, tmp_path / f"{seed}s", stops=(0.5,)), stored(seed, tmp_path / f"{seed}w")
         assert stopped == whole, drawn(seed).text
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -134,7 +135,13 @@ def test_what_a_killed_run_has_left_is_removed_by_the_next_one(tmp_path, monkeyp
     with started(tmp_path, "scratch"), ScratchFolder("local") as mine:
         others = set(tmp_path.glob("keyed-local-*")) - {mine.path}
         assert len(others) == 1, "that run lives"
-    for kind in ("local", "harness", "flush", "reader", "tables"):
+    kinds = {
+        kind
+        for path in (ROOT / "keyed").rglob("*.py")
+        for kind in re.findall(r'ScratchFolder\("(\w+)"', path.read_text())
+    }
+    assert len(kinds) > 5
+    for kind in kinds:
         (tmp_path / f"keyed-{kind}-old").mkdir()
         os.utime(tmp_path / f"keyed-{kind}-old", (0, 0))
         (tmp_path / f"keyed-{kind}-killed").mkdir()
