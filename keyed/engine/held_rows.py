@@ -155,7 +155,8 @@ class HeldRows(BoundState):
             except EncodingError as error:
                 raise EncodingError(
                     f"order='watermark' keeps rows in state until the watermark has passed them, and {shown(value)} "
-                    f"cannot be kept: {error}"
+                    f"cannot be kept: {error}; or map the rows first: "
+                    "stream.map(lambda row: ..., output='k string, n bigint')"
                 ) from error
             changes.write_timed(self.prefix(key), list_sub(commit, index), encode_time(time) + data, clock)
 

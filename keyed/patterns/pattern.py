@@ -90,7 +90,7 @@ class Pattern(StepSequence):
         return self._last(condition=either(step.condition, condition_of(condition, step.name, "or_where")))
 
     def subtype(self, cls: type) -> Pattern:
-        """Require that rows of the last step are objects of a class."""
+        """Require that rows of the last step are of a class of plain data, such as ``str`` or ``dict``."""
         step = self._condition_step("subtype")
         return self._last(condition=both(step.condition, subtype_of(cls)))
 

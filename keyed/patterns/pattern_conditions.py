@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Protocol
+from uuid import UUID
 
 import attrs
 
+from keyed import Row
 from keyed.errors import DefinitionError
 
 
@@ -21,6 +25,9 @@ class OverColumns:
 
     function: Callable[[Any], Any]
 
+
+#: The types of rows that state keeps.
+_PLAIN = (Row, dict, tuple, list, str, bool, int, float, bytes, Decimal, UUID, dt.datetime, dt.date)
 
 Where = Callable[[Any], Any] | Callable[[Any, "Match"], Any] | str | OverColumns
 
@@ -230,6 +237,12 @@ def subtype_of(cls: Any) -> Condition:
     """
     if not isinstance(cls, type):
         raise DefinitionError(f"subtype({cls!r}): give the class of the rows")
+    if not any(issubclass(each, cls) for each in _PLAIN):
+        raise DefinitionError(
+            f"subtype({cls.__name__}): rows wait for the watermark and stay in state as plain data, so none is an "
+            "object of this class; let stream.map(...) add a column with the kind of the row, and give a condition "
+            f"on it: where=lambda row: row.kind == {cls.__name__!r}"
+        )
     return _IsInstance(cls)
 
 

@@ -21,7 +21,7 @@ from keyed import (
     OutputTag,
     ValueState,
 )
-from keyed.errors import KeyedError, RowError, StateSchemaChanged, UserFunctionError
+from keyed.errors import EncodingError, KeyedError, RowError, StateSchemaChanged, UserFunctionError
 from keyed.extending import inner_state, table_rows
 from keyed.patterns.automaton import Automaton, AutomatonState, Taken, compiled
 from keyed.patterns.column_conditions import EvaluatedSteps
@@ -340,7 +340,13 @@ class PatternOperator(KeyedProcessFunction):
                     moves.dropped.append(free)
                 buffer.refer(run.node, references)
         if nodes:
-            buffer.keep(row, value, nodes)
+            try:
+                buffer.keep(row, value, nodes)
+            except EncodingError as error:
+                raise EncodingError(
+                    f"the rows of a pattern are kept in state as plain data, and {value!r:.200} cannot be: {error}; "
+                    "map them to rows first: stream.map(lambda row: ..., output='card string, amount double')"
+                ) from error
 
     def _waiting(self, run: PartialMatch, state: AutomatonState) -> PartialMatch:
         times_out = self._automaton.times_out(state, run.since, run.previous)

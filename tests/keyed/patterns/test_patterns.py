@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import cmp_to_key
-from typing import Any
+from numbers import Number
+from typing import Any, NamedTuple
 
+import attrs
 import pytest
 
 import keyed
-from keyed.errors import DefinitionError, RowError, StateSchemaChanged, UserFunctionError
+from keyed import Row
+from keyed.errors import DefinitionError, EncodingError, RowError, StateSchemaChanged, UserFunctionError
 from keyed.patterns import AfterMatchSkipStrategy, Pattern, PatternProcessFunction
 from tests.keyed.patterns.matching import matches_of
 
@@ -87,6 +92,59 @@ def test_a_step_that_was_left_out_has_no_rows():
 def test_a_step_may_be_of_a_class():
     pattern = Pattern.begin("text").subtype(str).next("number").subtype(int)
     assert matches_of(pattern, [(1, 5), (2, "a"), (3, 7)]) == [("match", 3, {"text": ["a"], "number": [7]})]
+
+
+@attrs.frozen
+class Payment:
+    card: str
+    time: int
+    amount: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Refund:
+    card: str
+    time: int
+    amount: float
+
+
+class Pair(NamedTuple):
+    card: str
+    time: int
+    amount: float
+
+
+@pytest.mark.parametrize("cls", [Payment, Refund, Pair])
+def test_objects_of_classes_that_state_cannot_keep_are_refused_with_the_remedy(cls):
+    with pytest.raises(DefinitionError, match=rf"subtype\({cls.__name__}\): .*where=lambda row: row.kind"):
+        Pattern.begin("a").subtype(cls)
+    delayed, rows = keyed.bounded_out_of_orderness(seconds=1), [cls("c", 0, 0.5), cls("c", 1, 60.0)]
+    stream = keyed.stream(rows, timestamp="time", watermark=delayed)
+    every = Pattern.begin("a", where=lambda row: row.amount < 1).next("b").within(seconds=10)
+    for count in (1, 100):
+        with pytest.raises(EncodingError, match=r"map (them|the rows).* first: stream.map"):
+            stream.key_by("card").match(every).select(amounts).run(rows_per_batch=count)
+    mapped = stream.map(
+        lambda row: (row.card, row.time, row.amount, type(row).__name__),
+        output="card string, time bigint, amount double, kind string",
+    )
+    of_class = Pattern.begin("a", where=lambda row: row.kind == cls.__name__).next("b").within(seconds=1)
+    assert mapped.key_by("card").match(of_class).select(lambda match: [match["a"][0].amount]).run().values == [[0.5]]
+
+
+@pytest.mark.parametrize("cls", [Row, Mapping, Number, tuple, object])
+def test_a_step_may_be_of_an_abstract_class_of_plain_data(cls):
+    assert "a" in str(Pattern.begin("a").subtype(cls))
+
+
+def test_a_step_that_may_wait_forever_has_the_most_partial_matches_of_its_key_as_its_bound():
+    # As in Flink, followed_by needs no time limit: each row begins one partial match at most.
+    forever = Pattern.begin("small", small).followed_by("large", large)
+    stream = stream_of(payments(0.5, 0.2, 0.1, 60)).match(forever)
+    assert stream.select(amounts).run().values == [[0.5, 60], [0.2, 60], [0.1, 60]]
+    with pytest.raises(RowError, match="would take the key to 3 partial matches, and the limit is 2"):
+        stream.most_partial_matches(2).select(amounts).run()
+    assert dropped(stream.most_partial_matches(2).on_bad_row("bad").select(amounts).run()) == 1
 
 
 @pytest.mark.parametrize(
