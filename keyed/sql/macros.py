@@ -18,7 +18,7 @@ MACROS = {
     "split(x, d)": "CASE WHEN d = '' THEN string_split_regex(x, '') ELSE string_split(x, d) END",
     "split_to_map(x, e, k)": (
         "map_from_entries(list_transform(list_filter(string_split(x, e), lambda p: contains(p, k)), "
-        "lambda p: struct_pack(k := p[1 : instr(p, k) - 1], v := p[instr(p, k) + length(k) :])))"
+        "lambda p: struct_pack(k := string_split(p, k)[1], v := string_split(p, k)[2])))"
     ),
     "geo_distance(a, b, c, d)": (
         "2 * 6371.0 * asin(sqrt(pow(sin(radians(c - a) / 2), 2) "
@@ -62,6 +62,6 @@ MACROS = {
         "regexp_replace(regexp_replace(regexp_replace(regexp_replace(x, '[^\\p{Lu}\\p{Ll}\\p{Nd}]', '-', 'g'), "
         "'\\p{Lu}', 'X', 'g'), '\\p{Ll}', 'x', 'g'), '\\p{Nd}', 'n', 'g')"
     ),
-    "url_decode_param(x)": "url_decode(x)",
-    "url_encode_param(x)": "url_encode(x)",
+    "url_decode_param(x)": "url_decode(replace(x, '+', ' '))",
+    "url_encode_param(x)": "replace(url_encode(x), '%20', '+')",
 }

@@ -598,7 +598,8 @@ class Planner:
             wanted = [scope.resolved(each) for each in partition]
         else:
             wanted = self._own_keys(source, outputs)
-        named = {each.stored: f"{each.source}.{each.name}" if query.joins else each.name for each in source.columns}
+        owners = {each.stored: f"{each.source}." if query.joins and each.source else "" for each in source.columns}
+        named = {each.stored: owners[each.stored] + each.name for each in source.columns}
         shown = self._shown(partition) if partition else [named[each[0].identifier] for each in wanted]
         names, rest = self._split_keys(outputs, wanted, query, shown if wanted else [])
         is_table = source.is_table or ranking is not None

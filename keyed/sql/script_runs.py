@@ -570,7 +570,8 @@ def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str,
         name = topic(each[0])
         records_of[name].append(tuple(each[1:]))
         places_of[name].append(place)
-    return records_of, places_of
+    # What a query writes is not read from its topic.
+    return {name: of for name, of in records_of.items() if of or name.lower() not in written}, places_of
 
 
 def _latest(max_ahead: Duration | None, clock: Any) -> Callable[[], int]:

@@ -24,7 +24,10 @@ def computed(expression, **row):
         # split, "split all characters by using the '' delimiter", and "regexp_split_to_array"
         ("REGEXP_SPLIT_TO_ARRAY('aabcda', '(ab|cd)')", ["a", "", "a"]),
         # split-to-map
-        ("SPLIT_TO_MAP('apple:green/banana:yellow', '/', ':')", {"apple": "green", "banana": "yellow"}),
+        ("SPLIT_TO_MAP('apple:green/banana:yellow:1', '/', ':')", {"apple": "green", "banana": "yellow"}),
+        # url, "encode a url parameter", "decode a url parameter"
+        ("URL_ENCODE_PARAM('?foo $bar+')", "%3Ffoo+%24bar%2B"),
+        ("URL_DECODE_PARAM('%3Ffoo+%24bar%2B')", "?foo $bar+"),
         # stringtimestamp, with DuckDB's patterns
         ("STRINGTOTIMESTAMP('2020-05-11T21:58:33', '%Y-%m-%dT%H:%M:%S')", 1589234313000),
         # create_array, "construct a list from compatible mismatching elements"
@@ -412,3 +415,15 @@ def test_final_results_of_equal_times_come_in_the_order_of_their_windows():
     )
     found = sql.script(text, topics={"in": [(k, {}, 5000) for k in ("b", "a")]})["out"]
     assert [each.window and each.window[0] for each in found] == [3000, 3000, 4000, 4000, 5000, 5000]
+
+
+def test_a_stream_over_a_topic_that_a_query_writes_is_refused_without_records():
+    """session-windows, "session start stream"."""
+    text = (
+        IN
+        + "CREATE STREAM o WITH (KAFKA_TOPIC='made') AS SELECT k, a FROM s; CREATE STREAM p (k STRING KEY, a INT) WITH (KAFKA_TOPIC='made', VALUE_FORMAT='JSON'); CREATE STREAM q AS SELECT * FROM p;"
+    )
+    with pytest.raises(DefinitionError, match="p, which a query reads, has no rows; give them"):
+        sql.script(text, topics=[("in", "k", {"a": 1}, 0)])
+    found = sql.script(text, topics=[("in", "k", {"a": 1}, 0), ("made", "m", {"a": 2}, 0)])
+    assert [each.key for each in found["q"]] == ["m"]
