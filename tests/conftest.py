@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 # On a loaded machine of two cores an example's time says nothing: no deadline. Failures print what repeats them.
-settings.register_profile("default", deadline=None, print_blob=True, max_examples=15, stateful_step_count=30)
+settings.register_profile("default", deadline=None, print_blob=True, max_examples=25, stateful_step_count=30)
 settings.register_profile(
     "ci",
     deadline=None,

@@ -43,7 +43,7 @@ _CONNECTIONS, _TEXTS = 4, 256
 #: Default names of the key's columns.
 _KEY = re.compile(r"\bkey(_\d+)?\b", re.IGNORECASE)
 #: Columns that states have, and table states only if a query names them.
-_BESIDE = re.compile(r"\b(?:namespace|expires)\b", re.IGNORECASE)
+_BESIDE = {name: re.compile(rf"\b{name}\b", re.IGNORECASE | re.ASCII) for name in ("expires", "namespace")}
 #: Part of a query that lists the tables.
 _LISTING = re.compile(r"\b(show|information_schema|(duckdb|pragma|pg)_\w+|sqlite_\w+)\b")
 
@@ -76,7 +76,7 @@ class _Connection:
         for name in tables:
             # Tables whose name is not in the text are not registered.
             if may_name(query, name):
-                beside = sorted({each.lower() for each in _BESIDE.findall(query)})
+                beside = [column for column, named in _BESIDE.items() if named.search(query)]
                 dataset = tables[name].dataset(has_key=has_key(query), beside=beside, files=files.get(name, ()))
                 known = self._datasets.get(name)
                 if known is None or not known.rebind(dataset):

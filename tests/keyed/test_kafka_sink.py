@@ -206,11 +206,16 @@ def test_records_are_sent_first_unless_the_last_transaction_may_be_incomplete(
 ):
     """The client repeats a refused request for records later than one for an offset."""
     made = []
+
+    def noted(name, original):
+        def call(*given):
+            made.append(name)
+            return original(*given)
+
+        return call
+
     for name in calls:
-        original = getattr(Transactions, name)
-        monkeypatch.setattr(
-            Transactions, name, lambda *given, name=name, original=original: (made.append(name), original(*given))[1]
-        )
+        monkeypatch.setattr(Transactions, name, noted(name, getattr(Transactions, name)))
     with closing(TopicWriter(KafkaSink(topic, bootstrap=kafka), ["q"])) as writer:
         written(writer, 0, 5)
         writer._writer._committed_at = time.monotonic() - seconds
