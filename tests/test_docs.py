@@ -326,11 +326,12 @@ def test_commands_in_the_docs_exist():
         "tests.benchmarks.delay": set(),
         "tests.benchmarks.idle": set(),
         "tests.benchmarks.kafka": set(),
-        "tests.benchmarks.latency": {"--rates", "--seconds", "--kinds"},
+        "tests.benchmarks.latency": {"--rates", "--seconds", "--kinds", "--parts"},
         "tests.benchmarks.recovery": set(),
         "tests.benchmarks.rocks_memory": {"--minutes", "--keys", "--parallelism", "--rows-per-batch"},
         "tests.benchmarks.soak": {"--minutes", "--runtime"},
         "tests.benchmarks.takeover": {"--runtime"},
+        "tests.keyed.sql.count_ksqldb_cases": set(),
         "tests.keyed.sql.random_scripts": {"--seeds"},
     }
     commands = next(action.choices for action in nexmark()._actions if isinstance(action.choices, dict))
