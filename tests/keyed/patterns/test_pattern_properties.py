@@ -47,7 +47,7 @@ TIMED = strategies.rows(
     n=st.integers(0, 3),
 )
 STREAM = strategies.streams(ROWS, gap=20)
-OPTIONS: dict[str, Any] = {"key": "k", "watermark": bounded_out_of_orderness(15), "order": "watermark", "examples": 15}
+OPTIONS: dict[str, Any] = {"key": "k", "watermark": bounded_out_of_orderness(15), "order": "watermark", "examples": 40}
 
 
 class Outcomes(PatternProcessFunction):
