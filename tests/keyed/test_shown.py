@@ -212,6 +212,7 @@ def test_a_sum_of_text_is_refused_where_types_are_not_known():
 
 
 def test_a_bad_row_with_a_column_name_that_cannot_be_encoded_is_logged_escaped(caplog):
+    caplog.set_level("WARNING", logger="keyed")
     bad = keyed.OutputTag("bad")
     rows = keyed.stream([{"k": None, "\ud800": 1}], on_bad_row=bad).key_by("k")
     assert rows.process(Outages(), output="k string").side_output(bad).run().metrics["Outages"]["rows_bad"] == 1
