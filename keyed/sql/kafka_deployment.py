@@ -141,7 +141,8 @@ class Deployment:
             counts[source.topic] = self._prepared(topics, source, source.topic_options.partitions)
         for query in self._written:
             # What is given otherwise may be a topic too: a DataFrame of it.
-            read = [counts.get(each.topic) or topics.count(each.topic) or 1 for each in query.plan.relation.sources]
+            named = [each.topic for each in query.plan.relation.sources if each.topic_options.is_named]
+            read = [counts.get(topic) or topics.count(topic) or 1 for topic in named]
             count = query.target.topic_options.partitions or max(read, default=1)
             counts[query.target.topic] = self._prepared(topics, query.target, count)
 

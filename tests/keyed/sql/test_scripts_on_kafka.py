@@ -84,6 +84,16 @@ def test_a_table_is_written_record_by_record_and_goes_on(kafka, made, run):
     assert topics.described(kafka, sales)["cleanup.policy"] == "delete"
 
 
+def test_rows_given_to_a_stream_do_not_take_the_partitions_of_a_topic_that_it_does_not_name(kafka, made, run):
+    other, target = made(3), topics.new_topic()
+    text = f"""
+    CREATE STREAM "{other}" (title STRING KEY, n INT) WITH (FORMAT = 'JSON');
+    CREATE STREAM sent WITH (KAFKA_TOPIC = '{target}', FORMAT = 'JSON') AS SELECT title, n FROM "{other}";
+    """
+    run(text, {other: [{"title": str(number), "n": number} for number in range(9)]})
+    assert len(received(kafka, target, 1)) == 9
+
+
 def test_partitions_and_topics_are_merged_by_timestamp(kafka, made, run):
     sales, films = made(2, 1)
     text = f"""
