@@ -234,7 +234,7 @@ class KeysChanged(CheckpointError):
 
 
 class CheckpointMoved(CheckpointError):
-    """A checkpoint of Spark is at another path than the one at which it was written. Nothing was changed."""
+    """A checkpoint of Spark is read at another path than the one at which its query last ran. Nothing was changed."""
 
 
 class CheckpointFinished(CheckpointError):

@@ -22,13 +22,15 @@ they are in a folder that this program shares with Spark, and are otherwise read
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import attrs
 
@@ -43,9 +45,13 @@ from keyed.sinks import local_folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
 _VERSION = "v1"
 #: Characters of a path that Spark's readers would interpret.
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
+#: Paths of a checkpoint's own files in what Spark stores, in two parts: before the checkpoint's path, and after it.
+_OWN_FILE = re.compile(rb'("path":")[^"]*(/keyed-(?:ticks|global)/[^"]+")')
+_SCHEMA_FILE = re.compile(rb'(")(?:[^"\\]|\\.)*(/state/\d+/_stateSchema/(?:[^"\\]|\\.)+")')
 #: The first file that describes the state, in JSON: Spark 4.0 stores one path, and later versions a list.
 _STATE_SCHEMA = re.compile(r'"stateSchemaFilePaths?":\[?("(?:[^"\\]|\\.)+")')
 
@@ -412,28 +418,73 @@ class CheckpointFolder:
         Raises:
             CheckpointMoved: It does not.
         """
+        former, present = self._locations(ticks=ticks)
+        if former != present:
+            former = self._shown(former)
+            raise CheckpointMoved(
+                f"the checkpoint {self.path} was moved or copied from {former}, and Spark stores the paths of its "
+                "files in it. Start its query here first, in a session of Spark's own program: keyed then corrects "
+                f"the paths. Or put it back, or make {former} a link to it, and give the path {former}"
+            )
+
+    def relocate(self, *, ticks: bool) -> None:
+        """Correct the paths of its own files that Spark has stored in a checkpoint which was moved or copied since.
+
+        Those are of the schemas of the state, and of the ticks and global tables in the logs of file sources. The last
+        description of the first operator, by which `check_location` decides, is written last: what was interrupted is
+        repeated.
+
+        Args:
+            ticks: As in `check_location`.
+
+        Raises:
+            CheckpointError: It cannot be read or written.
+        """
+        former, present = self._locations(ticks=ticks)
+        if former == present:
+            return
+        _log.warning(
+            "the checkpoint %s was moved or copied from %s; the paths in it are corrected",
+            self.path,
+            self._shown(former),
+        )
+        in_urls = quote(present, safe="/:@").encode()
+        in_texts = json.dumps(present)[1:-1].encode()
+        sources = (len(self.offsets(int(name)) or ()) for name in self.names("offsets") if name.isdigit())
+        for source in range(max(sources, default=0)):
+            self._correct(f"sources/{source}", _OWN_FILE, in_urls)
+        operators = list(takewhile(self.names, map("state/{}/_metadata/v2".format, count())))
+        for folder in reversed(operators):
+            self._correct(folder, _SCHEMA_FILE, in_texts)
+
+    def _correct(self, folder: str, path: re.Pattern[bytes], present: bytes) -> None:
+        """Replace what precedes the files that a pattern finds, in each file of a folder."""
+        for name in sorted(self.names(folder), key=lambda name: (len(name), name)):
+            if not name.startswith("."):
+                before = self.read(f"{folder}/{name}") or b""
+                after = path.sub(lambda found: found[1] + present + found[2], before)
+                if after != before:
+                    self.write(f"{folder}/{name}", after)
+
+    def _locations(self, *, ticks: bool) -> tuple[str, str]:
+        """Return where the checkpoint was written, and where it is; equal if Spark finds its files."""
         batches = [int(name) for name in self.names("state/0/_metadata/v2") if name.isdigit()]
         name = f"state/0/_metadata/v2/{max(batches, default=0)}"
         stored = _STATE_SCHEMA.search((self.read(name) or b"").decode(errors="replace"))
         if stored is None:
-            return
+            return "", ""
         schema = json.loads(stored[1])
         try:
-            former, present = (
-                path.rpartition("/state/")[0] for path in (schema, self._files.location(f"{self._root}/{name}"))
-            )
+            present = self._files.location(f"{self._root}/{name}").rpartition("/state/")[0]
         except OSError as error:
             raise self._failed("read", name, error) from error
-        if former != present and (ticks or not self._has(schema)):
-            if isinstance(self._files, _LocalFiles):
-                former = former.removeprefix("file:")
-            raise CheckpointMoved(
-                f"the checkpoint {self.path} was moved or copied from {former}, and can be used only there, because "
-                f"Spark stores the paths of its files in it. Put it back, or make {former} a link to it, and give the "
-                f"path {former}. To continue elsewhere, give a new checkpoint= and restore_from= the changelog of each "
-                "operator, which has the position in the sources; without a changelog, first write one at the former "
-                f"path: keyed flush {former} OPERATOR=CHANGELOG"
-            )
+        if not ticks and self._has(schema):
+            return present, present
+        return schema.rpartition("/state/")[0], present
+
+    def _shown(self, location: str) -> str:
+        """Return a location as users write it."""
+        return location.removeprefix("file:") if isinstance(self._files, _LocalFiles) else location
 
     def _has(self, path: str) -> bool:
         """Return true if a file exists, in the checkpoint or not."""

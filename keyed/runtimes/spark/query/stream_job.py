@@ -203,8 +203,10 @@ class StreamJob(Job):
         ticks = None
         if self._last.ticks and not ticks_alone:
             ticks = ticks_of(self._session, self._checkpoint, self._folder)
-        folder = self._folder or readable(self._session, self._checkpoint)
-        folder.check_location(ticks=ticks is not None)
+        if self._folder is None:
+            readable(self._session, self._checkpoint).check_location(ticks=ticks is not None)
+        else:
+            self._folder.relocate(ticks=ticks is not None)
         if ticks is not None:
             ticks.begin()
         asked = parallelism_of(self._last)

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from keyed.errors import CheckpointError, CheckpointMoved
-from keyed.runtimes.spark.checkpoint.folder import open_checkpoint, reached, spark_path
+from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder, open_checkpoint, reached, spark_path
 from keyed.runtimes.spark.session.spark_session import is_here
 from tests.support.viewfs import mounted
 
@@ -132,3 +132,37 @@ def test_without_ticks_a_checkpoint_is_moved_once_spark_misses_a_file_of_it(fold
         CheckpointMoved, match=rf"{folder.path} was moved or copied from {former.removeprefix('file:')}, "
     ):
         folder.check_location(ticks=True)
+
+
+@pytest.mark.parametrize("fails_at", range(1, 5))
+def test_a_relocation_that_was_interrupted_is_repeated_and_changes_no_path_of_the_user(folder, monkeypatch, fails_at):
+    def log(path):
+        return f'v1\n{{"path":"{path}","timestamp":1,"batchId":0}}'.encode()
+
+    folder.write("offsets/0", b"v1\n{}\n-\n-\n-")
+    inputs = log("file:/former/input/ticks/data")
+    folder.write("sources/0/0", inputs)
+    folder.write("sources/1/9.compact", log("file:///former/keyed-ticks/0123"))
+    folder.write("sources/2/0", log("file:///former/keyed-global/rates/part-0.parquet"))
+    for operator in (0, 1):
+        folder.write(f"state/{operator}/_metadata/v2/0", state_schema("file:/former"))
+    write = CheckpointFolder.write
+    written = []
+
+    def interrupted(self, name, data):
+        written.append(name)
+        if len(written) == fails_at:
+            raise CheckpointError("interrupted")
+        write(self, name, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointFolder, "write", interrupted)
+        with pytest.raises(CheckpointError, match="interrupted"):
+            folder.relocate(ticks=True)
+    with pytest.raises(CheckpointMoved, match=r"from (file:)?/former,"):
+        folder.check_location(ticks=True)
+    folder.relocate(ticks=True)
+    folder.check_location(ticks=True)
+    assert folder.read("sources/0/0") == inputs
+    for name in ("sources/1/9.compact", "sources/2/0", "state/0/_metadata/v2/0", "state/1/_metadata/v2/0"):
+        assert b"former" not in folder.read(name)
