@@ -90,7 +90,7 @@ MAY_IMPORT = {
     "joins": set(),
     "patterns": set(),
     "windows": set(),
-    "sql": {*BASE, "api", "keyed", "extending", "formats", "joins", "tables", "windows"},
+    "sql": {*BASE, "api", "keyed", "extending", "formats", "joins", "patterns", "tables", "windows"},
     "cli": {
         "testing",
         "sql",

@@ -7,6 +7,7 @@ raises, the batch runs again with each row's expressions in a ``TRY``, and where
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import re
 import secrets
@@ -276,6 +277,8 @@ def check(text: Text, words: Sequence[SqlToken]) -> None:
     Raises:
         SqlError: It has a query, or calls a function that is refused.
     """
+    if words[0].upper == "DISTINCT":
+        text.fail("DISTINCT is not supported here", words[0].at)
     for token in words:
         if token.upper in ("SELECT", "VALUES", "PIVOT", "OVER", "SUMMARIZE"):
             what = {"OVER": "OVER (...) is not supported; write WINDOW, or a GROUP BY"}.get(
@@ -321,6 +324,22 @@ def bind(text: Text, columns: Columns, words: Sequence[SqlToken], values: Mappin
             text.fail("the column is NULL without a type; write CAST(NULL AS type)", at)
         text.fail(f"a column has no type {kind}; write CAST(... AS {_CAST.get(name, 'STRING')})", at)
     return found
+
+
+def parsed(expression: str) -> Any:
+    """Return the tree of an expression, as DuckDB's ``json_serialize_sql`` has it."""
+    query = "SELECT json_serialize_sql(?, skip_null := true, skip_empty := true, skip_default := true)"
+    ((text,),) = _connections.get().execute(query, [f"SELECT {expression}"]).fetchall()
+    return json.loads(text)["statements"][0]["node"]["select_list"][0]
+
+
+def unparsed(tree: Any) -> str:
+    """Return the expression of a tree."""
+    rest = {"cte_map": {}, "from_table": {"type": "EMPTY"}, "aggregate_handling": "STANDARD_HANDLING"}
+    node = {"type": "SELECT_NODE", "select_list": [tree], **rest}
+    text = json.dumps({"error": False, "statements": [{"node": node}]})
+    ((query,),) = _connections.get().execute("SELECT json_deserialize_sql(?::JSON)", [text]).fetchall()
+    return str(query).removeprefix("SELECT ")
 
 
 def _used(values: Mapping[str, Any], words: Iterable[SqlToken]) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ import attrs
 from keyed.errors import DefinitionError
 from keyed.shown import nearest, shown
 from keyed.sql.script_errors import Text
-from keyed.sql.tokens import SqlToken
+from keyed.sql.tokens import SqlToken, closing
 
 #: Values of ``?`` in their order, or of ``$name`` by name.
 Given: TypeAlias = Sequence[Any] | Mapping[str, Any]
@@ -54,9 +54,13 @@ class Parameters:
         used: set[Any] = set()
         made: list[SqlToken] = []
         marks = 0
-        for token in found:
-            if token.kind != "parameter":
-                made.append(token)
+        quantified = -1
+        for place, token in enumerate(found):
+            if token.upper == "PATTERN" and found[place + 1].upper == "(":
+                quantified = found[closing(found, place + 1)].at
+            if token.kind != "parameter" or (token.text == "?" and token.at < quantified):
+                # In PATTERN (A? B) it is a quantifier.
+                made.append(token if token.kind != "parameter" else attrs.evolve(token, kind="sign"))
                 continue
             name: Any = token.text[1:] if token.text != "?" else marks
             marks += token.text == "?"

@@ -15,6 +15,7 @@ from keyed.inference import inferred_output
 from keyed.shown import nearest
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
 from keyed.sql.engine import PYTHON, Columns, SqlStep, check, functions, keywords
+from keyed.sql.match_recognize import MatchPlanner
 from keyed.sql.name_scope import BOUNDS, PSEUDO, Column, NameScope, replaced
 from keyed.sql.script_errors import Text
 from keyed.sql.sql_aggregates import AGGREGATES, aggregate_of
@@ -68,7 +69,7 @@ class Relation:
         if isinstance(self.input, SqlSource):
             return self.input.name.lower()
         if isinstance(self.input, FunctionCall):
-            return f"{self.input.source.name.lower()}({self.input.of.label} by {', '.join(self.input.keys)})"
+            return f"{self.input.source.name}({self.input.of.label} by {', '.join(self.input.keys)})"
         join = self.input
         return f"{join.left.label} {join.how} {join.right.label} {join.on} {join.within}"
 
@@ -104,10 +105,10 @@ class SourceJoin:
 
 @attrs.frozen(eq=False)
 class FunctionCall:
-    """A keyed function over the rows of a stream.
+    """A keyed function, or a pattern, over the rows of a stream.
 
     Attributes:
-        function: The function.
+        function: The function, or the `MatchPlan`.
         source: Its output, as a stream.
         of: What it reads.
         keys: The columns that it is keyed by.
@@ -339,7 +340,14 @@ class Planner:
                 f"'{given.time}')",
                 given.at,
             )
-        return _relation(source, source, given.alias, is_joined=is_joined)
+        found = _relation(source, source, given.alias, is_joined=is_joined)
+        if given.match is None:
+            return found
+        made = MatchPlanner(self._scope(*found.columns), given.match).plan(
+            given, found.carried, is_table=found.is_table
+        )
+        call = FunctionCall(made, made.source, found, tuple(each for each, _ in made.source.keys))
+        return _relation(made.source, call, given.alias, is_joined=is_joined)
 
     def _of_function(self, given: From, called: str) -> Relation:
         """Return the output of a function of the user's, keyed by those columns of its input that it has too."""
@@ -360,7 +368,8 @@ class Planner:
         columns = self._declared(function, at)
         found = tuple(each for each in columns if each[0] in names)
         own = found if len(found) == len(names) else ()
-        source = SqlSource(function, "STREAM", own, tuple(each for each in columns if each not in own), function)
+        values = tuple(each for each in columns if each not in own)
+        source = SqlSource(function.lower(), "STREAM", own, values, function)
         return _relation(source, FunctionCall(self._functions[function], source, of, names), given.alias)
 
     def _declared(self, name: str, at: int) -> Columns:

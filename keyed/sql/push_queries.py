@@ -254,7 +254,7 @@ def checked_query(
         text.fail("a push query ends with EMIT CHANGES; a pull query, without it, is for tables.sql(...)", select.at)
     if any(item.words[place].upper == "EXPLODE" for item in select.items for place, _ in calls(item.words)):
         text.fail("a push query gives one row for each; use EXPLODE in a CREATE STREAM ... AS SELECT", select.at)
-    if select.joins or select.group_by or select.partition_by or select.window or select.having:
+    if select.joins or select.group_by or select.partition_by or select.window or select.having or select.source.match:
         text.fail(
             "a push query filters and projects one table; define a table by CREATE TABLE ... AS SELECT for joins and "
             "aggregates, and query that",

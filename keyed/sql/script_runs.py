@@ -28,6 +28,7 @@ from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql.engine import Columns, SqlStep
 from keyed.sql.join_operators import NO_KEY, join_of
 from keyed.sql.kafka_deployment import Deployment, Kafka, last_changes
+from keyed.sql.match_recognize import MatchPlan
 from keyed.sql.name_scope import BOUNDS
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import JOIN, FunctionCall, Relation
@@ -383,6 +384,8 @@ class Builder:
         if isinstance(relation.input, SqlSource):
             return self._source(relation.input)
         if isinstance(relation.input, FunctionCall):
+            if isinstance(relation.input.function, MatchPlan):
+                return self._match(relation.input.function, relation.input.of, query)
             return self._call(relation.input, relation.label)
         join = relation.input
         sides: list[Any] = []
@@ -433,6 +436,18 @@ class Builder:
             output = rows.key_by(*call.keys).process(call.function, name=self._name(call.source.name))
             self._sources[label] = bound_stream(call.source, output, has_places=self._found.names_places)
         return self._sources[label]
+
+    def _match(self, plan: MatchPlan, of: Relation, query: str) -> Any:
+        """Return the rows of the matches of a pattern."""
+        before: Columns = tuple((each, type_) for each, _, type_ in plan.before.columns)
+        step = Stepped(plan.before, query, self._skipped, plan.keys)
+        rows = self._relation(of, query).map_batches(step, output=schema_of(before)).key_by(*plan.keys)
+        name = self._name(f"{query}_match")
+        found = rows.process(plan.operator, schema_of(plan.matched), name=name, order="watermark")
+        more = _more(is_table=False)
+        timed = found.map_batches(with_own_time, output=schema_of(plan.matched, **more))
+        step = Stepped(plan.after, query, self._skipped)
+        return timed.map_batches(step, output=schema_of(plan.source.columns, **more))
 
     def _versions(self, relation: Relation) -> Any:
         """Return the changes of a table: of a declared one all that come in a batch, not only the last of each key."""
@@ -900,7 +915,7 @@ class _Script:
     def result(self, run: keyed.RunResult) -> ScriptResult:
         """Return the result of a run."""
         for query in self.found.queries:
-            names = (query.name.lower(), *(f"{query.name}_{part}".lower() for part in ("join", "rows")))
+            names = (query.name.lower(), *(f"{query.name}_{part}".lower() for part in ("join", "match", "rows")))
             counts = [run.metrics.get(name, {}) for name in names]
             if count := sum(each.get("rows_dropped", 0) for each in counts):
                 skip(self._skipped, query.name, "late for its window", count, "its window has ended")

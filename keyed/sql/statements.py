@@ -52,11 +52,33 @@ class WindowClause(Node):
 
 
 @attrs.frozen
+class Variable(Node):
+    """A variable of ``PATTERN`` with its quantifier; ``most`` is ``None`` for any number."""
+
+    name: str
+    least: int
+    most: int | None
+    is_greedy: bool
+
+
+@attrs.frozen
+class MatchClause(Node):
+    """``MATCH_RECOGNIZE``: ``skip`` is the strategy after a match. Variables are in upper case."""
+
+    measures: tuple[Item, ...]
+    skip: str
+    skip_to: str
+    pattern: tuple[Variable, ...]
+    within_ms: int | None
+    define: tuple[Item, ...]
+
+
+@attrs.frozen
 class From(Node):
     """A stream or table by name, with its alias.
 
     Of a window function it has the windows, and the column of the time; of a function of the user's its name, and the
-    expressions by which it is keyed.
+    expressions by which it is keyed; of ``MATCH_RECOGNIZE`` the clause, with both.
     """
 
     name: str
@@ -65,6 +87,7 @@ class From(Node):
     time: str | None = None
     function: str | None = None
     partition_by: tuple[Words, ...] = ()
+    match: MatchClause | None = None
 
 
 @attrs.frozen
@@ -235,7 +258,15 @@ REFUSED = {
     "LIMIT": f"LIMIT is for queries that are read, not for a stream or table; write {_RANKED}, or "
     + _OF_TABLES.format("LIMIT n"),
     "(": "a subquery in FROM is not supported; write CREATE STREAM name AS SELECT ... before it, and FROM name",
+    "PATTERN": "PATTERN has variables one after the other, each once and with a quantifier or none; write a query for "
+    "each alternative, and INSERT INTO",
+    "ALL": "ALL ROWS PER MATCH is not supported; write ONE ROW PER MATCH, with the rows' values as MEASURES",
+    "SUBSET": "SUBSET is not supported; write the variables out, or a column name alone for all rows of the match",
 }
+#: The strategies after a match.
+_SKIPS: dict[str, tuple[str, ...]] = {"PAST": ("PAST", "LAST", "ROW"), "NEXT": ("TO", "NEXT", "ROW")}
+_SKIPS |= {"FIRST": ("TO", "FIRST"), "LAST": ("TO", "LAST")}
+_QUANTIFIERS: dict[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+": (1, None)}
 
 
 def parse(script: str, parameters: Parameters) -> tuple[Text, list[Statement]]:
@@ -734,11 +765,11 @@ class Parser:
         emit = query.emit or "FINAL"
         return attrs.evolve(query, items=tuple(items), window=source.window, group_by=groups, having=having, emit=emit)
 
-    def _item(self) -> Item:
+    def _item(self, *ends: str) -> Item:
         at = self._token.at
         if self._comes("*"):
             return Item((self._take(),), None, at=at)
-        words = self._expression()
+        words = self._expression(*ends)
         if len(words) > 2 and words[-2].upper == "AS" and words[-1].is_identifier:
             return Item(words[:-2], words[-1].identifier, at=at)
         if len(words) > 1 and self._is_alias(words):
@@ -762,9 +793,12 @@ class Parser:
             found: From = self._bracketed(self._from)
             return attrs.evolve(found, alias=self._alias(found.name))
         name = self._identifier("the name of a stream or table")
-        if not self._comes("("):
+        if self._word("MATCH_RECOGNIZE"):
+            found = self._bracketed(lambda: self._match(name, at))
+        elif not self._comes("("):
             return From(name, self._alias(name), at=at)
-        found = self._bracketed(lambda: self._arguments(name, at))
+        else:
+            found = self._bracketed(lambda: self._arguments(name, at))
         return attrs.evolve(found, alias=self._alias(found.alias))
 
     def _alias(self, name: str) -> str:
@@ -802,6 +836,54 @@ class Parser:
             self._text.fail(f"write {name.upper()}({arguments})", at)
         # HOP has the slide before the size.
         return From(source, source, self._windows(kind, times[-1], times[0], at=at), time, at=at)
+
+    def _match(self, name: str, at: int) -> From:
+        """Take the clauses of ``MATCH_RECOGNIZE``."""
+        partition_by = self._listed(self._expression) if self._word("PARTITION", "BY") else ()
+        self._expect("ORDER", "BY")
+        time = self._identifier("the column of the time")
+        if not self._word("ASC", "MEASURES") and not self._word("MEASURES"):
+            self._unexpected("MEASURES, after the one column of the time in ascending order")
+        measures = self._listed(lambda: self._item("ONE", "ALL", "AFTER", "PATTERN"))
+        if self._comes("ALL"):
+            self._refuse("ALL")
+        self._word("ONE", "ROW", "PER", "MATCH")
+        # Flink's default; that of the standard is PAST LAST ROW.
+        skip = next((way for way, words in _SKIPS.items() if self._word("AFTER", "MATCH", "SKIP", *words)), "NEXT")
+        skip_to = self._identifier("a variable").upper() if skip in ("FIRST", "LAST") else ""
+        pattern_at = self._token.at
+        if not self._word("PATTERN", "("):
+            self._unexpected("PATTERN (...), or AFTER MATCH SKIP and PAST LAST ROW, TO NEXT ROW, TO FIRST x or LAST x")
+        pattern = [self._variable()]
+        while not self._word(")"):
+            pattern.append(self._variable())
+        within_ms = self._interval() if self._word("WITHIN") else None
+        if self._comes("SUBSET"):
+            self._refuse("SUBSET")
+        define = self._listed(self._definition) if self._word("DEFINE") else ()
+        match = MatchClause(measures, skip, skip_to, tuple(pattern), within_ms, define, at=pattern_at)
+        return From(name, name, time=time, partition_by=partition_by, match=match, at=at)
+
+    def _variable(self) -> Variable:
+        at = self._token.at
+        if not self._token.is_identifier or self._comes("PERMUTE", "("):
+            self._refuse("PATTERN")
+        name = self._identifier("a variable").upper()
+        least, most = next((numbers for sign, numbers in _QUANTIFIERS.items() if self._word(sign)), (1, 1))
+        if self._word("{"):
+            least = 0 if self._comes(",") else self._integer()
+            most = least if not self._word(",") else None if self._comes("}") else self._integer()
+            self._expect("}")
+        is_reluctant, is_optional = self._word("?"), (least, most) == (0, 1)
+        if is_reluctant and is_optional:
+            self._text.fail(f"{name}?? is not supported; write {name}?", at)
+        return Variable(name, least, most, not (is_reluctant or is_optional or least == most), at=at)
+
+    def _definition(self) -> Item:
+        at = self._token.at
+        name = self._identifier("a variable").upper()
+        self._expect("AS")
+        return Item(self._expression(), name, at=at)
 
     def _interval(self) -> int:
         """Take ``INTERVAL '10' MINUTE``, ``INTERVAL '10 minutes'`` or ``10 MINUTES``; return milliseconds."""
