@@ -5,28 +5,33 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from keyed.errors import DefinitionError
 from keyed.extras import extra
-from keyed.formats.sql_types import SqlType
+from keyed.formats.sql_types import SqlType, struct
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Columns = Sequence[tuple[str, SqlType]]
 #: Names that ksqlDB gives its schemas.
-_AVRO_RECORD, _AVRO_SPACE = "KsqlDataSourceSchema", "io.confluent.ksql.avro_schemas"
+_AVRO_RECORD = "io.confluent.ksql.avro_schemas.KsqlDataSourceSchema"
 _MESSAGE = "ConnectDefault"
-_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: Avro's types by Arrow's names.
 _AVRO: dict[str, Any] = {
-    "BOOLEAN": "boolean",
-    "INT": "int",
-    "BIGINT": "long",
-    "DOUBLE": "double",
-    "STRING": "string",
-    "BYTES": "bytes",
-    "DATE": {"type": "int", "logicalType": "date"},
-    "TIME": {"type": "int", "logicalType": "time-millis"},
-    "TIMESTAMP": {"type": "long", "logicalType": "timestamp-millis"},
+    "bool": "boolean",
+    **dict.fromkeys(("int8", "int16", "int32"), "int"),
+    "int64": "long",
+    "float": "float",
+    "double": "double",
+    **dict.fromkeys(("string", "large_string"), "string"),
+    **dict.fromkeys(("binary", "large_binary"), "bytes"),
+    "date32[day]": {"type": "int", "logicalType": "date"},
+    "time32[ms]": {"type": "int", "logicalType": "time-millis"},
+    "time64[us]": {"type": "long", "logicalType": "time-micros"},
 }
 _JSON: dict[str, Any] = {
     "BOOLEAN": {"type": "boolean"},
@@ -80,37 +85,63 @@ def avro_schema(columns: Columns, where: str, *, wrapped: bool) -> str:
         wrapped: False for the schema of the one column.
 
     Raises:
-        DefinitionError: A name is not one of Avro.
+        DefinitionError: A name is not one of Avro, or Avro lacks a type.
     """
-    if not wrapped:
-        return json.dumps(_avro(columns[0][1], _AVRO_RECORD, where))
-    return json.dumps(_avro_record(columns, _AVRO_RECORD, where))
+    import pyarrow as pa
+
+    type_ = struct(*columns) if wrapped else columns[0][1]
+    return json.dumps(
+        _avro(type_.arrow_with(TIME=pa.time32("ms"), TIMESTAMP=pa.timestamp("ms", "UTC")), _AVRO_RECORD, where)
+    )
 
 
-def _avro_record(columns: Columns, name: str, where: str) -> dict[str, Any]:
-    for column, _ in columns:
-        if _AVRO_NAME.fullmatch(column) is None:
+def avro_record(
+    fields: Iterable[pa.Field[Any]], name: str, where: str, required: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the Avro schema of a record with Arrow's columns. All but the required ones may be null, by default.
+
+    Args:
+        fields: The columns.
+        name: Name of the record.
+        where: The stream or table, for messages.
+        required: Names of the columns that are not null.
+
+    Raises:
+        DefinitionError: A name is not one of Avro, or Avro lacks a type.
+    """
+    found: list[dict[str, Any]] = []
+    for field in fields:
+        if _NAME.fullmatch(field.name) is None:
             raise DefinitionError(
-                f"{where}: Avro has no names like {column}; rename the column, or choose another format"
+                f"{where}: Avro has no names like {field.name}; rename the column, or choose another format"
             )
-    fields = [
-        {"name": column, "type": ["null", _avro(type_, f"{name}_{column}", where)], "default": None}
-        for column, type_ in columns
-    ]
-    return {"type": "record", "name": name, "namespace": _AVRO_SPACE, "fields": fields}
+        type_ = _avro(field.type, f"{name}_{field.name}", f"{where}: column {field.name}")
+        is_required = field.name in required
+        found.append({"name": field.name, "type": type_ if is_required else ["null", type_]})
+        if not is_required:
+            found[-1]["default"] = None
+    return {"type": "record", "name": name, "fields": found}
 
 
-def _avro(type_: SqlType, name: str, where: str) -> Any:
-    match type_.base:
-        case "DECIMAL":
-            return {"type": "bytes", "logicalType": "decimal", "precision": type_.precision, "scale": type_.scale}
-        case "ARRAY":
-            return {"type": "array", "items": ["null", _avro(type_.element, name, where)]}
-        case "MAP":
-            return {"type": "map", "values": ["null", _avro(type_.element, name, where)]}
-        case "STRUCT":
-            return _avro_record(type_.fields, name, where)
-    return _AVRO[type_.base]
+def _avro(type_: pa.DataType, name: str, where: str) -> Any:
+    """Return Avro's type for one of Arrow; records in it get a name."""
+    import pyarrow as pa
+
+    types = pa.types
+    if (found := _AVRO.get(str(type_))) is not None:
+        return found
+    if types.is_timestamp(type_):
+        unit = "millis" if type_.unit in ("s", "ms") else "micros"
+        return {"type": "long", "logicalType": f"{'local-' if type_.tz is None else ''}timestamp-{unit}"}
+    if types.is_decimal128(type_):
+        return {"type": "bytes", "logicalType": "decimal", "precision": type_.precision, "scale": type_.scale}
+    if types.is_list(type_) or types.is_large_list(type_):
+        return {"type": "array", "items": ["null", _avro(type_.value_type, name, where)]}
+    if types.is_map(type_) and types.is_string(type_.key_type):
+        return {"type": "map", "values": ["null", _avro(type_.item_type, name, where)]}
+    if types.is_struct(type_):
+        return avro_record(type_, name, where)
+    raise DefinitionError(f"{where}: Avro has no type for {type_}; choose another format")
 
 
 def json_schema(columns: Columns, *, wrapped: bool) -> str:
@@ -191,7 +222,7 @@ class ProtobufMessage:
 
     def _fill(self, message: Any, columns: Columns) -> None:
         for number, (name, type_) in enumerate(columns, 1):
-            if _AVRO_NAME.fullmatch(name) is None:
+            if _NAME.fullmatch(name) is None:
                 raise DefinitionError(
                     f"{self._where}: Protocol Buffers have no names like {name}; rename the column, or "
                     "choose another format"

@@ -7,21 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.column_types import ARROW_NAMES
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: DuckDB's names of the types without parameters.
-_DUCKDB = {
-    "BOOLEAN": "BOOLEAN",
-    "INT": "INTEGER",
-    "BIGINT": "BIGINT",
-    "DOUBLE": "DOUBLE",
-    "STRING": "VARCHAR",
-    "BYTES": "BLOB",
-    "DATE": "DATE",
-    "TIME": "TIME",
-    "TIMESTAMP": "TIMESTAMP_MS",
+#: The types in declarations, in DuckDB and in Spark, with places for the parts of those that have some.
+_WRITTEN = {
+    "BOOLEAN": ("BOOLEAN", "BOOLEAN", "boolean"),
+    "INT": ("INT", "INTEGER", "int"),
+    "BIGINT": ("BIGINT", "BIGINT", "bigint"),
+    "DOUBLE": ("DOUBLE", "DOUBLE", "double"),
+    "STRING": ("STRING", "VARCHAR", "string"),
+    "BYTES": ("BYTES", "BLOB", "binary"),
+    "DATE": ("DATE", "DATE", "date"),
+    "TIME": ("TIME", "TIME", "bigint"),
+    "TIMESTAMP": ("TIMESTAMP", "TIMESTAMP_MS", "timestamp_ntz"),
+    "DECIMAL": ("DECIMAL({}, {})", "DECIMAL({}, {})", "decimal({},{})"),
+    "ARRAY": ("ARRAY<{}>", "{}[]", "array<{}>"),
+    "MAP": ("MAP<{}, {}>", "MAP({}, {})", "map<{},{}>"),
+    "STRUCT": ("STRUCT<{}>", "STRUCT({})", "struct<{}>"),
 }
+#: Fields of structs, the quotes of their names, and the text between fields.
+_FIELDS = (("{} {}", "", ", "), ('"{}" {}', '"', ", "), ("`{}`:{}", "`", ","))
 
 
 class BadValue(ValueError):
@@ -48,14 +56,7 @@ class SqlType:
     fields: tuple[tuple[str, SqlType], ...] = ()
 
     def __str__(self) -> str:
-        match self.base:
-            case "DECIMAL":
-                return f"DECIMAL({self.precision}, {self.scale})"
-            case "ARRAY" | "MAP":
-                return f"{self.base}<{', '.join(map(str, self.parts))}>"
-            case "STRUCT":
-                return f"STRUCT<{', '.join(f'{name} {type_}' for name, type_ in self.fields)}>"
-        return self.base
+        return self.text_in(0)
 
     @property
     def element(self) -> SqlType:
@@ -74,56 +75,52 @@ class SqlType:
     @property
     def duckdb(self) -> str:
         """The type as DuckDB names it."""
-        match self.base:
-            case "DECIMAL":
-                return f"DECIMAL({self.precision}, {self.scale})"
-            case "ARRAY":
-                return f"{self.element.duckdb}[]"
-            case "MAP":
-                return f"MAP({self.parts[0].duckdb}, {self.element.duckdb})"
-            case "STRUCT":
-                fields = (f'"{name.replace(chr(34), chr(34) * 2)}" {type_.duckdb}' for name, type_ in self.fields)
-                return f"STRUCT({', '.join(fields)})"
-        return _DUCKDB[self.base]
+        return self.text_in(1)
+
+    @property
+    def spark(self) -> str:
+        """The type as Spark names it: times of a day are milliseconds."""
+        return self.text_in(2)
+
+    def text_in(self, dialect: int) -> str:
+        """Return the type in declarations (0), in DuckDB (1) or in Spark (2)."""
+        parts: list[Any] = [each.text_in(dialect) for each in self.parts]
+        if self.base == "DECIMAL":
+            parts = [self.precision, self.scale]
+        elif self.base == "STRUCT":
+            field, quote, between = _FIELDS[dialect]
+            named = ((name.replace(quote, quote * 2), type_.text_in(dialect)) for name, type_ in self.fields)
+            parts = [between.join(field.format(*each) for each in named)]
+        return _WRITTEN[self.base][dialect].format(*parts)
 
     @cached_property
     def arrow(self) -> Any:
         """The type of Arrow columns: times of a day are milliseconds."""
-        import pyarrow as pa
+        return self.arrow_with()
 
-        return self.arrow_with(pa.int64())
-
-    def arrow_with(self, time: pa.DataType) -> Any:
-        """Return the type of Arrow columns that hold times of a day as another type."""
+    def arrow_with(self, **others: pa.DataType) -> Any:
+        """Return the type of Arrow columns, with other types than those of `arrow` for some bases."""
         import pyarrow as pa
 
         match self.base:
-            case "TIME":
-                return time
+            case base if base in others:
+                return others[base]
             case "DECIMAL":
                 return pa.decimal128(self.precision, self.scale)
             case "ARRAY":
-                return pa.list_(self.element.arrow_with(time))
+                return pa.list_(self.element.arrow_with(**others))
             case "MAP":
-                return pa.map_(*(each.arrow_with(time) for each in self.parts))
+                return pa.map_(*(each.arrow_with(**others) for each in self.parts))
             case "STRUCT":
-                return pa.struct([(name, type_.arrow_with(time)) for name, type_ in self.fields])
-        found: Any = {
-            "BOOLEAN": pa.bool_,
-            "INT": pa.int32,
-            "BIGINT": pa.int64,
-            "DOUBLE": pa.float64,
-            "STRING": pa.string,
-            "BYTES": pa.binary,
-            "DATE": pa.date32,
-        }.get(self.base)
-        if found is not None:
-            made: pa.DataType = found()
-            return made
-        return pa.timestamp("us")
+                return pa.struct([(name, type_.arrow_with(**others)) for name, type_ in self.fields])
+            case "TIME":
+                return pa.int64()
+            case "TIMESTAMP":
+                return pa.timestamp("us")
+        return pa.type_for_alias(ARROW_NAMES[self.spark])
 
 
-BOOLEAN, INT, BIGINT, DOUBLE, STRING, BYTES, DATE, TIME, TIMESTAMP = map(SqlType, _DUCKDB)
+BOOLEAN, INT, BIGINT, DOUBLE, STRING, BYTES, DATE, TIME, TIMESTAMP = map(SqlType, list(_WRITTEN)[:9])
 #: The names of types without parameters in declarations.
 NAMED = {
     "BOOLEAN": BOOLEAN,

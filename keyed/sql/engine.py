@@ -267,7 +267,7 @@ def empty(columns: Columns) -> pa.Table:
     """Return a table of no rows with columns."""
     import pyarrow as pa
 
-    fields = [(name, type_.arrow_with(pa.time64("us"))) for name, type_ in columns or (("#nothing", BOOLEAN),)]
+    fields = [(name, type_.arrow_with(TIME=pa.time64("us"))) for name, type_ in columns or (("#nothing", BOOLEAN),)]
     return pa.schema(fields).empty_table()
 
 
@@ -542,7 +542,7 @@ def _as_times(cells: Any, type_: SqlType) -> Any:
     """Return milliseconds in a column as times of a day."""
     import pyarrow as pa
 
-    return cells.cast(type_.arrow_with(pa.int32())).cast(type_.arrow_with(pa.time32("ms")))
+    return cells.cast(type_.arrow_with(TIME=pa.int32())).cast(type_.arrow_with(TIME=pa.time32("ms")))
 
 
 def _unsliced(table: pa.Table) -> pa.Table:

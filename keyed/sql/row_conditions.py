@@ -34,7 +34,7 @@ class RowConditions:
         """
         # A table without columns has no rows.
         cells: dict[str, Any] = {"#row": pa.repeat(True, table.num_rows)}
-        cells |= {name: table.column(name).cast(type_.arrow_with(pa.time64("us"))) for name, type_ in self.columns}
+        cells |= {name: table.column(name).cast(type_.arrow_with(TIME=pa.time64("us"))) for name, type_ in self.columns}
         rows = pa.table(cells)
         found, bad = _step(self.expressions).run(rows)
         if not bad:

@@ -25,38 +25,10 @@ from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.fold import SumOverflow, fold_of
 from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, pc, plain_column, taken
 
-#: Spark's names of the types.
-_DDL = {
-    "BOOLEAN": "boolean",
-    "INT": "int",
-    "BIGINT": "bigint",
-    "DOUBLE": "double",
-    "STRING": "string",
-    "BYTES": "binary",
-    "DATE": "date",
-    "TIME": "bigint",
-    "TIMESTAMP": "timestamp_ntz",
-}
-
-
-def ddl_of(type_: Any) -> str:
-    """Return the type of a column as Spark names it."""
-    match type_.base:
-        case "DECIMAL":
-            return f"decimal({type_.precision},{type_.scale})"
-        case "ARRAY":
-            return f"array<{ddl_of(type_.element)}>"
-        case "MAP":
-            return f"map<{ddl_of(type_.parts[0])},{ddl_of(type_.element)}>"
-        case "STRUCT":
-            fields = ",".join(f"`{name.replace('`', '``')}`:{ddl_of(each)}" for name, each in type_.fields)
-            return f"struct<{fields}>"
-    return _DDL[type_.base]
-
 
 def schema_of(columns: Columns, **more: str) -> Schema:
     """Return the schema of columns, and of further ones by Spark's names of their types."""
-    return Schema((*((name, ddl_of(type_)) for name, type_ in columns), *more.items()))
+    return Schema((*((name, type_.spark) for name, type_ in columns), *more.items()))
 
 
 def given_columns(source: SqlSource, *, has_places: bool = False) -> Schema:

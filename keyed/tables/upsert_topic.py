@@ -16,6 +16,7 @@ is a JSON object with ``table``, ``token``, ``key`` and ``value`` (digests of th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -30,8 +31,8 @@ from keyed.changelog.kafka.topic import make_or_check, partitions
 from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, KeyedError, SinkError
 from keyed.extras import extra
+from keyed.formats.column_schemas import avro_record
 from keyed.formats.topic_values import check_format, encoder, is_unreachable
-from keyed.tables.avro_schemas import avro_schema
 from keyed.tables.json_values import as_json
 from keyed.tables.replicated_rows import ReplicatedRows, Row
 from keyed.tables.replication_target import Change, Copied, Written
@@ -243,7 +244,9 @@ class UpsertTopicWriter:
             return as_json, xxh3_64_hexdigest(f"json {json.dumps(sorted(columns.items()))}{results}".encode())
         schema = json.loads(format_.schema) if format_.schema is not None else None
         if schema is None:
-            schema = avro_schema(rows.schema(), rows.key, of_keys=is_key, name=self._table.replace(".", "_"))
+            fields = [field for field in rows.schema() if not is_key or field.name in rows.key]
+            name = re.sub(r"^(?=\d)|[^A-Za-z0-9_]", "_", f"{self._table}_{'key' if is_key else 'value'}")
+            schema = avro_record(fields, name, f"table {self._table!r}", rows.key)
         else:
             self._check_schema(schema, rows, is_key=is_key)
         written = json.dumps(schema)
