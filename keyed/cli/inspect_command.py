@@ -23,10 +23,10 @@ from keyed.durations import clock_text
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.errors import OperatorChanged
+from keyed.formats.json_writer import as_json
 from keyed.recovery.local_checkpoint import Checkpoint, committed
 from keyed.runtimes.recovering import operators_of
 from keyed.tables.entries import EntryReader
-from keyed.tables.json_values import as_json
 from keyed.tables.json_values import key_of as key_of_text
 from keyed.tables.operator_table import OperatorTableReader
 from keyed.tables.state_table import timer_of

@@ -17,8 +17,8 @@ from keyed.cli.places import FREE, Place, check_place
 from keyed.cli.shown_rows import print_rows
 from keyed.durations import instant_of
 from keyed.errors import DefinitionError, QueryFailed
+from keyed.formats.json_writer import as_json
 from keyed.stores.scratch import ScratchFolder
-from keyed.tables.json_values import as_json
 
 if TYPE_CHECKING:
     from keyed import sql

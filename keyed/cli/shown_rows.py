@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from keyed.durations import time_text
-from keyed.tables.json_values import as_json
+from keyed.formats.json_writer import as_json
 
 
 def print_rows(rows: Iterable[dict[str, Any]]) -> None:

@@ -30,12 +30,13 @@ from keyed.cli.shown_rows import namespace_text, print_rows
 from keyed.cli.stdout import check_reader
 from keyed.durations import clock_text
 from keyed.errors import DefinitionError, GroupUnavailable
+from keyed.formats.json_writer import as_json
 from keyed.metrics import Prometheus, export
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables import Replication, StateTable, StateTables, open_tables, read_tables
 from keyed.tables.entries import Entry
 from keyed.tables.follower import shown_groups
-from keyed.tables.json_values import as_json, batch_or_time, bounds_of, entry_of, key_of, namespace_of, window_row
+from keyed.tables.json_values import batch_or_time, bounds_of, entry_of, key_of, namespace_of, window_row
 from keyed.tables.state_table import NOT_GIVEN, Version
 from keyed.topics import Avro, Json, UpsertTopic
 

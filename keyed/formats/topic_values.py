@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC
 from io import BytesIO
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -14,8 +14,8 @@ from keyed.codec.tagged import MAX_VALUE_DEPTH
 from keyed.errors import DefinitionError, KeyedError, SinkError, SourceError
 from keyed.extras import extra
 from keyed.formats.avro_levels import AvroLevels, check_value, checks_registered
+from keyed.formats.json_writer import as_json
 from keyed.formats.sql_types import BadValue
-from keyed.rows import fields_of
 from keyed.shown import shown, without_secrets
 from keyed.topics import Avro, Format, Json, Protobuf, Registry, registry_address, registry_settings
 
@@ -97,7 +97,7 @@ def _deserializer_of(format: Format) -> Callable[[bytes], Any]:
             return value
 
         return read
-    return json.loads
+    return msgspec.json.Decoder().decode
 
 
 def _with_registry(format: Format, topic: str) -> Callable[[bytes], Any]:
@@ -169,7 +169,7 @@ def _serializer_of(format: Format, topic: str, *, is_key: bool) -> Callable[[dic
                 return written.getvalue()
 
             return write
-        return json_bytes
+        return _json
     client, context, named = _client(format, topic, is_key=is_key)
     serialize: Any
     if isinstance(format, Avro):
@@ -188,7 +188,7 @@ def _serializer_of(format: Format, topic: str, *, is_key: bool) -> Callable[[dic
     def encode(row: dict[str, Any]) -> bytes:
         if isinstance(format, Json):
             # The form in which it is written, for the validation: times are text.
-            row = json.loads(json_bytes(row))
+            row = json.loads(_json(row))
         made = format.message(**row) if isinstance(format, Protobuf) else row
         return bytes(_ask(format.registry, topic, SinkError, serialize, made, context))
 
@@ -243,15 +243,12 @@ def registered(registry: Registry, topic: str, schema: str, kind: str, *, is_key
     return int(_ask(registry, topic, SinkError, client.register_schema, subject, Schema(schema, kind)))
 
 
-def json_bytes(value: Any) -> bytes:
-    """Return plain data as JSON."""
-    return msgspec.json.encode(value, enc_hook=_plain_row)
+def _json(row: dict[str, Any]) -> bytes:
+    return as_json(row, _refuse)
 
 
-def _plain_row(value: Any) -> Any:
-    if (names := fields_of(type(value))) is not None:
-        return dict(zip(names, value, strict=True))
-    raise NotImplementedError(f"a value of type {type(value).__name__} cannot be written as JSON")
+def _refuse(value: Any) -> NoReturn:
+    raise TypeError(f"a value of type {type(value).__name__} cannot be written as JSON")
 
 
 def is_unreachable(error: Exception) -> bool:

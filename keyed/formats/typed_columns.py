@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import binascii
 import datetime as dt
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any, NoReturn, cast
 import pyarrow as pa
 import pyarrow.compute
 
+from keyed.formats.json_writer import as_json
 from keyed.formats.sql_types import BadValue, SqlType
 from keyed.rows import fields_of
 
@@ -264,20 +264,20 @@ def _decimal(value: Any, type_: SqlType) -> Decimal:
 
 
 def _text(value: Any, type_: SqlType) -> str:
-    if isinstance(value, str):
-        try:
+    try:
+        if isinstance(value, str):
             value.encode()
-        except UnicodeEncodeError:
-            raise BadValue("it has half a surrogate pair, which is no character") from None
-        return str(value)
+            return str(value)
+        if isinstance(value, dict | list):
+            return as_json(value).decode()
+    except UnicodeEncodeError:
+        raise BadValue("it has half a surrogate pair, which is no character") from None
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, Decimal):
         return format(value, "f") if abs(value.adjusted()) < 400 else str(value)
-    if isinstance(value, dict | list):
-        return _text(json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str), type_)
     # The time that pandas has for none differs from itself.
     if isinstance(value, dt.datetime | dt.date | dt.time) and value == value:  # noqa: PLR0124
         return value.isoformat()

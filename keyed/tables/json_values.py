@@ -1,15 +1,12 @@
-"""Conversion of the text of requests to keys, and of answers to JSON."""
+"""Conversion of the text of requests to keys."""
 
 from __future__ import annotations
 
 import datetime as dt
-import math
 import re
 from base64 import b64decode
-from collections import deque
 from collections.abc import Mapping
 from decimal import Decimal
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -25,9 +22,6 @@ if TYPE_CHECKING:
     from keyed.tables.entries import Entry
     from keyed.tables.operator_view import Position
 
-_NAMES_OF_FLOATS = {math.inf: "Infinity", -math.inf: "-Infinity"}
-#: Types that JSON or msgspec supports, but not as keys of maps.
-_ONLY_KEYS = (bool, tuple, list, dict, frozenset, set)
 #: Maximal depth of lists and objects in a request.
 _DEEPEST = 32
 #: An example value of each declared type that JSON lacks.
@@ -43,73 +37,6 @@ _EXAMPLES = {
     "UUID": UUID(int=0),
 }
 _TEXT = {bytes: "base64", dt.datetime: "an ISO 8601 time with its zone", dt.date: "an ISO 8601 date", UUID: "a UUID"}
-
-
-def as_json(answer: Any) -> bytes:
-    """Return an answer as JSON: times as ISO 8601, decimals as text, bytes as base64, classes as objects.
-
-    Floats without a JSON form are text: ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. A map is an object if its keys are
-    single values; otherwise, as with tuples, it is a list of ``[key, value]``.
-    """
-    try:
-        encoded = msgspec.json.encode(answer, enc_hook=_simple)
-    except _NoText:
-        return msgspec.json.encode(_plain(answer))
-    # msgspec encodes NaN and infinities as null, or as Python's text in keys, so an answer that may hold one is
-    # searched.
-    if b"null" not in encoded and b'"nan"' not in encoded and b'inf"' not in encoded:
-        return encoded
-    return msgspec.json.encode(_plain(answer))
-
-
-class _NoText(Exception):
-    """A key of a map that is not a single value."""
-
-
-def _simple(value: Any) -> str:
-    """Return the text of a value that JSON lacks, or of a key."""
-    if value is None or isinstance(value, bool | tuple | list | dict | frozenset | set) or fields_of(value) is not None:
-        raise _NoText
-    return repr(value)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value in its JSON form."""
-    if value is None or (isinstance(value, str | int | msgspec.Raw) and not isinstance(value, Enum)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _NAMES_OF_FLOATS.get(value, "NaN")
-    if isinstance(value, dict):
-        texts = [*map(_text_of, value)]
-        if None in texts or len(set(texts)) < len(texts):
-            return [[_plain(key), _plain(item)] for key, item in value.items()]
-        return dict(zip(texts, map(_plain, value.values()), strict=True))
-    if isinstance(value, list | tuple | set | frozenset | deque):
-        return [*map(_plain, value)]
-    fields = fields_of(value)
-    if fields is not None:
-        return {name: _plain(getattr(value, name)) for name in fields}
-    if isinstance(value, Enum):
-        return _plain(value.value)
-    return msgspec.to_builtins(value, enc_hook=repr)
-
-
-def _text_of(key: Any) -> str | None:
-    """Return the text of a map's key; ``None`` if it is not a single value."""
-    plain = _plain(key)
-    if isinstance(plain, list | dict):
-        return None
-    return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
-
-
-def fields_of(value: Any) -> list[str] | None:
-    """Return the names of the fields of a class; ``None`` for other values."""
-    if isinstance(value, type):
-        return None
-    if isinstance(value, msgspec.Struct):
-        return [*value.__struct_fields__]
-    fields = getattr(value, "__attrs_attrs__", None) or getattr(value, "__dataclass_fields__", {}).values()
-    return [field.name for field in fields] if fields else None
 
 
 def shown_position(position: Position, *, whole: bool) -> Any:

@@ -26,7 +26,8 @@ import msgspec
 import pyarrow as pa
 
 from keyed.codec.tagged import decode_tagged, encode_tagged
-from keyed.tables.json_values import as_json, fields_of
+from keyed.formats.json_writer import as_json
+from keyed.rows import names_of_class
 from keyed.tables.sql_worker import answer_lines, bound_memory, error_line
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(_plain, value))
-    fields = fields_of(value)
-    return value if fields is None else {name: _plain(getattr(value, name)) for name in fields}
+    names = names_of_class(type(value))
+    return {name: _plain(getattr(value, name)) for name in names} if names else value
 
 
 @lru_cache(_QUERIES)

@@ -28,9 +28,10 @@ import msgspec
 import pyarrow as pa
 
 from keyed.errors import KeyedError, SqlError
+from keyed.formats.json_writer import as_json
 from keyed.stores.database import CACHE_BYTES
 from keyed.stores.growth import GrowthBound, resident_bytes
-from keyed.tables.json_values import as_json, shown_position
+from keyed.tables.json_values import shown_position
 from keyed.tables.sql import run_sql
 from keyed.tables.state_tables import StateTables, read_tables
 

@@ -6,7 +6,6 @@ DuckDB, Polars and other readers of a `pyarrow.dataset.Dataset` call its `scanne
 from __future__ import annotations
 
 import datetime as dt
-import json
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -19,7 +18,6 @@ from uuid import UUID
 from weakref import WeakSet
 
 import attrs
-import msgspec
 import pyarrow as pa
 import pyarrow.dataset
 
@@ -27,6 +25,7 @@ from keyed.arrow.write import arrow_type
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import MAPS
 from keyed.errors import EncodingError, StateAccessError
+from keyed.formats.json_writer import as_json
 from keyed.rows import fields_of
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.operator_table import OperatorTableReader
@@ -41,33 +40,23 @@ _ROWS = 8192
 #: Number of window rows from which unknown column types are determined.
 _LOOKED_AT = 100
 _UTC_MILLISECONDS = pa.timestamp("ms", tz="UTC")
-_UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
-_LEAVES: dict[str, pa.DataType] = {
-    "bool": pa.bool_(),
-    "bytearray": pa.binary(),
-    "bytes": pa.binary(),
-    "datetime": _UTC_MICROSECONDS,
-    "date": pa.date32(),
-    "Decimal": pa.decimal128(38, 18),
-    "float": pa.float64(),
-    "int": pa.int64(),
-    "None": pa.null(),
-    "str": pa.string(),
-    "timedelta": pa.duration("us"),
-    "time": pa.time64("us"),
-    "UUID": pa.string(),
-}
 _OF_KEYS: dict[type, pa.DataType] = {
     bool: pa.bool_(),
     int: pa.int64(),
     float: pa.float64(),
     str: pa.string(),
     bytes: pa.binary(),
-    dt.datetime: _UTC_MICROSECONDS,
+    dt.datetime: pa.timestamp("us", tz="UTC"),
     dt.date: pa.date32(),
     dt.timedelta: pa.duration("us"),
     Decimal: pa.decimal128(38, 18),
     UUID: pa.string(),
+}
+_LEAVES: dict[str, pa.DataType] = {
+    **{kind.__name__: type_ for kind, type_ in _OF_KEYS.items()},
+    "bytearray": pa.binary(),
+    "None": pa.null(),
+    "time": pa.time64("us"),
 }
 #: The types of keys that bounds can be applied to: `keyed.tables.predicates` has values of these types in their encoded
 #: form.
@@ -491,7 +480,7 @@ def _key_value(part: Any) -> Any:
 
 
 def _namespace(entry: Entry) -> str | None:
-    return None if entry.namespace is None else _as_json(entry.namespace)
+    return _as_json(entry.namespace)
 
 
 def _fields_of(fingerprint: Any) -> list[tuple[str, Any]] | None:
@@ -585,6 +574,4 @@ def _as_text(value: Any) -> Any:
 
 
 def _as_json(value: Any) -> str | None:
-    if value is None:
-        return None
-    return json.dumps(msgspec.to_builtins(value, str_keys=True), ensure_ascii=False, default=repr)
+    return None if value is None else as_json(value).decode()

@@ -32,8 +32,8 @@ from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, KeyedError, SinkError
 from keyed.extras import extra
 from keyed.formats.column_schemas import avro_record
+from keyed.formats.json_writer import as_json
 from keyed.formats.topic_values import check_format, encoder, is_unreachable
-from keyed.tables.json_values import as_json
 from keyed.tables.replicated_rows import ReplicatedRows, Row
 from keyed.tables.replication_target import Change, Copied, Written
 from keyed.topics import Avro, Json, UpsertTopic

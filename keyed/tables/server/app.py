@@ -72,11 +72,11 @@ from keyed.errors import (
     SqlError,
     TableNotFound,
 )
+from keyed.formats.json_writer import as_json
 from keyed.shown import prometheus_label
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables.follower import shown_groups
 from keyed.tables.json_values import (
-    as_json,
     batch_or_time,
     bounds_of,
     decoded,

@@ -17,7 +17,7 @@ from typing import Any
 
 from keyed import errors
 from keyed.errors import KeyedError, QueryFailed
-from keyed.tables.json_values import as_json
+from keyed.formats.json_writer import as_json
 from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused
 
 #: Number of processes that a token may use at a time.

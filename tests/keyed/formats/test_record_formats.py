@@ -1,6 +1,8 @@
 """Keys and values of Kafka records as bytes: what is written is read again, and any other bytes are a bad record."""
 
+import datetime as dt
 import math
+from decimal import Decimal
 
 import pytest
 from hypothesis import example, given
@@ -151,6 +153,13 @@ def test_bytes_of_another_length_are_a_bad_key_or_value(type_, is_key, data):
     if bad or (type_ == DOUBLE and math.isnan(found[0])):
         return
     assert written(key, found) == [data]
+
+
+def test_objects_are_text_in_the_form_that_json_has_everywhere():
+    values = [{"a": b"a", "n": math.nan}, [1, Decimal("1.50"), dt.date(2026, 1, 2)], {"s": "\ud800"}]
+    found, bad = column(values, STRING)
+    assert found.to_pylist() == ['{"a":"YQ==","n":"NaN"}', '[1,"1.50","2026-01-02"]', None]
+    assert bad == {2: "it has half a surrogate pair, which is no character"}
 
 
 def test_numbers_that_json_does_not_have_are_texts():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import pickle
 import sys
 from collections.abc import Iterator
@@ -151,11 +152,28 @@ def test_plain_values_are_read():
     assert decoder(Protobuf(Sale), "sales")(message().SerializeToString()) == PLAIN
 
 
+def test_json_of_a_row_has_floats_without_a_form_as_text_and_refuses_other_types():
+    encode = encoder(Json(), "sales")
+    row = {"weight": math.nan, "shop": None, "at": AT, "data": b"a", "sizes": [1.5, math.inf]}
+    assert json.loads(encode(row)) == {
+        "weight": "NaN",
+        "shop": None,
+        "at": "2026-01-02T03:04:05Z",
+        "data": "YQ==",
+        "sizes": [1.5, "Infinity"],
+    }
+    with pytest.raises(SinkError, match="a value of type complex cannot be written as JSON"):
+        encode({"weight": 1j})
+
+
 def test_values_of_another_form_are_bad(registry):
     client(registry).register_schema("sales-value", _schema(SCHEMA, "JSON"))
     values: list[tuple[Format, bytes]] = [
         (Json(), b"{"),
         (Json(), b"\xff"),
+        (Json(), b"NaN"),
+        (Json(), b"\xef\xbb\xbf{}"),
+        (Json(), '{"amount": 5}'.encode("utf-16")),
         (Json(registry=registry.url), b'{"user": "ann", "amount": 5}'),
         (Json(registry=registry.url), b'\0\0\0\0\1{"user": 5, "amount": 5}'),
         (Avro(AVRO), b"\2"),

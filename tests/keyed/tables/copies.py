@@ -15,8 +15,8 @@ import pytest
 
 import keyed
 from keyed import windows as w
+from keyed.formats.json_writer import as_json
 from keyed.tables import StateTables, open_tables
-from keyed.tables.json_values import as_json
 from keyed.topics import UpsertTopic
 from keyed.vectorized import TableState, VectorizedFunction
 from tests.keyed.changelog.kafka import topics

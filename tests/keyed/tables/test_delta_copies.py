@@ -10,7 +10,7 @@ import pytest
 import keyed
 from keyed.background import Status
 from keyed.errors import DefinitionError, SinkError
-from keyed.tables.json_values import as_json
+from keyed.formats.json_writer import as_json
 from tests.keyed.tables.copies import FEW, Job, caught_up, expected, key_of
 from tests.keyed.tables.test_replication import last_batch
 from tests.support.waiting import until

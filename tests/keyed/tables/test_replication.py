@@ -251,8 +251,8 @@ def test_a_namespace_is_a_column_of_the_key_or_refused(kafka, tmp_path):
         with tables["number"].replicate(new_topic(kafka, namespaces=True)) as copy:
             copy.wait_for(0, 300)
             assert {*folded(kafka, topic_of(copy))} == {
-                b'{"k":"b","namespace":"[1, 2]"}',
-                b'{"k":"c","namespace":"[2, 3]"}',
+                b'{"k":"b","namespace":"[1,2]"}',
+                b'{"k":"c","namespace":"[2,3]"}',
             }
 
 

@@ -158,7 +158,7 @@ def test_types_of_values_are_columns(tables):
     assert row["tags"] == ["a", "a"]
     assert tables.sql("select sum(value) as s from by_day").to_pylist()[0]["s"] is not None
     assert tables["by_day"].dataset().schema.field("entry").type == pa.date32()
-    assert '"parts": [1, null]' in tables.sql("select value from note limit 1").to_pylist()[0]["value"]
+    assert '"parts":[1,null]' in tables.sql("select value from note limit 1").to_pylist()[0]["value"]
     joined = f"select count(*) as n from last join seen using ({', '.join(names)})"
     assert tables.sql(joined).to_pylist() == [{"n": 60}]
 

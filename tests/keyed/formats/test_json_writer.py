@@ -11,8 +11,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyed.formats.json_writer import as_json
 from keyed.tables.entries import Entry
-from keyed.tables.json_values import as_json
 
 PLAIN: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=3),
