@@ -1,0 +1,259 @@
+"""A changelog as named parts that are never replaced: files of a folder, or objects of a bucket."""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
+
+from keyed.changelog.directory.compaction import Compacted, CompactionLimits, compact_group
+from keyed.changelog.directory.group_folder import AnyGroupFiles
+from keyed.changelog.model import LogHeader, batch_id
+from keyed.changelog.records import (
+    decode_header,
+    decode_kept,
+    decode_position,
+    encode_header,
+    encode_kept,
+    encode_position,
+)
+from keyed.errors import ChangelogDiverged, ChangelogError, CorruptionError, DefinitionError
+from keyed.ids import random_id
+
+HOUR_MS = 60 * 60 * 1000
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_KEPT = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
+_POSITION = re.compile(r"(\d{20})\.position")
+_POSITIONS_BETWEEN_DROPS = 256
+
+
+def check_history(value: int | None, parameter: str) -> int | None:
+    """Return a limit of bytes, after a check.
+
+    Raises:
+        DefinitionError: It is neither a number from 0 nor ``None``.
+    """
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+        raise DefinitionError(f"{parameter}={value!r}): give a number of bytes, or None")
+    return value
+
+
+def _kept_name(name: str) -> str:
+    if not _KEPT.fullmatch(name):
+        raise ChangelogError(f"name={name!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _, - and, within, .")
+    return f"kept/{name}"
+
+
+class StoredChangelog(ABC):
+    """The parts of a changelog: its header, positions, kept data, and the files of its key groups.
+
+    Attributes:
+        compaction_lag: Milliseconds for which commits are kept.
+        history_bytes: Bytes of commits that are kept; ``None`` for no limit.
+    """
+
+    __slots__ = ()
+    #: The word for its place, in messages.
+    _place: ClassVar[str]
+    compaction_lag: int
+    history_bytes: int | None
+
+    @property
+    @abstractmethod
+    def _root(self) -> str:
+        """The folder or URL."""
+
+    @abstractmethod
+    def _get(self, name: str) -> bytes | None:
+        """Return a part, or ``None`` if there is none."""
+
+    @abstractmethod
+    def _put(self, name: str, record: bytes) -> bool:
+        """Write a part, unless it exists. Return true if it was written."""
+
+    @abstractmethod
+    def _names(self, folder: str, after: str | None = None) -> Iterable[str]:
+        """Return the names of the parts in a folder; those up to one may be left out."""
+
+    @abstractmethod
+    def _remove(self, names: Iterable[str]) -> None:
+        """Remove parts; missing ones are ignored."""
+
+    @abstractmethod
+    def _create(self, record: bytes) -> None:
+        """Write the header.
+
+        Raises:
+            ChangelogError: There is other content.
+        """
+
+    @abstractmethod
+    def _missing(self) -> str:
+        """Return the message for a changelog that does not exist."""
+
+    @abstractmethod
+    def _files(self, header: LogHeader, group: int) -> AnyGroupFiles:
+        """Return the files of a key group, which exists."""
+
+    def prepare(self, operator: str, parallelism: int) -> LogHeader:
+        """Create the changelog, or check that an existing one belongs to this operator.
+
+        Args:
+            operator: Name of the operator.
+            parallelism: Number of its key groups.
+
+        Raises:
+            ChangelogError: It belongs to another operator or number of key groups, cannot be created, or its place has
+                other content.
+        """
+        if not _NAME.fullmatch(operator):
+            raise ChangelogError(f"operator={operator!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _ and -")
+        header = self.header()
+        is_new = header is None
+        if header is None:
+            self._create(encode_header(LogHeader(random_id(), operator, parallelism, time.time_ns() // 1_000_000)))
+            # Another driver may have created it in the meantime.
+            header = self._present()
+        if (header.operator, header.parallelism) != (operator, parallelism):
+            raise ChangelogError(
+                f"{self._root} is the changelog of operator {header.operator!r} with {header.parallelism} key groups, "
+                f"not of {operator!r} with {parallelism}; give each operator and number of key groups its own "
+                f"{self._place}"
+            )
+        self._complete(encode_header(header), is_new=is_new)
+        return header
+
+    @abstractmethod
+    def _complete(self, record: bytes, *, is_new: bool) -> None:
+        """Make or check, with its header, what else a changelog needs."""
+
+    def header(self) -> LogHeader | None:
+        """Return the identity of the changelog, or ``None`` if it was not created yet."""
+        record = self._get("header")
+        return None if record is None else decode_header(record, f"{self._root}/header")
+
+    def compact(self) -> list[Compacted]:
+        """Fold commits older than the compaction lag, now. A job may be running.
+
+        Returns:
+            The result for each key group.
+
+        Raises:
+            CorruptionError: The log of a group is damaged, or its state does not match its commits; nothing of that
+                group was removed.
+            ChangelogError: The storage fails.
+        """
+        header = self._present()
+        done = [compact_group(self._files(header, group), self._limits) for group in range(header.parallelism)]
+        self._drop_positions(min(each.base for each in done))
+        return done
+
+    def put_position(self, sequence: int, data: bytes) -> None:
+        """Store the runner's position after a batch. Storing the same one again has no effect.
+
+        Raises:
+            ChangelogDiverged: Another position is stored for this sequence.
+            ChangelogError: It cannot be written.
+        """
+        header = self._present()
+        name = _position(sequence)
+        if not self._put(name, encode_position(sequence, data)) and self._read_position(sequence) != data:
+            raise ChangelogDiverged(
+                f"{self._root}/{name}: another position is stored for batch {batch_id(sequence)}; give changelog= an "
+                f"empty {self._place}, which starts with a snapshot"
+            )
+        if sequence % _POSITIONS_BETWEEN_DROPS == 0:
+            groups = (self._files(header, group) for group in range(header.parallelism))
+            self._drop_positions(min(group.listing().base for group in groups))
+
+    def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yield the positions after a sequence, in order. Compaction removes those before the bases of all groups.
+
+        Raises:
+            CorruptionError: A position is damaged.
+            ChangelogError: The storage cannot be read.
+        """
+        for sequence in self._sequences(after):
+            if sequence > after and (data := self._read_position(sequence)) is not None:
+                yield sequence, data
+
+    def keep(self, name: str, data: bytes) -> None:
+        """Store data of the runner under a name. Storing the same again has no effect.
+
+        Raises:
+            ChangelogDiverged: Other data is stored under the name.
+            ChangelogError: It cannot be written.
+        """
+        part, record = _kept_name(name), encode_kept(name, data)
+        self._present()
+        if not self._put(part, record) and self._get(part) != record:
+            raise ChangelogDiverged(
+                f"{self._root}/{part}: other data is stored under this name; give changelog= an empty {self._place}"
+            )
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Remove data that `keep` stored under names. Unknown names are ignored.
+
+        Raises:
+            ChangelogError: It cannot be removed.
+        """
+        self._remove(map(_kept_name, names))
+
+    def kept(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the data of `keep`, in order of names.
+
+        Raises:
+            CorruptionError: Data is damaged.
+            ChangelogError: The storage cannot be read.
+        """
+        for name in sorted(self._names("kept")):
+            # `forget` may have removed it in the meantime.
+            if _KEPT.fullmatch(name) and (record := self._get(f"kept/{name}")) is not None:
+                where = f"{self._root}/kept/{name}"
+                found, data = decode_kept(record, where)
+                if found != name:
+                    raise CorruptionError(f"the record belongs to {found!r}", where=where)
+                yield name, data
+
+    @property
+    def _limits(self) -> CompactionLimits:
+        return CompactionLimits(self.compaction_lag, self.history_bytes)
+
+    def _present(self) -> LogHeader:
+        """Return the header, which has to exist."""
+        header = self.header()
+        if header is None:
+            raise ChangelogError(self._missing())
+        return header
+
+    def _group(self, group: int) -> Any:
+        """Return the files of a key group."""
+        header = self._present()
+        if not 0 <= group < header.parallelism:
+            raise ChangelogError(f"{self._root} has {header.parallelism} key groups; there is no group {group}")
+        return self._files(header, group)
+
+    def _sequences(self, after: int = 0) -> list[int]:
+        names = self._names("positions", _position(after) if after else None)
+        return sorted(int(match[1]) for match in map(_POSITION.fullmatch, names) if match)
+
+    def _read_position(self, sequence: int) -> bytes | None:
+        """Return a position, unless compaction has removed it."""
+        record = self._get(_position(sequence))
+        if record is None:
+            return None
+        where = f"{self._root}/{_position(sequence)}"
+        found, data = decode_position(record, where)
+        if found != sequence:
+            raise CorruptionError(f"the position belongs to sequence {found}", where=where)
+        return data
+
+    def _drop_positions(self, least: int) -> None:
+        """Remove positions of states that no group can restore."""
+        self._remove(_position(sequence) for sequence in self._sequences() if sequence < least)
+
+
+def _position(sequence: int) -> str:
+    return f"positions/{sequence:020d}.position"
