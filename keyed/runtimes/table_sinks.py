@@ -14,13 +14,11 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.column_types import of_arrow
 from keyed.errors import SinkError
 from keyed.graph import BoundOutput
-from keyed.recovery.outbox import Record
 from keyed.sinks import DeltaSink, TableSink
 
 if TYPE_CHECKING:
@@ -35,56 +33,6 @@ ATTEMPTS = 10
 PREFIX = "keyed-"
 #: Iceberg has no smaller integers than those of 32 bits.
 _SMALL = re.compile(r"\bint(?:8|16)\b")
-
-
-class TableWriter(Protocol):
-    """Protocol of a writer of a table's batches in the local runtime.
-
-    Attributes:
-        id: Id of its rows among those that are committed with the state of a batch, a name for messages.
-    """
-
-    id: str
-
-    def claim(self, next_batch: int) -> None:
-        """Open the table, if there is one.
-
-        Args:
-            next_batch: Id of the batch that the query writes next.
-
-        Raises:
-            SinkError: It cannot be read, or something else is in its place.
-        """
-
-    def prepare(self, schema: pa.Schema) -> None:
-        """Create the table, or add the output's new columns to it.
-
-        Raises:
-            SinkError: The table has other columns.
-        """
-
-    def records(self, rows: pa.Table | None) -> list[Record]:
-        """Return the rows of a batch as they are committed with its state."""
-
-    def write(self, records: Sequence[Record], batch_id: int) -> None:
-        """Write the rows of a batch, unless they were written before.
-
-        Raises:
-            SinkError: They cannot be written.
-        """
-
-    def close(self) -> None:
-        """Release the table. Closing again does nothing."""
-
-
-def packed(rows: pa.Table | None) -> list[Record]:
-    """Return rows as they are committed with the state of their batch."""
-    return [] if rows is None or not rows.num_rows else [(None, write_stream(rows))]
-
-
-def unpacked(records: Sequence[Record]) -> pa.Table | None:
-    """Return the rows of `packed`; ``None`` if there are none."""
-    return read_stream(records[0][1], "the rows of the last batch for a table") if records else None
 
 
 def declared_columns(bound: BoundOutput) -> pa.Schema | None:

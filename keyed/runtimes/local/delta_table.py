@@ -5,31 +5,19 @@ A commit has Delta's transaction identifier (``txn``) of the query, whose versio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from keyed.errors import KeyedError, SinkError
 from keyed.extras import extra
-from keyed.recovery.outbox import Record
-from keyed.runtimes.table_sinks import (
-    PREFIX,
-    added,
-    attempts,
-    check_no_other,
-    delta_kinds,
-    last_rows,
-    packed,
-    stored,
-    unpacked,
-    warn_of_overlap,
-)
+from keyed.runtimes.local.table_writer import TableWriter
+from keyed.runtimes.table_sinks import PREFIX, Overtaken, check_no_other, delta_kinds, stored
 from keyed.sinks import DeltaSink, local_folder
 
 
-class DeltaWriter:
-    """Writes the batches of one query to a Delta table. See `keyed.runtimes.table_sinks.TableWriter`.
+class DeltaWriter(TableWriter):
+    """Writes the batches of one query to a Delta table.
 
     Args:
         sink: The sink.
@@ -44,64 +32,45 @@ class DeltaWriter:
             import deltalake
         self._delta: Any = deltalake
         self._sink = sink
+        self._options = dict(sink.storage_options) or None
         folder = local_folder(sink.path)
         self._place = sink.path if folder is None else str(folder)
-        self.id = f"the Delta table {self._place!r}"
-        self._queries = queries
-        #: The table, ``None`` before it is created.
-        self._table: Any = None
+        super().__init__(sink, queries, f"the Delta table {self._place!r}")
 
-    def claim(self, next_batch: int) -> None:
-        self._table = self._opened()
-        if self._table is None or self._version(self._queries[-1]) is not None:
-            return
-        for query in self._queries[:-1]:
-            warn_of_overlap(self._sink, query, self._version(query) or 0, next_batch)
+    @property
+    def _overtaken(self) -> Overtaken:
+        error: type[Exception] = self._delta.exceptions.CommitFailedError
+        return error
 
-    def prepare(self, schema: pa.Schema) -> None:
-        delta = self._delta
-        names = stored(self._sink, schema.names)
-        wanted = delta.Schema.from_arrow(pa.schema([schema.field(name) for name in names]))
+    def _open(self) -> Any:
+        if self._delta.DeltaTable.is_deltatable(self._place, self._options):
+            return self._delta.DeltaTable(self._place, storage_options=self._options)
+        folder = local_folder(self._place)
+        if folder is not None:
+            check_no_other(self._sink, folder)
+        return None
 
-        def grow() -> None:
-            if self._table is None:
-                self._table = delta.DeltaTable.create(
-                    self._place, wanted, mode="ignore", storage_options=dict(self._sink.storage_options) or None
-                )
-            self._table.update_incremental()
-            fields = self._table.schema().fields
-            required = [field.name for field in fields if not field.nullable]
-            new = added(
-                self._sink, delta_kinds(pa.schema(self._table.schema())), delta_kinds(pa.schema(wanted)), required
-            )
-            if new:
-                self._table.alter.add_columns([field for field in wanted.fields if field.name in new])
+    def _create(self, wanted: pa.Schema) -> None:
+        columns = self._delta.Schema.from_arrow(wanted)
+        self._table = self._delta.DeltaTable.create(self._place, columns, mode="ignore", storage_options=self._options)
 
-        self._attempt(grow)
+    def _refresh(self) -> None:
+        self._table.update_incremental()
 
-    def records(self, rows: pa.Table | None) -> list[Record]:
-        if rows is not None and rows.num_rows and self._sink.mode == "upsert":
-            rows = last_rows(rows, self._sink)
-        return packed(rows)
+    def _columns(self) -> tuple[pa.Schema, list[str]]:
+        schema = self._table.schema()
+        return pa.schema(schema), [field.name for field in schema.fields if not field.nullable]
 
-    def write(self, records: Sequence[Record], batch_id: int) -> None:
-        rows = unpacked(records)
-        if rows is None:
-            return
-        if self._table is None:
-            # The rows were committed before the table was created.
-            self.prepare(rows.schema)
+    def _kinds(self, schema: pa.Schema) -> Mapping[str, str]:
+        return delta_kinds(pa.schema(self._delta.Schema.from_arrow(schema)))
 
-        def commit() -> None:
-            self._table.update_incremental()
-            last = self._version(self._queries[-1])
-            if last is None or last < batch_id:
-                self._commit(rows, batch_id)
+    def _grow(self, wanted: pa.Schema, new: Sequence[str]) -> None:
+        fields = self._delta.Schema.from_arrow(wanted).fields
+        self._table.alter.add_columns([field for field in fields if field.name in new])
 
-        self._attempt(commit)
-
-    def close(self) -> None:
-        self._table = None
+    def _last_batch(self, query: str) -> int | None:
+        version: int | None = self._table.transaction_version(PREFIX + query)
+        return version
 
     def _commit(self, rows: pa.Table, batch_id: int) -> None:
         delta, sink, query = self._delta, self._sink, self._queries[-1]
@@ -121,32 +90,6 @@ class DeltaWriter:
             gone = f"coalesce(s.{_quoted(sink.deleted)}, false)"
             merge, kept = merge.when_matched_delete(gone), f"NOT {gone}"
         merge.when_matched_update(columns).when_not_matched_insert(columns, predicate=kept).execute()
-
-    def _opened(self) -> Any:
-        options = dict(self._sink.storage_options) or None
-
-        def opened() -> Any:
-            if self._delta.DeltaTable.is_deltatable(self._place, options):
-                return self._delta.DeltaTable(self._place, storage_options=options)
-            folder = local_folder(self._place)
-            if folder is not None:
-                check_no_other(self._sink, folder)
-            return None
-
-        return self._attempt(opened)
-
-    def _version(self, query: str) -> int | None:
-        """Return the last batch of a query in the table."""
-        version: int | None = self._table.transaction_version(PREFIX + query)
-        return version
-
-    def _attempt(self, attempt: Any) -> Any:
-        try:
-            return attempts(self._sink, attempt, self._delta.exceptions.CommitFailedError)
-        except KeyedError:
-            raise
-        except Exception as error:
-            raise SinkError(f"{self._sink!r}: {type(error).__name__}: {error}") from error
 
 
 def _quoted(name: str) -> str:

@@ -7,30 +7,19 @@ property ``keyed-<query id>`` to the id of the batch, because snapshots expire.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from keyed.errors import KeyedError, SinkError
 from keyed.extras import extra
-from keyed.recovery.outbox import Record
-from keyed.runtimes.table_sinks import (
-    PREFIX,
-    added,
-    attempts,
-    iceberg_kinds,
-    last_rows,
-    packed,
-    stored,
-    unpacked,
-    warn_of_overlap,
-)
+from keyed.runtimes.local.table_writer import TableWriter
+from keyed.runtimes.table_sinks import PREFIX, Overtaken, iceberg_kinds
 from keyed.sinks import IcebergSink
 
 
-class IcebergWriter:
-    """Writes the batches of one query to an Iceberg table. See `keyed.runtimes.table_sinks.TableWriter`.
+class IcebergWriter(TableWriter):
+    """Writes the batches of one query to an Iceberg table.
 
     Args:
         sink: The sink.
@@ -47,62 +36,35 @@ class IcebergWriter:
             import pyiceberg.expressions
         self._iceberg: Any = pyiceberg
         self._sink = sink
-        self.id = f"the Iceberg table {sink.place!r}"
-        self._queries = queries
         self._catalog: Any = None
-        #: The table, ``None`` before it is created.
-        self._table: Any = None
+        super().__init__(sink, queries, f"the Iceberg table {sink.place!r}")
 
-    def claim(self, next_batch: int) -> None:
-        def opened() -> None:
-            self._catalog = self._iceberg.catalog.load_catalog(self._sink.catalog, **self._sink.options)
-            if self._catalog.table_exists(self._sink.table):
-                self._table = self._catalog.load_table(self._sink.table)
+    @property
+    def _overtaken(self) -> Overtaken:
+        errors = self._iceberg.exceptions
+        return errors.CommitFailedException, errors.ValidationException
 
-        self._attempt(opened)
-        if self._table is None or self._last_batch(self._queries[-1]) is not None:
-            return
-        for query in self._queries[:-1]:
-            warn_of_overlap(self._sink, query, self._last_batch(query) or 0, next_batch)
+    def _open(self) -> Any:
+        self._catalog = self._iceberg.catalog.load_catalog(self._sink.catalog, **self._sink.options)
+        return self._catalog.load_table(self._sink.table) if self._catalog.table_exists(self._sink.table) else None
 
-    def prepare(self, schema: pa.Schema) -> None:
-        names = stored(self._sink, schema.names)
-        wanted = pa.schema([schema.field(name) for name in names])
+    def _create(self, wanted: pa.Schema) -> None:
+        self._catalog.create_namespace_if_not_exists(self._sink.table.rpartition(".")[0])
+        self._table = self._catalog.create_table_if_not_exists(self._sink.table, wanted)
 
-        def grow() -> None:
-            if self._table is None:
-                self._catalog.create_namespace_if_not_exists(self._sink.table.rpartition(".")[0])
-                self._table = self._catalog.create_table_if_not_exists(self._sink.table, wanted)
-            self._table.refresh()
-            fields = self._table.schema().fields
-            required = [field.name for field in fields if field.required]
-            new = added(self._sink, iceberg_kinds(self._table.schema().as_arrow()), iceberg_kinds(wanted), required)
-            if new:
-                with self._table.update_schema() as update:
-                    update.union_by_name(wanted)
+    def _refresh(self) -> None:
+        self._table.refresh()
 
-        self._attempt(grow)
+    def _columns(self) -> tuple[pa.Schema, list[str]]:
+        schema = self._table.schema()
+        return schema.as_arrow(), [field.name for field in schema.fields if field.required]
 
-    def records(self, rows: pa.Table | None) -> list[Record]:
-        if rows is not None and rows.num_rows and self._sink.mode == "upsert":
-            rows = last_rows(rows, self._sink)
-        return packed(rows)
+    def _kinds(self, schema: pa.Schema) -> Mapping[str, str]:
+        return iceberg_kinds(schema)
 
-    def write(self, records: Sequence[Record], batch_id: int) -> None:
-        rows = unpacked(records)
-        if rows is None:
-            return
-        if self._table is None:
-            # The rows were committed before the table was created.
-            self.prepare(rows.schema)
-
-        def commit() -> None:
-            self._table.refresh()
-            last = self._last_batch(self._queries[-1])
-            if last is None or last < batch_id:
-                self._commit(rows, batch_id)
-
-        self._attempt(commit)
+    def _grow(self, wanted: pa.Schema, new: Sequence[str]) -> None:
+        with self._table.update_schema() as update:
+            update.union_by_name(wanted)
 
     def close(self) -> None:
         catalog, self._catalog, self._table = self._catalog, None, None
@@ -153,15 +115,6 @@ class IcebergWriter:
         ]
         kept = self._table.properties.get(PREFIX + query)
         return max([*found, *([] if kept is None else [int(kept)])], default=None)
-
-    def _attempt(self, attempt: Any) -> Any:
-        errors = self._iceberg.exceptions
-        try:
-            return attempts(self._sink, attempt, (errors.CommitFailedException, errors.ValidationException))
-        except KeyedError:
-            raise
-        except Exception as error:
-            raise SinkError(f"{self._sink!r}: {type(error).__name__}: {error}") from error
 
 
 def _within(schema: pa.Schema, rows: pa.Table) -> pa.Schema:

@@ -59,7 +59,7 @@ from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
 from keyed.runtimes.metrics_export import MetricsExport, exported_metrics
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, locked_folder
-from keyed.runtimes.table_sinks import TableWriter, declared_columns, fitted
+from keyed.runtimes.table_sinks import declared_columns, fitted
 from keyed.runtimes.usage_warnings import UsageWarnings
 from keyed.shown import Shown
 from keyed.sinks import CollectSink, DeltaSink, FunctionSink, IcebergSink, ParquetSink, TableSink
@@ -72,6 +72,8 @@ from keyed.transforms import keeps_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from keyed.runtimes.local.table_writer import TableWriter
 
 _log = logging.getLogger(__name__)
 

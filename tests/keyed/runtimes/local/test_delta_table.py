@@ -119,7 +119,7 @@ def test_a_commit_that_another_query_overtakes_is_tried_again(tmp_path, mode, ca
         commit(self, rows, batch)
 
     def two_has(batch):
-        return (two._version("two") or -1) >= batch
+        return (two._last_batch("two") or -1) >= batch
 
     monkeypatch.setattr(DeltaWriter, "_commit", overtaken)
     for batch in range(3):
