@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keyed.cli.command import Command, check_tables_folder
+from keyed.cli.command import Command, add_settings, check_tables_folder
 from keyed.cli.places import FREE, Place, check_place
 from keyed.cli.shown_rows import print_rows
 from keyed.durations import instant_of
@@ -50,13 +50,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         help="brokers of Kafka, separated by commas: the topics that the script names are read and written",
     )
     parser.add_argument("--registry", metavar="URL", help="schema registry for the formats AVRO, PROTOBUF and JSON_SR")
-    parser.add_argument(
-        "--kafka-setting",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the Kafka client; may be given more than once",
-    )
+    add_settings(parser)
     parser.add_argument(
         "--until-end", action="store_true", help="end where the topics ended at the start, not when it is interrupted"
     )

@@ -55,12 +55,8 @@ _PROTOBUF_MESSAGES = {
 }
 #: Messages with one value, for columns that are null where the message is missing.
 WRAPPERS = {
-    "BOOLEAN": ("BoolValue", 8),
-    "INT": ("Int32Value", 5),
-    "BIGINT": ("Int64Value", 3),
-    "DOUBLE": ("DoubleValue", 1),
-    "STRING": ("StringValue", 9),
-    "BYTES": ("BytesValue", 12),
+    base: (f"{name}Value", _PROTOBUF[base])
+    for base, name in zip(_PROTOBUF, ("Bool", "Int32", "Int64", "Double", "String", "Bytes"), strict=True)
 }
 _WRAPPERS_FILE = "google/protobuf/wrappers.proto"
 #: Messages that a schema may import: package, message, and its fields with their types.

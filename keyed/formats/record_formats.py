@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
-import json
 import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from io import BytesIO
 from typing import Any
 
 import attrs
@@ -24,7 +22,7 @@ from keyed.formats.column_schemas import WRAPPERS, ProtobufMessage, avro_schema,
 from keyed.formats.file_rows import long_fields
 from keyed.formats.plain_rows import cells_of, has_decimal, json_values
 from keyed.formats.sql_types import BadValue, SqlType
-from keyed.formats.topic_values import check_format, plain_message, registered
+from keyed.formats.topic_values import HEADER, avro_writer, check_format, header_of, plain_message
 from keyed.formats.topic_values import decoder as registry_decoder
 from keyed.formats.typed_columns import column, plain_values
 from keyed.topics import Avro, Registry
@@ -33,7 +31,6 @@ Columns = Sequence[tuple[str, SqlType]]
 #: Formats whose schemas a registry has.
 REGISTERED = ("AVRO", "JSON_SR", "PROTOBUF")
 _NUMBERS = {"INT": struct.Struct(">i"), "BIGINT": struct.Struct(">q"), "DOUBLE": struct.Struct(">d")}
-_HEADER = struct.Struct(">bI")
 _json = msgspec.json.Encoder(decimal_format="number").encode
 #: Exceptions of readers for bytes that do not have their format.
 _UNREADABLE = (
@@ -290,26 +287,16 @@ class RecordPart:
 
     def _header(self, registry: Registry | None, schema: str, kind: str) -> bytes:
         assert registry is not None
-        return _HEADER.pack(0, registered(registry, self.topic, schema, kind, is_key=self.is_key))
+        return header_of(registry, self.topic, schema, kind, is_key=self.is_key)
 
     def _avro_encoder(self, registry: Registry | None) -> Callable[[Any], bytes | None]:
-        from fastavro import parse_schema, schemaless_writer
-
-        text = avro_schema(self.columns, self.where, wrapped=self.is_wrapped)
-        header = self._header(registry, text, "AVRO")
-        schema = parse_schema(json.loads(text))
+        schema = avro_schema(self.columns, self.where, wrapped=self.is_wrapped)
+        header = self._header(registry, schema, "AVRO")
+        write = avro_writer(schema, lambda: header)
         names = [name for name, _ in self.columns]
-
-        def encode(row: Any) -> bytes | None:
-            found: Any = dict(zip(names, row, strict=True)) if self.is_wrapped else row[0]
-            if found is None:
-                return None
-            written = BytesIO(header)
-            written.seek(len(header))
-            schemaless_writer(written, schema, found)
-            return written.getvalue()
-
-        return encode
+        if self.is_wrapped:
+            return lambda row: write(dict(zip(names, row, strict=True)))
+        return lambda row: None if row[0] is None else write(row[0])
 
     def _protobuf_encoder(self, registry: Registry | None) -> Callable[[Any], bytes | None]:
         made = ProtobufMessage(self.columns, self.where, self.nullable)
@@ -376,9 +363,9 @@ def _quoted(cell: str, delimiter: str, *, is_first: bool) -> str:
 
 def _without_header(data: bytes) -> bytes:
     """Return the bytes after the number of the schema."""
-    if len(data) < _HEADER.size or data[0] != 0:
+    if len(data) < HEADER.size or data[0] != 0:
         raise BadValue("it does not begin with the number of a schema")
-    return data[_HEADER.size :]
+    return data[HEADER.size :]
 
 
 def _without_indexes(data: bytes) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from datetime import UTC
+from functools import cache, partial
 from io import BytesIO
 from typing import Any, NoReturn
 
@@ -22,6 +24,8 @@ from keyed.topics import Avro, Format, Json, Protobuf, Registry, registry_addres
 #: Seconds that each request to a registry may take, unless its settings have a ``timeout``: the client itself waits for
 #: ever.
 _SECONDS = 30
+#: A zero byte, and the number of a schema.
+HEADER = struct.Struct(">bI")
 #: Packages whose exceptions mean that a registry was not reached.
 _CLIENTS = {"httpx", "httpx2", "httpcore", "httpcore2", "ssl", "socket"}
 
@@ -155,28 +159,21 @@ def encoder(format: Format, topic: str, *, is_key: bool = False) -> Callable[[di
 
 
 def _serializer_of(format: Format, topic: str, *, is_key: bool) -> Callable[[dict[str, Any]], bytes]:
-    if format.registry is None:
+    registry = format.registry
+    if isinstance(format, Avro):
+        text = format.schema or ""
+        if registry is None:
+            return avro_writer(text, bytes)
+        # Wrong settings are an error now; the schema is registered with the first value.
+        _registry_client(registry, repr(format))
+        return avro_writer(text, cache(partial(header_of, registry, topic, text, "AVRO", is_key=is_key)))
+    if registry is None:
         if isinstance(format, Protobuf):
             return lambda row: bytes(format.message(**row).SerializeToString())
-        if isinstance(format, Avro):
-            from fastavro import parse_schema, schemaless_writer
-
-            schema = parse_schema(json.loads(format.schema or ""))
-
-            def write(row: dict[str, Any]) -> bytes:
-                written = BytesIO()
-                schemaless_writer(written, schema, row)
-                return written.getvalue()
-
-            return write
         return _json
     client, context, named = _client(format, topic, is_key=is_key)
     serialize: Any
-    if isinstance(format, Avro):
-        from confluent_kafka.schema_registry.avro import AvroSerializer
-
-        serialize = AvroSerializer(client, format.schema, conf=named)
-    elif isinstance(format, Protobuf):
+    if isinstance(format, Protobuf):
         from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 
         serialize = ProtobufSerializer(format.message, client, named)
@@ -186,13 +183,26 @@ def _serializer_of(format: Format, topic: str, *, is_key: bool) -> Callable[[dic
         serialize = JSONSerializer(format.schema, client, conf=named)
 
     def encode(row: dict[str, Any]) -> bytes:
-        if isinstance(format, Json):
-            # The form in which it is written, for the validation: times are text.
-            row = json.loads(_json(row))
-        made = format.message(**row) if isinstance(format, Protobuf) else row
-        return bytes(_ask(format.registry, topic, SinkError, serialize, made, context))
+        # The form in which it is written, for the validation: times are text.
+        made = format.message(**row) if isinstance(format, Protobuf) else json.loads(_json(row))
+        return bytes(_ask(registry, topic, SinkError, serialize, made, context))
 
     return encode
+
+
+def avro_writer(schema: str, header: Callable[[], bytes]) -> Callable[[Any], bytes]:
+    """Return a function that encodes values in Avro, after a header."""
+    from fastavro import parse_schema, schemaless_writer
+
+    parsed = parse_schema(json.loads(schema))
+
+    def write(value: Any) -> bytes:
+        written = BytesIO()
+        written.write(header())
+        schemaless_writer(written, parsed, value)
+        return written.getvalue()
+
+    return write
 
 
 def _client(format: Format, topic: str, *, is_key: bool = False) -> tuple[Any, Any, dict[str, Any]]:
@@ -223,8 +233,8 @@ def _registry_client(registry: Registry | None, where: str) -> Any:
     raise DefinitionError(f"{where}: settings of the registry: {failed}")
 
 
-def registered(registry: Registry, topic: str, schema: str, kind: str, *, is_key: bool) -> int:
-    """Return the number of the schema of a topic's keys or values, which is registered if it is new.
+def header_of(registry: Registry, topic: str, schema: str, kind: str, *, is_key: bool) -> bytes:
+    """Return the bytes before keys or values of a topic: a zero, and the number of their schema, which is registered.
 
     Args:
         registry: The registry.
@@ -240,7 +250,7 @@ def registered(registry: Registry, topic: str, schema: str, kind: str, *, is_key
     from confluent_kafka.schema_registry import Schema
 
     subject = f"{topic}-{'key' if is_key else 'value'}"
-    return int(_ask(registry, topic, SinkError, client.register_schema, subject, Schema(schema, kind)))
+    return HEADER.pack(0, _ask(registry, topic, SinkError, client.register_schema, subject, Schema(schema, kind)))
 
 
 def _json(row: dict[str, Any]) -> bytes:

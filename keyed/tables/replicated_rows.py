@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
+from keyed.arrow.read import plain_values
 from keyed.codec.state_schema import MAPS
 from keyed.errors import DefinitionError, EncodingError, SinkError
 from keyed.stores.database import successor
@@ -244,30 +245,9 @@ def _plain_list(array: pa.Array[Any], column: _Column) -> list[Any]:
     try:
         if pa.types.is_timestamp(type_) and type_.unit == "ns":
             array = array.cast(pa.timestamp("us", type_.tz))
-        values = array.to_pylist()
+        return plain_values(array)
     except (pa.ArrowException, OverflowError, ValueError) as error:
         raise EncodingError(f"column {column.name!r}: {error}") from error
-    return [_with_maps(value, type_) for value in values] if _has_map(type_) else values
-
-
-def _has_map(type_: pa.DataType) -> bool:
-    if pa.types.is_map(type_):
-        return True
-    return any(_has_map(type_.field(number).type) for number in range(type_.num_fields))
-
-
-def _with_maps(value: Any, type_: pa.DataType) -> Any:
-    """Return a value with maps as dicts, where Arrow has lists of pairs."""
-    if value is None:
-        return None
-    if pa.types.is_map(type_):
-        return {key: _with_maps(item, type_.item_type) for key, item in value}
-    if pa.types.is_list(type_):
-        return [_with_maps(item, type_.value_type) for item in value]
-    if pa.types.is_struct(type_):
-        fields = (type_.field(number) for number in range(type_.num_fields))
-        return {field.name: _with_maps(value[field.name], field.type) for field in fields}
-    return value
 
 
 def _result(name: str) -> Callable[[Entry], Any]:
