@@ -218,7 +218,6 @@ INTERPRETED = {
     # Parts of messages.
     "keyed.changelog.directory.directory_changelog._other_content",
     "keyed.changelog.kafka.kafka_changelog._names",
-    "keyed.changelog.objects.object_changelog.ObjectStoreChangelog._refuse_other_content",
     "keyed.changelog.objects.object_changelog._names",
     "keyed.codec.fingerprints.format_type",
     "keyed.codec.shapes.containers.dict_shape.parts",

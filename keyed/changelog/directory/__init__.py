@@ -1,6 +1,7 @@
 """The directory log: a changelog as files in a folder, on a local disk or on one that all machines share.
 
-- `directory_changelog`: `DirectoryChangelog`, and the layout of the folder.
+- `directory_changelog`: `DirectoryChangelog`, and the layout of the folder. `stored_changelog`: what it has in common
+  with a changelog in an object store.
 - `segment_file`: the file of a commit, and its byte layout. `group_folder`: the folder of a key group, and its files.
 - `directory_writer`, `directory_reader`: for a key group's log. `compaction`: many segments folded into one base.
 - `disk`: operations on the disk, and the translation of their errors.
