@@ -38,7 +38,7 @@ from keyed.formats.sql_types import (
 )
 from keyed.formats.typed_columns import column
 from keyed.shown import nearest
-from keyed.sql.macros import MACROS
+from keyed.sql.macros import LIMITED, MACROS
 from keyed.sql.script_errors import Text
 from keyed.sql.tokens import SqlToken, calls, sql
 from keyed.tables.sql import SETTINGS
@@ -137,6 +137,8 @@ def _opened(*, tries: bool) -> duckdb.DuckDBPyConnection:
         raise DefinitionError(f"{no_size}: {error}") from error
     for head, body in MACROS.items():
         found.execute(f"CREATE MACRO {head} AS {body}")
+    for name, forms in LIMITED.items():
+        found.execute(f"CREATE MACRO {name} {forms}")
     found.execute("SET TimeZone = 'UTC'")
     found.execute("SET preserve_insertion_order = true")
     if tries:

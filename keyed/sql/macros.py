@@ -1,6 +1,13 @@
-"""ksqlDB's names of functions that DuckDB lacks: a macro each. What no line expresses is not here."""
+"""ksqlDB's names of functions that DuckDB lacks: a macro each. What no line expresses is not here.
+
+DuckDB's memory limit does not count values, so functions whose result is as long as a number says have a limit here: a
+row beyond it is a bad row.
+"""
 
 from __future__ import annotations
+
+_CHARACTERS = "1,000,000 characters"
+_ELEMENTS = "100,000 elements"
 
 
 def _with_pattern(expression: str) -> str:
@@ -9,6 +16,41 @@ def _with_pattern(expression: str) -> str:
     return f"CASE WHEN contains(p, '%') THEN {expression} ELSE {reason} END"
 
 
+def _limited(*forms: str, size: str, most: str) -> str:
+    """Return the forms of a function of DuckDB, each ``parameters: call``, that fail beyond a size.
+
+    The argument ``n`` fails, and not the call: of constants, DuckDB would compute the call in any case.
+    """
+    reason = f"error('the result has more than {most}')"
+    checked = f"CASE WHEN {size} > {most.partition(' ')[0].replace(',', '')} THEN {reason} ELSE n END"
+    parts = (form.partition(": ") for form in forms)
+    return ", ".join(f"({head}) AS system.main.{call.replace('#', checked)}" for head, _, call in parts)
+
+
+def _series(name: str) -> str:
+    """Return the forms of a function that lists numbers or times."""
+    times = "(epoch(n) - epoch(a)) / (epoch(a + s) - epoch(a))"
+    return ", ".join(
+        (
+            _limited(f"n BIGINT: {name}(#)", size="n", most=_ELEMENTS),
+            _limited(f"a BIGINT, n BIGINT: {name}(a, #)", size="n::HUGEINT - a", most=_ELEMENTS),
+            _limited(f"a BIGINT, n BIGINT, s BIGINT: {name}(a, #, s)", size="(n::DOUBLE - a) / s", most=_ELEMENTS),
+            _limited(f"a TIMESTAMP, n TIMESTAMP, s INTERVAL: {name}(a, #, s)", size=times, most=_ELEMENTS),
+        )
+    )
+
+
+#: The definitions of functions of DuckDB with a limit.
+LIMITED = {
+    "repeat": _limited("x, n: repeat(x, #)", size="n * length(x::VARCHAR)", most=_CHARACTERS),
+    **{name: _limited(f"x, n, p: {name}(x, #, p)", size="n", most=_CHARACTERS) for name in ("lpad", "rpad")},
+    "bitstring": _limited("x, n: bitstring(x, #)", size="n", most=_CHARACTERS),
+    **{
+        name: _limited(f"x, n: {name}(x, #)", f"x, n, v: {name}(x, #, v)", size="n", most=_ELEMENTS)
+        for name in ("list_resize", "array_resize")
+    },
+    **{name: _series(name) for name in ("range", "generate_series")},
+}
 #: Macros whose arguments after the first are a list, so that there may be any number.
 OVER_LISTS = {"ELT", "FIELD"}
 #: The definition of each macro, by its name with its parameters.

@@ -1,6 +1,7 @@
 """Inputs of scripts: bad rows and missing columns are counted once, and silent inputs hold nothing back."""
 
 import json
+import re
 
 import pytest
 
@@ -90,6 +91,38 @@ def test_a_python_stream_has_idleness_of_its_own():
 def test_an_idle_timeout_is_a_time_above_0(time):
     with pytest.raises(SqlError, match=r"line 1, column .*IDLE_TIMEOUT=.* is no time; write it as '30 SECONDS'"):
         sql.script(f"CREATE STREAM r (k STRING KEY) WITH (FORMAT = 'JSON', IDLE_TIMEOUT = {time});")
+
+
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [
+        ("repeat(t, v)", "tt"),
+        ("repeat([t], v)", ["t", "t"]),
+        ("lpad(t, v::INT, '-')", "-t"),
+        ("rpad(t, v::INT, '-')", "t-"),
+        ("bitstring('1', v::INT)::VARCHAR", "01"),
+        ("list_resize([v], v)", [2, None]),
+        ("array_resize([v], v, 7)", [2, 7]),
+        ("range(v)", [0, 1]),
+        ("range(1, v)", [1]),
+        ("generate_series(1, v, 1)", [1, 2]),
+        ("range(v, 0, -1)", [2, 1]),
+        ("len(range(TIMESTAMP '2026-01-01', TIMESTAMP '2026-01-01' + to_seconds(v), INTERVAL 1 MILLISECOND))", 2000),
+    ],
+)
+def test_a_value_that_would_fill_the_memory_is_a_bad_row(call, result):
+    text = (
+        "CREATE STREAM s (t STRING KEY, v BIGINT) WITH (FORMAT = 'JSON'); CREATE STREAM o AS SELECT t, {} AS x FROM s;"
+    )
+    rows = [{"t": "t", "v": 2}, {"t": "t", "v": 2_000_000_000}, {"t": "t", "v": None}]
+    found = sql.script(text.format(call), {"s": rows})
+    # Of nothing, DuckDB makes an empty list or nothing.
+    assert [each.value["x"] for each in found["o"]] in ([result, None], [result, []])
+    # Of constants DuckDB would compute it before the first row.
+    constant = "length((" + re.sub(r"\bv\b", "2000000000", call) + ")::VARCHAR)"
+    for each in (found, sql.script(text.format(constant), {"s": rows[:1]})):
+        assert each.run is not None
+        assert each.run.metrics["o"]["rows_bad"] == 1
 
 
 @pytest.mark.parametrize("limit", ["-5GB", "", "lots", "0", "0GB", "-1", "5", "1e400GB", "200%", "9" * 30 + "TB"])
