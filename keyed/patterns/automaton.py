@@ -250,7 +250,7 @@ class _Compiler:
         if self._inside_loop:
             times.append(step.loop_ms)
         group = self._group
-        if group is not None and self._at == 0:
+        if group is not None and self._at == 0 and not self._inside_loop:
             # The first row of a group follows the row before the group.
             is_first = self._first_of_loop.get(group, True)
             times += [group.since_previous_ms, None if is_first else group.loop_ms]

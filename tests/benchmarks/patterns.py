@@ -2,8 +2,10 @@
 
 Three steps with ``followed_by`` and ``within`` over payments of 100,000 cards, of which 5 % satisfy a condition, in
 batches of a million rows. The conditions are functions of the row, or DuckDB expressions over columns; ``next`` instead
-of ``followed_by`` is a pattern for which no row may be left out. Each variant runs in a process of its own, and
-the variants take turns. Figures are CPU-seconds of all processes for a million rows, without the first batch.
+of ``followed_by`` is a pattern for which no row may be left out. Flink SQL's ``MATCH_RECOGNIZE`` reads the same rows as
+CSV, in the environment of `tests.benchmarks.joins`. Each variant runs in a process of its own, and the variants take
+turns. Figures are CPU-seconds of all processes for a million rows, without the first batch; of Flink, a run over the
+first batch is taken off.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from typing import Any
 import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 import keyed
 from keyed.patterns import Pattern
+from tests.benchmarks.joins import flink_environment
 
 __all__ = ["main"]
 
@@ -36,6 +40,7 @@ _FUNCTIONS: dict[str, Any] = {
 }
 _COLUMNS = {"small": "amount < 1", "middle": "amount BETWEEN 100 AND 200", "large": "amount > 500"}
 _VARIANTS = [f"{runtime} {kind}" for runtime in ("local", "spark") for kind in ("functions", "columns", "columns-next")]
+_VARIANTS += ["flink followed-by", "flink next"]
 
 
 def _table(number: int, rows: int, keys: int) -> pa.Table:
@@ -64,11 +69,33 @@ def _matches(kind: str, data: Any) -> Any:
     )
 
 
-def _cpu() -> float:
-    """Return the CPU-seconds of this process and of those that it has started."""
-    process = psutil.Process()
+def _cpu(pid: int | None = None) -> float:
+    """Return the CPU-seconds of a process, by default of this one, and of those that it has started."""
+    process = psutil.Process(pid)
     times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
     return sum(each.user + each.system + each.children_user + each.children_system for each in times)
+
+
+def _flink(kind: str, tables: list[pa.Table]) -> tuple[float, int]:
+    """Return the CPU-seconds of Flink over tables, and the number of matches."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "csv").mkdir()
+        options = pyarrow.csv.WriteOptions(include_header=False)
+        # One file, because Flink takes several in any order.
+        pyarrow.csv.write_csv(pa.concat_tables(tables), f"{folder}/csv/payments.csv", options)
+        command = [flink_environment(), str(Path(__file__).with_name("flink_pattern.py")), kind, folder]
+        pipe, log = subprocess.PIPE, Path(folder, "log")
+        with (
+            log.open("w") as errors,
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True) as child,
+        ):
+            assert child.stdout is not None
+            line = next((line for line in child.stdout if line.startswith("found")), None)
+            spent = 0.0 if line is None else _cpu(child.pid)
+            child.communicate()
+        if line is None:
+            raise RuntimeError(f"Flink failed:\n{log.read_text()[-3000:]}")
+    return spent, int(line.split()[1])
 
 
 def _run(variant: str, options: argparse.Namespace) -> None:
@@ -77,7 +104,10 @@ def _run(variant: str, options: argparse.Namespace) -> None:
     marks: list[float] = []
     found = [0]
     tables = [_table(number, options.rows, options.keys) for number in range(options.batches)]
-    if runtime == "local":
+    if runtime == "flink":
+        (first, _), (last, found[0]) = (_flink(kind, tables[:count]) for count in (1, options.batches))
+        marks = [first, *[last] * (options.batches - 1)]
+    elif runtime == "local":
         output = _matches(kind, pa.concat_tables(tables))
         result = output.run(lambda *_: None, rows_per_batch=options.rows, on_progress=lambda _: marks.append(_cpu()))
         found[0] = result.metrics["PatternOperator"]["rows_out"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import attrs
@@ -11,9 +12,23 @@ from keyed.patterns import AfterMatchSkipStrategy, Pattern
 
 #: A choice of rows: the step and the position of each, in order.
 Choice = tuple[tuple[str, int], ...]
-#: Letters that rows must not have, from a row to the one before another one. Without the first it is the next row that
-#: is chosen, without the second the rows up to it.
-Forbidden = tuple[int | None, int | None, str]
+
+
+@attrs.frozen
+class Forbidden:
+    """Letters that rows must not have until the next row is chosen.
+
+    Attributes:
+        letters: The letters.
+        start: The first row; ``None`` is the row that is chosen.
+        end: The row after the last one; ``None`` is the row that is chosen.
+        by: ``"not_next"``, ``"not_followed_by"`` or ``"greedy"``.
+    """
+
+    letters: str
+    start: int | None
+    end: int | None
+    by: str
 
 
 @attrs.frozen
@@ -30,8 +45,11 @@ class Defined:
     is_greedy: bool = False
     until: str = ""
     group: tuple[Defined, ...] = ()
+    group_until: str = ""
     since_previous_ms: int | None = None
     loop_ms: int | None = None
+    #: The limit of its first row, as the head of a group.
+    head_ms: int | None = None
 
     @property
     def is_negative(self) -> bool:
@@ -95,24 +113,55 @@ def matches_by_definition(steps: Sequence[Defined], rows: Sequence[tuple[int, st
             return
         step = steps[at]
         last = chosen[-1][1] if chosen else -1
-        if step.contiguity == "not_next":
-            yield from choose(at + 1, chosen, [*forbidden, (last + 1, last + 2, step.letters)])
-        elif step.contiguity == "not_followed_by":
-            # The rows of a loop before it must not have them either, but for the first.
-            first = next(row for name, row in chosen if name == chosen[-1][0])
-            if is_free(first + 1, last + 1, step.letters):
-                yield from choose(at + 1, chosen, [*forbidden, (last + 1, None, step.letters)])
+        if step.is_negative:
+            gaps = list(gaps_of_loop(steps[at - 1], chosen, step))
+            if not all(is_free(row + 1, min(end, last), step.letters) for row, end in gaps):
+                return
+            if gaps and gaps[-1][1] > last and letters[last] in step.letters:
+                # Flink ends the partial match with such a row of the loop, but the row may complete a match.
+                if may_be_last(at, last):
+                    yield chosen
+            else:
+                end = last + 2 if step.contiguity == "not_next" else None
+                more = Forbidden(step.letters, last + 1, end, step.contiguity)
+                yield from choose(at + 1, chosen, [*forbidden, more])
         else:
             if step.is_optional:
-                yield from choose(at + 1, chosen, forbidden_by_greed(step, chosen, forbidden))
+                # Flink's loop without a bound is not greedy before its first row, if a negative step comes before it.
+                is_greedy = not (step.most is None and any(negative_before(at)))
+                yield from choose(
+                    at + 1, chosen, forbidden_by_greed(step, chosen, forbidden) if is_greedy else forbidden
+                )
             yield from repeat(at, 0, chosen, forbidden)
+
+    def negative_before(at: int) -> Iterator[str]:
+        """Yield the letters of each `not_followed_by` before a step: directly, or before optional steps."""
+        for step in reversed(steps[:at]):
+            if step.contiguity == "not_followed_by":
+                yield step.letters
+            elif not step.is_optional:
+                return
+
+    def gaps_of_loop(loop: Defined, chosen: Choice, negative: Defined) -> Iterator[tuple[int, int]]:
+        """Yield the rows of a loop but for the last, each with the end of those that a negative step after it tests.
+
+        In Flink the negative step holds between the rows of the loop, too. `not_next` tests the row directly after each
+        row with which the loop might end, and so does `not_followed_by` if the loop has a bound.
+        """
+        taken = [row for name, row in chosen if name == loop.name]
+        for count, (row, after) in enumerate(pairwise(taken), 1):
+            may_end = count >= loop.least
+            if negative.contiguity == "not_followed_by":
+                yield row, row + 2 if may_end and loop.most is not None else after + 1
+            elif may_end:
+                yield row, row + 2
 
     def repeat(at: int, count: int, chosen: Choice, forbidden: list[Forbidden]) -> Iterator[Choice]:
         """Yield the matches in which the step takes one more row."""
         step = steps[at]
         last = chosen[-1][1] if chosen else -1
         contiguity = step.inner if count else step.contiguity
-        limits = [step.since_previous_ms, step.loop_ms if count else None] if chosen else []
+        limits = [step.since_previous_ms, step.loop_ms if count else step.head_ms] if chosen else []
         for row in range(last + 1, len(rows)):
             if (
                 letters[row] in step.letters
@@ -121,23 +170,53 @@ def matches_by_definition(steps: Sequence[Defined], rows: Sequence[tuple[int, st
                 and all(limit is None or rows[row][0] - rows[last][0] < limit for limit in limits)
                 and (not chosen or follows(contiguity, step.letters, last, row))
                 and (not count or is_free(last + 1, row, step.until))
-                and all(
-                    is_free(row if start is None else start, row + 1 if end is None else min(row + 1, end), no)
-                    for start, end, no in forbidden
-                )
+                and is_free(last + 1 if chosen else row, row + 1, step.group_until)
+                and all(allows(each, row) for each in forbidden)
             ):
                 taken = (*chosen, (step.name, row))
+                if any(each.by == "not_followed_by" and letters[row] in each.letters for each in forbidden):
+                    # Flink ends the partial match with such a row, but the row may complete a match.
+                    if count + 1 >= step.least and may_be_last(at + 1, row):
+                        yield taken
+                    continue
                 if count + 1 >= step.least:
                     yield from choose(at + 1, taken, forbidden_by_greed(step, taken, []))
                 if step.most is None or count + 1 < step.most:
-                    yield from repeat(at, count + 1, taken, [])
+                    yield from repeat(at, count + 1, taken, skipped_in_loop(at, count + 1, row))
+
+    def allows(each: Forbidden, row: int) -> bool:
+        """Return whether a row may be chosen, as far as forbidden letters say."""
+        end = row if each.by == "not_followed_by" else row + 1 if each.end is None else min(row + 1, each.end)
+        return is_free(row if each.start is None else each.start, end, each.letters)
+
+    def may_be_last(at: int, row: int) -> bool:
+        """Return whether a match may end with a row, before the step ``at``.
+
+        Flink tests the row itself for `not_next`, if only optional steps come after that.
+        """
+        rest = steps[at:]
+        return not (rest and rest[-1].is_negative) and all(
+            each.is_optional
+            or each.contiguity == "not_followed_by"
+            or (each.contiguity == "not_next" and letters[row] not in each.letters)
+            for each in rest
+        )
+
+    def skipped_in_loop(at: int, count: int, row: int) -> list[Forbidden]:
+        """Return the letters that Flink forbids between the rows of a loop that may end, once it has skipped a row.
+
+        They are those of the negative steps before the loop.
+        """
+        step = steps[at]
+        may_end = step.most is not None and count >= step.least and not step.is_optional
+        return [Forbidden(no, row + 2, None, "not_followed_by") for no in negative_before(at)] if may_end else []
 
     def forbidden_by_greed(step: Defined, chosen: Choice, forbidden: list[Forbidden]) -> list[Forbidden]:
         """Return the letters that must not come until the next step: those that a greedy loop would have taken."""
         if not step.is_greedy or step.least == step.most:
             return forbidden
         if not chosen:
-            return [*forbidden, (None, None, "".join(set(step.letters) - set(step.until)))]
+            return [*forbidden, Forbidden("".join(set(step.letters) - set(step.until)), None, None, "greedy")]
         last = chosen[-1][1]
         limit = min((each for each in (step.since_previous_ms, step.loop_ms) if each is not None), default=within)
         ends = (
@@ -145,18 +224,18 @@ def matches_by_definition(steps: Sequence[Defined], rows: Sequence[tuple[int, st
             for row in range(last + 1, len(rows))
             if letters[row] in step.until or rows[row][0] - rows[last][0] >= limit
         )
-        return [*forbidden, (last + 1, next(ends, len(rows)), step.letters)]
+        return [*forbidden, Forbidden(step.letters, last + 1, next(ends, len(rows)), "greedy")]
 
     def ends_well(chosen: Choice, each: Forbidden) -> bool:
-        """Return whether a negative step at the end holds."""
-        start, end, no = each
-        if start is None or not steps[-1].is_negative:
+        """Return whether a negative step after the last row holds."""
+        if not steps[-1].is_negative:
+            return each.by != "not_next" or letters[chosen[-1][1]] not in each.letters
+        if each.start is None:
             return True
-        limit = rows[chosen[0][1]][0] + within
-        in_time = sum(time < limit for time, _ in rows)
-        if end is not None:
-            return start < in_time and letters[start] not in no
-        return is_free(start, in_time, no)
+        in_time = sum(time < rows[chosen[0][1]][0] + within for time, _ in rows)
+        if each.end is not None:
+            return each.start < in_time and letters[each.start] not in each.letters
+        return is_free(each.start, in_time, each.letters)
 
     return choose(0, (), [])
 
@@ -183,12 +262,14 @@ def expanded(steps: Sequence[Defined], most: int) -> Iterator[tuple[Defined, ...
             first = attrs.evolve(
                 step.group[0],
                 contiguity=step.inner if number else step.contiguity,
-                since_previous_ms=min(
+                head_ms=min(
                     (each for each in (step.since_previous_ms, step.loop_ms if number else None) if each is not None),
                     default=None,
                 ),
+                # Flink's head of a group is repeated as the group is.
+                inner=step.inner,
             )
-            taken += (first, *step.group[1:])
+            taken += tuple(attrs.evolve(each, group_until=step.until) for each in (first, *step.group[1:]))
         yield from ((*taken, *each) for each in rest)
 
 

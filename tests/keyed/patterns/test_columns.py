@@ -94,6 +94,11 @@ def evaluated(pattern: Pattern) -> EvaluatedSteps:
 
 
 def test_rows_that_satisfy_no_condition_are_left_out_if_that_changes_nothing():
+    small, large = Pattern.begin("small", where="amount < 1"), {"step": "large", "where": "amount > 50"}
+    assert evaluated(small.times(2).followed_by(**large).within(50)).drops
+    assert not evaluated(small.times(1, 2).followed_by(**large).within(50)).drops
+    assert not evaluated(small.followed_by(**large).optional().within(50)).drops
+    assert not evaluated(small.followed_by(**large).within(9, since="previous")).drops
     assert {name for name, pattern in shapes(TEXTS).items() if evaluated(pattern).drops} == DROPPING
     # A function would have to be called for each row.
     assert not any(evaluated(pattern).drops for pattern in shapes(MIXED).values())
