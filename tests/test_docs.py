@@ -331,6 +331,7 @@ def test_commands_in_the_docs_exist():
         "tests.benchmarks.rocks_memory": {"--minutes", "--keys", "--parallelism", "--rows-per-batch"},
         "tests.benchmarks.soak": {"--minutes", "--runtime"},
         "tests.benchmarks.takeover": {"--runtime"},
+        "tests.keyed.patterns.count_flink_cases": set(),
         "tests.keyed.sql.count_ksqldb_cases": set(),
         "tests.keyed.sql.random_scripts": {"--seeds"},
     }

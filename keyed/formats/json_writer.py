@@ -63,26 +63,28 @@ class _NoText(Exception):
 
 def _simple(unknown: Callable[[Any], str], value: Any) -> str:
     """Return the text of a value that JSON lacks, or of a key."""
-    if value is None or isinstance(value, bool | tuple | list | dict | frozenset | set) or names_of_class(type(value)):
+    kind = type(value)
+    if value is None or issubclass(kind, bool | tuple | list | dict | frozenset | set) or names_of_class(kind):
         raise _NoText
     return unknown(value)
 
 
 def _plain(value: Any, unknown: Callable[[Any], str]) -> Any:
-    """Return a value in its JSON form."""
-    if value is None or (isinstance(value, str | int | msgspec.Raw) and not isinstance(value, Enum)):
+    """Return a value in its JSON form. What imitates another type is of its own type."""
+    kind = type(value)
+    if value is None or (issubclass(kind, str | int | msgspec.Raw) and not issubclass(kind, Enum)):
         return value
-    if isinstance(value, float):
+    if issubclass(kind, float):
         return value if math.isfinite(value) else _NAMES_OF_FLOATS.get(value, "NaN")
-    if isinstance(value, dict):
+    if issubclass(kind, dict):
         pairs = [[_plain(key, unknown), _plain(item, unknown)] for key, item in value.items()]
         texts = {_text_of(key): item for key, item in pairs}
         return pairs if None in texts or len(texts) < len(pairs) else texts
-    if isinstance(value, list | tuple | set | frozenset | deque):
+    if issubclass(kind, list | tuple | set | frozenset | deque):
         return [_plain(item, unknown) for item in value]
-    if names := names_of_class(type(value)):
+    if names := names_of_class(kind):
         return {name: _plain(getattr(value, name), unknown) for name in names}
-    if isinstance(value, Enum):
+    if issubclass(kind, Enum):
         return _plain(value.value, unknown)
     return msgspec.to_builtins(value, enc_hook=unknown)
 
