@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.arrow.read import plain_values
 from keyed.formats.sql_types import BIGINT, STRING, of_arrow
 from keyed.formats.typed_columns import column
 from keyed.shown import nearest
@@ -87,9 +86,8 @@ class RowQuery:
             if self._read.is_zoned and pa.types.is_timestamp(field.type):
                 made = made.set_column(number, field.name, made.column(number).cast(pa.timestamp("us", "UTC")))
         places: list[Any] = made.column(_PLACE).to_pylist()
-        shown = made.drop_columns([_PLACE])
-        for place, *values in zip(places, *map(plain_values, shown.columns), strict=True):
-            found[place] = dict(zip(shown.column_names, values, strict=True))
+        for place, row in zip(places, made.drop_columns([_PLACE]).to_pylist(maps_as_pydicts="strict"), strict=True):
+            found[place] = row
         return found, [reason for _, reason in bad]
 
 
