@@ -418,8 +418,8 @@ class CheckpointFolder:
         Raises:
             CheckpointMoved: It does not.
         """
-        former, present = self._locations(ticks=ticks)
-        if former != present:
+        former, present, schema = self._locations()
+        if former != present and (ticks or not self._has(schema)):
             former = self._shown(former)
             raise CheckpointMoved(
                 f"the checkpoint {self.path} was moved or copied from {former}, and Spark stores the paths of its "
@@ -427,20 +427,17 @@ class CheckpointFolder:
                 f"the paths. Or put it back, or make {former} a link to it, and give the path {former}"
             )
 
-    def relocate(self, *, ticks: bool) -> None:
+    def relocate(self) -> None:
         """Correct the paths of its own files that Spark has stored in a checkpoint which was moved or copied since.
 
         Those are of the schemas of the state, and of the ticks and global tables in the logs of file sources. The last
         description of the first operator, by which `check_location` decides, is written last: what was interrupted is
         repeated.
 
-        Args:
-            ticks: As in `check_location`.
-
         Raises:
             CheckpointError: It cannot be read or written.
         """
-        former, present = self._locations(ticks=ticks)
+        former, present, _ = self._locations()
         if former == present:
             return
         _log.warning(
@@ -466,21 +463,19 @@ class CheckpointFolder:
                 if after != before:
                     self.write(f"{folder}/{name}", after)
 
-    def _locations(self, *, ticks: bool) -> tuple[str, str]:
-        """Return where the checkpoint was written, and where it is; equal if Spark finds its files."""
+    def _locations(self) -> tuple[str, str, str]:
+        """Return where the checkpoint was written, where it is, and where its schema is; empty if unknown."""
         batches = [int(name) for name in self.names("state/0/_metadata/v2") if name.isdigit()]
         name = f"state/0/_metadata/v2/{max(batches, default=0)}"
         stored = _STATE_SCHEMA.search((self.read(name) or b"").decode(errors="replace"))
         if stored is None:
-            return "", ""
+            return "", "", ""
         schema = json.loads(stored[1])
         try:
             present = self._files.location(f"{self._root}/{name}").rpartition("/state/")[0]
         except OSError as error:
             raise self._failed("read", name, error) from error
-        if not ticks and self._has(schema):
-            return present, present
-        return schema.rpartition("/state/")[0], present
+        return schema.rpartition("/state/")[0], present, schema
 
     def _shown(self, location: str) -> str:
         """Return a location as users write it."""

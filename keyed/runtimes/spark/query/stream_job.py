@@ -206,7 +206,7 @@ class StreamJob(Job):
         if self._folder is None:
             readable(self._session, self._checkpoint).check_location(ticks=ticks is not None)
         else:
-            self._folder.relocate(ticks=ticks is not None)
+            self._folder.relocate()
         if ticks is not None:
             ticks.begin()
         asked = parallelism_of(self._last)

@@ -158,10 +158,10 @@ def test_a_relocation_that_was_interrupted_is_repeated_and_changes_no_path_of_th
     with monkeypatch.context() as patched:
         patched.setattr(CheckpointFolder, "write", interrupted)
         with pytest.raises(CheckpointError, match="interrupted"):
-            folder.relocate(ticks=True)
+            folder.relocate()
     with pytest.raises(CheckpointMoved, match=r"from (file:)?/former,"):
         folder.check_location(ticks=True)
-    folder.relocate(ticks=True)
+    folder.relocate()
     folder.check_location(ticks=True)
     assert folder.read("sources/0/0") == inputs
     for name in ("sources/1/9.compact", "sources/2/0", "state/0/_metadata/v2/0", "state/1/_metadata/v2/0"):
