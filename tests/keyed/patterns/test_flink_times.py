@@ -140,3 +140,12 @@ def test_limits_of_time_hold_between_the_rows_that_they_name(of):
     pattern, text, times = LIMITS[of]
     rows = [(int(each[1:]), (each[0], int(each[1:]))) for each in text.split()]
     assert [ids for _, ids in outcomes(bounded(pattern), rows, "match")] == ([times] if times else [])
+
+
+def test_the_time_before_a_group_does_not_limit_a_loop_at_its_head():
+    group = Pattern.begin("middle", named("middle")).times(2).followed_by("end", named("end"))
+    pattern = Pattern.begin("start", named("start")).followed_by(group).within(5, since="previous").within(100)
+    rows = [(0, ("start", 1)), (2, ("middle", 2)), (12, ("middle", 3)), (14, ("end", 4))]
+    assert outcomes(pattern, rows, "match") == [(14, [1, 2, 3, 4])]
+    too_late = [(0, ("start", 1)), (6, ("middle", 2)), (12, ("middle", 3)), (14, ("end", 4))]
+    assert outcomes(pattern, too_late, "match") == []
