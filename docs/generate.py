@@ -29,12 +29,12 @@ KEYED = {
     "functions.md": (
         "Functions, contexts and timers",
         "The classes to subclass, and what their methods are given.",
-        ("keyed.functions", "keyed.context", "keyed.broadcast", "keyed.outputs"),
+        ("keyed.job.functions", "keyed.job.context", "keyed.job.broadcast", "keyed.job.outputs"),
     ),
     "state.md": (
         "State and time to live",
         "Declarations of state and the operations on it. See [state](../explanation/state.md) for what happens below.",
-        ("keyed.state", "keyed.ttl"),
+        ("keyed.job.state", "keyed.job.ttl"),
     ),
     "streams.md": (
         "Streams, sources, sinks and results",
@@ -71,7 +71,7 @@ are attributes."""
 #: What belongs on a page although it is not imported from `keyed` itself: things that a call hands out.
 BESIDE = {
     "streams.md": (
-        ("keyed.streams", "BoundOutput"),
+        ("keyed.job.streams", "BoundOutput"),
         ("keyed.rows", "row"),
         ("keyed.runtimes.local.local_query", "LocalQuery"),
         ("keyed.runtimes.spark.query.spark_query", "SparkQuery"),
@@ -99,7 +99,13 @@ BESIDE = {
     ),
 }
 #: Modules whose objects come from calls of the API and not from their constructors.
-MADE_BY_CALLS = {"keyed.graph", "keyed.streams", "keyed.results", "keyed.rows", "keyed.runtimes.local.local_query"}
+MADE_BY_CALLS = {
+    "keyed.job.graph",
+    "keyed.job.streams",
+    "keyed.job.results",
+    "keyed.rows",
+    "keyed.runtimes.local.local_query",
+}
 MADE_BY_CALLS |= {
     "keyed.runtimes.spark.query.spark_query",
     "keyed.testing.sink_conformance",

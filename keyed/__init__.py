@@ -13,21 +13,18 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
-from keyed.broadcast import BroadcastContext, BroadcastState, ReadOnlyBroadcastState
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.sources import INGESTION_TIME, PAUSE, SeekableSource
 from keyed.changelog import DirectoryChangelog, KafkaChangelog, ObjectStoreChangelog
-from keyed.context import Context, OnTimerContext, OpenContext, TaskContext, Timer, TimerService
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.errors import KeyedError
-from keyed.functions import KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
-from keyed.global_tables import GlobalTable, global_table
-from keyed.kafka_source import KafkaSource
-from keyed.outputs import OutputTag
-from keyed.restoring import RestorePoint, StateMigration
-from keyed.results import Progress, Query, Restored, RestoreProgress, RunResult
-from keyed.rows import Row
-from keyed.sinks import collect_sink, delta_sink, iceberg_sink, parquet_sink
-from keyed.sources import INGESTION_TIME, PAUSE, SeekableSource
-from keyed.state import (
+from keyed.job.broadcast import BroadcastContext, BroadcastState, ReadOnlyBroadcastState
+from keyed.job.context import Context, OnTimerContext, OpenContext, TaskContext, Timer, TimerService
+from keyed.job.functions import KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
+from keyed.job.global_tables import GlobalTable, global_table
+from keyed.job.outputs import OutputTag
+from keyed.job.restoring import RestorePoint, StateMigration
+from keyed.job.results import Progress, Query, Restored, RestoreProgress, RunResult
+from keyed.job.state import (
     NOT_PUT,
     AggregateFunction,
     AggregatingState,
@@ -38,9 +35,12 @@ from keyed.state import (
     VersionedRecord,
     VersionedState,
 )
-from keyed.streams import BroadcastStream, ConnectedStreams, KeyedStream, Output, Stream, run, start, stream
-from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
-from keyed.watermarks import WatermarkStrategy, ascending_timestamps, bounded_out_of_orderness
+from keyed.job.streams import BroadcastStream, ConnectedStreams, KeyedStream, Output, Stream, run, start, stream
+from keyed.job.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
+from keyed.job.watermarks import WatermarkStrategy, ascending_timestamps, bounded_out_of_orderness
+from keyed.kafka.kafka_source import KafkaSource
+from keyed.rows import Row
+from keyed.sinks import collect_sink, delta_sink, iceberg_sink, parquet_sink
 
 if TYPE_CHECKING:
     from keyed import (  # noqa: F401 - for type checkers

@@ -23,16 +23,16 @@ Programs that only declare and run functions do not need it.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.durations import Units, duration_of, milliseconds_of, shows_units
+from keyed.base.schemas import Schema, schema_of
+from keyed.base.shown import shows_options
 from keyed.changelog import Changelog
 from keyed.codec.snapshots import as_stored, snapshot
 from keyed.codec.tagged import decode_tagged, encode_tagged
-from keyed.durations import Units, duration_of, milliseconds_of, shows_units
-from keyed.execution_path import MOST_LENGTH, Path, check_path, choose_path, kind_of, plain_type, shown_path
-from keyed.explanation import Explained
-from keyed.options import OperatorOptions
-from keyed.outputs import Schema, schema_of
-from keyed.shown import shows_options
-from keyed.state import inner_state
+from keyed.job.execution_path import MOST_LENGTH, Path, check_path, choose_path, kind_of, plain_type, shown_path
+from keyed.job.explanation import Explained
+from keyed.job.options import OperatorOptions
+from keyed.job.state import inner_state
 
 if TYPE_CHECKING:
     from keyed.arrow.read import table_rows

@@ -24,8 +24,8 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from keyed.base.shown import type_of
 from keyed.errors import DefinitionError
-from keyed.shown import type_of
 
 _RESERVED = frozenset({"_asdict", "_fields", "_make", "_positions", "_replace"})
 

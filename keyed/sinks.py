@@ -14,9 +14,9 @@ from typing import Any, Literal, assert_never
 
 import attrs
 
-from keyed.arguments import names, path_text, text, texts
+from keyed.base.arguments import names, path_text, text, texts
+from keyed.base.shown import Shown, named, shown
 from keyed.errors import DefinitionError, QueryFailed
-from keyed.shown import Shown, named, shown
 from keyed.topics import KafkaSink
 
 SinkMode = Literal["error", "overwrite"]

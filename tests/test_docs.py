@@ -24,7 +24,7 @@ import pytest
 
 from docs.generate import DOORS, ROOT, pages
 from keyed.engine.counters import COUNTERS, GAUGES, STATUSES
-from keyed.options import Options
+from keyed.job.options import Options
 
 DOCS = ROOT / "docs"
 OUTSIDE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "tests/README.md")]

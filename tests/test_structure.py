@@ -20,100 +20,59 @@ ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = sorted({path.resolve() for folder in ("keyed", "windows") for path in ROOT.glob(f"{folder}/**/*.py")})
 ALL_PYTHON = sorted([*LIBRARY, *ROOT.glob("examples/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob(".ci/*.py")])
 
-# What each part of `keyed` may import besides itself. "api" is every module that stands directly in keyed/, less the
-# small ones that lower parts need too: "arguments", "background", "durations", "extras", "ids", "private_files",
-# "shown", and "rows", to give a Row back as a Row.
-BASE = {"arguments", "background", "errors", "rows", "codec", "durations", "extras", "ids", "private_files", "shown"}
-# Of the API, what `arrow` needs as well: types of columns as text, and what an output is made of.
-TYPES = {"column_types", "outputs"}
-API = {*BASE, *TYPES, "api"}
+#: The rooms of the library, from the ground up: a room imports those below it, and of these not the ones of `APART`.
+ROOMS = (
+    *("errors", "base", "codec", "arrow", "content", "formats", "kafka", "changelog", "topics", "sinks", "job"),
+    *("table_state", "engine", "stores", "recovery", "tables", "runtimes"),
+)
+#: What a room does without, although it is below.
+APART = {
+    "arrow": {"content"},
+    "formats": {"arrow", "content"},
+    "kafka": {"arrow", "codec", "content"},
+    "changelog": {"arrow", "formats"},
+    "topics": {"changelog"},
+    "sinks": {"changelog"},
+    "table_state": {"changelog", "formats", "kafka"},
+    "engine": {"formats", "kafka"},
+    "stores": {"arrow", "changelog", "formats", "kafka"},
+    "recovery": {"arrow", "formats", "kafka"},
+    "tables": {"engine", "table_state"},
+    "job": {"arrow", "content"},
+}
 #: What `keyed` itself fetches when it is first used.
 ON_DEMAND = {"errors", "extending", "joins", "patterns", "recovery", "sql", "tables", "testing", "windows"}
 MAY_IMPORT = {
-    "errors": set(),
-    "arguments": {"errors", "shown"},
-    "background": {"errors"},
-    "rows": {"errors", "shown"},
-    "codec": {"errors", "rows", "shown"},
-    "durations": {"errors", "shown"},
-    "ids": set(),
-    "private_files": {"errors", "shown"},
-    "shown": set(),
-    "column_types": set(),
-    "outputs": {"errors", "column_types", "extras", "rows", "api"},
-    "arrow": {*BASE, *TYPES},
-    "content": BASE,
-    "formats": API,
-    "table_state": {*API, "arrow", "content"},
-    "extras": {"errors"},
-    "changelog": {*BASE, "content"},
-    "api": {*API, "changelog", "formats"},
-    "keyed": {*API, "changelog", "runtimes", *ON_DEMAND},
-    "extending": {*API, "arrow", "changelog"},
-    "engine": {*API, "arrow", "content", "changelog", "table_state"},
-    "stores": {*API, "content", "engine", "table_state"},
-    "recovery": {*API, "content", "table_state", "engine", "stores", "changelog"},
-    "tables": {*API, "arrow", "content", "formats", "stores", "changelog", "recovery"},
-    "runtimes": {
-        *BASE,
-        *TYPES,
-        "api",
-        "arrow",
-        "content",
-        "formats",
-        "table_state",
-        "engine",
-        "stores",
-        "changelog",
-        "recovery",
-        "tables",
-    },
-    "testing": {
-        *BASE,
-        "keyed",
-        *TYPES,
-        "api",
-        "arrow",
-        "content",
-        "table_state",
-        "engine",
-        "stores",
-        "recovery",
-        "runtimes",
-        "changelog",
-        "tables",
-    },
+    **{room: {*ROOMS[:number]} - APART.get(room, set()) for number, room in enumerate(ROOMS)},
+    # Doors, which define nothing.
+    "keyed": {*ROOMS, *ON_DEMAND, "metrics", "vectorized"},
+    "extending": {"base", "codec", "arrow", "changelog", "job"},
+    "metrics": {"job"},
+    "vectorized": {"job"},
     # PyFlink has keyed functions and windows under one roof. Nothing imports this module, so there is no circle.
-    "pyflink": {*BASE, "keyed", "extending", "windows"},
+    "pyflink": {"errors", "base", "keyed", "extending", "windows"},
     "pytest_plugin": {"keyed", "testing"},
     # As a third party could write them: see DOORS.
     "joins": set(),
     "patterns": set(),
     "windows": set(),
-    "sql": {*BASE, "api", "keyed", "extending", "formats", "joins", "patterns", "tables", "windows"},
-    "cli": {
-        "testing",
-        "sql",
-        *API,
-        "keyed",
-        "content",
-        "formats",
-        "tables",
-        "engine",
-        "stores",
-        "recovery",
-        "runtimes",
-        "changelog",
+    "sql": {
+        *("errors", "base", "formats", "kafka", "topics", "job", "tables"),
+        *("keyed", "extending", "vectorized", "joins", "patterns", "windows"),
     },
+    "testing": {*ROOMS, "keyed", "vectorized"} - {"formats"},
+    "cli": {*ROOMS, "keyed", "metrics", "sql", "testing"} - {"arrow", "table_state"},
 }
+#: Modules that users import by name stand above their room.
+STANDING_ALONE = {"rows": "base"}
 # What is imported by name, on demand: public names that need the engine, and the runtime that runs a chain.
 IMPORTS_BY_NAME = {
     "keyed": "keyed.",
     "keyed.extending": "keyed.arrow. keyed.sql.",
-    "keyed.metrics": "keyed.runtimes.",
     "keyed.recovery": "keyed.runtimes.",
     "keyed.sql.bound_streams": "keyed.runtimes.",
-    "keyed.streams": "keyed.runtimes.",
+    "keyed.job.metrics_exports": "keyed.runtimes.",
+    "keyed.job.streams": "keyed.runtimes.",
     "keyed.tables.operator_table": "keyed.windows.",
     "keyed.tables.push_worker": "keyed.sql.",
     "keyed.testing": "keyed.testing.",
@@ -135,9 +94,9 @@ DOORS = {"keyed", "keyed.errors", "keyed.extending", "keyed.vectorized"}
 # Imported for type checkers alone: what is fetched when it is first used.
 TYPED = {
     "keyed.extending": "keyed.sql.",
-    "keyed.metrics": "keyed.tables",
+    "keyed.job.metrics_exports": "keyed.tables",
     "keyed.recovery": "keyed.runtimes.",
-    "keyed.results": "keyed.tables",
+    "keyed.job.results": "keyed.tables",
 }
 
 HEAVY = (
@@ -179,7 +138,7 @@ ENGINE_NAMES = {"now", "today", "utcnow", "uuid1", "uuid4"}
 
 #: Packages that store, hash or compare data. Another version of Python must do the same with it.
 STORING = {"arrow", "changelog", "codec", "content", "engine", "recovery", "stores", "table_state", "tables"}
-STORING_MODULES = ("keyed.runtimes.local.", "keyed.runtimes.sink_folder", "keyed.restoring")
+STORING_MODULES = ("keyed.runtimes.local.", "keyed.runtimes.sink_folder", "keyed.job.restoring")
 #: What depends on the tables of the interpreter, or on its hash seed.
 INTERPRETER_CALLS = {"ascii", "hash", "repr"}
 INTERPRETER_METHODS = {
@@ -295,7 +254,7 @@ def part_of(module: str) -> str:
     if module == "keyed":
         return "keyed"
     part = module.split(".")[1]
-    return part if part in MAY_IMPORT else "api"
+    return STANDING_ALONE.get(part, part)
 
 
 MODULES = {*map(module_name, ALL_PYTHON)}
@@ -682,7 +641,7 @@ def interpreted_by(module: str, tree: ast.AST) -> Iterator[str]:
 
 
 def test_every_rule_is_about_modules_that_are_there():
-    ruled = {f"keyed.{part}" for part in MAY_IMPORT if part not in {"keyed", "api"}}
+    ruled = {f"keyed.{part}" for part in MAY_IMPORT if part != "keyed"}
     ruled |= {
         *IMPORTS_BY_NAME,
         *(name.rstrip(".") for names in IMPORTS_BY_NAME.values() for name in names.split()),
@@ -743,14 +702,14 @@ def test_no_name_is_one_of_the_old_code():
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("keyed.errors", "import keyed.state"),
-        ("keyed.codec.keys", "from keyed.state import ValueState"),
+        ("keyed.errors", "import keyed.job.state"),
+        ("keyed.codec.keys", "from keyed.job.state import ValueState"),
         ("keyed.codec.keys", "from .. import state"),
-        ("keyed.state", "from keyed.engine import addresses"),
-        ("keyed.state", "def f():\n    from keyed.content.addresses import PLAIN"),
-        ("keyed.state", "import importlib\nimportlib.import_module('keyed.runtimes.local')"),
-        ("keyed.state", "import importlib\nimportlib.import_module(name)"),
-        ("keyed.streams", "import importlib\nimportlib.import_module('keyed.engine')"),
+        ("keyed.job.state", "from keyed.engine import addresses"),
+        ("keyed.job.state", "def f():\n    from keyed.content.addresses import PLAIN"),
+        ("keyed.job.state", "import importlib\nimportlib.import_module('keyed.runtimes.local')"),
+        ("keyed.job.state", "import importlib\nimportlib.import_module(name)"),
+        ("keyed.job.streams", "import importlib\nimportlib.import_module('keyed.engine')"),
         ("keyed.engine.key_group", "from keyed.stores.memory_store import MemoryStore"),
         ("keyed.engine.key_group", "from keyed import KeyedError"),
         ("keyed.stores.memory_store", "from keyed.runtimes import local"),
@@ -760,7 +719,7 @@ def test_no_name_is_one_of_the_old_code():
         ("keyed.changelog.records", "from keyed.engine.segment import Change"),
         ("keyed.testing.harness", "import examples.top_n"),
         ("keyed.windows.window_operator", "from keyed.engine.segment import Change"),
-        ("keyed.windows.window_operator", "from keyed.state import ValueState"),
+        ("keyed.windows.window_operator", "from keyed.job.state import ValueState"),
         ("keyed.windows.window_operator", "from keyed import no_such_name"),
         ("keyed.windows.window_operator", "import examples"),
         ("examples.top_n", "import tests.conftest"),
@@ -825,7 +784,7 @@ def test_right_directions_are_allowed():
     assert not wrong_direction(
         "keyed.engine.key_group", ast.parse("from keyed.codec.keys import x\nimport keyed.errors")
     )
-    assert not wrong_direction("keyed.streams", ast.parse("importlib.import_module('keyed.runtimes.local')"))
+    assert not wrong_direction("keyed.job.streams", ast.parse("importlib.import_module('keyed.runtimes.local')"))
     assert not wrong_direction(
         "keyed.windows.window_operator", ast.parse("import keyed.extending\nimport keyed.windows.panes\nimport attrs")
     )
@@ -860,11 +819,11 @@ def test_public_names_are_sorted_and_exact():
 @pytest.mark.parametrize(
     "source",
     [
-        "from keyed.state import A, B\n__all__ = ['B', 'A']",
-        "from keyed.state import A, B\n__all__ = ['A']",
-        "from keyed.state import A\n__all__ = ['A', 'A']",
-        "from keyed.state import A\n__all__ = ['A', 'Missing']",
-        "from keyed.state import A",
+        "from keyed.job.state import A, B\n__all__ = ['B', 'A']",
+        "from keyed.job.state import A, B\n__all__ = ['A']",
+        "from keyed.job.state import A\n__all__ = ['A', 'A']",
+        "from keyed.job.state import A\n__all__ = ['A', 'Missing']",
+        "from keyed.job.state import A",
         "def visible(): ...",
     ],
 )
@@ -873,7 +832,7 @@ def test_wrong_exports_are_seen(source):
 
 
 def test_an_all_that_nothing_reads_is_seen():
-    assert wrong_exports("keyed.state", ast.parse("__all__ = ['A']\nclass A: ..."), package=False)
+    assert wrong_exports("keyed.job.state", ast.parse("__all__ = ['A']\nclass A: ..."), package=False)
 
 
 def test_nothing_pickles_or_evaluates():
@@ -1068,13 +1027,13 @@ def test_docstrings_messages_and_pages_are_in_plain_english():
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        ('def f():\n    """What is left."""', ["keyed.state:2 begins with 'What'"]),
-        ('class A:\n    """A thing.\n\n    It is built anew.\n    """', ["keyed.state:4 says 'anew'"]),
-        ("raise E(f'{a} is told of b')", ["keyed.state:1 says 'told'"]),
-        ("raise E('no key is at hand')", ["keyed.state:1 says 'at hand'"]),
-        ("parser.add_argument('x', help='for whoever asks')", ["keyed.state:1 says 'whoever'"]),
+        ('def f():\n    """What is left."""', ["keyed.job.state:2 begins with 'What'"]),
+        ('class A:\n    """A thing.\n\n    It is built anew.\n    """', ["keyed.job.state:4 says 'anew'"]),
+        ("raise E(f'{a} is told of b')", ["keyed.job.state:1 says 'told'"]),
+        ("raise E('no key is at hand')", ["keyed.job.state:1 says 'at hand'"]),
+        ("parser.add_argument('x', help='for whoever asks')", ["keyed.job.state:1 says 'whoever'"]),
         ('def f():\n    """Return whether it has ended."""\n    # told', []),
     ],
 )
 def test_other_english_is_seen(source, found):
-    assert wrong_english("keyed.state", ast.parse(source)) == found
+    assert wrong_english("keyed.job.state", ast.parse(source)) == found

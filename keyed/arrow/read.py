@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from itertools import pairwise, repeat
 from typing import Any
 
+from keyed.base.shown import shown
 from keyed.codec.keys import normalised
 from keyed.errors import RowError
 from keyed.rows import Row, row_class
-from keyed.shown import shown
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

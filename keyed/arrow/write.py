@@ -1,6 +1,6 @@
 """Output columns as Arrow: the Arrow type of a Spark type, and arrays out of the values that functions emit.
 
-Types are Spark's simple type names, as `keyed.outputs.Schema` has them. Values are tuples in the order of the columns,
+Types are Spark's simple type names, as `keyed.base.schemas.Schema` has them. Values are tuples in their order,
 dictionaries, rows, attrs or dataclass objects; a column that is alone takes its values bare as well. Columns are built
 one by one: where all values of a column have the exact Python class of its type, Arrow takes the list as it is;
 otherwise each value is converted or refused. Nothing is converted silently into something else: no float into an
@@ -40,11 +40,11 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from keyed.column_types import ARROW_NAMES, INTEGERS, simple_name
+from keyed.base.column_types import ARROW_NAMES, INTEGERS, simple_name
+from keyed.base.schemas import Schema, parse_ddl, split_top_level
+from keyed.base.shown import mistaken, shown
 from keyed.errors import OutputDefinitionError
-from keyed.outputs import Schema, parse_ddl, split_top_level
 from keyed.rows import Row, fields_of, names_of, row_class
-from keyed.shown import mistaken, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa

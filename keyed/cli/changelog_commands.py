@@ -21,9 +21,9 @@ from keyed.cli.command import (
 from keyed.cli.places import CHANGELOGS, CHECKPOINTS, FREE, Place, check_place
 from keyed.cli.stdout import check_reader
 from keyed.errors import ChangelogError, DefinitionError
+from keyed.job.restoring import RestorePoint
+from keyed.job.results import RestoreProgress
 from keyed.recovery import Verified, flush, restore, verify
-from keyed.restoring import RestorePoint
-from keyed.results import RestoreProgress
 from keyed.tables import open_tables
 from keyed.tables.json_values import batch_or_time
 

@@ -13,10 +13,10 @@ from typing import Any
 import attrs
 
 import keyed
+from keyed.base.shown import without_credentials
 from keyed.changelog import Changelog, DirectoryChangelog, KafkaChangelog, ObjectStoreChangelog
 from keyed.cli.places import CHANGELOGS, CHECKPOINTS, FREE, KAFKA, Place, check_place, place_of
 from keyed.errors import DefinitionError
-from keyed.shown import without_credentials
 
 #: The forms of a changelog's address, for the help of arguments.
 CHANGELOG = "a folder, kafka://HOST:PORT/TOPIC, or s3://, gs:// or az:// with BUCKET/PREFIX"

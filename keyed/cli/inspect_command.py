@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import msgspec
 
+from keyed.base.durations import clock_text
 from keyed.changelog.model import batch_id
 from keyed.cli.command import Command, check_checkpoint, session_for
 from keyed.cli.shown_rows import namespace_text, print_rows
@@ -19,7 +20,6 @@ from keyed.content.addresses import key_of, state_id_of
 from keyed.content.contents import content_blocks
 from keyed.content.table_entries import entries_of
 from keyed.content.table_entries import tables_of as converters_of
-from keyed.durations import clock_text
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.errors import OperatorChanged
@@ -182,7 +182,7 @@ def inspect_spark(session: Any, path: str, operator: str | None = None, key: str
         OperatorChanged: There is no such operator.
         CorruptionError: It is damaged.
     """
-    from keyed.outputs import schema_of
+    from keyed.base.schemas import schema_of
     from keyed.runtimes.spark.checkpoint.state_reader import Selection, committed_metas, for_groups
 
     def work(meta: GroupMeta, log: GroupLog) -> dict[str, Any]:

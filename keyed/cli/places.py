@@ -12,10 +12,10 @@ from enum import Enum
 from itertools import islice
 from pathlib import Path
 
+from keyed.base.shown import without_credentials
 from keyed.changelog.objects import is_object_store
 from keyed.errors import DefinitionError, KeyedError
 from keyed.runtimes.sink_folder import MARK
-from keyed.shown import without_credentials
 from keyed.stores.commit_store import COMMITS_FOLDER
 
 KAFKA = "kafka://"

@@ -11,19 +11,19 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.shown import type_of
 from keyed.cli.command import CHANGELOG, Command, add_settings, changelog_of
 from keyed.cli.places import Place, check_place
 from keyed.errors import DefinitionError
-from keyed.functions import Function
-from keyed.shown import type_of
-from keyed.state import MapState
-from keyed.watermarks import WatermarkStrategy
+from keyed.job.functions import Function
+from keyed.job.state import MapState
+from keyed.job.watermarks import WatermarkStrategy
 
 #: Places of rows: another job may have written them.
 _ROWS = frozenset({Place.RECORD, Place.SINK, Place.FILE, Place.FOREIGN})
 
 if TYPE_CHECKING:
-    from keyed.sources import SeekableSource
+    from keyed.base.sources import SeekableSource
     from keyed.testing import Recording
 
 

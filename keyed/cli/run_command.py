@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.durations import instant_of
 from keyed.cli.command import Command, add_settings, check_tables_folder
 from keyed.cli.places import FREE, Place, check_place
 from keyed.cli.shown_rows import print_rows
-from keyed.durations import instant_of
 from keyed.errors import DefinitionError, QueryFailed
 from keyed.formats.json_writer import as_json
 from keyed.stores.scratch import ScratchFolder

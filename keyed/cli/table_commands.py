@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 import keyed
+from keyed.base.durations import clock_text
 from keyed.cli.command import (
     CHANGELOG,
     Command,
@@ -28,8 +29,8 @@ from keyed.cli.command import (
 from keyed.cli.places import CHANGELOGS, Place, check_place
 from keyed.cli.shown_rows import namespace_text, print_rows
 from keyed.cli.stdout import check_reader
-from keyed.durations import clock_text
 from keyed.errors import DefinitionError, GroupUnavailable
+from keyed.formats.declared_formats import Avro, Json
 from keyed.formats.json_writer import as_json
 from keyed.metrics import Prometheus, export
 from keyed.stores.scratch import ScratchFolder
@@ -38,7 +39,7 @@ from keyed.tables.entries import Entry
 from keyed.tables.follower import shown_groups
 from keyed.tables.json_values import batch_or_time, bounds_of, entry_of, key_of, namespace_of, window_row
 from keyed.tables.state_table import NOT_GIVEN, Version
-from keyed.topics import Avro, Json, UpsertTopic
+from keyed.topics import UpsertTopic
 
 #: A query that follows a table.
 _PUSH = re.compile(r"\bEMIT\s+CHANGES\b", re.IGNORECASE)

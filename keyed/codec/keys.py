@@ -46,10 +46,10 @@ from decimal import Decimal
 from typing import Any, TypeVar
 from uuid import UUID
 
+from keyed.base.shown import shown
 from keyed.codec.refusals import BAD_ROW_REMEDY, remedy, type_name
 from keyed.errors import CorruptionError, EncodingError, NullKeyError
 from keyed.rows import fields_of
-from keyed.shown import shown
 
 V = TypeVar("V")
 

@@ -69,7 +69,7 @@ class StateSchema:
             kind: One of `KINDS`.
             key: The type of the keys of a map or broadcast state; ignored for others.
             value: The type of the values.
-            ttl: None or a `keyed.state.StateTtl`.
+            ttl: None or a `keyed.job.state.StateTtl`.
             rows: The columns of rows, if it has rows (`keyed.extending.inner_state`).
             named_by: The state with the names of its namespaces, if there is one.
             shown_as: The view in which it is shown, if it has one.

@@ -34,10 +34,10 @@ from uuid import UUID
 from msgspec import Raw
 from msgspec.msgpack import Decoder, Encoder, Ext
 
+from keyed.base.shown import shown
 from keyed.codec.refusals import remedy, type_name
 from keyed.errors import CorruptionError, EncodingError
 from keyed.rows import Row, row_class
-from keyed.shown import shown
 
 MAX_VALUE_DEPTH = 64
 """Maximal nesting of containers in a value without a declared type."""

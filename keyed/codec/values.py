@@ -23,13 +23,13 @@ import attrs
 import msgspec
 from msgspec.msgpack import Decoder, Encoder, Ext
 
+from keyed.base.shown import shown
 from keyed.codec.fingerprints import cached_by_type, describe_type, inspect_type
 from keyed.codec.shapes import Shape, shape_of
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.codec.unchanged_check import UnchangedCheck, unchanged_check_of
 from keyed.errors import CorruptionError, EncodingError
 from keyed.rows import Row
-from keyed.shown import shown
 
 WIDE = 20
 """The extension type of values with ints beyond 64 bits."""

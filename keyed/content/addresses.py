@@ -27,8 +27,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any
 
+from keyed.base.durations import MAX_TIMESTAMP, time_text
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
-from keyed.durations import MAX_TIMESTAMP, time_text
 from keyed.errors import CorruptionError
 
 #: The encoded value of a null map entry, and of a version that is a deletion, for every type.
@@ -39,7 +39,7 @@ PLAIN = 1
 TTL_PROCESSING = 2
 #: State with a time to live in event time.
 TTL_EVENT = 3
-#: The kind of a state, by the clock of its time to live (`keyed.ttl.TimeDomain`).
+#: The kind of a state, by the clock of its time to live (`keyed.job.ttl.TimeDomain`).
 KIND_OF_CLOCK = {None: PLAIN, "processing_time": TTL_PROCESSING, "event_time": TTL_EVENT}
 #: Processing-time timers.
 TIMER_PROCESSING = 4

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.base.ids import random_id
 from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.content.addresses import TIMER_PROCESSING
 from keyed.content.blocks import BLOCK_BYTES, Block, Change, LogBlock, TableBlock, TableChange, TableDelta, cut
 from keyed.content.local_store import Applies
 from keyed.errors import CorruptionError
-from keyed.ids import random_id
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,7 @@ import attrs
 from keyed.arrow.read import column_values, table_rows
 from keyed.engine.channels import ChannelId, Upstream
 from keyed.engine.initial_rows import InitialEntry
-from keyed.vectorized import TIMESTAMP_COLUMN
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa

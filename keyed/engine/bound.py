@@ -6,14 +6,14 @@ from collections.abc import Callable, Container, Iterator
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from keyed.base.durations import MAX_TIMESTAMP
+from keyed.base.shown import mistaken, shown
 from keyed.codec.keys import decode_key_at, encode_key, normalised
 from keyed.content.addresses import NULL, PLAIN, TTL_EVENT, TTL_PROCESSING, decode_time, encode_time, state_prefix
-from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.scope import Outside, Scope
 from keyed.errors import EncodingError, StateAccessError
-from keyed.shown import mistaken, shown
-from keyed.state import State
-from keyed.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
+from keyed.job.state import State
+from keyed.job.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes
@@ -35,7 +35,7 @@ def kind_of(ttl: StateTtl | None) -> int:
 
 
 class BoundState:
-    """A declared state bound to one key group for one batch. Mixed into the public classes of `keyed.state`.
+    """A declared state bound to one key group for one batch. Mixed into the public classes of `keyed.job.state`.
 
     Values of the function are held in the form that `keyed.engine.isolation` defines. With a time to live, an item is a
     pair (held value, due time); without one, it is the held value.

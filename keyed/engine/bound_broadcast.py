@@ -9,7 +9,7 @@ from keyed.engine.bound import MISSING
 from keyed.engine.bound_maps import BoundMapState
 from keyed.engine.scope import Scope
 from keyed.errors import StateAccessError
-from keyed.state import MapState
+from keyed.job.state import MapState
 
 #: Not looked up yet.
 _UNKNOWN: Any = object()

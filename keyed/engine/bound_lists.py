@@ -15,7 +15,7 @@ from keyed.content.addresses import list_sub
 from keyed.engine.bound import MISSING, Cell, CellState
 from keyed.engine.isolation import isolation_of
 from keyed.errors import EncodingError
-from keyed.state import ListState
+from keyed.job.state import ListState
 
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes

@@ -12,7 +12,7 @@ from keyed.codec.values import value_codec
 from keyed.engine.bound import MISSING, REMOVED, Cell, CellState
 from keyed.engine.isolation import isolation_of
 from keyed.errors import EncodingError
-from keyed.state import MapState
+from keyed.job.state import MapState
 
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.bound import kind_of
 from keyed.engine.scope import Outside, Scope
 from keyed.errors import StateAccessError, StateDefinitionError
-from keyed.table_declaration import MergeHow, Predicate, TableState
-from keyed.ttl import StateVisibility, TimeDomain
-from keyed.vectorized import TIMESTAMP_COLUMN
+from keyed.job.table_declaration import MergeHow, Predicate, TableState
+from keyed.job.ttl import StateVisibility, TimeDomain
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from keyed.codec.values import value_codec
 from keyed.engine.bound import MISSING, BoundState
 from keyed.engine.isolation import isolation_of, owned
 from keyed.errors import EncodingError, StateDefinitionError
-from keyed.state import AggregatingState, ReducingState, ValueState
+from keyed.job.state import AggregatingState, ReducingState, ValueState
 
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes

@@ -11,13 +11,13 @@ from bisect import bisect_left
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.codec.values import value_codec
 from keyed.content.addresses import TTL_EVENT, decode_version_sub, version_sub
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.bound import Cell, CellState
 from keyed.engine.isolation import isolation_of
 from keyed.errors import TimestampError
-from keyed.state import NOT_PUT, VersionedRecord, VersionedState
+from keyed.job.state import NOT_PUT, VersionedRecord, VersionedState
 
 if TYPE_CHECKING:
     from keyed.engine.changes import Changes

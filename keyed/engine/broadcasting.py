@@ -11,7 +11,7 @@ from keyed.engine.engine_context import EngineContext
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
 from keyed.errors import StateAccessError
-from keyed.state import ListState, MapState, State, VersionedState
+from keyed.job.state import ListState, MapState, State, VersionedState
 
 
 class _NoKey:
@@ -31,7 +31,7 @@ _NO_KEY = _NoKey()
 
 
 class EngineBroadcastContext:
-    """`keyed.broadcast.BroadcastContext` in a key group, for the broadcast elements of one batch.
+    """`keyed.job.broadcast.BroadcastContext` in a key group, for the broadcast elements of one batch.
 
     Attributes:
         dropped: Number of elements that the function counted as dropped.

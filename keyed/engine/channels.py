@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
+from keyed.base.durations import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
-from keyed.durations import MIN_TIMESTAMP
-from keyed.watermarks import WatermarkStrategy
+from keyed.job.watermarks import WatermarkStrategy
 
 #: The number of an input, and the name of a partition, which is empty if the strategy does not distinguish partitions.
 ChannelId = tuple[int, str]

@@ -39,7 +39,7 @@ GAUGES = (
     "log_rows",
     "store_copies",
 )
-#: A started query adds these to the figures of each operator: the numbers of `keyed.background.Status` of the query, of
+#: A started query adds these to the figures of each operator: the numbers of `background.Status` of the query, of
 #: its background export to changelogs on Spark, of its tables and of the export of metrics; and the failures of the
 #: latter three.
 STATUSES = (

@@ -17,22 +17,22 @@ from itertools import repeat
 from types import FrameType
 from typing import Any, NoReturn
 
+from keyed.base.durations import MAX_TIMESTAMP, time_text
+from keyed.base.shown import shown
 from keyed.codec.snapshots import UNCHANGING
-from keyed.context import Context, TimerService
-from keyed.durations import MAX_TIMESTAMP, time_text
 from keyed.engine.batch import Batch
 from keyed.engine.broadcasting import Broadcasting
 from keyed.engine.engine_context import EngineContext, EngineTimerService
 from keyed.engine.return_values import check_return_value
 from keyed.engine.scope import Scope
 from keyed.errors import KeyedError, UserFunctionError
-from keyed.functions import KeyedProcessFunction, element_methods
-from keyed.operators import OperatorSpec
-from keyed.outputs import OutputTag
+from keyed.job.context import Context, TimerService
+from keyed.job.functions import KeyedProcessFunction, element_methods
+from keyed.job.operators import OperatorSpec
+from keyed.job.outputs import OutputTag
+from keyed.job.state import MapState, State, ValueState
+from keyed.job.ttl import TimeDomain
 from keyed.rows import fields_of
-from keyed.shown import shown
-from keyed.state import MapState, State, ValueState
-from keyed.ttl import TimeDomain
 
 #: Number of main outputs after which they are passed to the consumer.
 _HAND_OVER = 8192

@@ -1,4 +1,4 @@
-"""The engine's implementation of `keyed.context`, over a key group's scope, timers and outputs."""
+"""The engine's implementation of `keyed.job.context`, over a key group's scope, timers and outputs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any, NoReturn
 
 import attrs
 
-from keyed.broadcast import BroadcastState
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, time_text
+from keyed.base.shown import shown
 from keyed.codec.snapshots import snapshot
-from keyed.context import Timer
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, time_text
 from keyed.engine.batch import Emitted
 from keyed.engine.output_copies import OutputCopies
 from keyed.engine.return_values import check_return_value
 from keyed.engine.scope import Outside, Scope
 from keyed.engine.timers import TimerQueue, check_timestamp
 from keyed.errors import DefinitionError, OutputDefinitionError, StateAccessError
-from keyed.functions import KeyedProcessFunction, RowFunction, no_on_timer
-from keyed.outputs import OutputTag
-from keyed.shown import shown
-from keyed.state import ROW_CALLS, MapState, used_outside
-from keyed.ttl import TimeDomain
+from keyed.job.broadcast import BroadcastState
+from keyed.job.context import Timer
+from keyed.job.functions import KeyedProcessFunction, RowFunction, no_on_timer
+from keyed.job.outputs import OutputTag
+from keyed.job.state import ROW_CALLS, MapState, used_outside
+from keyed.job.ttl import TimeDomain
 
 #: The calls of the timer service that change timers.
 _CALLS = [

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.shown import shown
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import normalised
 from keyed.errors import ForwardedKeyError
-from keyed.operators import OperatorSpec
-from keyed.shown import shown
-from keyed.vectorized import TIMESTAMP_COLUMN
+from keyed.job.operators import OperatorSpec
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,19 +18,19 @@ from itertools import repeat
 from operator import gt, itemgetter
 from typing import Any
 
+from keyed.base.durations import MAX_TIMESTAMP
+from keyed.base.shown import shown
 from keyed.codec.keys import decode_key_at
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.content.addresses import TTL_EVENT, encode_time, list_sub, split_value, state_id_of, state_prefix
-from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.batch import Chunk
 from keyed.engine.bound import BoundState
 from keyed.engine.changes import Changes
 from keyed.engine.merged_chunks import merged_by_time, order_of
 from keyed.engine.scope import Scope
 from keyed.errors import EncodingError
-from keyed.shown import shown
-from keyed.state import ListState, inner_state
-from keyed.ttl import StateTtl, TimeDomain
+from keyed.job.state import ListState, inner_state
+from keyed.job.ttl import StateTtl, TimeDomain
 
 #: Name of the state, which no table shows.
 HELD_ROWS = "held_rows"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.engine.batch import Batch
-from keyed.operators import OperatorSpec
-from keyed.vectorized import TIMESTAMP_COLUMN, combines
+from keyed.job.operators import OperatorSpec
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, combines
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
+from keyed.base.durations import instant_ms
+from keyed.base.shown import shown
 from keyed.codec.keys import encode_key, is_null, key_type, normalised
 from keyed.content.addresses import TTL_EVENT
-from keyed.context import TimerService
-from keyed.durations import instant_ms
 from keyed.engine.bound_broadcast import BoundBroadcastState
 from keyed.engine.bound_lists import BoundListState
 from keyed.engine.bound_maps import BoundMapState
@@ -26,8 +26,8 @@ from keyed.engine.initial_rows import InitialEntry
 from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
 from keyed.errors import KeyedError, RowError
-from keyed.shown import shown
-from keyed.ttl import TimeDomain
+from keyed.job.context import TimerService
+from keyed.job.ttl import TimeDomain
 
 #: Names in place of a state's name in rows that are timers.
 TIMERS = {f"timer:{domain.value}": domain for domain in TimeDomain}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.arrow.read import plain_values
-from keyed.durations import instant_ms
+from keyed.base.durations import instant_ms
+from keyed.base.shown import shown
 from keyed.errors import DefinitionError, RowError
-from keyed.shown import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa

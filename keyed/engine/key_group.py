@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import attrs
 
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.ids import random_id
 from keyed.changelog.model import ChangelogWriter, export_interval, sequence_of
 from keyed.codec.keys import key_type
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING
@@ -17,7 +19,6 @@ from keyed.content.contents import stored_key
 from keyed.content.delta import Delta, exported
 from keyed.content.entry_hash import LiveHash, hash_of_text, hash_text
 from keyed.content.local_store import LocalStore
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Batch, BatchResult, Emitted, EmittedTables
 from keyed.engine.changes import Changes
 from keyed.engine.channels import advance, counts_channels
@@ -43,10 +44,9 @@ from keyed.errors import (
     ParallelismChanged,
     UserFunctionError,
 )
-from keyed.ids import random_id
-from keyed.operators import OperatorSpec
-from keyed.state import State
-from keyed.vectorized import VectorizedFunction
+from keyed.job.operators import OperatorSpec
+from keyed.job.state import State
+from keyed.job.vectorized_functions import VectorizedFunction
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")

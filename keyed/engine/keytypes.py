@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from keyed.base.shown import shown
 from keyed.codec.keys import STORED_AS_THEY_ARE, encode_key, is_null, key_type, normalised, null_key
 from keyed.errors import EncodingError, KeyTypeError
-from keyed.shown import shown
 
 
 class KeyTypes:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-from keyed.durations import MIN_TIMESTAMP
+from keyed.base.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Chunk
 
 #: Chunks of one input, and its side; ``None`` if the function has one side.

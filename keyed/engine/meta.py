@@ -10,9 +10,9 @@ from typing import Any
 
 import attrs
 
+from keyed.base.durations import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
 from keyed.codec.frames import RecordFormat
-from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.counters import COUNTERS
 
 #: Maximal number of commits that are exported together, and of consecutive batches without key groups that are exported

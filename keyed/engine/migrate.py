@@ -19,8 +19,8 @@ from keyed.content.delta import Delta
 from keyed.content.local_store import ReadStore
 from keyed.engine.changes import Changes
 from keyed.errors import DefinitionError, EncodingError, StateSchemaChanged
-from keyed.functions import Function
-from keyed.restoring import StateMigration
+from keyed.job.functions import Function
+from keyed.job.restoring import StateMigration
 
 
 class Migration:

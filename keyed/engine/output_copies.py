@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from keyed.base.schemas import Schema
+from keyed.base.shown import mistaken
 from keyed.codec.snapshots import UNCHANGING, snapshot
 from keyed.errors import EncodingError
-from keyed.outputs import Schema
-from keyed.shown import mistaken
 
 
 class OutputCopies:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from keyed.base.shown import shown
 from keyed.codec.state_schema import StateSchema, check_compatible
 from keyed.engine.bound_broadcast import BoundBroadcastState
 from keyed.engine.bound_lists import BoundListState
@@ -16,11 +17,10 @@ from keyed.engine.changes import Changes
 from keyed.engine.held_rows import HeldRows, held_rows_state
 from keyed.engine.scope import Scope
 from keyed.errors import EncodingError, StateAccessError, StateDefinitionError
-from keyed.functions import Function, declared_states, takes_two
-from keyed.operators import OperatorSpec
-from keyed.shown import shown
-from keyed.state import AggregatingState, ListState, MapState, ReducingState, State, ValueState, VersionedState
-from keyed.table_declaration import TableState
+from keyed.job.functions import Function, declared_states, takes_two
+from keyed.job.operators import OperatorSpec
+from keyed.job.state import AggregatingState, ListState, MapState, ReducingState, State, ValueState, VersionedState
+from keyed.job.table_declaration import TableState
 
 _BOUND: dict[str, Any] = {
     "table": BoundTableState,
@@ -34,7 +34,7 @@ _BOUND: dict[str, Any] = {
 
 
 class Registry:
-    """Binds states to a batch, and implements the `keyed.context.OpenContext` of ``open``.
+    """Binds states to a batch, and implements the `keyed.job.context.OpenContext` of ``open``.
 
     Args:
         spec: The operator.

@@ -6,9 +6,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+from keyed.base.shown import shown
 from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.errors import OutputDefinitionError
-from keyed.shown import shown
 
 #: Iterable classes whose values are one output, which should have been yielded.
 _NO_OUTPUTS = frozenset({str, bytes, dict})

@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 
 from keyed.arrow.read import column_values
+from keyed.base.shown import shown
 from keyed.codec.arrow_streams import read_stream
 from keyed.engine.bound import MISSING
 from keyed.engine.bound_broadcast import BoundBroadcastState
 from keyed.engine.declared_values import as_declared
 from keyed.errors import RowError
-from keyed.shown import shown
 
 
 class TableVersions:
-    """Writes versions of global tables (`keyed.global_tables`) to broadcast states.
+    """Writes versions of global tables (`keyed.job.global_tables`) to broadcast states.
 
     Args:
         keys: The key columns of each table, by name.

@@ -20,13 +20,13 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import Any
 
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.shown import type_of
 from keyed.codec.keys import decode_key, encode_key
 from keyed.content.addresses import decode_time, encode_time, named_timer_sub, timer_prefix, timer_sub
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.changes import Changes
 from keyed.engine.scope import Scope
 from keyed.errors import DefinitionError
-from keyed.shown import type_of
 
 _UNNAMED = 0
 _NAMED = 1

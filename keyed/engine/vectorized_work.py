@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.durations import time_text
+from keyed.base.durations import time_text
+from keyed.base.schemas import Schema
+from keyed.base.shown import type_of
 from keyed.engine.batch import Batch, EmittedTables
 from keyed.engine.changes import Changes
 from keyed.engine.driver import raise_at
@@ -17,11 +19,10 @@ from keyed.engine.registry import Registry
 from keyed.engine.scope import Outside, Scope
 from keyed.engine.work import WorkResult
 from keyed.errors import OutputDefinitionError
-from keyed.operators import OperatorSpec
-from keyed.outputs import OutputTag, Schema
-from keyed.shown import type_of
-from keyed.state import BATCH_CALLS, used_outside
-from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedCoFunction, VectorizedFunction
+from keyed.job.operators import OperatorSpec
+from keyed.job.outputs import OutputTag
+from keyed.job.state import BATCH_CALLS, used_outside
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, VectorizedCoFunction, VectorizedFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa

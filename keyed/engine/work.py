@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import attrs
 
+from keyed.base.durations import MAX_TIMESTAMP
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, TTL_EVENT, TTL_PROCESSING
-from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.batch import Batch, Emitted, EmittedTables
 from keyed.engine.broadcasting import Broadcasting
 from keyed.engine.changes import Changes
@@ -22,8 +22,8 @@ from keyed.engine.registry import Registry
 from keyed.engine.scope import Scope
 from keyed.engine.table_versions import TableVersions
 from keyed.engine.timers import TimerQueue
-from keyed.functions import RowFunction
-from keyed.operators import OperatorSpec
+from keyed.job.functions import RowFunction
+from keyed.job.operators import OperatorSpec
 
 
 @attrs.frozen(eq=False)

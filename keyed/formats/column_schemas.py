@@ -8,8 +8,8 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.extras import extra
 from keyed.errors import DefinitionError
-from keyed.extras import extra
 from keyed.formats.sql_types import SqlType, struct
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ import msgspec
 from keyed.errors import DefinitionError, SourceError
 from keyed.formats.avro_levels import zigzag
 from keyed.formats.column_schemas import WRAPPERS, ProtobufMessage, avro_schema, json_schema
+from keyed.formats.declared_formats import Avro, Registry
 from keyed.formats.file_rows import long_fields
 from keyed.formats.plain_rows import cells_of, has_decimal, json_values
 from keyed.formats.sql_types import BadValue, SqlType
 from keyed.formats.topic_values import HEADER, avro_writer, check_format, header_of, plain_message
 from keyed.formats.topic_values import decoder as registry_decoder
 from keyed.formats.typed_columns import column, plain_values
-from keyed.topics import Avro, Registry
 
 Columns = Sequence[tuple[str, SqlType]]
 #: Formats whose schemas a registry has.

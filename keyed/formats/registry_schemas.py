@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from keyed.base.shown import nearest, shown
 from keyed.errors import DefinitionError
 from keyed.formats.sql_types import (
     BIGINT,
@@ -24,7 +25,6 @@ from keyed.formats.sql_types import (
     map_of,
     struct,
 )
-from keyed.shown import nearest, shown
 
 _PARTS = ("key", "value", "references")
 _LOGICAL = {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.column_types import ARROW_NAMES
+from keyed.base.column_types import ARROW_NAMES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,14 +12,14 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from keyed.base.extras import extra
+from keyed.base.shown import shown, without_secrets
 from keyed.codec.tagged import MAX_VALUE_DEPTH
 from keyed.errors import DefinitionError, KeyedError, SinkError, SourceError
-from keyed.extras import extra
 from keyed.formats.avro_levels import AvroLevels, check_value, checks_registered
+from keyed.formats.declared_formats import Avro, Format, Json, Protobuf, Registry, registry_address, registry_settings
 from keyed.formats.json_writer import as_json
 from keyed.formats.sql_types import BadValue
-from keyed.shown import shown, without_secrets
-from keyed.topics import Avro, Format, Json, Protobuf, Registry, registry_address, registry_settings
 
 #: Seconds that each request to a registry may take, unless its settings have a ``timeout``: the client itself waits for
 #: ever.

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import attrs
 
+from keyed.base.durations import instant_ms
 from keyed.changelog.model import Changelog, ChangelogReader, Commit, LogHeader, batch_id, sequence_of
 from keyed.changelog.position_bundles import all_positions
-from keyed.durations import instant_ms
 from keyed.errors import ChangelogError, CorruptionError, DefinitionError, HistoryCompacted, OperatorChanged
-from keyed.restoring import RestorePoint
+from keyed.job.restoring import RestorePoint
 
 _TRIES = 10
 _T = TypeVar("_T")

@@ -30,10 +30,10 @@ from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta
 from keyed.engine.migrate import Migration, class_migration
 from keyed.errors import CorruptionError, HistoryCompacted, LocalStoreError
-from keyed.operators import OperatorSpec
+from keyed.job.operators import OperatorSpec
+from keyed.job.restoring import StateMigration
+from keyed.job.results import RestoreProgress
 from keyed.recovery.cut import Restoration
-from keyed.restoring import StateMigration
-from keyed.results import RestoreProgress
 from keyed.stores import open_rocks_store
 from keyed.stores.database import successor
 from keyed.stores.scratch import ScratchFolder

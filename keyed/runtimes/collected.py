@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from keyed.arrow.write import table_of_values
-from keyed.graph import BoundOutput
+from keyed.job.graph import BoundOutput
 from keyed.sinks import CollectSink
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from keyed import extras
+from keyed.base import extras
+from keyed.base.extras import is_instance
+from keyed.base.shown import type_of
 from keyed.engine.initial_rows import InitialEntry, entries_of, flattened, key_columns
 from keyed.errors import DefinitionError
-from keyed.extras import is_instance
-from keyed.functions import Function, declared_states
-from keyed.graph import is_dataframe
-from keyed.shown import type_of
-from keyed.vectorized import VectorizedFunction
+from keyed.job.functions import Function, declared_states
+from keyed.job.graph import is_dataframe
+from keyed.job.vectorized_functions import VectorizedFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,9 +10,9 @@ from typing import Literal
 
 import attrs
 
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
-from keyed.results import Progress
-from keyed.shown import prometheus_label
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.shown import prometheus_label
+from keyed.job.results import Progress
 
 
 @attrs.frozen

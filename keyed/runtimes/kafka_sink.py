@@ -24,17 +24,18 @@ from typing import Any
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from keyed.changelog.kafka.client import Cluster, check_client
+from keyed.base.durations import milliseconds_of
+from keyed.base.shown import shown
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
 from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.codec.refusals import type_name
-from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, SinkError
+from keyed.formats.declared_formats import Json
 from keyed.formats.topic_values import check_format, encoder
+from keyed.kafka.client import Cluster, check_client
 from keyed.recovery.outbox import Record
 from keyed.rows import members_of
-from keyed.shown import shown
-from keyed.topics import Encode, Json, KafkaSink
+from keyed.topics import Encode, KafkaSink
 
 _log = logging.getLogger(__name__)
 #: The records of ``encode=`` are packed, since they may have no value, and have timestamps.

@@ -7,11 +7,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from keyed.base.private_files import folder_path
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.errors import ChangelogDiverged, DefinitionError, KeyedError
-from keyed.graph import Stage
-from keyed.options import Options
-from keyed.private_files import folder_path
+from keyed.job.graph import Stage
+from keyed.job.options import Options
 from keyed.tables.state_tables import StateTables, discard_unwritten, keep_tables, read_kept_tables
 
 #: Seconds between two polls of the changelogs.

@@ -15,14 +15,14 @@ from socketserver import ThreadingMixIn
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from keyed.background import Background, close_in_children
-from keyed.durations import milliseconds_of
+from keyed.base.background import Background, close_in_children
+from keyed.base.durations import milliseconds_of
+from keyed.base.extras import extra
+from keyed.base.private_files import folder_path
 from keyed.errors import DefinitionError
-from keyed.extras import extra
-from keyed.graph import Stage
-from keyed.metrics import OpenTelemetry, Prometheus
-from keyed.options import Options
-from keyed.private_files import folder_path
+from keyed.job.graph import Stage
+from keyed.job.metrics_exports import OpenTelemetry, Prometheus
+from keyed.job.options import Options
 from keyed.runtimes.job_metrics import (
     METRICS,
     JobMetrics,

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.base.ids import random_id
+from keyed.base.private_files import file_mode, folder_path, make_private
 from keyed.codec.tagged import encode_tagged
 from keyed.errors import DefinitionError, EncodingError, SinkError
-from keyed.graph import Stage
-from keyed.ids import random_id
-from keyed.private_files import file_mode, folder_path, make_private
+from keyed.job.graph import Stage
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
 from keyed.runtimes.sink_folder import LocalFolder, claim
 from keyed.sinks import ParquetSink
-from keyed.vectorized import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa

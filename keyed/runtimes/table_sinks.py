@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from keyed.column_types import of_arrow
+from keyed.base.column_types import of_arrow
 from keyed.errors import SinkError
-from keyed.graph import BoundOutput
+from keyed.job.graph import BoundOutput
 from keyed.sinks import DeltaSink, TableSink
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Runs the transformations of `keyed.transforms` over the rows of a batch, in both runtimes.
+"""Runs the transformations of `keyed.job.transforms` over the rows of a batch, in both runtimes.
 
 Rows are a list of values or an Arrow table, whichever the last transformation made; they are converted when the next
 one, or the reader, needs the other form. Declared results are converted to their columns and read back, so the next
@@ -15,13 +15,13 @@ import attrs
 
 from keyed.arrow.read import table_rows
 from keyed.arrow.write import table_of
+from keyed.base.schemas import Schema
+from keyed.base.shown import shown, type_of
 from keyed.engine.return_values import check_return_value
 from keyed.errors import KeyedError, OutputDefinitionError, UserFunctionError
-from keyed.outputs import Schema
+from keyed.job.transforms import Kept, Transform
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
 from keyed.rows import fields_of
-from keyed.shown import shown, type_of
-from keyed.transforms import Kept, Transform
-from keyed.vectorized import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,9 +6,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
-from keyed.explanation import waited_inputs
-from keyed.graph import BoundOutput, Port, Stage
-from keyed.results import Progress
+from keyed.job.explanation import waited_inputs
+from keyed.job.graph import BoundOutput, Port, Stage
+from keyed.job.results import Progress
 
 _log = logging.getLogger(__name__)
 

@@ -12,21 +12,21 @@ import attrs
 import pyarrow as pa
 
 import keyed
-from keyed.durations import Duration
+from keyed.base.durations import Duration
+from keyed.base.shown import shown
 from keyed.errors import DefinitionError
-from keyed.graph import Source, Transformed, columns_of, is_dataframe, source_of
+from keyed.job.graph import Source, Transformed, columns_of, is_dataframe, source_of
+from keyed.job.transforms import Kept
 from keyed.rows import members_of
-from keyed.shown import shown
 from keyed.sql.catalog import STREAM, SqlSource
 from keyed.sql.engine import MAJOR, Columns
 from keyed.sql.script_inputs import GONE, NO_TIME, TIME, UNREADABLE, ScriptInput, further_columns, given_names, typed
 from keyed.sql.script_source import VERSION, check_identity
 from keyed.sql.sql_operators import given_columns, schema_of
-from keyed.transforms import Kept
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
-    from keyed.topics import Registry
+    from keyed.formats.declared_formats import Registry
 
 _log = logging.getLogger(__name__)
 _TIME = "#time"

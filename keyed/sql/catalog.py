@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from keyed.base.shown import nearest
 from keyed.formats.record_formats import RecordPart
-from keyed.shown import nearest
 from keyed.sql.engine import Columns
 from keyed.sql.script_errors import Text
 from keyed.sql.topic_options import TopicOptions

@@ -8,11 +8,11 @@ from typing import Any
 
 import attrs
 
+from keyed.base.shown import nearest
 from keyed.errors import DefinitionError, SqlError
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT, BYTES, DOUBLE, STRING, SqlType, array, struct
 from keyed.formats.typed_columns import column
-from keyed.shown import nearest
 from keyed.sql import statements as tree
 from keyed.sql.catalog import Catalog, SqlSource
 from keyed.sql.engine import Columns, SqlStep, functions

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.base.extras import extra
+from keyed.base.shown import nearest
 from keyed.errors import DefinitionError
-from keyed.extras import extra
 from keyed.formats.sql_types import (
     BIGINT,
     BOOLEAN,
@@ -37,7 +38,6 @@ from keyed.formats.sql_types import (
     struct,
 )
 from keyed.formats.typed_columns import column
-from keyed.shown import nearest
 from keyed.sql.macros import LIMITED, MACROS
 from keyed.sql.script_errors import Text
 from keyed.sql.tokens import SqlToken, calls, sql

@@ -10,15 +10,16 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from keyed.arguments import text
-from keyed.durations import Duration, milliseconds_of
+from keyed.base.arguments import text
+from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.shown import Shown, shown
 from keyed.errors import DefinitionError, SourceError
-from keyed.kafka_topics import Topics, TopicsReader
-from keyed.shown import Shown, shown
+from keyed.formats.declared_formats import Registry, check_registry, shown_registry
+from keyed.kafka.topics_reader import Topics, TopicsReader
 from keyed.sql.catalog import CHANGE, SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.sql_operators import MOMENT
-from keyed.topics import KafkaSink, Registry, check_registry, shown_registry
+from keyed.topics import KafkaSink
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows.vectorized.row_groups import grouped, plain_column
 

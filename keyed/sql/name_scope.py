@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
+from keyed.base.shown import nearest
 from keyed.formats.sql_types import BIGINT, INT, SqlType
-from keyed.shown import nearest
 from keyed.sql.engine import Columns, SqlStep, bind
 from keyed.sql.macros import OVER_LISTS
 from keyed.sql.script_errors import Text

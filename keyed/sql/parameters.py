@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from keyed.base.shown import nearest, shown
 from keyed.errors import DefinitionError
-from keyed.shown import nearest, shown
 from keyed.sql.script_errors import Text
 from keyed.sql.tokens import SqlToken, closing
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import attrs
 
+from keyed.base.shown import nearest
 from keyed.errors import OutputDefinitionError
 from keyed.extending import table_of
 from keyed.formats.sql_types import BIGINT, STRING, SqlType, of_arrow
-from keyed.inference import inferred_output
-from keyed.shown import nearest
+from keyed.job.inference import inferred_output
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
 from keyed.sql.engine import PYTHON, Columns, SqlStep, check, functions, keywords
 from keyed.sql.match_recognize import MatchPlanner

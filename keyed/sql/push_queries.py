@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.base.shown import nearest
 from keyed.formats.sql_types import BIGINT, STRING, of_arrow
 from keyed.formats.typed_columns import column
-from keyed.shown import nearest
 from keyed.sql.catalog import Catalog, SqlSource
 from keyed.sql.engine import Columns, SqlStep
 from keyed.sql.parameters import Given, Parameters

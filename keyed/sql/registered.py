@@ -7,8 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from keyed.base.shown import type_of
 from keyed.errors import DefinitionError
-from keyed.shown import type_of
 from keyed.sql import engine
 from keyed.sql.sql_aggregates import AGGREGATES
 from keyed.sql.statements import parse_type

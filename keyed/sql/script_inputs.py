@@ -19,16 +19,16 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
+from keyed.base.extras import arrow_table
+from keyed.base.shown import nearest, shown, type_of
 from keyed.errors import DefinitionError, SourceError
-from keyed.extras import arrow_table
+from keyed.formats.declared_formats import Registry
 from keyed.formats.file_rows import FILES, ROWS, RowsPart, column_part, file_parts
 from keyed.formats.plain_rows import cells_of
 from keyed.formats.sql_types import BIGINT, INT, TIMESTAMP, SqlType
 from keyed.formats.typed_columns import column
-from keyed.shown import nearest, shown, type_of
 from keyed.sql.catalog import SqlSource
 from keyed.sql.name_scope import BOUNDS, PSEUDO
-from keyed.topics import Registry
 from keyed.windows.vectorized.row_groups import pc
 
 _log = logging.getLogger(__name__)

@@ -13,15 +13,16 @@ import attrs
 import pyarrow as pa
 
 import keyed
-from keyed.arguments import texts
-from keyed.durations import Duration, milliseconds_of
+from keyed.base.arguments import texts
+from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.shown import nearest, shown
 from keyed.errors import DefinitionError
 from keyed.extending import Schema
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT
 from keyed.formats.typed_columns import plain
-from keyed.graph import BoundOutput, is_dataframe
-from keyed.shown import nearest, shown
+from keyed.job.graph import BoundOutput, is_dataframe
+from keyed.job.transforms import Kept
 from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, keep_identity, session_of
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
@@ -37,7 +38,6 @@ from keyed.sql.script_source import ScriptRows
 from keyed.sql.sql_operators import MOMENT, Aggregation, Sessions, TableRows, Totals, given_columns, schema_of
 from keyed.sql.statements import parse
 from keyed.sql.top_rows import TopRows
-from keyed.transforms import Kept
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows.vectorized.row_groups import pc
 

@@ -15,9 +15,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from keyed.base.sources import PAUSE
 from keyed.errors import CheckpointError
-from keyed.kafka_topics import TopicsReader
-from keyed.sources import PAUSE
+from keyed.kafka.topics_reader import TopicsReader
 from keyed.sql.catalog import STREAM
 from keyed.sql.script_inputs import PLACE, SOURCE, TIME, ScriptInput, Skipped
 

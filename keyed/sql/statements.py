@@ -7,8 +7,8 @@ from typing import Any, NoReturn, TypeAlias
 
 import attrs
 
+from keyed.base.shown import nearest
 from keyed.formats.sql_types import NAMED, SqlType, array, decimal, map_of, struct
-from keyed.shown import nearest
 from keyed.sql.parameters import BoundParameter, Parameters
 from keyed.sql.script_errors import Text
 from keyed.sql.tokens import SqlToken, closing, folded, split, tokens

@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from keyed.shown import shown
+from keyed.base.shown import shown
 from keyed.sql.script_errors import Text
 from keyed.sql.statements import duration_ms
 

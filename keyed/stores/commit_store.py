@@ -27,10 +27,10 @@ from pathlib import Path
 from struct import Struct
 from typing import TypeVar
 
+from keyed.base.private_files import folder_path, make_private
 from keyed.codec.frames import RecordFormat, frame, unframe
 from keyed.engine.group_log import GroupLog
 from keyed.errors import CheckpointError, CorruptionError, KeyedError
-from keyed.private_files import folder_path, make_private
 from keyed.stores.database import Database, is_locked
 from keyed.stores.lease import Lease
 

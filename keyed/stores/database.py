@@ -33,8 +33,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from keyed.base.private_files import make_files_private, make_private
 from keyed.errors import KeyedError, LocalStoreError
-from keyed.private_files import make_files_private, make_private
 
 if TYPE_CHECKING:
     from rocksdict import Cache, Options, WriteBatch, WriteBufferManager

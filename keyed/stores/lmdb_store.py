@@ -42,12 +42,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from keyed.base.ids import random_id
+from keyed.base.private_files import make_files_private
 from keyed.codec.frames import RecordFormat
 from keyed.content.addresses import PLAIN
 from keyed.content.blocks import Change, TableDelta
 from keyed.errors import CorruptionError, KeyedError, LocalStoreError
-from keyed.ids import random_id
-from keyed.private_files import make_files_private
 from keyed.stores.database import check_room, delete_folder, explained, is_refused, keep_for_ever
 from keyed.stores.disk_store import DiskStore
 from keyed.stores.store_mark import StoreMark

@@ -16,9 +16,9 @@ from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.content.addresses import PLAIN, decode_time, encode_time
 from keyed.content.blocks import Change, TableDelta
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 if TYPE_CHECKING:
     from keyed.table_state.chunks import ChunkedTable

@@ -25,9 +25,9 @@ from pathlib import Path
 from random import SystemRandom
 from struct import Struct
 
+from keyed.base.private_files import make_private
 from keyed.codec.frames import FRAME_OVERHEAD, frame, unframe
 from keyed.errors import CorruptionError, LocalStoreError
-from keyed.private_files import make_private
 from keyed.stores.database import explained
 
 _NAME = "keyed-mark"

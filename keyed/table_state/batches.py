@@ -11,14 +11,14 @@ import pyarrow as pa
 from keyed.arrow.event_times import event_times, time_order
 from keyed.arrow.read import column_values, table_rows
 from keyed.arrow.write import arrow_schema
+from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.schemas import Schema
+from keyed.base.shown import type_of
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import null_key
-from keyed.durations import MIN_TIMESTAMP
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, UserFunctionError
-from keyed.outputs import Schema
-from keyed.shown import type_of
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, VectorizedFunction
 from keyed.table_state.conversion import fitted, normalised_column
-from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
 
 def with_times(table: pa.Table, name: str | None) -> pa.Table:

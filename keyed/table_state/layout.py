@@ -10,9 +10,9 @@ import attrs
 import pyarrow as pa
 
 from keyed.arrow.write import arrow_schema
+from keyed.base.schemas import Schema
 from keyed.errors import StateAccessError, StateDefinitionError
-from keyed.outputs import Schema
-from keyed.table_declaration import TableState
+from keyed.job.table_declaration import TableState
 from keyed.table_state.conversion import fitted, normalised_column
 
 #: When a row of a table with a time to live expires: int64, milliseconds.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from xxhash import xxh3_64_hexdigest
 
+from keyed.base.extras import extra
 from keyed.errors import DefinitionError, KeyedError, SinkError
-from keyed.extras import extra
 from keyed.sinks import DeltaSink, local_folder
 from keyed.tables.entries import Entry
 from keyed.tables.replicated_rows import ReplicatedRows

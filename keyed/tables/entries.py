@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from keyed.base.shown import type_of
 from keyed.codec.fingerprints import format_type
 from keyed.codec.keys import decode_key_at, encode_key
 from keyed.codec.state_schema import MAPS
@@ -16,8 +17,7 @@ from keyed.codec.values import value_codec
 from keyed.content.addresses import KIND_OF_CLOCK, NULL, expiry
 from keyed.content.entry_decoder import EntryDecoder
 from keyed.errors import CorruptionError, EncodingError, StateSchemaChanged
-from keyed.shown import type_of
-from keyed.state import AggregatingState, MapState, State
+from keyed.job.state import AggregatingState, MapState, State
 
 _HEAD = Struct(">BH")
 

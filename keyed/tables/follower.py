@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from keyed.background import WorkEnded
+from keyed.base.background import WorkEnded
 from keyed.changelog.model import Blocks, Changelog, ChangelogReader, Commit, IdentifiedReader, LogHeader, batch_id
 from keyed.content.addresses import broadcast_prefixes
 from keyed.content.blocks import Change

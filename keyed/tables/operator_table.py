@@ -13,10 +13,10 @@ from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.durations import instant_ms, instant_of
 from keyed.codec.keys import decode_key, decode_key_at, encode_key
 from keyed.codec.state_schema import StateSchema
 from keyed.codec.values import value_codec
-from keyed.durations import instant_ms, instant_of
 from keyed.errors import CorruptionError, DefinitionError
 from keyed.stores.database import successor
 from keyed.tables.entries import Entry, EntryReader

@@ -14,14 +14,14 @@ from weakref import WeakValueDictionary
 
 import attrs
 
+from keyed.base.durations import MAX_TIMESTAMP, instant_ms, instant_of
 from keyed.changelog.model import batch_id, sequence_of
 from keyed.codec.state_schema import described_as, is_shown_as_another, shown_tables
 from keyed.content.addresses import decode_time, key_of, split_value
 from keyed.content.entry_hash import MODULUS, hash_of_text, hash_text
-from keyed.durations import MAX_TIMESTAMP, instant_ms, instant_of
 from keyed.errors import ChangelogError, GroupUnavailable, HistoryCompacted, LocalStoreError, TableNotFound
-from keyed.functions import Function
-from keyed.state import VersionedRecord
+from keyed.job.functions import Function
+from keyed.job.state import VersionedRecord
 from keyed.stores.database import successor
 from keyed.stores.version_store import Extent, VersionedBatch, VersionStore
 from keyed.tables.entries import Entry, EntryReader

@@ -13,10 +13,10 @@ from weakref import WeakSet
 
 import attrs
 
-from keyed.background import Background, Status
+from keyed.base.background import Background, Status
+from keyed.base.shown import without_credentials
 from keyed.changelog.model import batch_id
 from keyed.errors import DefinitionError, HistoryCompacted, StateAccessError, TableNotFound
-from keyed.shown import without_credentials
 from keyed.sinks import DeltaSink
 from keyed.tables.operator_view import View
 from keyed.tables.replication_target import Change, Copied, Target, Written
@@ -128,7 +128,7 @@ class Replication:
         return max(0, shown - (feed.operator.extent.oldest - 1 if there is None else there))
 
     def metrics(self) -> dict[str, int]:
-        """Return its counters by name, and its status as a number (`keyed.background.Status.number`).
+        """Return its counters by name, and its status as a number (`keyed.base.background.Status.number`).
 
         The lag is missing once following of the tables has ended with an error.
         """

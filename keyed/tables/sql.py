@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.extras import extra
 from keyed.errors import DefinitionError, QueryFailed
-from keyed.extras import extra
 
 if TYPE_CHECKING:
     import duckdb

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import msgspec
 
+from keyed.base.durations import instant_ms
+from keyed.base.shown import SHOWN_ROWS, html_table
 from keyed.changelog.model import batch_id, sequence_of
 from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.state_schema import MAPS, StateSchema
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of, timer_prefix
-from keyed.context import Timer
-from keyed.durations import instant_ms
 from keyed.errors import DefinitionError, GroupUnavailable, HistoryCompacted, KeyedError, KeyTypeError
-from keyed.shown import SHOWN_ROWS, html_table
+from keyed.job.context import Timer
+from keyed.job.ttl import TimeDomain
 from keyed.stores.database import successor
 from keyed.tables.entries import Entry, EntryReader
 from keyed.tables.operator_view import AsOf, Position, View, Viewing
 from keyed.tables.replication import Replication, ReplicationTarget
 from keyed.tables.subscription import Change, Feed, Subscription, changes_of
-from keyed.ttl import TimeDomain
 
 if TYPE_CHECKING:
     from keyed.tables.state_dataset import StateDataset

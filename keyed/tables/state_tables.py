@@ -15,17 +15,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from keyed.background import Background, Status
+from keyed.base.background import Background, Status
+from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.shown import html_table, without_credentials
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.model import Changelog, batch_id
 from keyed.changelog.objects import changelog_at
 from keyed.codec.state_schema import shown_tables
-from keyed.durations import Duration, milliseconds_of
 from keyed.errors import DefinitionError, KeyedError, LocalStoreError, StateAccessError, TableNotFound
-from keyed.functions import Function, declared_states
+from keyed.job.functions import Function, declared_states
+from keyed.job.restoring import RestorePoint
+from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.recovery.cut import header_of
-from keyed.restoring import RestorePoint
-from keyed.shown import html_table, without_credentials
 from keyed.stores.database import delete_folder, is_locked
 from keyed.stores.growth import GrowthBound
 from keyed.stores.version_store import Extent
@@ -33,7 +34,6 @@ from keyed.tables.follower import FolderReader, Follower, Lag, shown_groups
 from keyed.tables.operator_view import AsOf, Operator, Position, View, Viewing
 from keyed.tables.state_table import StateTable, TimersTable
 from keyed.tables.subscription import Feed
-from keyed.vectorized import VectorizedFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa

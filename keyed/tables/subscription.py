@@ -17,7 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 import attrs
 import msgspec
 
-from keyed.background import Status
+from keyed.base.background import Status
 from keyed.changelog.model import batch_id
 from keyed.errors import DefinitionError, HistoryCompacted, TableNotFound
 from keyed.tables.entries import Entry, EntryReader

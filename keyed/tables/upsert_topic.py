@@ -24,19 +24,19 @@ import attrs
 import msgspec
 from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
-from keyed.changelog.kafka.client import Cluster, Partition, is_permanent
-from keyed.changelog.kafka.kafka_records import Headers
+from keyed.base.durations import milliseconds_of
+from keyed.base.extras import extra
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
-from keyed.changelog.kafka.topic import make_or_check, partitions
-from keyed.durations import milliseconds_of
 from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, KeyedError, SinkError
-from keyed.extras import extra
 from keyed.formats.column_schemas import avro_record
+from keyed.formats.declared_formats import Avro, Json
 from keyed.formats.json_writer import as_json
 from keyed.formats.topic_values import check_format, encoder, is_unreachable
+from keyed.kafka.client import Cluster, Headers, Partition, is_permanent
+from keyed.kafka.topic_creation import make_or_check, partitions
 from keyed.tables.replicated_rows import ReplicatedRows, Row
 from keyed.tables.replication_target import Change, Copied, Written
-from keyed.topics import Avro, Json, UpsertTopic
+from keyed.topics import UpsertTopic
 
 _TABLE, _BATCH = "keyed-table", "keyed-batch"
 #: Keys are assigned to partitions as Java's producers do, so that topics can be joined.

@@ -8,7 +8,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from keyed.extras import extra as _extra
+from keyed.base.extras import extra as _extra
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.testing.scripts import ProcessingTime

@@ -8,15 +8,15 @@ from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.state_schema import is_shown_as_another, shown_tables
 from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
 from keyed.content.delta import table_keys
-from keyed.context import Timer
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.meta import GroupMeta
 from keyed.errors import DefinitionError
-from keyed.functions import Function, declared_states
-from keyed.state import State
+from keyed.job.context import Timer
+from keyed.job.functions import Function, declared_states
+from keyed.job.state import State
+from keyed.job.ttl import TimeDomain
 from keyed.testing.group_set import GroupSet
 from keyed.testing.states import namespaces, state_by_key, windows_by_key
-from keyed.ttl import TimeDomain
 
 #: Name of the one table of an operator, which has no name of its own in a harness.
 WINDOWS = "windows"

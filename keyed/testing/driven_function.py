@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.engine.batch import Batch
 from keyed.errors import DefinitionError, TimestampError
-from keyed.functions import (
+from keyed.job.functions import (
     Function,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
@@ -17,8 +17,8 @@ from keyed.functions import (
     check_function,
     takes_two,
 )
-from keyed.global_tables import GlobalTable
-from keyed.outputs import OutputTag
+from keyed.job.global_tables import GlobalTable
+from keyed.job.outputs import OutputTag
 from keyed.runtimes.local.local_rows import element_of
 from keyed.testing.committed_state import CommittedState
 from keyed.testing.function_options import Key, has_sides, key_by

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
-from keyed.broadcast import check_descriptors
 from keyed.changelog.model import Changelog
 from keyed.errors import DefinitionError
-from keyed.functions import Function, KeyedBroadcastProcessFunction, check_function, takes_two
-from keyed.global_tables import GlobalTable
-from keyed.operators import OperatorSpec, Order, Store, check_parallelism
+from keyed.job.broadcast import check_descriptors
+from keyed.job.functions import Function, KeyedBroadcastProcessFunction, check_function, takes_two
+from keyed.job.global_tables import GlobalTable
+from keyed.job.operators import OperatorSpec, Order, Store, check_parallelism
+from keyed.job.state import MapState
+from keyed.job.watermarks import WatermarkStrategy
 from keyed.runtimes.local.local_rows import element_of, key_getter
-from keyed.state import MapState
 from keyed.testing.timed_records import Record
 from keyed.vectorized import VectorizedFunction
-from keyed.watermarks import WatermarkStrategy
 
 #: Name of the function's operator.
 OPERATOR = "function"

@@ -12,11 +12,11 @@ from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.errors import DefinitionError
-from keyed.functions import Function
-from keyed.operators import OperatorSpec, Store, check_parallelism
+from keyed.job.functions import Function
+from keyed.job.operators import OperatorSpec, Store, check_parallelism
+from keyed.job.restoring import RestorePoint
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.loading import load
-from keyed.restoring import RestorePoint
 from keyed.stores import MemoryStore, open_store
 from keyed.stores.commit_store import MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder

@@ -12,22 +12,22 @@ from typing import Any, Self, Unpack
 
 import attrs
 
+from keyed.base.durations import clock_text, time_text
+from keyed.base.shown import Shown, shown, shows_options
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects import changelog_at
 from keyed.codec.keys import encode_key
-from keyed.durations import clock_text, time_text
 from keyed.errors import DefinitionError
-from keyed.functions import Function
-from keyed.global_tables import GlobalTable
-from keyed.operators import Order, Store, check_order, check_store
-from keyed.restoring import RestorePoint
+from keyed.job.functions import Function
+from keyed.job.global_tables import GlobalTable
+from keyed.job.operators import Order, Store, check_order, check_store
+from keyed.job.restoring import RestorePoint
+from keyed.job.state import MapState
+from keyed.job.watermarks import WatermarkStrategy, strategy_of
 from keyed.runtimes.initial_frames import by_group
-from keyed.shown import Shown, shown, shows_options
-from keyed.state import MapState
 from keyed.testing.driven_function import DrivenFunction
 from keyed.testing.function_options import HarnessOptions, Key, operator_of
 from keyed.testing.group_set import GroupSet, changelog_of
-from keyed.watermarks import WatermarkStrategy, strategy_of
 
 _shows = shows_options(HarnessOptions, broadcast=(), store="memory", parallelism=1, order="event_time")
 

@@ -7,10 +7,10 @@ from typing import Self
 
 import attrs
 
+from keyed.base.ids import random_id
 from keyed.changelog.model import Blocks, Commit, LogHeader, batch_id, why_not_next
 from keyed.content.blocks import Block, records_of
 from keyed.errors import ChangelogDiverged, ChangelogError
-from keyed.ids import random_id
 
 _Log = list[tuple[Commit, list[Block]]]
 

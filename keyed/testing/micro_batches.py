@@ -12,8 +12,8 @@ from keyed.codec.keys import key_type
 from keyed.engine.batch import Batch
 from keyed.engine.channels import ChannelId
 from keyed.engine.keytypes import KeyTypes
-from keyed.operators import OperatorSpec
-from keyed.vectorized import TIMESTAMP_COLUMN, combines
+from keyed.job.operators import OperatorSpec
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, combines
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
-from keyed.functions import Function
-from keyed.state import State
+from keyed.job.functions import Function
+from keyed.job.state import State
 
 #: Where names of the kit are imported from.
 _KNOWN = {

@@ -18,8 +18,8 @@ from typing import Any
 
 import attrs
 
-from keyed.functions import Function
-from keyed.state import State
+from keyed.job.functions import Function
+from keyed.job.state import State
 from keyed.testing.printing import code_of
 
 #: Types of values that are reset in place, so that other references to them are reset too.

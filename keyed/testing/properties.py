@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.strategies import SearchStrategy
 
-from keyed.durations import Duration, milliseconds_of, time_text
+from keyed.base.durations import Duration, milliseconds_of, time_text
+from keyed.base.schemas import schema_of
+from keyed.base.shown import shows_options
 from keyed.errors import DefinitionError
-from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
-from keyed.operators import check_parallelism, check_store
-from keyed.outputs import schema_of
-from keyed.shown import shows_options
+from keyed.job.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
+from keyed.job.operators import check_parallelism, check_store
+from keyed.job.watermarks import WatermarkStrategy
 from keyed.testing.arrivals import arrivals_with_other_sums, other_arrivals, timers_first
 from keyed.testing.extreme_hashes import Extreme
 from keyed.testing.function_options import FunctionOptions, key_of_record
@@ -51,7 +52,6 @@ from keyed.testing.strategies import batches, steps
 from keyed.testing.tally import Tally, defines_on_timer
 from keyed.testing.timed_records import Record
 from keyed.vectorized import VectorizedFunction
-from keyed.watermarks import WatermarkStrategy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,26 +14,26 @@ from typing import Any
 
 import attrs
 
+from keyed.base.durations import time_text
+from keyed.base.sources import PAUSE, IngestionTime, SeekableSource
 from keyed.changelog.model import Changelog, batch_id, sequence_of
 from keyed.changelog.objects import changelog_at
 from keyed.changelog.position_bundles import all_positions
-from keyed.durations import time_text
 from keyed.errors import ChangelogError, DefinitionError
-from keyed.functions import Function
-from keyed.kafka_source import KafkaSource
-from keyed.operators import Order
+from keyed.job.functions import Function
+from keyed.job.operators import Order
+from keyed.job.state import MapState
+from keyed.job.watermarks import WatermarkStrategy
+from keyed.kafka.kafka_source import KafkaSource
 from keyed.recovery.cut import header_of, newest_sequence
 from keyed.runtimes.local.local_position import LocalPosition, decode_position
 from keyed.runtimes.spark.checkpoint.spark_position import SparkPosition
 from keyed.runtimes.spark.checkpoint.spark_position import decode_position as decode_spark
-from keyed.sources import PAUSE, IngestionTime, SeekableSource
-from keyed.state import MapState
 from keyed.testing.function_options import Key
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.recordings import Recording
 from keyed.testing.scripts import Rows
 from keyed.testing.timed_records import Record
-from keyed.watermarks import WatermarkStrategy
 
 _Position = LocalPosition | SparkPosition
 _NOTHING = object()

@@ -11,7 +11,8 @@ from typing import Any
 import attrs
 
 from keyed.errors import KeyedError
-from keyed.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
+from keyed.job.functions import Function, KeyedBroadcastProcessFunction, KeyedCoProcessFunction
+from keyed.job.watermarks import WatermarkStrategy
 from keyed.testing.driven_function import DrivenFunction
 from keyed.testing.function_options import HarnessOptions
 from keyed.testing.harness import KeyedTestHarness
@@ -19,7 +20,6 @@ from keyed.testing.printing import code_of
 from keyed.testing.process_memory import ProcessMemory, attributes_of, is_own
 from keyed.testing.timed_records import Record
 from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
-from keyed.watermarks import WatermarkStrategy
 
 
 def _records(rows: Iterable[Record]) -> tuple[Record, ...]:

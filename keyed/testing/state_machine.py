@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 from hypothesis.strategies import DataObject, SearchStrategy
 
-from keyed.functions import Function
+from keyed.job.functions import Function
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.printing import as_test
 from keyed.testing.process_memory import ProcessMemory

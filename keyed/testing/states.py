@@ -7,17 +7,17 @@ from typing import Any
 
 import attrs
 
+from keyed.base.durations import instant_ms
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import key_of
 from keyed.content.contents import content_blocks
 from keyed.content.delta import Delta
 from keyed.content.local_store import ReadStore
 from keyed.content.table_entries import entries_of, tables_of
-from keyed.durations import instant_ms
 from keyed.engine.meta import GroupMeta
-from keyed.functions import Function
-from keyed.state import State
-from keyed.table_declaration import TableState
+from keyed.job.functions import Function
+from keyed.job.state import State
+from keyed.job.table_declaration import TableState
 from keyed.tables.entries import EntryReader
 from keyed.tables.operator_table import OperatorTableReader
 from keyed.tables.stored_entries import shown_entries

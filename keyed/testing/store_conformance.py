@@ -23,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import (
     PLAIN,
@@ -40,7 +41,6 @@ from keyed.content.addresses import (
 )
 from keyed.content.blocks import Change
 from keyed.content.local_store import LocalStore
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.testing.table_conformance import TableConformance
 
 _KINDS = (PLAIN, TTL_PROCESSING, TTL_EVENT, TIMER_PROCESSING, TIMER_EVENT)

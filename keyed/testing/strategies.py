@@ -19,11 +19,11 @@ from uuid import UUID
 
 import attrs
 
-from keyed.column_types import OF_PYTHON
-from keyed.durations import Duration, milliseconds_of
+from keyed.base.column_types import OF_PYTHON
+from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.extras import extra
+from keyed.base.schemas import parse_ddl, schema_of, split_top_level
 from keyed.errors import DefinitionError
-from keyed.extras import extra
-from keyed.outputs import parse_ddl, schema_of, split_top_level
 from keyed.rows import fields_of
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, Watermark
 from keyed.testing.timed_records import Record, SecondRecord

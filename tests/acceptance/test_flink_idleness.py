@@ -7,8 +7,8 @@ it is idle, and the first one is active throughout.
 import pytest
 
 from keyed import ascending_timestamps
+from keyed.base.durations import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
-from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.channels import advance
 from keyed.errors import DefinitionError
 

@@ -6,10 +6,10 @@ so cases in which Flink toggles the status without rows have a row of the time t
 
 from __future__ import annotations
 
+from keyed.base.durations import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
-from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.channels import advance
-from keyed.watermarks import WatermarkStrategy
+from keyed.job.watermarks import WatermarkStrategy
 
 _TIMEOUT = 100
 

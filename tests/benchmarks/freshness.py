@@ -25,7 +25,7 @@ import attrs
 import keyed
 from keyed.changelog import DirectoryChangelog
 from keyed.changelog.kafka import KafkaChangelog
-from keyed.state import ValueState
+from keyed.job.state import ValueState
 from keyed.tables.state_tables import open_tables
 
 #: Seconds before events count: the first batches are slow.

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from keyed.changelog.kafka.transactions import Transactions
+from keyed.kafka.transactions import Transactions
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.stores.commit_store import CommitStore
 from tests.keyed.changelog.kafka import topics

@@ -24,7 +24,7 @@ import keyed
 from keyed.engine.batch import Batch
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
-from keyed.operators import OperatorSpec
+from keyed.job.operators import OperatorSpec
 from keyed.stores import MemoryCommitStore, MemoryStore, open_rocks_store
 
 _LOAD = 1_000_000

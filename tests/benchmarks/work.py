@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from keyed.chaining import lines
+from keyed.job.chaining import lines
 from keyed.runtimes.spark.plan.build import build
 from tests.benchmarks.functions import (
     J1,

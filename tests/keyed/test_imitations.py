@@ -26,8 +26,8 @@ from pyiceberg.catalog import load_catalog
 
 import keyed
 from keyed import pyflink, sql
+from keyed.base.schemas import schema_of
 from keyed.errors import DefinitionError, KeyedError, SinkError, StateDefinitionError
-from keyed.outputs import schema_of
 from keyed.runtimes.kafka_sink import TopicWriter
 from keyed.tables import read_tables
 from keyed.testing import KeyedTestHarness

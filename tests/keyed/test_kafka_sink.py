@@ -23,12 +23,13 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 import keyed
 from keyed.changelog.kafka.marked_writer import committed
-from keyed.changelog.kafka.transactions import Transactions
 from keyed.errors import DefinitionError, QueryFailed, SinkError
+from keyed.formats.declared_formats import Format
 from keyed.formats.topic_values import decoder, encoder
+from keyed.kafka.transactions import Transactions
 from keyed.runtimes.kafka_sink import TopicWriter
 from keyed.testing.sink_conformance import SinkConformance
-from keyed.topics import Avro, Format, Json, KafkaSink, Protobuf
+from keyed.topics import Avro, Json, KafkaSink, Protobuf
 from tests.keyed.changelog.kafka import topics
 from tests.keyed.formats.test_topic_values import AT, AVRO, PLAIN, SALE, SCHEMA, Sale, message, named
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file

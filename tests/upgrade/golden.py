@@ -24,6 +24,7 @@ import pyarrow as pa
 
 import keyed
 from keyed import KeyedProcessFunction, ListState, MapState, ValueState
+from keyed.base.schemas import schema_of
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.codec.key_hash import key_hash
 from keyed.codec.keys import encode_key, key_type
@@ -31,7 +32,6 @@ from keyed.codec.map_keys import map_key_codec
 from keyed.codec.state_schema import StateSchema
 from keyed.codec.values import value_codec
 from keyed.content.row_hash import rows_hash
-from keyed.outputs import schema_of
 from keyed.rows import row_class
 from keyed.runtimes.local.consumed import Tracker
 from keyed.runtimes.local.local_position import LocalPosition, SourcePosition, encode_position

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import attrs
 
-from keyed.background import Background, Status, WorkEnded
+from keyed.base.background import Background, Status, WorkEnded
 from keyed.changelog.directory.group_folder import AnyGroupFiles, Listing
 from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import Commit

@@ -18,6 +18,8 @@ from typing import ClassVar
 
 import attrs
 
+from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.private_files import folder_path
 from keyed.changelog.directory.compaction import BackgroundCompaction
 from keyed.changelog.directory.directory_reader import DirectoryReader
 from keyed.changelog.directory.directory_writer import DirectoryWriter
@@ -25,9 +27,7 @@ from keyed.changelog.directory.disk import file_sizes, make_folder, publish, pub
 from keyed.changelog.directory.group_folder import GroupFolder
 from keyed.changelog.directory.stored_changelog import HOUR_MS, StoredChangelog, check_history
 from keyed.changelog.model import LogHeader
-from keyed.durations import Duration, milliseconds_of
 from keyed.errors import ChangelogError
-from keyed.private_files import folder_path
 
 _FOLDERS = ("groups", "positions", "kept")
 #: File systems create it in their root folder.

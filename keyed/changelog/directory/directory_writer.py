@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import attrs
 
-from keyed.background import Status
+from keyed.base.background import Status
 from keyed.changelog.directory.compaction import BackgroundCompaction
 from keyed.changelog.directory.disk import (
     exists,

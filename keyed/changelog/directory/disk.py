@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from keyed.base.ids import random_id
+from keyed.base.private_files import file_mode, make_private
 from keyed.errors import ChangelogError
-from keyed.ids import random_id
-from keyed.private_files import file_mode, make_private
 
 _LEFTOVER = ".tmp"
 _STAGED = ".staged"

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
+from keyed.base.ids import random_id
 from keyed.changelog.directory.compaction import Compacted, CompactionLimits, compact_group
 from keyed.changelog.directory.group_folder import AnyGroupFiles
 from keyed.changelog.model import LogHeader, batch_id
@@ -20,7 +21,6 @@ from keyed.changelog.records import (
     encode_position,
 )
 from keyed.errors import ChangelogDiverged, ChangelogError, CorruptionError, DefinitionError
-from keyed.ids import random_id
 
 HOUR_MS = 60 * 60 * 1000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")

@@ -12,16 +12,17 @@ from typing import Any
 
 import attrs
 
-from keyed.arguments import text
-from keyed.changelog.kafka.client import Cluster, Partition, check_client
+from keyed.base.arguments import text
+from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.shown import shown
 from keyed.changelog.kafka.kafka_reader import KafkaReader
 from keyed.changelog.kafka.kafka_writer import KafkaWriter
 from keyed.changelog.kafka.positions import Positions, read_kept, read_positions
-from keyed.changelog.kafka.topic import make_or_check, partitions, read_header, write_headers
+from keyed.changelog.kafka.topic import read_header, write_headers
 from keyed.changelog.model import LogHeader
-from keyed.durations import Duration, milliseconds_of
 from keyed.errors import ChangelogError, DefinitionError
-from keyed.shown import shown
+from keyed.kafka.client import Cluster, Partition, check_client
+from keyed.kafka.topic_creation import make_or_check, partitions
 
 _HOUR_MS = 3_600_000
 #: Segments smaller than Kafka's 1 GB, because the active one is never compacted.

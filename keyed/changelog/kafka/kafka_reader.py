@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from keyed.changelog.kafka.client import Partition
 from keyed.changelog.kafka.kafka_fold import KafkaFold, blocks_of
 from keyed.changelog.kafka.kafka_records import COMMIT, ENTRY, HEADER, RecordKeys, base_of, sequence_of
 from keyed.changelog.kafka.topic import read_header
 from keyed.changelog.model import Blocks, Commit, LogHeader
 from keyed.changelog.records import decode_commit, decode_header
 from keyed.errors import ChangelogError, CorruptionError, HistoryCompacted
+from keyed.kafka.client import Partition
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message

@@ -40,12 +40,12 @@ from typing import Any
 from keyed.changelog.model import Commit
 from keyed.codec.key_hash import encoded_key_hash
 from keyed.errors import CorruptionError
+from keyed.kafka.client import Headers
 
 HEADER, COMMIT, POSITION, KEPT, ENTRY = b"H", b"C", b"P", b"K", b"E"
 #: Number of the newest positions, which compaction never removes.
 _SLOTS = 64
 
-Headers = list[tuple[str, str | bytes | None]]
 _LENGTH, _HASH_AND_LENGTH = Struct(">H"), Struct(">qI")
 _GROUP, _NUMBER = Struct(">I"), Struct(">Q")
 #: Offset of the user's key in a prefix, by the prefix's kind: after kind and state id, or for a timer after the kind.

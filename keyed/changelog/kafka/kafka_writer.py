@@ -11,16 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
-from keyed.changelog.kafka.client import Partition
 from keyed.changelog.kafka.kafka_reader import KafkaReader, newest_marker
 from keyed.changelog.kafka.kafka_records import COMMIT, RecordKeys, entry_headers, marker_headers
 from keyed.changelog.kafka.topic import read_header
-from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.model import Blocks, Commit, LogHeader, refusal_of
 from keyed.changelog.records import encode_commit
 from keyed.content.blocks import Block
 from keyed.content.table_entries import TableEntries, entries_of, tables_of
 from keyed.errors import ChangelogDiverged, ChangelogFenced, HistoryCompacted
+from keyed.kafka.client import Partition
+from keyed.kafka.transactions import Transactions
 
 
 class KafkaWriter:

@@ -13,10 +13,9 @@ from typing import Any
 
 import attrs
 
-from keyed.changelog.kafka.client import Cluster, translated
-from keyed.changelog.kafka.kafka_records import Headers
-from keyed.changelog.kafka.transactions import Transactions
 from keyed.errors import ChangelogError
+from keyed.kafka.client import Cluster, Headers, translated
+from keyed.kafka.transactions import Transactions
 
 #: Errors while the coordinator of a consumer group starts or moves to another broker.
 _MOVING = ("COORDINATOR_LOAD_IN_PROGRESS", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR")

@@ -10,12 +10,12 @@ from typing import Any
 
 from xxhash import xxh3_128_digest
 
-from keyed.changelog.kafka.client import Partition
 from keyed.changelog.kafka.kafka_records import KEPT, POSITION, kept_key, position_key
-from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.model import batch_id
 from keyed.changelog.records import decode_kept, decode_position, encode_kept, encode_position
 from keyed.errors import ChangelogDiverged
+from keyed.kafka.client import Partition
+from keyed.kafka.transactions import Transactions
 
 #: Number of positions that a writer remembers: a run that is further behind is not a repetition.
 _KNOWN = 1_000

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import attrs
 
+from keyed.base.extras import extra
 from keyed.errors import ChangelogError, DefinitionError
-from keyed.extras import extra
 
 #: The options of the HTTP client. The others belong to the store.
 _CLIENT_OPTIONS = frozenset(

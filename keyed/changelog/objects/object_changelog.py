@@ -19,6 +19,8 @@ from typing import Any, ClassVar
 
 import attrs
 
+from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.shown import type_of
 from keyed.changelog.directory.compaction import BackgroundCompaction
 from keyed.changelog.directory.stored_changelog import HOUR_MS, StoredChangelog, check_history
 from keyed.changelog.model import LogHeader
@@ -26,9 +28,7 @@ from keyed.changelog.objects.bucket import Bucket
 from keyed.changelog.objects.object_group import ObjectGroup
 from keyed.changelog.objects.object_reader import ObjectReader
 from keyed.changelog.objects.object_writer import ObjectWriter
-from keyed.durations import Duration, milliseconds_of
 from keyed.errors import ChangelogError, DefinitionError
-from keyed.shown import type_of
 
 _SCHEMES = ("s3://", "gs://", "az://")
 _URL = re.compile(r"(s3|gs|az)://([A-Za-z0-9][A-Za-z0-9._-]{1,221})/+([A-Za-z0-9_.=+,! ()/-]+)")

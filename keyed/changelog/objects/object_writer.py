@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from keyed.background import Status
+from keyed.base.background import Status
 from keyed.changelog.directory.compaction import BackgroundCompaction
 from keyed.changelog.directory.group_folder import Listing
 from keyed.changelog.directory.segment_file import Segment

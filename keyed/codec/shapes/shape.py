@@ -14,9 +14,9 @@ from uuid import UUID
 import attrs
 from msgspec import inspect
 
+from keyed.base.shown import shown
 from keyed.codec.refusals import remedy, type_name
 from keyed.errors import EncodingError
-from keyed.shown import shown
 
 Check = Callable[[Any], bool]
 Tree = Callable[[Any], Any]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from keyed.durations import MIN_TIMESTAMP
-from keyed.graph import Source
+from keyed.base.durations import MIN_TIMESTAMP
+from keyed.job.graph import Source
 
 
 @attrs.define(eq=False)

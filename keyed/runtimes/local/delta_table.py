@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyed.extras import extra
+from keyed.base.extras import extra
 from keyed.runtimes.local.table_writer import TableWriter
 from keyed.runtimes.table_sinks import PREFIX, Overtaken, check_no_other, delta_kinds, stored
 from keyed.sinks import DeltaSink, local_folder

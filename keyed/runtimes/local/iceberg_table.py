@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyed.extras import extra
+from keyed.base.extras import extra
 from keyed.runtimes.local.table_writer import TableWriter
 from keyed.runtimes.table_sinks import PREFIX, Overtaken, iceberg_kinds
 from keyed.sinks import IcebergSink

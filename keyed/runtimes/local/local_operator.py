@@ -11,11 +11,11 @@ from typing import Any
 
 import attrs
 
+from keyed.base.durations import MIN_TIMESTAMP
 from keyed.changelog.model import close_positions, export_interval
 from keyed.changelog.position_bundles import put_positions
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import STORED_AS_THEY_ARE
-from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, BatchResult, Chunk, Emitted, EmittedTables
 from keyed.engine.channels import Upstream
 from keyed.engine.forwarded import key_of_other_group, refused
@@ -28,19 +28,19 @@ from keyed.engine.merged_chunks import merged_chunks
 from keyed.engine.output_copies import OutputCopies
 from keyed.engine.replica import Replica
 from keyed.errors import KeyTypeError
-from keyed.graph import Port, Source, Stage
+from keyed.job.graph import Port, Source, Stage
+from keyed.job.results import RestoreProgress
+from keyed.job.transforms import keeps_tables
+from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.recovery.cut import Restoration
 from keyed.recovery.loading import load
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.recovery.origin import keep_origin
-from keyed.results import RestoreProgress
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter, partitioned, rows_after_steps
 from keyed.stores import MemoryStore, open_store
 from keyed.stores.commit_store import BufferedCommits
-from keyed.transforms import keeps_tables
-from keyed.vectorized import VectorizedFunction
 
 #: Number of keys whose group is cached.
 _ROUTES = 1_000_000

@@ -15,9 +15,9 @@ from typing import Any
 
 import attrs
 
+from keyed.base.ids import random_id
 from keyed.changelog.model import batch_id
 from keyed.codec.frames import RecordFormat
-from keyed.ids import random_id
 from keyed.recovery.cut import Cut
 from keyed.runtimes.lineage import lineage
 from keyed.runtimes.local.consumed import Consumed
@@ -48,7 +48,7 @@ class LocalPosition:
         source: The position of a `keyed.SeekableSource`.
         beside: The positions in its other sources, in their order.
         restored: Number of batches of the earlier query from whose changelogs this one was restored.
-        sizes: Numbers of chained operators, in order (`keyed.chaining.lines`); empty if none are chained.
+        sizes: Numbers of chained operators, in order (`keyed.job.chaining.lines`); empty if none are chained.
     """
 
     operators: list[str]

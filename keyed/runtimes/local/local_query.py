@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
-from keyed.background import Status
-from keyed.chaining import lines
+from keyed.base.background import Status
+from keyed.base.ids import random_id
+from keyed.base.private_files import folder_path
+from keyed.base.shown import Shown
+from keyed.base.sources import SeekableSource
 from keyed.changelog.kafka.kafka_changelog import KafkaChangelog
 from keyed.changelog.model import batch_id, export_interval
 from keyed.changelog.position_bundles import encode_bundle
@@ -28,14 +31,14 @@ from keyed.engine.loader import Loader
 from keyed.engine.meta import MOST_COMMITS
 from keyed.engine.output_copies import OutputCopies
 from keyed.errors import CheckpointFinished, DefinitionError, KeyedError, OperatorChanged, QueryFailed, SinkError
-from keyed.graph import BoundOutput, Port, Source, Stage
-from keyed.ids import random_id
-from keyed.options import Options
-from keyed.private_files import folder_path
+from keyed.job.chaining import lines
+from keyed.job.graph import BoundOutput, Port, Source, Stage
+from keyed.job.options import Options
+from keyed.job.results import Progress, Restored, RunResult, log_restore, shown_query, with_statuses
+from keyed.job.transforms import keeps_tables
 from keyed.recovery.cut import Cut, with_cut
 from keyed.recovery.local_checkpoint import WAITING_POSITIONS, waiting_positions
 from keyed.recovery.outbox import OUTBOX, Outbox, Record, encode_outbox, rows_for, waiting, without
-from keyed.results import Progress, Restored, RunResult, log_restore, shown_query, with_statuses
 from keyed.runtimes.collected import tabled
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.job_metrics import MetricsSource
@@ -61,14 +64,11 @@ from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with
 from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, locked_folder
 from keyed.runtimes.table_sinks import declared_columns, fitted
 from keyed.runtimes.usage_warnings import UsageWarnings
-from keyed.shown import Shown
 from keyed.sinks import CollectSink, DeltaSink, FunctionSink, IcebergSink, ParquetSink, TableSink
-from keyed.sources import SeekableSource
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables.state_tables import StateTables
 from keyed.topics import KafkaSink
-from keyed.transforms import keeps_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa

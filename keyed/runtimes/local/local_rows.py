@@ -1,7 +1,7 @@
 """The rows of the local runtime: good rows from a source, and emitted rows.
 
 Bad rows are diverted if the stream has `on_bad_row`, and refused otherwise. The same rows are bad as on Spark
-(`keyed.streams.stream`). Python elements can have two more kinds of keys that cannot be stored: a datetime without a
+(`keyed.stream`). Python elements can have two more kinds of keys that cannot be stored: a datetime without a
 zone, and a text with a lone surrogate.
 """
 
@@ -17,22 +17,22 @@ import attrs
 
 from keyed.arrow.read import column_values
 from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_ms, time_text
+from keyed.base.schemas import Schema
+from keyed.base.shown import shown
+from keyed.base.sources import BadElement
 from keyed.codec.keys import encode_key, is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
 from keyed.codec.snapshots import UNCHANGING, snapshot
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP, instant_ms, time_text
 from keyed.engine.batch import Chunk
 from keyed.engine.channels import ChannelId
 from keyed.errors import DefinitionError, EncodingError, KeyedError, OutputDefinitionError, RowError, TimestampError
-from keyed.graph import Input, Keys, Source, Stage
-from keyed.kafka_source import KafkaSource
-from keyed.outputs import Schema
+from keyed.job.graph import Input, Keys, Source, Stage
+from keyed.job.transforms import Transform
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, VectorizedFunction
+from keyed.kafka.kafka_source import KafkaSource
 from keyed.rows import fields_of, row_class
 from keyed.runtimes.usage_warnings import unit_warning
-from keyed.shown import shown
-from keyed.sources import BadElement
-from keyed.transforms import Transform
-from keyed.vectorized import TIMESTAMP_COLUMN, VectorizedFunction
 
 if TYPE_CHECKING:
     from keyed.runtimes.transforming import TransformedRows

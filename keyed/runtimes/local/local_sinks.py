@@ -6,17 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, assert_never
 
+from keyed.base.schemas import Schema
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
-from keyed.graph import BoundOutput
-from keyed.inference import unannotated
-from keyed.outputs import Schema
+from keyed.job.graph import BoundOutput
+from keyed.job.inference import unannotated
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
 from keyed.rows import fields_of, row_class
 from keyed.runtimes.local.local_rows import as_rows
 from keyed.runtimes.sink_folder import LocalFolder, check_columns, last_file, replace_file
 from keyed.sinks import CollectSink, FunctionSink, ParquetSink, TableSink, failed
 from keyed.topics import KafkaSink
-from keyed.vectorized import TIMESTAMP_COLUMN
 
 #: Number of values that are checked and converted together, small enough for the processor's cache.
 _PIECE = 4096

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from keyed.durations import clock_text
-from keyed.results import Progress
+from keyed.base.durations import clock_text
+from keyed.job.results import Progress
 
 _log = logging.getLogger(__name__)
 #: Seconds between two log lines, and between two states of the moving line.

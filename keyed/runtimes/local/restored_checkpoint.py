@@ -10,18 +10,18 @@ from typing import Any
 
 import attrs
 
+from keyed.base.ids import random_id
 from keyed.changelog.model import batch_id
 from keyed.engine.group_log import GroupLog
 from keyed.engine.loader import Loader
 from keyed.engine.meta import GroupMeta
 from keyed.errors import ChangelogError, CheckpointError
-from keyed.functions import KeyedProcessFunction
-from keyed.ids import random_id
-from keyed.operators import OperatorSpec, check_parallelism
+from keyed.job.functions import KeyedProcessFunction
+from keyed.job.operators import OperatorSpec, check_parallelism
+from keyed.job.restoring import RestorePoint
+from keyed.job.results import Restored, RestoreProgress
 from keyed.recovery.cut import Cut, header_of, with_cut
 from keyed.recovery.loading import load
-from keyed.restoring import RestorePoint
-from keyed.results import Restored, RestoreProgress
 from keyed.runtimes.local.local_position import encode_position, restored_position
 from keyed.stores import CommitStore, MemoryStore
 

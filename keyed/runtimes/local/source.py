@@ -21,11 +21,14 @@ import msgspec
 
 from keyed.arrow.read import table_chunks, table_rows
 from keyed.arrow.unreadable import raw_rows
+from keyed.base.extras import arrow_table, is_instance
+from keyed.base.sources import PAUSE, SeekableSource
 from keyed.codec.keys import key_type
 from keyed.errors import CheckpointError, DefinitionError, SourceError
-from keyed.extras import arrow_table, is_instance
-from keyed.global_tables import GlobalTable, TableReader
-from keyed.graph import Source, Stage
+from keyed.job.global_tables import GlobalTable, TableReader
+from keyed.job.graph import Source, Stage
+from keyed.job.transforms import keeps_tables
+from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.runtimes.local.alignment import Alignment
 from keyed.runtimes.local.consumed import ROWS, Tracker
 from keyed.runtimes.local.local_position import LocalPosition, SourcePosition
@@ -41,9 +44,6 @@ from keyed.runtimes.local.local_rows import (
     table_of_rows,
     without_unreadable,
 )
-from keyed.sources import PAUSE, SeekableSource
-from keyed.transforms import keeps_tables
-from keyed.vectorized import VectorizedFunction
 
 _log = logging.getLogger(__name__)
 #: Rows of a table that are passed at a time.

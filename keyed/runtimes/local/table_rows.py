@@ -14,13 +14,15 @@ import pyarrow.compute as pc
 from keyed.arrow.event_times import event_times, highest_by_partition
 from keyed.arrow.read import table_rows
 from keyed.arrow.write import table_of
+from keyed.base.durations import MIN_TIMESTAMP
+from keyed.base.schemas import Schema, schema_of
 from keyed.codec.keys import key_type
-from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
-from keyed.graph import Input, Port, Stage
-from keyed.operators import OperatorSpec
-from keyed.outputs import Schema, schema_of
+from keyed.job.graph import Input, Port, Stage
+from keyed.job.operators import OperatorSpec
+from keyed.job.transforms import Transform
+from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, combines
 from keyed.rows import fields_of
 from keyed.runtimes.local.local_rows import (
     Limit,
@@ -33,8 +35,6 @@ from keyed.runtimes.local.local_rows import (
 )
 from keyed.runtimes.transforming import TransformedRows, transformed
 from keyed.table_state.batches import check_keys, combined, first_key, group_indices, in_time_order, timestamped
-from keyed.transforms import Transform
-from keyed.vectorized import TIMESTAMP_COLUMN, combines
 
 #: Exceptions for an element that does not fit the columns of a table.
 _MISFITS = (KeyedError, pa.ArrowException, TypeError, ValueError, OverflowError, RecursionError)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keyed.arrow.write import table_of
+from keyed.base.schemas import Schema, schema_of
 from keyed.errors import DefinitionError, OutputDefinitionError
+from keyed.formats.declared_formats import Format
 from keyed.formats.sql_types import BadValue
 from keyed.formats.topic_values import NO_VALUE, check_format, decoder
-from keyed.outputs import Schema, schema_of
-from keyed.topics import Format
 
 if TYPE_CHECKING:
     import pyarrow as pa

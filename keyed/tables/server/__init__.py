@@ -1,6 +1,6 @@
 """Serves state tables over HTTP: look-ups, scans, SQL and changes. Needs ``keyed[server]``."""
 
-from keyed.extras import extra as _extra
+from keyed.base.extras import extra as _extra
 
 with _extra("server", "serving state tables"):
     from keyed.tables.server.access import Access

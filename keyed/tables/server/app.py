@@ -55,11 +55,11 @@ from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from keyed.background import Status
+from keyed.base.background import Status
+from keyed.base.shown import prometheus_label
 from keyed.changelog.model import sequence_of
 from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.state_schema import MAPS, StateSchema
-from keyed.context import Timer
 from keyed.errors import (
     ChangelogError,
     DefinitionError,
@@ -73,7 +73,7 @@ from keyed.errors import (
     TableNotFound,
 )
 from keyed.formats.json_writer import as_json
-from keyed.shown import prometheus_label
+from keyed.job.context import Timer
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables.follower import shown_groups
 from keyed.tables.json_values import (

@@ -16,7 +16,7 @@ import attrs
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from keyed.background import Status
+from keyed.base.background import Status
 from keyed.errors import KeyedError
 from keyed.formats.json_writer import as_json
 from keyed.tables.server.refused_requests import ASKING, ConcurrencyLimit, Refused, Slots

@@ -20,8 +20,8 @@ import attrs
 import msgspec
 from starlette.concurrency import run_in_threadpool
 
+from keyed.base.shown import without_credentials
 from keyed.errors import DefinitionError, GroupUnavailable
-from keyed.shown import without_credentials
 from keyed.tables.follower import shown_groups
 from keyed.tables.server.access import checked_token
 from keyed.tables.server.refused_requests import ConcurrencyLimit, Refused

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 
 import uvicorn
 
-from keyed.background import Background, close_in_children
+from keyed.base.background import Background, close_in_children
 from keyed.errors import DefinitionError
 from keyed.tables.server.access import Access, is_loopback
 from keyed.tables.server.app import Limits, make_app

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from keyed.arrow.read import column_values
 from keyed.arrow.write import arrays_of, arrow_schema, arrow_type, check_values, table_of
+from keyed.base.schemas import schema_of
 from keyed.errors import OutputDefinitionError
-from keyed.outputs import schema_of
 from keyed.rows import row
 
 UTC = dt.UTC

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from keyed import background
+from keyed.base import background
 from keyed.changelog import DirectoryChangelog, KafkaChangelog
 from keyed.cli import changelog_commands
 from keyed.cli.command import changelog_of

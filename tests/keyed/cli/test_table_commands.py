@@ -12,7 +12,7 @@ import pytest
 import keyed
 import keyed.tables.server
 from docs.generate import ROOT
-from keyed.background import Status
+from keyed.base.background import Status
 from keyed.cli.main import main
 from keyed.cli.table_commands import _tokens
 from keyed.tables import follower

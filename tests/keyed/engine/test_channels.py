@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyed.base.durations import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
-from keyed.durations import MIN_TIMESTAMP
 from keyed.engine.channels import Upstream, advance, counts_channels
-from keyed.watermarks import WatermarkStrategy
+from keyed.job.watermarks import WatermarkStrategy
 
 PLAIN, SLOW = WatermarkStrategy(0), WatermarkStrategy(10)
 IDLE = PLAIN.with_idleness(100)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyed import TimeDomain
+from keyed.base.durations import MAX_TIMESTAMP
 from keyed.content.addresses import TIMER_PROCESSING
-from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.batch import Batch
 from keyed.vectorized import TableState, VectorizedFunction
 from tests.keyed.engine.groups import Group

@@ -17,7 +17,7 @@ from keyed.engine.key_group import KeyGroup
 from keyed.engine.meta import MOST_COMMITS
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogDiverged, ChangelogError
-from keyed.operators import OperatorSpec
+from keyed.job.operators import OperatorSpec
 from keyed.stores import MemoryCommitStore, MemoryStore
 from keyed.testing import MemoryChangelog
 from tests.keyed.engine.groups import OPERATOR, Work, random_element

@@ -233,7 +233,7 @@ class ModelContext:
 
 def modelled(rows: list[Any]) -> tuple[list[Any], list[Any]]:
     function, ctx = Program(), ModelContext()
-    states = {name: Model(state) for name, state in vars(Program).items() if isinstance(state, keyed.state.State)}
+    states = {name: Model(state) for name, state in vars(Program).items() if isinstance(state, keyed.job.state.State)}
     function.__dict__.update(states)
     for element in copy.deepcopy(rows):
         for state in states.values():

@@ -20,12 +20,13 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, duration_pb2, message_factory, timestamp_pb2
 
 import keyed
+from keyed.base.schemas import schema_of
 from keyed.errors import DefinitionError, ExtraNotInstalled, RowError, SinkError, SourceError
+from keyed.formats.declared_formats import Format
 from keyed.formats.sql_types import BadValue
 from keyed.formats.topic_values import decoder, encoder
-from keyed.outputs import schema_of
 from keyed.runtimes.spark.kafka_frames import ValueDecoder
-from keyed.topics import Avro, Format, Json, Protobuf, decode_values
+from keyed.topics import Avro, Json, Protobuf, decode_values
 from tests.keyed.changelog.kafka import topics
 from tests.support.schema_registry import SchemaRegistry, schema_registry
 

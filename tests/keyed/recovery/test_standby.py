@@ -8,7 +8,7 @@ import pytest
 
 import keyed
 from keyed import KeyedProcessFunction, ValueState
-from keyed.background import Status
+from keyed.base.background import Status
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.errors import ChangelogError, CorruptionError, DefinitionError
 from keyed.tables import Lag, StateTables, open_tables

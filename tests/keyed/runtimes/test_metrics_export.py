@@ -21,12 +21,12 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
 import keyed
-from keyed.background import Status
-from keyed.background import _running as running_threads
+from keyed.base.background import Status
+from keyed.base.background import _running as running_threads
 from keyed.engine.counters import COUNTERS, GAUGES, STATUSES
 from keyed.errors import DefinitionError, ExtraNotInstalled
+from keyed.job.results import Progress
 from keyed.metrics import OpenTelemetry, Prometheus
-from keyed.results import Progress
 from keyed.runtimes import metrics_export
 from keyed.runtimes.job_metrics import (
     METRICS,

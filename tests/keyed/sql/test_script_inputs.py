@@ -8,7 +8,7 @@ import pytest
 import keyed
 from keyed import sql
 from keyed.errors import DefinitionError, SqlError
-from keyed.graph import source_of
+from keyed.job.graph import source_of
 from keyed.sql import engine
 from keyed.sql.catalog import SqlSource
 from keyed.sql.script_inputs import ScriptInput

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from keyed.base.durations import MAX_TIMESTAMP
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import (
     PLAIN,
@@ -23,7 +24,6 @@ from keyed.content.addresses import (
     timer_sub,
 )
 from keyed.content.blocks import TableDelta
-from keyed.durations import MAX_TIMESTAMP
 from keyed.stores import CommitStore, RocksStore
 from keyed.testing.store_conformance import ReferenceStore, assert_same
 

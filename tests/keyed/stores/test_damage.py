@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from keyed.base.durations import MAX_TIMESTAMP
 from keyed.codec.frames import RecordFormat
 from keyed.content.blocks import TableDelta
 from keyed.content.row_hash import HASH_VERSION
-from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import CheckpointError, CorruptionError, LocalStoreError
 from keyed.stores import CommitStore, RocksStore, database, disk_tables, open_rocks_store
 from keyed.testing.store_conformance import ReferenceStore, assert_same, random_changes

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 import keyed
+from keyed.base.durations import MAX_TIMESTAMP
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import (
     PLAIN,
@@ -26,7 +27,6 @@ from keyed.content.addresses import (
     timer_sub,
 )
 from keyed.content.local_store import LocalStore
-from keyed.durations import MAX_TIMESTAMP
 from keyed.errors import DefinitionError, LocalStoreError
 from keyed.stores import MemoryStore, RocksStore, open_lmdb_store, open_rocks_store, open_store
 from keyed.stores.database import Database

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import keyed
-from keyed.background import Status
+from keyed.base.background import Status
 from keyed.errors import DefinitionError, SinkError
 from keyed.formats.json_writer import as_json
 from tests.keyed.tables.copies import FEW, Job, caught_up, expected, key_of

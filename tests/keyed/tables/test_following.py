@@ -22,8 +22,9 @@ from typing import Any, ClassVar
 import pytest
 
 import keyed
-from keyed import DirectoryChangelog, background
-from keyed.background import Status
+from keyed import DirectoryChangelog
+from keyed.base import background
+from keyed.base.background import Status
 from keyed.errors import (
     ChangelogError,
     CorruptionError,
@@ -312,7 +313,7 @@ class Padded(keyed.KeyedProcessFunction):
 
 
 def test_after_a_full_disk_a_follower_goes_on_once_there_is_room(tmp_path, small_disk, caplog):
-    caplog.set_level(logging.WARNING, "keyed.background")
+    caplog.set_level(logging.WARNING, "keyed.base.background")
     changelog = DirectoryChangelog(tmp_path / "log", auto_compact=False)
     with (
         KeyedTestHarness(Padded(), key=lambda value: value[0], changelog=changelog) as harness,

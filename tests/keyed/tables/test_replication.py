@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 
 import keyed
 from keyed import windows as w
-from keyed.background import Status
+from keyed.base.background import Status
 from keyed.errors import DefinitionError, GroupUnavailable, SinkError, StateAccessError
 from keyed.tables import open_tables, replicated_rows
 from keyed.testing import KeyedTestHarness

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
-from keyed.background import Status
+from keyed.base.background import Status
 from keyed.tables import Change, StateTables, Subscription, open_tables
 from keyed.tables import subscription as subscription_module
 from keyed.tables.stored_entries import StoredEntries

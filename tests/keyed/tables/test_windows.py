@@ -12,8 +12,8 @@ import pytest
 
 import keyed
 from keyed import windows as w
+from keyed.base.durations import instant_ms
 from keyed.cli.main import main
-from keyed.durations import instant_ms
 from keyed.extending import inner_state
 from keyed.tables import open_tables
 from keyed.tables.json_values import windows_of

@@ -19,11 +19,11 @@ from unittest.mock import patch
 import attrs
 
 from keyed.changelog.directory import directory_writer, disk
-from keyed.changelog.kafka import client as kafka_client
-from keyed.changelog.kafka import transactions
 from keyed.content.addresses import TIMER_PROCESSING
 from keyed.content.delta import Delta
 from keyed.engine import changes, key_group, loader, replica
+from keyed.kafka import client as kafka_client
+from keyed.kafka import transactions
 from keyed.stores import commit_store, memory_store, rocks_store
 from keyed.testing import memory_changelog
 from tests.keyed.testing import exercise

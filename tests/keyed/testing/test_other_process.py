@@ -16,10 +16,10 @@ import pytest
 from pyspark import cloudpickle
 
 from keyed import KeyedProcessFunction
+from keyed.job.watermarks import WatermarkStrategy
 from keyed.testing import Falsified, Record, assert_deterministic, other_process
 from keyed.testing.other_process import _INSIDE, _PROGRAM, OtherProcess, ProcessUnavailable, _packed
 from keyed.testing.scripts import Rows, Script
-from keyed.watermarks import WatermarkStrategy
 from tests.keyed.testing.test_properties import IN_ORDER, Total
 from tests.keyed.testing.wrong_functions import Tags
 from tests.support.waiting import no_more, until

@@ -15,10 +15,10 @@ from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogError, ChangelogFenced, CheckpointError, LocalStoreError
-from keyed.functions import Function
-from keyed.operators import OperatorSpec
+from keyed.job.functions import Function
+from keyed.job.operators import OperatorSpec
+from keyed.job.restoring import RestorePoint
 from keyed.recovery import verify
-from keyed.restoring import RestorePoint
 from keyed.runtimes.spark.worker.writer_cache import WriterCache
 from keyed.stores import MemoryStore, open_rocks_store
 from keyed.stores.commit_store import MemoryCommitStore

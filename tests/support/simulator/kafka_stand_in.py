@@ -1,6 +1,6 @@
 """An in-process Kafka broker for simulations, with the parts that keyed's client uses: topics, transactions, fencing.
 
-It replaces the lowest layer, where `keyed.changelog.kafka.client.Cluster` creates clients of ``confluent_kafka``:
+It replaces the lowest layer, where `keyed.kafka.client.Cluster` creates clients of ``confluent_kafka``:
 everything above it is the real code. There is no compaction and no background work, so a seed reproduces a run.
 """
 
@@ -18,7 +18,7 @@ from unittest.mock import patch
 import attrs
 from confluent_kafka import KafkaError, KafkaException
 
-from keyed.changelog.kafka.client import Cluster
+from keyed.kafka.client import Cluster
 from tests.support.simulator.faults import Faults
 
 
@@ -109,7 +109,7 @@ class StandInBroker:
 
 
 class _Producer:
-    """The part of ``confluent_kafka.Producer`` that `keyed.changelog.kafka.transactions` uses."""
+    """The part of ``confluent_kafka.Producer`` that `keyed.kafka.transactions` uses."""
 
     def __init__(self, broker: StandInBroker, settings: dict[str, Any]) -> None:
         self._broker = broker
@@ -206,7 +206,7 @@ class _Producer:
 
 
 class _Consumer:
-    """The part of ``confluent_kafka.Consumer`` that `keyed.changelog.kafka.client` uses."""
+    """The part of ``confluent_kafka.Consumer`` that `keyed.kafka.client` uses."""
 
     def __init__(self, broker: StandInBroker, settings: dict[str, Any]) -> None:
         self._broker = broker

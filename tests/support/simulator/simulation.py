@@ -25,9 +25,10 @@ from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.model import Changelog
 from keyed.engine import cleaning
 from keyed.errors import KeyedError
-from keyed.functions import Function
-from keyed.operators import Order
-from keyed.state import MapState
+from keyed.job.functions import Function
+from keyed.job.operators import Order
+from keyed.job.state import MapState
+from keyed.job.watermarks import WatermarkStrategy
 from keyed.stores.scratch import ScratchFolder
 from keyed.testing.driven_function import DrivenFunction
 from keyed.testing.function_options import FunctionOptions, Key, operator_of
@@ -36,7 +37,6 @@ from keyed.testing.memory_changelog import MemoryChangelog
 from keyed.testing.process_memory import ProcessMemory
 from keyed.testing.scripts import Crash, End, ProcessingTime, Rescale, Rows, Step, copied, difference, outcome
 from keyed.testing.timed_records import Record
-from keyed.watermarks import WatermarkStrategy
 from tests.support.simulator.faults import Died, Faults, FaultyDisk
 from tests.support.simulator.faulty_groups import FaultyGroups
 

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from keyed.base.ids import random_id
 from keyed.changelog.model import Changelog, batch_id
 from keyed.changelog.position_bundles import all_positions
 from keyed.errors import CheckpointError, CorruptionError, HistoryCompacted
-from keyed.ids import random_id
+from keyed.job.restoring import RestorePoint
 from keyed.recovery.cut import Cut
-from keyed.restoring import RestorePoint
 from keyed.runtimes.lineage import lineage
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.source_files import put_files

@@ -25,8 +25,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.private_files import file_mode
 from keyed.errors import CheckpointError
-from keyed.private_files import file_mode
 from keyed.stores.lease import NO_LOCKS, Lease
 
 if TYPE_CHECKING:

@@ -34,9 +34,9 @@ from urllib.parse import quote, unquote
 
 import attrs
 
+from keyed.base.ids import random_id
+from keyed.base.private_files import make_private
 from keyed.errors import CheckpointError, CheckpointMoved
-from keyed.ids import random_id
-from keyed.private_files import make_private
 from keyed.runtimes.spark.query.failures import is_gone
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.spark_session import default_files, is_here

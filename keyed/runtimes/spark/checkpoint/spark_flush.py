@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import attrs
 
+from keyed.base.schemas import Schema
 from keyed.changelog.model import Changelog, batch_id
 from keyed.engine.export import export
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogFenced, OperatorChanged
-from keyed.outputs import Schema
 from keyed.recovery.local_checkpoint import check_changelog
 from keyed.runtimes.spark.checkpoint.begin import read_begin
 from keyed.runtimes.spark.checkpoint.folder import reached, readable, spark_path

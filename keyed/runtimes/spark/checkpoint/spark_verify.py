@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.base.schemas import schema_of
 from keyed.changelog.model import Changelog
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta
 from keyed.errors import OperatorChanged
-from keyed.outputs import schema_of
 from keyed.recovery.verification import Verified, verify_group
 from keyed.runtimes.spark.checkpoint.folder import spark_path
 from keyed.runtimes.spark.checkpoint.state_reader import Selection, committed_metas, for_groups

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.arrow.write import arrow_schema
+from keyed.base.schemas import Schema
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta, decode_meta
 from keyed.engine.segment import decode_row
 from keyed.errors import CheckpointError, ParallelismChanged
-from keyed.outputs import Schema
 from keyed.runtimes.spark.checkpoint.folder import reached, readable
 from keyed.runtimes.spark.query.failures import raise_translated
 from keyed.runtimes.spark.session.session_check import checkpoint_settings, is_remote

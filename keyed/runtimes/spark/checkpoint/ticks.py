@@ -17,8 +17,8 @@ import re
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from keyed.base.ids import random_id
 from keyed.errors import CheckpointError
-from keyed.ids import random_id
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 
 if TYPE_CHECKING:

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.arrow.write import arrow_schema
+from keyed.base.column_types import quoted
+from keyed.base.schemas import Schema
 from keyed.codec.key_hash import spark_key_type
-from keyed.column_types import quoted
 from keyed.errors import DefinitionError, OutputDefinitionError
-from keyed.functions import takes_two
-from keyed.global_tables import GlobalTable
-from keyed.graph import Input, Port, Source, Stage
-from keyed.inference import unannotated
-from keyed.outputs import Schema
+from keyed.job.functions import takes_two
+from keyed.job.global_tables import GlobalTable
+from keyed.job.graph import Input, Port, Source, Stage
+from keyed.job.inference import unannotated
+from keyed.job.transforms import Transform, schema_after
+from keyed.job.vectorized_functions import combines
 from keyed.recovery.cut import Cut
 from keyed.runtimes.recording import Recorder
 from keyed.runtimes.spark.plan.initial_state import initial_state_of
@@ -58,8 +60,6 @@ from keyed.runtimes.spark.worker.wire import (
     source_id,
 )
 from keyed.runtimes.transforming import TransformedRows, transformed
-from keyed.transforms import Transform, schema_after
-from keyed.vectorized import combines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -137,7 +137,7 @@ def build(
     """Build the DataFrame of a chain.
 
     Args:
-        lines: The stages in order, grouped into chained lines (`keyed.chaining.lines`).
+        lines: The stages in order, grouped into chained lines (`keyed.job.chaining.lines`).
         wanted: Outputs of stages of the chain that are read. Others are not produced.
         parallelism: Number of key groups.
         changelogs: Identity of the changelog of each operator that has one, by name.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from keyed.graph import Stage, is_dataframe
+from keyed.job.graph import Stage, is_dataframe
 from keyed.runtimes.initial_frames import arrow_table, frames_of
 from keyed.runtimes.spark.plan.mapping import map_in_arrow
 from keyed.runtimes.spark.session.ship import SourceArchive

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.base.column_types import of_spark, quoted
+from keyed.base.schemas import Schema, checked_schema
 from keyed.codec.key_hash import spark_hash_expression
-from keyed.column_types import of_spark, quoted
 from keyed.errors import DefinitionError, EncodingError
-from keyed.graph import Keys, Source, Stage
-from keyed.outputs import Schema, checked_schema
+from keyed.job.graph import Keys, Source, Stage
 from keyed.runtimes.spark.checkpoint.ticks import STARTS_RUN
 from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import TaskMark, encode_mark

@@ -6,14 +6,14 @@ import os
 import time
 from typing import Any
 
-from keyed.background import Status
-from keyed.chaining import lines
+from keyed.base.background import Status
+from keyed.base.ids import random_id
 from keyed.errors import DefinitionError
-from keyed.graph import BoundOutput, Stage
-from keyed.ids import random_id
-from keyed.options import Options
+from keyed.job.chaining import lines
+from keyed.job.graph import BoundOutput, Stage
+from keyed.job.options import Options
+from keyed.job.results import RunResult
 from keyed.recovery.cut import cut_of
-from keyed.results import RunResult
 from keyed.runtimes.collected import tabled
 from keyed.runtimes.job_metrics import MetricsSource
 from keyed.runtimes.metrics_export import MetricsExport

@@ -8,13 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.changelog.model import batch_id
-from keyed.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
-from keyed.graph import BoundOutput, Stage
-from keyed.options import Options
+from keyed.job.graph import BoundOutput, Stage
+from keyed.job.options import Options
+from keyed.job.results import Progress, Restored, RestoreProgress, log_restore
 from keyed.recovery.cut import Cut, cut_of
 from keyed.recovery.origin import keep_origin
-from keyed.results import Progress, Restored, RestoreProgress, log_restore
 from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.spark.plan.build import Plan, build, parallelism_of
 from keyed.runtimes.spark.query.lake_tables import check_table

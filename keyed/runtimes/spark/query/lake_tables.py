@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from keyed.arrow.write import arrow_type
-from keyed.column_types import of_spark, quoted
+from keyed.base.column_types import of_spark, quoted
+from keyed.base.ids import random_id
+from keyed.base.schemas import Schema
 from keyed.errors import DefinitionError, KeyedError, OutputDefinitionError, QueryFailed, SessionError, SinkError
-from keyed.graph import BoundOutput
-from keyed.ids import random_id
-from keyed.outputs import Schema
+from keyed.job.graph import BoundOutput
 from keyed.runtimes.spark.query.failures import essence, is_gone, translated
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.spark_session import shares_files

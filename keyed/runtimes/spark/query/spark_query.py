@@ -1,4 +1,4 @@
-"""Queries of the Spark runtime: `keyed.streams` calls this module for a DataFrame, and to run or start a chain."""
+"""Queries of the Spark runtime: `keyed.job.streams` calls this module for a DataFrame, and to run or start a chain."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from keyed.background import Status
-from keyed.durations import MAX_TIMESTAMP
+from keyed.base.background import Status
+from keyed.base.durations import MAX_TIMESTAMP
+from keyed.base.shown import Shown
 from keyed.errors import DefinitionError, KeyedError, QueryFailed
-from keyed.graph import BoundOutput, Port, Stage
-from keyed.options import Options
+from keyed.job.graph import BoundOutput, Port, Stage
+from keyed.job.options import Options
+from keyed.job.results import Progress, Restored, RunResult, shown_query, with_statuses
 from keyed.recovery.cut import Cut, with_cut
-from keyed.results import Progress, Restored, RunResult, shown_query, with_statuses
 from keyed.runtimes.collected import tabled
 from keyed.runtimes.job_metrics import MetricsSource
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
@@ -25,7 +26,6 @@ from keyed.runtimes.spark.query.job import Job
 from keyed.runtimes.spark.query.signals import Stopped, noted_signals
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.stream_job import StreamJob
-from keyed.shown import Shown
 from keyed.sinks import CollectSink
 from keyed.tables.state_tables import StateTables
 

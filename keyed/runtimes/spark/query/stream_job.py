@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.chaining import lines
+from keyed.base.private_files import make_private
 from keyed.changelog.model import batch_id
 from keyed.errors import DefinitionError
-from keyed.graph import BoundOutput, Stage
-from keyed.options import Options
-from keyed.private_files import make_private
+from keyed.job.chaining import lines
+from keyed.job.graph import BoundOutput, Stage
+from keyed.job.options import Options
+from keyed.job.results import Progress, Restored
 from keyed.recovery.cut import Cut
-from keyed.results import Progress, Restored
 from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.recording import Recorder, recorder
 from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, take_position

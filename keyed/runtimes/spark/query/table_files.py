@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from keyed.errors import CheckpointError, DefinitionError
-from keyed.global_tables import GlobalTable, TableReader, TableVersion
-from keyed.graph import Stage
+from keyed.job.global_tables import GlobalTable, TableReader, TableVersion
+from keyed.job.graph import Stage
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.source_files import file_batch, logged
 

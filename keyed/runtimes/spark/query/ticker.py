@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from keyed.background import Background
+from keyed.base.background import Background
 from keyed.errors import ChangelogDiverged, CorruptionError, DefinitionError
 from keyed.runtimes.spark.checkpoint.ticks import Ticks
 from keyed.runtimes.spark.query.exports import Exports

@@ -26,8 +26,8 @@ from typing import Any, Literal
 
 import attrs
 
+from keyed.base.extras import install
 from keyed.errors import JavaNotFound
-from keyed.extras import install
 from keyed.stores.scratch import ScratchFolder
 
 MINIMUM_JAVA = 17

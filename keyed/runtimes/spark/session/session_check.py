@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from keyed.base.extras import extra
 from keyed.errors import SessionError
-from keyed.extras import extra
 from keyed.runtimes.spark.query.failures import translated
 from keyed.runtimes.spark.session.spark_log import name_log
 

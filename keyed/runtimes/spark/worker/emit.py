@@ -18,9 +18,9 @@ import attrs
 
 from keyed.arrow.read import plain_values
 from keyed.arrow.write import arrays_of, arrow_schema
-from keyed.column_types import quoted
+from keyed.base.column_types import quoted
+from keyed.base.schemas import Schema
 from keyed.engine.batch import BatchResult, Emitted, EmittedTables
-from keyed.outputs import Schema
 from keyed.runtimes.spark.worker.wire import NOTE, TIMESTAMP, GroupMark, chunk_note, output_id
 
 if TYPE_CHECKING:

@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import attrs
 
 from keyed.arrow.unreadable import UNREADABLE, raw_rows, unreadable_column, unreadable_rows
+from keyed.base.durations import MAX_TIMESTAMP
+from keyed.base.shown import shown
 from keyed.codec.keys import is_null, null_key
 from keyed.codec.refusals import BAD_ROW_REMEDY
-from keyed.durations import MAX_TIMESTAMP
 from keyed.engine.channels import Upstream
 from keyed.errors import RowError, TimestampError
+from keyed.job.transforms import Transform
+from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.runtimes.recording import Recorder, with_timestamps
 from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.wire import (
@@ -40,9 +43,6 @@ from keyed.runtimes.spark.worker.wire import (
 )
 from keyed.runtimes.transforming import TransformedRows, transformed
 from keyed.runtimes.usage_warnings import unit_warning
-from keyed.shown import shown
-from keyed.transforms import Transform
-from keyed.vectorized import VectorizedFunction
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,6 +1,6 @@
 """The stateful processor, which Spark calls once per key group and micro-batch, and which runs the engine.
 
-It runs one operator and those chained to it (`keyed.chaining`): the same group of the next operator reads the rows that
+It runs one operator and those chained to it (`job.chaining`): the same group of the next operator reads the rows that
 a key group emits, so they stay in the worker.
 """
 
@@ -17,6 +17,7 @@ import attrs
 from pyspark import TaskContext
 from pyspark.sql.streaming import StatefulProcessor  # type: ignore[attr-defined]
 
+from keyed.base.ids import random_id
 from keyed.changelog.model import ChangelogWriter, export_interval
 from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.channels import Upstream
@@ -25,11 +26,11 @@ from keyed.engine.key_group import KeyGroup
 from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogFenced, CorruptionError
-from keyed.ids import random_id
-from keyed.operators import OperatorSpec, Store
+from keyed.job.operators import OperatorSpec, Store
+from keyed.job.results import log_restore
+from keyed.job.vectorized_functions import VectorizedFunction, combines
 from keyed.recovery.cut import Cut
 from keyed.recovery.loading import restore
-from keyed.results import log_restore
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.spark.group_ids import group_ids
 from keyed.runtimes.spark.worker.emit import EmittedRows, Emitter
@@ -46,7 +47,6 @@ from keyed.runtimes.spark.worker.unpack import (
 )
 from keyed.runtimes.spark.worker.wire import GroupMark
 from keyed.runtimes.spark.worker.writer_cache import LateWriter, WriterCache
-from keyed.vectorized import VectorizedFunction, combines
 
 if TYPE_CHECKING:
     import pyarrow as pa

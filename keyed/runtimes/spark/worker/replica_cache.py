@@ -26,7 +26,7 @@ import attrs
 from keyed.content.local_store import LocalStore, SharedStore
 from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
-from keyed.operators import Store, store_name
+from keyed.job.operators import Store, store_name
 from keyed.stores import MemoryStore, open_store
 
 #: Seconds after which an unused store in memory is dropped: another worker serves its group, or its query has ended.

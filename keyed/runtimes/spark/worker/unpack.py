@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.arrow.read import column_values, table_chunks
-from keyed.durations import MIN_TIMESTAMP
+from keyed.base.durations import MIN_TIMESTAMP
 from keyed.engine.batch import Batch, Chunk
 from keyed.engine.channels import ChannelId, Upstream
 from keyed.engine.merged_chunks import merged_chunks

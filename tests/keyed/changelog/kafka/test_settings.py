@@ -12,8 +12,8 @@ import attrs
 import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
-from keyed.changelog.kafka.client import translated
 from keyed.errors import ChangelogError, DefinitionError, ExtraNotInstalled
+from keyed.kafka.client import translated
 from keyed.testing.changelog_conformance import SampleGroup, state_of
 from tests.keyed.changelog.kafka.topics import grant, new_topic
 from tests.support.kafka import PASSWORD, USER, certificate

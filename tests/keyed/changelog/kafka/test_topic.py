@@ -10,12 +10,12 @@ import pytest
 
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.kafka import kafka_changelog as module
-from keyed.changelog.kafka.client import Partition
-from keyed.changelog.kafka.transactions import Transactions
 from keyed.changelog.records import decode_commit, decode_header, decode_position
 from keyed.codec.key_hash import key_hash
 from keyed.content.addresses import key_of
 from keyed.errors import ChangelogError
+from keyed.kafka.client import Partition
+from keyed.kafka.transactions import Transactions
 from keyed.testing.changelog_conformance import SampleGroup
 from tests.keyed.changelog.kafka.topics import alter, create, described, made, messages, new_topic, produce
 

@@ -11,7 +11,7 @@ import pytest
 import keyed
 from keyed.changelog import DirectoryChangelog
 from keyed.errors import DefinitionError, RowError, SourceError, StateDefinitionError
-from keyed.global_tables import TableReader
+from keyed.job.global_tables import TableReader
 from tests.keyed.runtimes.spark.functions import COUNTRIES, RATES, Convert, Limits
 from tests.support.waiting import logged
 

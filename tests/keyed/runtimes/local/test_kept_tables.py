@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 import keyed
-from keyed.background import Status
+from keyed.base.background import Status
 from keyed.errors import ChangelogDiverged
 from tests.support.waiting import until
 

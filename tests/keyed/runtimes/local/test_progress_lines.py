@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from keyed.results import Progress
+from keyed.job.results import Progress
 from keyed.runtimes.local.progress_lines import ProgressLines
 
 ROOT = Path(__file__).parents[4]

@@ -17,7 +17,7 @@ from keyed import DirectoryChangelog
 from keyed.engine.batch import Batch
 from keyed.engine.replica import Replica
 from keyed.joins import AsyncLookup, lookup_join
-from keyed.kafka_source import KafkaSource
+from keyed.kafka.kafka_source import KafkaSource
 from keyed.rows import row_class
 from keyed.runtimes.recording import Recorder
 from keyed.runtimes.spark.worker import processor

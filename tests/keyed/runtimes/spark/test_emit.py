@@ -5,9 +5,9 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
+from keyed.base.schemas import schema_of
 from keyed.engine.batch import BatchResult, Emitted, EmittedTables
 from keyed.errors import OutputDefinitionError
-from keyed.outputs import schema_of
 from keyed.runtimes.spark.worker.emit import Emitter, unwired
 from keyed.runtimes.spark.worker.wire import NOTE, TIMESTAMP, GroupMark, output_id, read_chunk
 

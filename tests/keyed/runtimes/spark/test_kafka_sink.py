@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import keyed
-from keyed.changelog.kafka.transactions import Transactions
 from keyed.errors import KeyedError, SinkError
+from keyed.kafka.transactions import Transactions
 from tests.keyed.changelog.kafka import topics
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
 from tests.support.waiting import until

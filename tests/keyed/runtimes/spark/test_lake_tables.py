@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 import keyed
+from keyed.base.column_types import quoted
 from keyed.changelog import DirectoryChangelog
-from keyed.column_types import quoted
 from keyed.errors import CheckpointError, DefinitionError, SessionError, SinkError
 from keyed.runtimes.spark.query.lake_tables import DeltaLakeTable, IcebergLakeTable
 from tests.keyed.runtimes.spark.functions import files_source, write_file
@@ -274,7 +274,7 @@ def query_ids(spark, kind, sink):
 def test_a_restored_query_that_repeats_batches_of_the_earlier_one_is_reported(spark_lake, tmp_path, kind, caplog):
     table_of = {"delta": DeltaLakeTable, "iceberg": IcebergLakeTable}[kind]
     sink = table(kind, tmp_path)
-    columns = keyed.outputs.schema_of("k string, n bigint")
+    columns = keyed.base.schemas.schema_of("k string, n bigint")
     frame = spark_lake.createDataFrame([("a", 1)], columns.ddl)
     first = table_of(sink, ["one"], columns, repeats=True)
     first.claim(spark_lake, 0)
@@ -290,7 +290,7 @@ def test_a_batch_of_an_iceberg_table_is_known_when_its_snapshot_has_expired(spar
     from pyiceberg.catalog import load_catalog
 
     sink = table("iceberg", tmp_path)
-    columns = keyed.outputs.schema_of("k string, n bigint")
+    columns = keyed.base.schemas.schema_of("k string, n bigint")
     frame = spark_lake.createDataFrame([("a", 1)], columns.ddl)
     for query in ("one", "two"):
         writer = IcebergLakeTable(sink, [query], columns, repeats=True)

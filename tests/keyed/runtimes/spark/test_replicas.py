@@ -13,7 +13,7 @@ import pytest
 
 from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
-from keyed.operators import Store
+from keyed.job.operators import Store
 from keyed.runtimes.spark.worker import replica_cache
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog

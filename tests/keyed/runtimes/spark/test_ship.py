@@ -31,7 +31,7 @@ with open(sys.argv[1], "rb") as file:
 
 def test_a_carrier_arrives_as_its_content_where_keyed_is_not_installed(tmp_path):
     def content():
-        from keyed.state import ValueState
+        from keyed.job.state import ValueState
 
         function = Count()
         return type(function).__mro__[1].__name__, type(Count.seen) is ValueState

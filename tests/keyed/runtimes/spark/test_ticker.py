@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import keyed
-from keyed.background import Status
+from keyed.base.background import Status
 from keyed.errors import ChangelogDiverged, ChangelogError, UserFunctionError
 from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.query.ticker import Ticker

@@ -10,7 +10,7 @@ import pytest
 import keyed
 from keyed import bounded_out_of_orderness, collect_sink
 from keyed.errors import UserFunctionError
-from keyed.vectorized import combines
+from keyed.job.vectorized_functions import combines
 from tests.keyed.runtimes.spark.functions import (
     BIG,
     EVERY,

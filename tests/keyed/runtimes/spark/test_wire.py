@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
+from keyed.base.schemas import parse_ddl
 from keyed.codec.key_hash import key_hash
 from keyed.engine.channels import Upstream
 from keyed.errors import CorruptionError
-from keyed.outputs import parse_ddl
 from keyed.runtimes.spark.plan import build as plan
 from keyed.runtimes.spark.worker.pack import Packer, Reading
 from keyed.runtimes.spark.worker.wire import (

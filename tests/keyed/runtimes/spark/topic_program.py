@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from keyed.changelog.kafka.transactions import Transactions
+from keyed.kafka.transactions import Transactions
 from keyed.runtimes.kafka_sink import TopicWriter
 from tests.keyed.runtimes.spark.functions import count, files_source
 from tests.keyed.runtimes.spark.publishing import kill

@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from starlette.routing import Route
 
 import keyed
-from keyed import background
 from keyed import windows as w
+from keyed.base import background
 from keyed.tables import StateTables, open_tables
 from keyed.tables.server import Access, event_stream, make_app, serve
 from keyed.tables.server.event_stream import BatchEvents, ChangeEvents

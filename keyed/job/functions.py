@@ -1,0 +1,372 @@
+"""The classes that users subclass, and the checks of definitions, including those of `keyed.vectorized`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import typing
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from keyed.base.shown import Shown
+from keyed.errors import DefinitionError, StateDefinitionError, TimerDefinitionError
+from keyed.job.broadcast import BroadcastContext
+from keyed.job.context import Context, OnTimerContext, OpenContext
+from keyed.job.lost_changes import check_changes
+from keyed.job.restoring import StateMigration
+from keyed.job.state import KeyedState, State
+from keyed.job.table_declaration import TableState
+from keyed.job.vectorized_functions import VectorizedCoFunction, VectorizedFunction, combines
+
+#: The methods that the engine calls, besides those that take elements, with the parameters of each.
+_CALLS = {"on_timer": ("timestamp", "ctx"), "on_batch_end": ("ctx",), "open": ("context",), "close": ()}
+_BATCH_CALLS = {"on_watermark": ("watermark", "ctx"), "combine": ("table",), "open": ("context",), "close": ()}
+_TIMER_CALLS = {"register_event_time_timer", "register_processing_time_timer", "set_timer"}
+
+
+class _RowFunction(Shown):
+    """Base of the functions over rows, with one input or two."""
+
+    known_side_outputs: Collection[str] | None = None
+    forwarded_fields: Mapping[str, str] = {}
+    migration: StateMigration | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def open(self, context: OpenContext) -> None:
+        """Prepare for the first element of a key group (on Spark, of each micro-batch). State has no key here.
+
+        Args:
+            context: Returns state by descriptor and names the task.
+        """
+
+    def for_stream(self, stream: Any, output: Any, order: str) -> Function:
+        """Return the function that runs over a stream: this one, unless a library overrides it.
+
+        Called once, by ``process``. A function with another form, for example over whole columns, returns that form if
+        the stream allows it. Both have the name of this one.
+
+        Args:
+            stream: The `keyed.KeyedStream`.
+            output: The output's columns as ``process`` was given them.
+            order: Order of the rows of a batch.
+        """
+        return self  # type: ignore[return-value]
+
+    def on_timer(self, timestamp: int, ctx: OnTimerContext, /) -> Iterable[Any] | None:
+        """Act on a timer of a key that fires. The timer is removed before the call.
+
+        Args:
+            timestamp: The time for which the timer was set, in milliseconds.
+            ctx: Key, domain and name of the timer, timers and outputs.
+
+        Returns:
+            As `process_element`.
+        """
+        return None
+
+    def on_batch_end(self, ctx: Context) -> Iterable[Any] | None:
+        """Act at the end of a micro-batch, once for each key that had elements in it.
+
+        For results once per batch instead of with each element. The watermark has advanced, and timers have fired.
+        Called only if it is defined, and not for keys for which only timers fired.
+
+        Args:
+            ctx: Key, timers and outputs. There is no element, so outputs have no timestamp unless ``ctx.collect`` sets
+                one.
+
+        Returns:
+            As `process_element`.
+        """
+        return None
+
+    def close(self) -> None:
+        """Release what `open` took, after a key group's last element (on Spark, of each micro-batch) or a failure."""
+
+
+class KeyedProcessFunction(_RowFunction):
+    """A function over a keyed stream, with state and timers per key (Flink's ``KeyedProcessFunction``).
+
+    State is declared by class attributes (`ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState`,
+    `VersionedState`) or obtained in `open`. A copy of the object serves each key group, on Spark a new one in each
+    micro-batch: keep nothing on ``self`` but declared state and objects that `open` can create again.
+
+    Attributes:
+        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
+        forwarded_fields: Columns of the main output that forward a key column of the input, by the name of that column:
+            an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are
+            assumed to.
+        migration: Changes of the states since earlier classes stored them: see `StateMigration`.
+    """
+
+    def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
+        """Process an element; called for each element of the stream.
+
+        Args:
+            value: The element: a row with attribute access, or the source's own object in the local runtime.
+            ctx: Key, timestamp, timers and outputs.
+
+        Returns:
+            An iterable of main outputs (write the method as a generator and ``yield`` them), or ``None``. A pair with
+            an `OutputTag` first, ``yield tag, value``, goes to that side output, as ``ctx.output(tag, value)`` does.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define process_element")
+
+
+class KeyedCoProcessFunction(_RowFunction):
+    """A function over two connected streams (Flink's ``KeyedCoProcessFunction``): see `keyed.Stream.connect`.
+
+    Elements of both sides with the same key share one state and one set of timers. State is declared as for a
+    `KeyedProcessFunction`. The watermark is the least of the two sides'.
+
+    Attributes:
+        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
+        forwarded_fields: Columns of the main output that forward a key column of the input, by the name of that column:
+            an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are
+            assumed to.
+        migration: Changes of the states since earlier classes stored them: see `StateMigration`.
+    """
+
+    def process_element1(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
+        """Process an element of the first stream. As `KeyedProcessFunction.process_element`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define process_element1")
+
+    def process_element2(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
+        """Process an element of the second stream. As `KeyedProcessFunction.process_element`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define process_element2")
+
+
+class KeyedBroadcastProcessFunction(_RowFunction):
+    """A function over a keyed stream and a broadcast one: see `keyed.Stream.broadcast`.
+
+    Flink's ``KeyedBroadcastProcessFunction``. Every key group gets every broadcast element, and keeps its own copy of
+    the broadcast state; elements with a key, and their timers, only read it. In a micro-batch the broadcast elements
+    run before everything else. State is declared as for a `KeyedProcessFunction`.
+
+    Attributes:
+        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
+    """
+
+    def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
+        """Process an element of the keyed stream. As `KeyedProcessFunction.process_element`.
+
+        Args:
+            value: The element.
+            ctx: Key, timestamp, timers and outputs; ``ctx.get_broadcast_state(descriptor)`` gives broadcast state to
+                read.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define process_element")
+
+    def process_broadcast_element(self, value: Any, ctx: BroadcastContext, /) -> Iterable[Any] | None:
+        """Process an element of the broadcast stream, in each key group, with the same result in all of them.
+
+        Writes to broadcast state may depend only on the element and on broadcast state: not on keyed state, a clock,
+        random numbers, or the key group.
+
+        Args:
+            value: The element.
+            ctx: Broadcast state to read and write, keyed state of all keys, timestamp and outputs.
+
+        Returns:
+            As `KeyedProcessFunction.process_element`. Outputs are emitted in each key group, as Flink emits them in
+            each parallel task: once per key group.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define process_broadcast_element")
+
+
+RowFunction = KeyedProcessFunction | KeyedCoProcessFunction | KeyedBroadcastProcessFunction
+Function = RowFunction | VectorizedFunction
+_BASES = (KeyedProcessFunction, KeyedCoProcessFunction, KeyedBroadcastProcessFunction)
+
+
+def declared_states(function: Function) -> dict[str, tuple[str, State]]:
+    """Return the states declared on the function's class, in their order: state name → (attribute, declaration).
+
+    Raises:
+        StateDefinitionError: Two declarations share a name, or one is a class or not for this kind of function.
+    """
+    attributes: dict[str, State] = {}
+    for cls in reversed(type(function).__mro__):
+        for attribute, member in vars(cls).items():
+            if attribute[:2] == "__":
+                continue
+            if isinstance(member, State):
+                attributes[attribute] = member
+            elif isinstance(state := typing.get_origin(member) or member, type) and issubclass(state, State):
+                raise StateDefinitionError(
+                    f"{cls.__name__}.{attribute} is the class {state.__name__} and declares no state; call it with the "
+                    f"type: {attribute} = keyed.{state.__name__}(...)"
+                )
+            else:
+                attributes.pop(attribute, None)
+    # Operators that are configured per object (a window operator, say) declare state on the instance.
+    attributes.update((a, m) for a, m in vars(function).items() if isinstance(m, State))
+    states: dict[str, tuple[str, State]] = {}
+    wanted: type[State] = TableState if isinstance(function, VectorizedFunction) else KeyedState
+    for attribute, state in attributes.items():
+        if not isinstance(state, wanted):
+            raise StateDefinitionError(
+                f"{type(function).__name__} declares {state.kind} state {attribute!r}: a VectorizedFunction has "
+                "TableState, a function over rows all others"
+            )
+        if not state.name:
+            state.set_name(attribute)
+        if state.name in states:
+            raise StateDefinitionError(
+                f"{type(function).__name__} declares state {state.name!r} twice, as {states[state.name][0]!r} and "
+                f"{attribute!r}; state names are unique in a function, so rename one"
+            )
+        states[state.name] = (attribute, state)
+    return states
+
+
+def element_methods(function: RowFunction) -> tuple[str, ...]:
+    """Return the names of the methods that take elements with a key: one for each side of the stream."""
+    is_connected = isinstance(function, KeyedCoProcessFunction)
+    return ("process_element1", "process_element2") if is_connected else ("process_element",)
+
+
+def input_methods(function: RowFunction) -> tuple[str, ...]:
+    """Return the names of all methods that take elements."""
+    takes_broadcast = isinstance(function, KeyedBroadcastProcessFunction)
+    return (*element_methods(function), *(["process_broadcast_element"] if takes_broadcast else []))
+
+
+def takes_two(function: Function) -> bool:
+    """Return true if a function reads two connected streams."""
+    return isinstance(function, KeyedCoProcessFunction | VectorizedCoFunction)
+
+
+class Relay(VectorizedFunction):
+    """Writes the rows of a stream without a key, as tables."""
+
+    def process_batch(self, table: Any, ctx: Any, /) -> None:
+        """Emit the rows."""
+        ctx.emit(table)
+
+
+class RowRelay(KeyedProcessFunction):
+    """Writes the rows of a stream without a key, one by one: of elements that are in no table."""
+
+    def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any]:
+        """Emit the row."""
+        yield value
+
+
+def check_function(function: Function) -> None:
+    """Validate a function before its first row.
+
+    Raises:
+        DefinitionError: Its forwarded fields are not names, or its migration does not fit its states.
+        StateDefinitionError: Duplicate state names.
+        TimerDefinitionError: Its code sets timers, but it does not define ``on_timer``.
+    """
+    if not isinstance(function, Function):
+        hint = "; give an object, not the class" if isinstance(function, type) else ""
+        if inspect.isroutine(function):
+            hint = "; write a class Name(keyed.KeyedProcessFunction) with def process_element(self, value, ctx)"
+        raise StateDefinitionError(
+            f"{function!r} is not a KeyedProcessFunction, KeyedCoProcessFunction, KeyedBroadcastProcessFunction or "
+            f"VectorizedFunction{hint}"
+        )
+    states = declared_states(function)
+    fields = function.forwarded_fields
+    if not isinstance(fields, Mapping) or not all(isinstance(name, str) for pair in fields.items() for name in pair):
+        raise DefinitionError(
+            f"{type(function).__name__}.forwarded_fields={fields!r}: give a column by the name of the key column "
+            "that it holds"
+        )
+    migration = function.migration
+    if migration is not None and not isinstance(migration, StateMigration):
+        raise DefinitionError(f"{type(function).__name__}.migration={migration!r}: give a keyed.StateMigration(...)")
+    if migration is not None and type(function).open in (_RowFunction.open, VectorizedFunction.open):
+        migration.check_class(type(function).__name__, states)
+    if isinstance(function, VectorizedFunction):
+        method = "process_batches" if isinstance(function, VectorizedCoFunction) else "process_batch"
+        if getattr(type(function), method) is getattr(VectorizedCoFunction, method):
+            raise StateDefinitionError(f"{type(function).__name__} does not define {method}")
+        of_two = isinstance(function, VectorizedCoFunction)
+        _check_calls(function, {**_BATCH_CALLS, method: ("first", "second", "ctx") if of_two else ("table", "ctx")})
+        if takes_two(function) and combines(function):
+            raise StateDefinitionError(
+                f"{type(function).__name__} defines combine, and a function of two streams has none"
+            )
+        return
+    check_changes(function, dict(states.values()))
+    cls = type(function)
+    for name in input_methods(function):
+        if getattr(cls, name) in (getattr(base, name, None) for base in _BASES):
+            near = difflib.get_close_matches(name, _own(cls), n=1, cutoff=0.7)
+            hint = f"; it has {near[0]}: rename it" if near else ""
+            raise StateDefinitionError(f"{cls.__name__} does not define {name}{hint}")
+    _check_calls(function, {**_CALLS, **dict.fromkeys(input_methods(function), ("value", "ctx"))})
+    if cls.on_timer is not KeyedProcessFunction.on_timer:
+        return
+    for base in cls.__mro__:
+        for name, member in vars(base).items():
+            code = getattr(member, "__code__", None)
+            if code is not None and base not in (*_BASES, _RowFunction, object):
+                used = _names(code) & _TIMER_CALLS
+                if used:
+                    raise no_on_timer(function, f"{name} calls {min(used)}")
+
+
+def _own(cls: type) -> list[str]:
+    """Return the public attributes of a class that the engine does not call."""
+    called = {*_CALLS, "process_element", "process_element1", "process_element2", "process_broadcast_element"}
+    return [name for name in vars(cls) if name[0] != "_" and name not in called]
+
+
+def _check_calls(function: Function, calls: Mapping[str, tuple[str, ...]]) -> None:
+    """Check that the methods that the engine calls accept its arguments.
+
+    Args:
+        function: The function.
+        calls: The parameters of the methods by name.
+
+    Raises:
+        DefinitionError: One takes other parameters, is a coroutine, or has a misspelt name.
+    """
+    cls = type(function)
+    for name, parameters in calls.items():
+        method = getattr(function, name, None)
+        own = [each for base in cls.__mro__ if base.__module__.partition(".")[0] != "keyed" for each in vars(base)]
+        if name not in own:
+            alike = [each for each in own if each.replace("_", "").lower() == name.replace("_", "")]
+            if alike:
+                raise DefinitionError(
+                    f"{cls.__name__}.{alike[0]} would never be called; the method is {name}: rename it"
+                )
+            continue
+        if inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method):
+            raise DefinitionError(
+                f"{cls.__name__}.{name} is a coroutine, and functions over streams are not: define it with def; "
+                "keyed.AsyncLookup waits for other services"
+            )
+        try:
+            inspect.signature(method).bind(*parameters)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise DefinitionError(
+                f"{cls.__name__}.{name} cannot be called with {', '.join(parameters)} ({error}); define it as "
+                f"def {name}({', '.join(('self', *parameters))})"
+            ) from error
+        except ValueError:
+            continue  # it has no signature
+
+
+def no_on_timer(function: RowFunction, what: str) -> TimerDefinitionError:
+    """Return the error for a timer without a handler."""
+    return TimerDefinitionError(
+        f"{type(function).__name__} sets timers ({what}) but does not define on_timer; define "
+        "on_timer(self, timestamp, ctx)"
+    )
+
+
+def _names(code: Any) -> set[str]:
+    """Return names that a code object and those nested in it refer to."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if hasattr(constant, "co_names"):
+            names |= _names(constant)
+    return names

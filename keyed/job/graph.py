@@ -1,0 +1,467 @@
+"""The graph of a query as a description: sources, the inputs of operators, operators and their outputs.
+
+`keyed.job.streams` builds it, and the runtimes execute it. All nodes are frozen, and refer to their inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard
+
+import attrs
+
+from keyed.base.column_types import of_arrow, of_spark
+from keyed.base.schemas import Schema
+from keyed.base.shown import Shown, named
+from keyed.base.sources import IngestionTime
+from keyed.changelog.model import Changelog
+from keyed.errors import DefinitionError
+from keyed.job.functions import Function, Relay, RowRelay
+from keyed.job.global_tables import GlobalTable
+from keyed.job.operators import OperatorSpec, Order, Store
+from keyed.job.outputs import OutputTag
+from keyed.job.restoring import RestorePoint
+from keyed.job.state import MapState
+from keyed.job.transforms import Transform, columns_after, schema_after, shown_steps
+from keyed.job.watermarks import WatermarkStrategy
+from keyed.sinks import Sink, check_distinct
+
+Keys = tuple[str, ...] | Callable[[Any], Any]
+
+
+@attrs.frozen(eq=False)
+class Source:
+    """A source of rows. See `stream` for the fields."""
+
+    data: Any
+    timestamp: str | Callable[[Any], Any] | IngestionTime | None
+    watermark: WatermarkStrategy
+    ticks: bool
+    on_bad_row: OutputTag | None
+    max_ahead_ms: int | None
+    watermark_given: bool
+    #: True once a run has read it to its end. An iterator then has nothing left for another run.
+    ended: list[bool] = attrs.field(factory=list, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        time = f", timestamp={named(self.timestamp)}" if self.timestamp is not None else ""
+        return f"{type(self.data).__name__}{time}"
+
+    @property
+    def ingests(self) -> bool:
+        """True if each row has the time of its batch."""
+        return isinstance(self.timestamp, IngestionTime)
+
+    @property
+    def time(self) -> str | Callable[[Any], Any] | None:
+        """The column or function of timestamps; ``None`` if rows have no timestamp, or the time of their batch."""
+        return None if isinstance(self.timestamp, IngestionTime) else self.timestamp
+
+
+@attrs.frozen(eq=False)
+class Transformed:
+    """A source with transformations of its rows."""
+
+    origin: Source
+    steps: tuple[Transform, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.origin!r}{shown_steps(self.steps)}"
+
+
+@attrs.frozen(eq=False)
+class Port(Shown):
+    """The main output of an operator, or one of its side outputs (``tag``).
+
+    Attributes:
+        stage: The operator.
+        tag: The tag of a side output.
+        steps: Transformations of its rows.
+    """
+
+    stage: Stage
+    tag: OutputTag | None
+    steps: tuple[Transform, ...] = ()
+
+    def __repr__(self) -> str:
+        columns = f": {self.schema.ddl}" if self.schema is not None else ""
+        return f"Output({self.stage!r}{shown_tag(self.tag)}{shown_steps(self.steps)}{columns})"
+
+    @property
+    def address(self) -> tuple[str, str | None]:
+        """The names of its operator and of its tag, which are unique in a query."""
+        return self.stage.name, None if self.tag is None else self.tag.name
+
+    @property
+    def schema(self) -> Schema | None:
+        """The declared columns; ``None`` if none are declared."""
+        return schema_after(self.stage.output if self.tag is None else self.tag.schema, self.steps)
+
+
+@attrs.frozen(eq=False)
+class Input:
+    """A stream as an operator reads it.
+
+    Attributes:
+        origin: The source or the output.
+        keys: Its keys.
+        side: 0 for `KeyedProcessFunction.process_element` and the first side of connected streams, 1 for the second.
+        is_broadcast: Every key group gets its elements, which have no key.
+        chains: The operator may run in the tasks of the one before it (`keyed.job.chaining`).
+        steps: Transformations of the rows before they are keyed.
+        holds: The watermark waits for it.
+    """
+
+    origin: Source | Port
+    keys: Keys
+    side: int = 0
+    is_broadcast: bool = False
+    chains: bool = True
+    steps: tuple[Transform, ...] = ()
+    holds: bool = True
+
+    def __repr__(self) -> str:
+        origin = self.origin
+        shown = repr(origin) if isinstance(origin, Source) else f"{origin.stage!r}{shown_tag(origin.tag)}"
+        shown += shown_steps(self.steps)
+        return f"{shown} → {'broadcast' if self.is_broadcast else shown_keys(self.keys)}"
+
+    @property
+    def source(self) -> Source:
+        """Its source; the first one if there are several."""
+        return source_of(self.origin)
+
+    @property
+    def event_time(self) -> bool:
+        """True if rows have timestamps."""
+        return self.source.timestamp is not None
+
+    @property
+    def counts(self) -> bool:
+        """True if the watermark depends on it; on a broadcast stream without timestamps it does not."""
+        return self.holds and (self.event_time or not self.is_broadcast)
+
+    @property
+    def before_steps(self) -> Schema | None:
+        """The declared columns of an output before its transformations."""
+        return self.origin.schema if isinstance(self.origin, Port) else None
+
+    @property
+    def columns(self) -> dict[str, str | None] | None:
+        """Types of its columns by name, ``None`` if they are not known before it is read."""
+        return columns_after(columns_of(self.origin), self.steps)
+
+
+def input_of(origin: Source | Transformed | Port, keys: Keys, **others: Any) -> Input:
+    """Return the input that reads an origin with its transformations."""
+    if isinstance(origin, Source):
+        return Input(origin, keys, **others)
+    plain = origin.origin if isinstance(origin, Transformed) else attrs.evolve(origin, steps=())
+    return Input(plain if origin.steps else origin, keys, steps=origin.steps, **others)  # type: ignore[arg-type]
+
+
+@attrs.frozen(eq=False)
+class Stage:
+    """One keyed operator with its inputs.
+
+    Attributes:
+        inputs: The streams that it reads, those of the first side first.
+        before: The other operators of its query in the order in which they run, if it is the last operator of a query.
+        broadcast_states: Descriptors of the broadcast states.
+        global_tables: The broadcast states that are global tables: their key columns by name.
+    """
+
+    inputs: tuple[Input, ...]
+    function: Function
+    name: str
+    output: Schema | None
+    parallelism: int | None
+    order: Order
+    store: Store
+    changelog: Changelog | None = None
+    restore_from: RestorePoint | None = None
+    initial_state: Any = None
+    broadcast_states: tuple[MapState[Any, Any], ...] = ()
+    before: tuple[Stage, ...] | None = None
+    global_tables: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
+
+    def __repr__(self) -> str:
+        return f"{shown_inputs(self.inputs)} → {self.name}"
+
+    @property
+    def source(self) -> Source:
+        """Its source; the first one if there are several."""
+        return self.inputs[0].source
+
+    @property
+    def keys(self) -> Keys:
+        """The keys of its first input; all inputs have the same number of key columns."""
+        return self.inputs[0].keys
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of the key; none where the stream is keyed by a function."""
+        return () if callable(self.keys) else self.keys
+
+    @property
+    def event_time(self) -> bool:
+        """True if rows have timestamps."""
+        return self.source.timestamp is not None
+
+    @property
+    def is_relay(self) -> bool:
+        """True if it has neither key nor state: it writes a stream as it is."""
+        return isinstance(self.function, Relay | RowRelay)
+
+    @property
+    def keeps_state(self) -> bool:
+        """True if an operator of its query has a key."""
+        return not all(stage.is_relay for stage in self.chain)
+
+    @property
+    def chain(self) -> list[Stage]:
+        """The operators of its query up to this one, in the order in which they run."""
+        return in_order([self]) if self.before is None else [*self.before, self]
+
+    @property
+    def sources(self) -> list[Source]:
+        """The sources of its query, in the order in which they are read."""
+        return list(dict.fromkeys(each.origin for stage in self.chain for each in stage.source_inputs.values()))  # type: ignore[misc]
+
+    @property
+    def source_inputs(self) -> dict[int, Input]:
+        """The inputs that are sources, by their number."""
+        return {number: each for number, each in enumerate(self.inputs) if isinstance(each.origin, Source)}
+
+    def readers_of(self, source: Source) -> list[tuple[Stage, int]]:
+        """Return the operators of its query that read a source, each with the number of that input."""
+        found = [(stage, stage.source_inputs) for stage in self.chain]
+        return [(stage, number) for stage, read in found for number, each in read.items() if each.origin is source]
+
+    @property
+    def ticks(self) -> bool:
+        """True if batches run without rows when something is due."""
+        return self.keeps_state and all(source.ticks for source in self.sources)
+
+    @property
+    def bad_row_outputs(self) -> dict[str, list[int]]:
+        """The numbers of the inputs whose bad rows go to a side output of this operator, by its name."""
+        outputs: dict[str, list[int]] = {}
+        for number, each in self.source_inputs.items():
+            if (tag := each.source.on_bad_row) is not None:
+                outputs.setdefault(tag.name, []).append(number)
+        return outputs
+
+    def reading(self, number: int) -> Stage:
+        """Return this operator with only one of its inputs."""
+        return attrs.evolve(self, inputs=(self.inputs[number],))
+
+    @property
+    def waits_for(self) -> list[str]:
+        """The names of the operators whose watermarks determine its own."""
+        return [stage.name for stage in producers_of([each for each in self.inputs if each.counts])]
+
+    @property
+    def producers(self) -> list[Stage]:
+        """The operators whose outputs it reads."""
+        return producers_of(self.inputs)
+
+    def spec(self, parallelism: int, *, output_timestamps: bool = True) -> OperatorSpec:
+        """Return the operator with its number of key groups."""
+        source, read = self.source, self.source_inputs
+        strategies = {number: each.source.watermark for number, each in read.items() if each.counts}
+        return OperatorSpec(
+            name=self.name,
+            function=self.function,
+            event_time=self.event_time,
+            delay_ms=max((strategy.delay_ms for strategy in strategies.values()), default=None),
+            ingestion_delay_ms=source.watermark.delay_ms if source.ingests else None,
+            strategies=tuple(map(strategies.get, range(len(self.inputs)))),
+            order=self.order,
+            parallelism=parallelism,
+            keys=self.key_columns,
+            keys2=next((each.keys for each in self.inputs if each.side and not callable(each.keys)), ()),
+            output=self.output,
+            output_timestamps=output_timestamps,
+            changelog=self.changelog,
+            broadcast=self.broadcast_states,
+            global_tables=self.global_tables,
+        )
+
+
+@attrs.frozen(eq=False)
+class BoundOutput(Shown):
+    """An output and its sink."""
+
+    output: Port
+    sink: Sink
+
+    def __repr__(self) -> str:
+        return f"BoundOutput({self.output!r} to {self.sink!r})"
+
+
+def is_dataframe(data: Any) -> bool:
+    """Return whether ``data`` is a Spark DataFrame (classic or Connect), without importing pyspark."""
+    return any(cls.__module__.startswith("pyspark.sql") and cls.__name__ == "DataFrame" for cls in type(data).__mro__)
+
+
+def linear(outputs: tuple[BoundOutput, ...]) -> Stage:
+    """Return the last of the operators that outputs need, with those before it.
+
+    Raises:
+        DefinitionError: There is no output, the operators cannot be in one query, or two have the same name.
+    """
+    if not outputs or not all(isinstance(output, BoundOutput) for output in outputs):
+        raise DefinitionError("run and start take outputs with their sinks: run(output.to(sink), ...)")
+    stages = in_order([bound.output.stage for bound in outputs])
+    last = attrs.evolve(stages[-1], before=tuple(stages[:-1]))
+    check_one_query(last.sources)
+    names = [stage.name for stage in stages]
+    for stage in stages:
+        if names.count(stage.name) > 1:
+            raise DefinitionError(f"operator name {stage.name!r} is used twice in this query; give name=... to one")
+        if stage.changelog is not None and any(
+            stage.changelog == other.changelog for other in stages if other is not stage
+        ):
+            raise DefinitionError(
+                f"changelog={stage.changelog!r} is used by two operators of this query; give each its own"
+            )
+    check_distinct(bound.sink for bound in outputs)
+    initial = next((stage.name for stage in stages if stage.initial_state is not None), None)
+    restored = next((stage.name for stage in stages if stage.restore_from is not None), None)
+    if initial is not None and restored is not None:
+        raise DefinitionError(
+            f"operator {initial!r} has initial_state and operator {restored!r} has restore_from, and a query starts "
+            "with one of them; start a separate query with initial_state first"
+        )
+    return last
+
+
+def in_order(stages: Sequence[Stage]) -> list[Stage]:
+    """Return operators and their upstream operators in the order in which they run.
+
+    The operators of a query run in sequence in each batch, because Spark would otherwise compute shared inputs once for
+    each of them. One that reads several outputs runs after all of them. The order does not depend on the order of the
+    arguments: operators that read only sources are ordered by name; of the operators that read the same one, the
+    readers of its main output come first, then by name. Those without a key, which nothing reads, come last.
+    """
+    found: dict[Stage, None] = {}
+
+    def find(stage: Stage) -> None:
+        if stage not in found:
+            found[stage] = None
+            for each in stage.producers:
+                find(each)
+
+    for stage in stages:
+        find(stage)
+    placed: dict[Stage, None] = {}
+
+    def place(stage: Stage) -> None:
+        if stage in placed or not all(each in placed for each in stage.producers):
+            return
+        placed[stage] = None
+        readers = [
+            (all(tag is not None for tag in tags), other.name, other)
+            for other in found
+            if (tags := [each.origin.tag for each in other.inputs if _is_of(each.origin, stage)])
+        ]
+        for *_, reader in sorted(readers, key=lambda reader: reader[:2]):
+            place(reader)
+
+    for stage in sorted(found, key=lambda stage: stage.name):
+        place(stage)
+    return sorted(placed, key=lambda stage: stage.is_relay)
+
+
+def _is_of(origin: Source | Port, stage: Stage) -> TypeGuard[Port]:
+    return isinstance(origin, Port) and origin.stage is stage
+
+
+def producers_of(inputs: Sequence[Input]) -> list[Stage]:
+    """Return the operators whose outputs are read."""
+    return list(dict.fromkeys(each.origin.stage for each in inputs if isinstance(each.origin, Port)))
+
+
+def columns_of(origin: Source | Transformed | Port) -> dict[str, str | None] | None:
+    """Return the types of the columns by name, ``None`` if they are not known before it is read."""
+    if isinstance(origin, Transformed):
+        return columns_after(columns_of(origin.origin), origin.steps)
+    if isinstance(origin, Port):
+        return None if origin.schema is None else dict(origin.schema.columns)
+    data = origin.data
+    if is_dataframe(data):
+        return {field.name: of_spark(field.dataType) for field in data.schema.fields}
+    if type(data).__module__.startswith("pyarrow") and hasattr(data, "schema"):
+        return {field.name: of_arrow(field.type) for field in data.schema}
+    return None
+
+
+def source_of(origin: Source | Transformed | Port) -> Source:
+    """Return its source; the first one if there are several."""
+    if isinstance(origin, Transformed):
+        return origin.origin
+    return origin if isinstance(origin, Source) else origin.stage.source
+
+
+def check_one_query(sources: Sequence[Source]) -> None:
+    """Check that one query can read these sources.
+
+    Raises:
+        DefinitionError: They are on different runtimes, or some are streams and some are not.
+    """
+    # A global table is read by both runtimes.
+    sources = [source for source in sources if not isinstance(source.data, GlobalTable)]
+    if len({is_dataframe(source.data) for source in sources}) > 1:
+        raise DefinitionError(
+            "a Spark DataFrame and a source of the local runtime cannot be in one query; make a DataFrame of both: "
+            "spark.createDataFrame(...)"
+        )
+    if is_dataframe(sources[0].data) and len({source.data.isStreaming for source in sources}) > 1:
+        raise DefinitionError(
+            "a streaming and a batch DataFrame cannot be united in Spark; read both as streams (spark.readStream), or "
+            "both as batches"
+        )
+    if len(set(sources)) > 1 and any(source.ingests for source in sources):
+        raise _ingests_alone()
+
+
+def _ingests_alone() -> DefinitionError:
+    return DefinitionError(
+        "timestamp=INGESTION_TIME is for a single stream: the batch's time is the same for all of them; give "
+        "keyed.stream(..., timestamp=...) a column, or leave it out and use processing time"
+    )
+
+
+def check_together(origins: Sequence[Source | Transformed | Port]) -> None:
+    """Check that one operator can read these inputs.
+
+    Raises:
+        DefinitionError: They cannot be in one query, or only some of them have timestamps.
+    """
+    sources = list(map(source_of, origins))
+    check_one_query(sources)
+    if len(origins) > 1 and any(not isinstance(origin, Port) and source_of(origin).ingests for origin in origins):
+        raise _ingests_alone()
+    if len({source.timestamp is None for source in sources}) > 1:
+        raise DefinitionError(
+            "one of the streams has timestamps and another has none, so there is no common event time; give "
+            "keyed.stream(..., timestamp=...) for all of them or for none"
+        )
+
+
+def shown_inputs(inputs: tuple[Input, ...]) -> str:
+    """Return the inputs of an operator for messages."""
+    sides = [[repr(each) for each in inputs if each.side == side] for side in (0, 1)]
+    shown = [" ∪ ".join(side) for side in sides if side]
+    return shown[0] if len(inputs) == 1 else " & ".join(f"({side})" for side in shown)
+
+
+def shown_tag(tag: OutputTag | None) -> str:
+    """Return the name of the output at its operator, for messages."""
+    return f", side output {tag.name!r}" if tag is not None else ""
+
+
+def shown_keys(keys: Keys) -> str:
+    """Return keys for messages."""
+    return f"key_by({named(keys) if callable(keys) else ', '.join(map(repr, keys))})"

@@ -1,0 +1,254 @@
+"""Reports of a run: progress after each batch, and the result at its end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+import attrs
+
+from keyed.base.extras import extra
+from keyed.base.shown import SHOWN_ROWS, Shown, html_table
+from keyed.errors import DefinitionError, KeyedError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from keyed.base.background import Status
+    from keyed.tables import StateTables
+
+_log = logging.getLogger(__name__)
+
+
+def _rows(metrics: dict[str, dict[str, int]]) -> str:
+    """Summarize counters: the rows into and out of each operator."""
+    said = (f"{name!r}: {each.get('rows_in', 0)} in, {each.get('rows_out', 0)} out" for name, each in metrics.items())
+    return f"<{'; '.join(said)}>"
+
+
+@attrs.frozen
+class Progress(Shown):
+    """One committed micro-batch.
+
+    Attributes:
+        batch_id: Its id, from 0, the same in sinks, tables, restore points and commands. On Spark it is the id of
+            ``foreachBatch`` and of Spark's own progress, unless the query was restored: then ids continue after the
+            restored batch.
+        rows: Number of rows that it read from the sources.
+        watermark: Watermark of the last operator after it, milliseconds; −2^63 before any row.
+        processing_time: Its processing time, milliseconds.
+        metrics: Cumulative counters by operator and name (`keyed.engine.counters`).
+        duration_ms: Its duration up to its commit, milliseconds.
+    """
+
+    batch_id: int
+    rows: int
+    watermark: int
+    processing_time: int
+    metrics: dict[str, dict[str, int]] = attrs.field(repr=_rows)
+    duration_ms: int = attrs.field(default=0, eq=False)
+
+
+@attrs.frozen
+class RestoreProgress:
+    """Progress of the restore of an operator.
+
+    Attributes:
+        operator: Its name.
+        groups_done: Key groups of the changelog that were read.
+        groups: Key groups of the changelog in total.
+        records: Records that were read.
+    """
+
+    operator: str
+    groups_done: int
+    groups: int
+    records: int
+
+
+def log_restore(progress: RestoreProgress) -> None:
+    """Log the progress of a restore, if no ``on_restore=`` is given."""
+    _log.info("operator %s: %d of %d key groups and %d records are restored", *attrs.astuple(progress))
+
+
+@attrs.frozen
+class Restored:
+    """The batch and position from which a query was restored.
+
+    Attributes:
+        batch_id: Id of the restored batch.
+        with_position: True if the query resumes its sources where that batch ended. If not, they are read as by a new
+        query: only state, timers and clocks were restored.
+    """
+
+    batch_id: int
+    with_position: bool
+
+
+@attrs.frozen
+class RunResult(Shown):
+    """Result of a bounded run.
+
+    Attributes:
+        values: Values of the collecting sinks, if the run had any, sink by sink: those of this run.
+        batches: Number of batches that this run committed.
+        metrics: Cumulative counters by operator and name at its end.
+        restored: The restored batch, if this run has restored the query.
+    """
+
+    values: list[Any] = attrs.field(repr=lambda values: f"<{len(values)}>")
+    batches: int
+    metrics: dict[str, dict[str, int]] = attrs.field(repr=_rows)
+    restored: Restored | None = None
+    _read_tables: Callable[[], StateTables] | None = attrs.field(default=None, repr=False, eq=False)
+    _table: Callable[[list[Any]], pa.Table] | None = attrs.field(default=None, repr=False, eq=False)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the values."""
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        return len(self.values)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return the value at an index, or the list of those in a slice."""
+        return self.values[index]
+
+    def __bool__(self) -> bool:
+        """Return true: a result without values is a result."""
+        return True
+
+    def _repr_html_(self) -> str:
+        first = self.values[: SHOWN_ROWS + 1]
+        try:
+            table = self.to_arrow() if len(first) == len(self.values) else attrs.evolve(self, values=first).to_arrow()
+            columns, rows = table.column_names, [tuple(row.values()) for row in table.to_pylist()]
+        except (KeyedError, ImportError):
+            columns, rows = ["value"], [(value,) for value in first]
+        if not self.values:
+            columns = ["operator", "rows in", "rows out"]
+            counters = self.metrics.items()
+            rows = [(name, each.get("rows_in", 0), each.get("rows_out", 0)) for name, each in counters]
+        return html_table(repr(self), columns, rows, more=len(self.values) > len(first))
+
+    def to_arrow(self) -> pa.Table:
+        """Return the values as an Arrow table.
+
+        The columns are those of the output's declared type, else the fields of the values: of rows, named tuples,
+        dictionaries, attrs classes and dataclasses. Other values are one column, ``value``.
+
+        Raises:
+            OutputDefinitionError: The values have no common columns or types.
+        """
+        if self._table is None:
+            raise DefinitionError("the result does not come from a run, and has no columns")
+        return self._table(self.values)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the values as a pandas DataFrame, with the columns of `to_arrow`.
+
+        Raises:
+            ExtraNotInstalled: pandas is not installed.
+        """
+        with extra("spark", "to_pandas"):
+            return self.to_arrow().to_pandas()
+
+    @cached_property
+    def tables(self) -> StateTables:
+        """The state tables of the run, as `keyed.tables.read_tables` opens them; close them, best by ``with``.
+
+        Raises:
+            DefinitionError: It was run without ``tables=``.
+        """
+        if self._read_tables is None:
+            raise DefinitionError("the run kept no tables: give run(...) tables=, the path of a folder for them")
+        return self._read_tables()
+
+
+class Query(Protocol):
+    """A query that `keyed.start` has started, on either runtime.
+
+    On Spark it is a `keyed.runtimes.spark.query.spark_query.SparkQuery`, whose ``query`` is Spark's own handle.
+    """
+
+    @property
+    def is_active(self) -> bool:
+        """True while the query runs."""
+
+    @property
+    def status(self) -> Status:
+        """Status of the query: its ``value`` is ``"starting"`` until its first batch, then ``"following"``.
+
+        On Spark a trigger that found no rows counts as well. The query ends as ``"failed"``, and `await_termination`
+        raises the error, or as ``"closed"``. An export to a changelog that fails and is retried does not change it;
+        ``repr`` of the query names that error.
+        """
+
+    @property
+    def progress(self) -> Progress | None:
+        """The last batch that was committed."""
+
+    @property
+    def restored(self) -> Restored | None:
+        """The restored batch, if this program has restored the query."""
+
+    @property
+    def tables(self) -> StateTables:
+        """The tables of the query's state, which follow it, and have its last batch when it has ended.
+
+        Raises:
+            DefinitionError: The query was started without ``tables=``.
+        """
+
+    def metrics(self) -> dict[str, dict[str, int]]:
+        """Return the cumulative counters of each operator as of the last batch, and statuses as of now.
+
+        ``query_status`` is `Status.number` of the query. ``tables_status`` and ``tables_failures`` are there with
+        ``tables=``, ``metrics_status`` and ``metrics_failures`` with ``metrics=``; ``export_status`` and
+        ``export_failures`` are those of the export to changelogs on Spark. Statuses are there before the first batch
+        too.
+        """
+
+    def stop(self) -> None:
+        """Stop the query; its committed batches stay, also in its changelogs."""
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Wait for the end of the query.
+
+        Args:
+            timeout: Seconds; ``None`` waits for ever.
+
+        Returns:
+            True if it has ended.
+
+        Raises:
+            KeyedError: The query failed.
+        """
+
+
+def with_statuses(
+    progress: Progress | None, operators: Iterable[str], statuses: Mapping[str, int]
+) -> dict[str, dict[str, int]]:
+    """Return the counters of the last batch by operator and name, with the statuses of a query in those of each."""
+    metrics = {} if progress is None else progress.metrics
+    return {name: {**metrics.get(name, {}), **statuses} for name in operators}
+
+
+def shown_query(
+    name: str, progress: Progress | None, status: Status | None = None, trouble: BaseException | None = None
+) -> str:
+    """Return the ``repr`` of a query: its last operator, its last batch, its status and the error that it retries."""
+    said = ["no batch yet" if progress is None else f"batch {progress.batch_id}"]
+    if status is not None:
+        said.append(status.value)
+    if trouble is not None:
+        said.append(f"{type(trouble).__name__}: {trouble}")
+    return f"Query({name!r}, {', '.join(said)})"

@@ -1,0 +1,140 @@
+"""`TableState`: a keyed table as the state of a `keyed.vectorized.VectorizedFunction`, in pyarrow's terms.
+
+A declaration does not import pyarrow. The bound class, which does the work, lives in `keyed.engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Union
+
+from keyed.base.extras import is_instance
+from keyed.base.schemas import Schema, schema_of
+from keyed.base.shown import shown
+from keyed.errors import StateDefinitionError
+from keyed.job.state import BATCH_CALLS, State
+from keyed.job.ttl import StateTtl, UpdateType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+MergeHow = Literal["sum", "min", "max", "first", "last"]
+Comparison = tuple[str, Literal["<", "<=", "==", ">=", ">"], Any]
+Predicate: TypeAlias = Union[Comparison, Sequence[Comparison], "pc.Expression"]
+
+
+class TableState(State):
+    """A table with a row per key, stored and changed by whole columns.
+
+    It belongs to the key group: its operations are called with tables that hold rows of many keys, inside
+    ``process_batch`` and ``on_watermark``. Write only rows of keys that came to the group: others belong to other
+    groups. Later operations see the changes of earlier ones. Returned rows have no particular order, unless stated.
+
+    Nulls are as in SQL: sums, minima and maxima ignore them, and a comparison with null is false. In key
+    columns null is a value like any other, equal to itself; so is NaN, and −0.0 is 0.0.
+
+    Tables that are given to it may have more columns, in any order. Other types of a kind are converted (int32 to
+    bigint, large_string to string); integers become timestamps as milliseconds. Nothing else is converted.
+
+    Args:
+        schema: Columns and types: a DDL string, ``StructType``, attrs class, dataclass or ``pyarrow.Schema``. A column
+            that is added later is null in existing rows.
+        key: Columns that identify a row. They start with the columns of ``key_by``, in that order: a row belongs to a
+            key.
+        name: Name in logs and checkpoints; the attribute's name if not given.
+        ttl: Time to live of each row since it was last written: a `StateTtl`, or its duration alone. In event time the
+            tables that are merged and upserted have to hold `keyed.vectorized.TIMESTAMP_COLUMN`, the time of the
+            update. Reads do not refresh rows.
+
+    Raises:
+        StateDefinitionError: The schema is invalid, or the key is not among its columns.
+    """
+
+    kind = "table"
+    reading, writing = ".scan()", ".upsert(table)"
+    _calls = BATCH_CALLS
+
+    def __init__(
+        self, schema: Any, *, key: str | Sequence[str], name: str | None = None, ttl: StateTtl | timedelta | None = None
+    ) -> None:
+        super().__init__(name, ttl)
+        is_arrow = is_instance(schema, "pyarrow", "Schema")
+        #: The columns: a `pyarrow.Schema`, or a `Schema`, which `keyed.arrow.write.arrow_schema` turns into one.
+        self.schema: Schema | pa.Schema = schema if is_arrow else schema_of(schema)
+        columns = [key] if isinstance(key, str) else key
+        if not isinstance(columns, list | tuple) or not all(isinstance(column, str) for column in columns):
+            raise StateDefinitionError(f"table state: key={shown(key)}: give the name of a column, or a list of names")
+        self.key = tuple(columns)
+        names = tuple(self.schema.names)
+        if len(set(names)) != len(names):
+            raise StateDefinitionError(f"table state: schema {schema!r} has a column twice; rename one")
+        reserved = [column for column in names if column.startswith("__keyed_")]
+        if reserved:
+            raise StateDefinitionError(f"table state: columns like {reserved[0]!r} are reserved; rename it")
+        missing = [column for column in self.key if column not in names]
+        if missing or not self.key or len(set(self.key)) != len(self.key):
+            raise StateDefinitionError(
+                f"table state: key={key!r} must name one or more of its columns {', '.join(names)}, each once"
+            )
+        if self.ttl is not None and self.ttl.update is not UpdateType.ON_CREATE_AND_WRITE:
+            raise StateDefinitionError("table state: rows are refreshed by writes only; use ON_CREATE_AND_WRITE")
+
+    def _types(self) -> tuple[Any, ...]:
+        return (", ".join(self.schema.names), self.key)
+
+    def merge(self, delta: pa.Table, how: Mapping[str, MergeHow]) -> None:
+        """Merge rows into the table: per key, the stored row first, then the rows of ``delta`` in their order.
+
+        Args:
+            delta: Rows with the key columns and those of ``how``; a key may occur many times.
+            how: The combination of each other column of the state: ``"sum"``, ``"min"``, ``"max"`` (of
+                booleans: all and any), ``"first"`` or ``"last"`` (nulls included). Floats are added from left to right.
+
+        Raises:
+            StateAccessError: A column is missing, or ``how`` does not fit it.
+            TableOverflowError: A sum is out of the range of its column.
+        """
+        self._unbound()
+
+    def upsert(self, table: pa.Table) -> None:
+        """Write whole rows in place of those with the same keys; of several rows with one key the last is kept."""
+        self._unbound()
+
+    def delete(self, keys: pa.Table) -> None:
+        """Remove the rows with these keys.
+
+        Args:
+            keys: The key columns; others are ignored.
+        """
+        self._unbound()
+
+    def take(self, predicate: Predicate) -> pa.Table:
+        """Remove rows and return them.
+
+        Args:
+            predicate: ``(column, operator, value)`` or a list of those that must all hold, as in
+                ``pyarrow.parquet.read_table(filters=...)``, with one of ``< <= == >= >``; or a
+                ``pyarrow.compute.Expression``. Comparisons of integers, dates and timestamps are ranges: rows outside
+                of them are not read, and the removal is one record in the log; otherwise it is one record per row. An
+                integer is in milliseconds if the column is a timestamp, and may exceed 64 bits.
+        """
+        self._unbound()
+
+    def lookup(self, keys: pa.Table) -> pa.Table:
+        """Return the rows with these keys, in the order of ``keys``; missing keys are skipped."""
+        self._unbound()
+
+    def scan(self, predicate: Predicate | None = None) -> pa.Table:
+        """Return the rows that satisfy ``predicate`` (see `take`), or all."""
+        self._unbound()
+
+    def clear(self) -> None:
+        """Remove all rows of the key group."""
+        self._unbound()
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows in this key group."""
+        self._unbound()

@@ -1,0 +1,127 @@
+"""Watermark strategies: the delay of the watermark behind the highest timestamp.
+
+Watermark = highest timestamp − delay − 1, as Flink's ``BoundedOutOfOrdernessWatermarks`` has it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Unpack
+
+import attrs
+
+from keyed.base.durations import Duration, Units, duration_of, milliseconds_of, shows_units
+from keyed.base.shown import type_of
+from keyed.errors import DefinitionError
+
+
+@attrs.frozen
+class WatermarkStrategy:
+    """The rule by which a stream's watermark follows its timestamps.
+
+    Attributes:
+        delay_ms: The watermark is the highest timestamp seen, over all input partitions, less this and less 1 ms.
+        idleness_ms: After so much silence a source (or partition) does not hold the watermark back; ``None`` for never.
+        partition_by: Column that names the partition of a row; ``None`` treats the source as one partition.
+        alignment_group: Name of the sources that are read in step with this one; ``None`` for none.
+        max_drift_ms: Milliseconds by which its watermark may be ahead of theirs before it is paused.
+    """
+
+    delay_ms: int
+    idleness_ms: int | None = None
+    partition_by: str | None = None
+    alignment_group: str | None = None
+    max_drift_ms: int | None = None
+
+    @shows_units
+    def with_idleness(self, timeout: Duration | None = None, **units: Unpack[Units]) -> WatermarkStrategy:
+        """Return the strategy for a source that may be silent (Flink's ``withIdleness``).
+
+        Where an operator reads several sources or partitions, its watermark is the least of theirs. One that has had no
+        row for ``timeout``, in processing time while the query ran, is idle: the watermark does not wait for it. When
+        all are idle, the watermark goes to the greatest of theirs. With its next row it is no longer idle; rows at or
+        below the watermark are late then, and the watermark does not wait for it until it has caught up.
+
+        Args:
+            timeout: Milliseconds or a `timedelta`, above 0; or give units as keywords.
+            units: The time-out in days, hours and so on.
+
+        Raises:
+            DefinitionError: It is not above 0, given twice, or not whole milliseconds.
+        """
+        return attrs.evolve(self, idleness_ms=duration_of(timeout, "with_idleness", least=1, **units))
+
+    def with_partitions(self, column: str) -> WatermarkStrategy:
+        """Return the strategy whose watermark is the least over partitions, as Flink's Kafka source has it.
+
+        By default it follows the greatest timestamp of all rows. A partition counts from its first row on: an unknown
+        one does not hold the watermark back.
+
+        Args:
+            column: Column that names a row's partition: a text or an integer, such as ``partition`` of Spark's Kafka
+                source.
+
+        Raises:
+            DefinitionError: It is not a name.
+        """
+        if not isinstance(column, str) or not column:
+            raise DefinitionError(f"with_partitions({column!r}): give the name of the column with the partition")
+        return attrs.evolve(self, partition_by=column)
+
+    @shows_units
+    def with_watermark_alignment(
+        self, group: str, max_drift: Duration | None = None, **units: Unpack[Units]
+    ) -> WatermarkStrategy:
+        """Return the strategy for a source that is read in step with others (Flink's ``withWatermarkAlignment``).
+
+        A source whose watermark is further ahead of the least in its group than ``max_drift`` is not read until that
+        has caught up, so that state does not fill with rows that wait for the slowest. Sources that have ended or are
+        idle do not count. In the local runtime only: on Spark the rate limits of the sources do this.
+
+        Args:
+            group: Name of the group: all sources of the query with this name.
+            max_drift: Milliseconds or a `timedelta`, above 0; or give units as keywords.
+            units: The drift in days, hours and so on.
+
+        Raises:
+            DefinitionError: The group is not a name, or the drift is not above 0 or not in whole milliseconds.
+        """
+        if not isinstance(group, str) or not group:
+            raise DefinitionError(f"with_watermark_alignment({group!r}, ...): give the group a name")
+        drift = duration_of(max_drift, "with_watermark_alignment", least=1, **units)
+        return attrs.evolve(self, alignment_group=group, max_drift_ms=drift)
+
+
+@shows_units
+def bounded_out_of_orderness(delay: Duration | None = None, **units: Unpack[Units]) -> WatermarkStrategy:
+    """Expect rows at most ``delay`` after a row with a higher timestamp; later ones are late.
+
+    Args:
+        delay: Milliseconds or a `timedelta`; or give units as keywords.
+        units: The delay in days, hours and so on.
+
+    Raises:
+        DefinitionError: Negative, given twice, or not whole milliseconds.
+    """
+    return WatermarkStrategy(duration_of(delay, "bounded_out_of_orderness", **units))
+
+
+def strategy_of(watermark: WatermarkStrategy | timedelta | None) -> WatermarkStrategy | None:
+    """Return the strategy of a parameter ``watermark``, which may be the delay alone.
+
+    Raises:
+        DefinitionError: It is neither a strategy nor a `timedelta`.
+    """
+    if watermark is None or isinstance(watermark, WatermarkStrategy):
+        return watermark
+    if not isinstance(watermark, timedelta):
+        raise DefinitionError(
+            f"watermark={watermark!r} is {type_of(watermark)}; give keyed.bounded_out_of_orderness(seconds=5), "
+            "or its delay as a timedelta"
+        )
+    return WatermarkStrategy(milliseconds_of(watermark, "watermark"))
+
+
+def ascending_timestamps() -> WatermarkStrategy:
+    """Expect rows in the order of their timestamps (Flink's ``forMonotonousTimestamps``)."""
+    return WatermarkStrategy(0)

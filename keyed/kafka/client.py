@@ -1,0 +1,340 @@
+"""Clients of a Kafka cluster: their settings, and the translation of Kafka's errors."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.base.extras import extra
+from keyed.base.shown import type_of
+from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, HistoryCompacted
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Message, Producer
+    from confluent_kafka.admin import AdminClient
+
+_log = logging.getLogger(__name__)
+
+#: The headers of a record.
+Headers = list[tuple[str, str | bytes | None]]
+
+#: Settings that transactions, and readers of transactions, require.
+_FIXED_PRODUCER: dict[str, Any] = {"enable.idempotence": True, "acks": "all", "allow.auto.create.topics": False}
+_FIXED_CONSUMER: dict[str, Any] = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    # A missing offset is an error; reading must not jump to another offset.
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+    "allow.auto.create.topics": False,
+    "check.crcs": True,
+}
+_PRODUCER: dict[str, Any] = {
+    "compression.type": "lz4",
+    # A snapshot is one transaction.
+    "transaction.timeout.ms": 300_000,
+    # Limits of a producer's queue, in records and kilobytes; a process has one producer for each key group.
+    "queue.buffering.max.messages": 100_000,
+    "queue.buffering.max.kbytes": 65_536,
+}
+_CONSUMER: dict[str, Any] = {
+    # No offsets are committed for this group.
+    "group.id": "keyed",
+    # By default the client waits half a second at the end of a partition, and a second if it has read ahead.
+    "fetch.wait.max.ms": 20,
+    "fetch.queue.backoff.ms": 5,
+}
+_RESERVED = {*_FIXED_PRODUCER, *_FIXED_CONSUMER, "bootstrap.servers", "transactional.id", "request.required.acks"}
+
+#: Transient errors: the leader of a partition changes, a topic is new, a connection broke.
+_PASSING = {
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+    "OFFSET_NOT_AVAILABLE",
+    "FENCED_LEADER_EPOCH",
+    "_TRANSPORT",
+    "_ALL_BROKERS_DOWN",
+    "_DESTROY_BROKER",
+}
+_PAUSE = 0.05
+_FENCED = {"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"}
+_OUT_OF_RANGE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION"}
+_GONE = (
+    "the topic or a partition of it is gone; start with a new topic and the checkpoint (the log then begins with a "
+    "snapshot), or restore from another changelog"
+)
+_UNREACHABLE = "no broker answered; check bootstrap, the network and the settings of TLS and SASL, then start again"
+_TOO_LARGE = (
+    "an entry is larger than the topic or the client allows; raise max.message.bytes of the topic and the client "
+    "setting message.max.bytes"
+)
+_FORBIDDEN = "the user in the settings lacks a permission; docs/how-to/kafka.md lists those that keyed needs"
+_REMEDIES = {
+    "UNKNOWN_TOPIC_OR_PART": _GONE,
+    "UNKNOWN_TOPIC_ID": _GONE,
+    "_UNKNOWN_TOPIC": _GONE,
+    "_UNKNOWN_PARTITION": _GONE,
+    "_TIMED_OUT": _UNREACHABLE,
+    "_MSG_TIMED_OUT": _UNREACHABLE,
+    "_TRANSPORT": _UNREACHABLE,
+    "_ALL_BROKERS_DOWN": _UNREACHABLE,
+    "_RESOLVE": _UNREACHABLE,
+    "_SSL": _UNREACHABLE,
+    "_AUTHENTICATION": _FORBIDDEN,
+    "SASL_AUTHENTICATION_FAILED": _FORBIDDEN,
+    "TOPIC_AUTHORIZATION_FAILED": _FORBIDDEN,
+    "CLUSTER_AUTHORIZATION_FAILED": _FORBIDDEN,
+    "GROUP_AUTHORIZATION_FAILED": _FORBIDDEN,
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": _FORBIDDEN,
+    "MSG_SIZE_TOO_LARGE": _TOO_LARGE,
+    "RECORD_LIST_TOO_LARGE": _TOO_LARGE,
+    "INVALID_TRANSACTION_TIMEOUT": (
+        "the broker allows only shorter transactions; give settings={'transaction.timeout.ms': ...} at most its "
+        "transaction.max.timeout.ms"
+    ),
+    "INVALID_TIMESTAMP": (
+        "the topic refuses timestamps so far from the present; raise message.timestamp.after.max.ms or "
+        "message.timestamp.before.max.ms of the topic, and run again"
+    ),
+    "NOT_ENOUGH_REPLICAS": "fewer replicas are in sync than min.insync.replicas; wait for brokers to come back",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "fewer replicas are in sync than min.insync.replicas; wait for brokers",
+    "_INVALID_ARG": "the settings have a name or value that the client does not support",
+}
+
+
+def translated(error: BaseException | KafkaError, doing: str) -> ChangelogError:
+    """Return keyed's error for a Kafka error.
+
+    Args:
+        error: The client's exception, or its error event.
+        doing: The operation, for the message.
+    """
+    if isinstance(error, TimeoutError):
+        return ChangelogError(f"{doing}: no answer in time; {_UNREACHABLE}")
+    kafka_error: Any = error.args[0] if isinstance(error, BaseException) and error.args else error
+    if not hasattr(kafka_error, "name"):
+        return ChangelogError(f"{doing}: {error}")
+    name = kafka_error.name()
+    said = f"{doing}: Kafka reports {name}: {kafka_error.str()}"
+    if name in _FENCED:
+        return ChangelogFenced(
+            f"{said}; another writer has taken over this key group. If that is the job itself, it continues; if two "
+            "jobs write one changelog, stop one of them"
+        )
+    if name in _OUT_OF_RANGE:
+        return HistoryCompacted(
+            f"{said}; the last read offset is no longer in the topic: records were deleted, or the topic was "
+            "recreated. Read again from the start (after=0)"
+        )
+    remedy = _REMEDIES.get(name)
+    return ChangelogError(f"{said}; {remedy}" if remedy else said)
+
+
+def is_permanent(error: ChangelogError) -> bool:
+    """Return true for an error of `translated` that comes again at each attempt until someone changes something."""
+    return isinstance(error, ChangelogFenced) or any(why in str(error) for why in (_GONE, _TOO_LARGE, _FORBIDDEN))
+
+
+def check_client(bootstrap: str, settings: Mapping[str, Any]) -> None:
+    """Check the addresses of brokers and the client settings of a user.
+
+    Raises:
+        DefinitionError: An address has credentials, or a setting is keyed's own or not a plain value.
+    """
+    if "@" in bootstrap:
+        raise DefinitionError(
+            "bootstrap= is not 'host:port', separated by commas: it has an @; give user and password in settings= "
+            "(sasl.username, sasl.password)"
+        )
+    if not isinstance(settings, Mapping):
+        raise DefinitionError(f"settings must be a dict of the client's settings, not {type_of(settings)}")
+    for name, value in settings.items():
+        if name in _RESERVED:
+            raise DefinitionError(
+                f"settings={{{name!r}: ...}}: keyed sets this itself"
+                + (", from bootstrap=" if name == "bootstrap.servers" else "; leave it out")
+            )
+        if not isinstance(value, str | int | float):
+            raise DefinitionError(
+                f"settings={{{name!r}: ...}} is {type_of(value)}; settings are sent to the executors as data: "
+                "give a string or a number"
+            )
+
+
+class _Logger:
+    """Logger of the client. Important messages are raised as errors too; fencing is routine and not logged."""
+
+    def log(self, _level: int, message: str, *arguments: Any) -> None:
+        _log.info(message, *arguments)
+
+
+class LastError:
+    """The last error of a client outside of calls, such as the reason for a missing connection. For messages."""
+
+    def __init__(self) -> None:
+        self._text = ""
+
+    def record(self, error: Any) -> None:
+        """Record an error outside of calls. Most of them are transient."""
+        # "All brokers are down" follows the error with the reason.
+        if not self._text or error.name() != "_ALL_BROKERS_DOWN":
+            self._text = f" (the client reported: {error.str()})"
+
+    def __str__(self) -> str:
+        return self._text
+
+
+@attrs.frozen
+class Cluster:
+    """A Kafka cluster, with the settings of its clients.
+
+    Attributes:
+        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
+        settings: Client settings of the user.
+        timeout: Seconds without progress after which an operation fails.
+    """
+
+    bootstrap: str
+    settings: Mapping[str, Any] = attrs.field(repr=False)
+    timeout: float
+
+    def producer(
+        self, transactional_id: str, reported: Callable[[Any, Any], None], failed: Callable[[Any], None]
+    ) -> Producer:
+        """Return a producer of transactions.
+
+        Args:
+            transactional_id: Its id.
+            reported: Called for each message that was delivered or abandoned, with an error or ``None``.
+            failed: Called with errors outside of messages.
+        """
+        own = {**_FIXED_PRODUCER, "transactional.id": transactional_id, "on_delivery": reported, "error_cb": failed}
+        client: Producer = self._client("Producer", {**_PRODUCER, **self.settings, **own})
+        return client
+
+    def consumer(self) -> Consumer:
+        """Return a consumer of committed records, without group management."""
+        client: Consumer = self._client("Consumer", {**_CONSUMER, **self.settings, **_FIXED_CONSUMER})
+        return client
+
+    def admin(self, failed: Callable[[Any], None] | None = None) -> AdminClient:
+        """Return a client that creates and describes topics.
+
+        Args:
+            failed: Called with errors outside of calls, when the client is polled.
+        """
+        # Otherwise brokers may create a topic on a mere request for its metadata.
+        own = {"allow.auto.create.topics": False, **({"error_cb": failed} if failed else {})}
+        client: AdminClient = self._client("admin.AdminClient", {**self.settings, **own})
+        return client
+
+    def _client(self, kind: str, settings: dict[str, Any]) -> Any:
+        with extra("kafka", f"Kafka at {self.bootstrap}"):
+            import confluent_kafka.admin
+        made: Any = confluent_kafka
+        for part in kind.split("."):
+            made = getattr(made, part)
+        try:
+            return made({**settings, "bootstrap.servers": self.bootstrap}, logger=_Logger())
+        except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
+            raise translated(error, f"Kafka at {self.bootstrap}") from error
+
+    def topic_settings(self, topic: str) -> dict[str, Any]:
+        """Return the effective settings of a topic."""
+        # The client has to exist until it has its answer.
+        client: Any = self.admin()
+        import confluent_kafka as ck
+        import confluent_kafka.admin
+
+        kafka: Any = confluent_kafka.admin
+        resource = kafka.ConfigResource(kafka.ResourceType.TOPIC, topic)
+        try:
+            found = client.describe_configs([resource])[resource].result(self.timeout)
+        except (ck.KafkaException, TimeoutError) as error:
+            raise translated(error, f"settings of topic {topic!r}") from error
+        return {name: entry.value for name, entry in found.items()}
+
+
+@attrs.frozen
+class Partition:
+    """A partition of a topic.
+
+    Attributes:
+        cluster: The cluster.
+        topic: The topic.
+        number: Number of the partition: in a changelog the index of the key group; the last one has the positions.
+    """
+
+    cluster: Cluster
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"topic {self.topic!r}, partition {self.number}"
+
+    def read(self, consumer: Consumer, start: int) -> Iterator[list[Message]]:
+        """Yield the committed records from an offset to the current end, some thousands at a time.
+
+        Raises:
+            HistoryCompacted: The offset is not in the partition.
+            ChangelogError: Kafka's errors, or no answer in time.
+        """
+        import confluent_kafka as ck
+
+        doing, timeout = f"reading {self}", self.cluster.timeout
+        try:
+            consumer.assign([ck.TopicPartition(self.topic, self.number, start)])
+            deadline = time.monotonic() + timeout
+            while True:
+                first = consumer.poll(0.5)
+                if first is None:
+                    if time.monotonic() > deadline:
+                        raise ChangelogError(f"{doing}: no answer for {timeout:g} s; {_UNREACHABLE}")
+                    continue
+                deadline = time.monotonic() + timeout
+                # Further records that were fetched already: with a time-out, consume() would wait at the end of the
+                # partition.
+                messages = [first, *consumer.consume(9_999, 0)]
+                ended = False
+                good = []
+                for message in messages:
+                    error = message.error()
+                    if error is None:
+                        good.append(message)
+                    elif error.code() == ck.KafkaError._PARTITION_EOF:  # noqa: SLF001 - that is its name
+                        ended = True
+                    elif error.code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED:
+                        pass  # The client looks for the coordinator of its group, which is not used.
+                    elif not error.retriable() or error.fatal():
+                        raise translated(error, doing)
+                if good:
+                    yield good
+                if ended:
+                    return
+        except ck.KafkaException as error:
+            raise translated(error, doing) from error
+        finally:
+            consumer.unassign()
+
+    def offsets(self, consumer: Consumer) -> tuple[int, int]:
+        """Return the offset of the first record, and the one after the last committed record."""
+        import confluent_kafka as ck
+
+        timeout = self.cluster.timeout
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                found = consumer.get_watermark_offsets(ck.TopicPartition(self.topic, self.number), timeout=timeout)
+            except ck.KafkaException as error:
+                if error.args[0].name() not in _PASSING or time.monotonic() > deadline:
+                    raise translated(error, str(self)) from error
+                time.sleep(_PAUSE)
+                continue
+            if found is None:
+                raise ChangelogError(f"{self}: no answer in time; {_UNREACHABLE}")
+            return found

@@ -1,0 +1,282 @@
+"""A topic as a source of the local runtime, on a real broker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from confluent_kafka import TopicPartition
+
+import keyed
+from keyed import DirectoryChangelog, KafkaSource, KeyedProcessFunction, ValueState
+from keyed.changelog.kafka import KafkaChangelog
+from keyed.errors import CheckpointError, DefinitionError, SourceError
+from keyed.kafka import fetching, kafka_source
+from keyed.kafka.client import Cluster
+from keyed.runtimes.local import local_query
+from tests.keyed.changelog.kafka import topics
+from tests.support.waiting import until
+
+
+class Count(KeyedProcessFunction):
+    n = ValueState(int, default=0)
+
+    def process_element(self, value, ctx):
+        self.n.update(self.n.value() + 1)
+        yield value.k, value.v, self.n.value()
+
+
+class Remind(Count):
+    """Says that a row came, and again some processing time later."""
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time() + 300)
+        yield value.k, value.v, 0
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), 0, 1
+
+
+def decode(record):
+    return {"k": record.key.decode(), "v": int(record.value), "at": record.timestamp}
+
+
+def counts(source, function=None, **options):
+    return keyed.stream(source).key_by("k").process(function or Count(), "k string, v bigint, n bigint", **options)
+
+
+@pytest.fixture
+def topic(kafka):
+    name = topics.new_topic()
+    topics.create(kafka, name, 2)
+    return name
+
+
+def write(kafka, topic, *values):
+    for value in values:
+        topics.produce(kafka, topic, [(b"ab"[value % 2 : value % 2 + 1], str(value).encode())], value % 2)
+
+
+def source(kafka, topic, **options):
+    options = {"decode": decode, "bounded": True, "batch_interval": 50, **options}
+    return KafkaSource(topic, bootstrap=kafka, **options)
+
+
+def test_each_record_is_there_once_over_runs_restores_and_sinks(kafka, topic, tmp_path):
+    changelog = DirectoryChangelog(tmp_path / "log")
+    seen: list[int] = []
+    for last in (3, 3, 8):
+        write(kafka, topic, *range(len(seen), last))
+        run = counts(source(kafka, topic), changelog=changelog).run(checkpoint=tmp_path / "ck", rows_per_batch=2)
+        seen += [value.v for value in run.values]
+    assert sorted(seen) == list(range(8))
+    write(kafka, topic, 8, 9)
+    restored = counts(source(kafka, topic), restore_from=changelog).run()
+    assert sorted(restored.values) == [("a", 8, 5), ("b", 9, 5)]
+    assert restored.restored.with_position
+
+
+def test_records_are_rows_with_spark_s_columns(kafka, topic):
+    before = time.time_ns() // 1_000_000
+    write(kafka, topic, 4)
+    (row,) = [element for element in source(kafka, topic, decode=None) if element is not keyed.PAUSE]
+    assert (row.key, row.value, row.topic, row.partition, row.offset, row.headers) == (b"a", b"4", topic, 0, 0, [])
+    assert before - 60_000 <= row.timestamp <= before + 60_000
+
+
+def test_a_new_query_starts_at_the_latest_record_if_asked(kafka, topic):
+    write(kafka, topic, 1, 2)
+    assert counts(source(kafka, topic, start="latest")).run().values == []
+
+
+def test_timers_fire_while_it_waits_and_stop_is_prompt(kafka, topic, tmp_path):
+    batches, fired = [], threading.Event()
+
+    def progressed(progress):
+        batches.append(progress.rows)
+        if progress.metrics["Remind"]["timers_fired"]:
+            fired.set()
+
+    sink = keyed.collect_sink()
+    write(kafka, topic, 1)
+    live = source(kafka, topic, bounded=False, batch_interval=200)
+    query = counts(live, Remind()).start(sink, checkpoint=tmp_path / "ck", on_progress=progressed)
+    assert fired.wait(300), query.await_termination(0)
+    query.stop()
+    assert query.await_termination(300)
+    assert sink.values == [("b", 1, 0), ("b", 0, 1)]
+    assert batches == [1, 0]
+    # A batch may wait for ten minutes, stop does not.
+    slow = source(kafka, topic, bounded=False, batch_interval=600_000)
+    query = counts(slow, Remind()).start(sink, checkpoint=tmp_path / "ck")
+    write(kafka, topic, 2)
+    query.stop()
+    assert query.await_termination(300)
+
+
+def test_a_batch_ends_when_the_topic_has_no_more_records(kafka, topic, monkeypatch):
+    monkeypatch.setattr(kafka_source, "_LONGEST", 3600.0)
+    monkeypatch.setattr(local_query, "_FILE_SECONDS", 3600.0)
+    sizes: list[int] = []
+    changelog = KafkaChangelog(topics.new_topic(), bootstrap=kafka)
+    query = counts(source(kafka, topic, bounded=False, batch_interval=None), changelog=changelog).start(
+        lambda rows, batch: None, on_progress=lambda progress: sizes.append(progress.rows)
+    )
+    for rows in (1, 2, 3):
+        write(kafka, topic, rows)
+        until(lambda: sum(sizes) == rows)  # noqa: B023 - it is called before the next round
+    query.stop()
+    assert query.await_termination(300)
+
+
+def test_lost_records_and_other_topics_are_refused(kafka, topic, tmp_path):
+    write(kafka, topic, 0, 2)
+    counts(source(kafka, topic)).run(checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match="the source is the topic 'other'"):
+        counts(source(kafka, "other")).run(checkpoint=tmp_path)
+    write(kafka, topic, 4, 6, 8)
+    topics.delete_records(kafka, topic, 0, 4)
+    with pytest.raises(SourceError, match=r"partition 0 has offsets 4 to 5: .*restore_from="):
+        counts(source(kafka, topic)).run(checkpoint=tmp_path)
+    with pytest.raises(SourceError, match="UNKNOWN_TOPIC"):
+        counts(source(kafka, "keyed-there-is-none")).run()
+
+
+def test_parameters_are_checked():
+    wrong = (
+        {"topic": ""},
+        {"start": "middle"},
+        {"batch_interval": 0},
+        {"settings": {"group.id": object()}},
+        {"bounded": 1},
+    )
+    for options in wrong:
+        with pytest.raises(DefinitionError):
+            KafkaSource(**{"topic": "t", "bootstrap": "b:1", **options})  # type: ignore[arg-type]
+
+
+def timed(kafka, topic, **options):
+    """Count the records by their own time, with the least watermark over the partitions."""
+
+    def read(record):
+        return {"k": record.key.decode(), "v": int(record.value), "p": record.partition}
+
+    watermark = keyed.ascending_timestamps().with_partitions("p").with_idleness(50)
+    stream = keyed.stream(source(kafka, topic, decode=read, **options), timestamp="v", watermark=watermark)
+    return stream.key_by("k").process(Count(), "k string, v bigint, n bigint")
+
+
+def test_a_backlog_is_read_from_all_partitions_alike(kafka, topic):
+    for partition in (0, 1):
+        topics.produce(kafka, topic, [(b"ab"[partition:][:1], b"%d" % t) for t in range(5_000)], partition)
+    clock = iter(range(0, 10_000_000, 100))
+    seen = []
+    run = timed(kafka, topic).run(
+        rows_per_batch=100, processing_time=lambda: next(clock), on_progress=lambda each: seen.append(each.watermark)
+    )
+    assert seen[-2] >= 4_990
+    # None was read so far ahead that the other one was taken for idle, or had not been heard of.
+    assert run.metrics["Count"]["rows_late"] == 0
+    assert len(run.values) == 10_000
+
+
+def test_a_silent_partition_is_waited_for_until_it_is_idle_and_over_restarts(kafka, topic, tmp_path):
+    now: list[int] = [0]
+    seen: list[int] = []
+
+    def run(**written):
+        for name, times in written.items():
+            topics.produce(kafka, topic, [(name.encode(), b"%d" % t) for t in times], "ab".index(name))
+        seen.clear()
+        timed(kafka, topic).run(
+            checkpoint=tmp_path, processing_time=lambda: now[0], on_progress=lambda each: seen.append(each.watermark)
+        )
+        return seen[-1]
+
+    assert run(a=[10], b=[5]) == 4
+    now[0] += 1_000_000
+    # Time between two runs is no silence, and the partition of the last run is still known.
+    assert run(a=[20]) == 4
+    assert run(b=[30]) == 19
+
+    query = timed(kafka, topic, bounded=False).start(
+        keyed.collect_sink(),
+        checkpoint=tmp_path,
+        processing_time=lambda: now[0],
+        on_progress=lambda each: seen.append(each.watermark),
+    )
+    topics.produce(kafka, topic, [(b"b", b"40")], 1)
+    until(lambda: len(seen) > 1 or not query.is_active)
+    assert seen[-1] == 19
+    now[0] += 50
+    until(lambda: seen[-1] == 39 or not query.is_active)
+    query.stop()
+    assert seen[-1] == 39
+
+
+def test_a_partition_whose_broker_does_not_answer_is_waited_for_once(kafka, topic, monkeypatch):
+    """Its leader may be down: rows of the other partitions come all the same, and its own when it is back."""
+    write(kafka, topic, 0, 1)
+    consumers: list[Any] = []
+    make = Cluster.consumer
+
+    class Deaf:
+        """A consumer that fetches nothing of one partition."""
+
+        def __init__(self, consumer):
+            self._consumer = consumer
+            consumers.append(consumer)
+
+        def __getattr__(self, name):
+            return getattr(self._consumer, name)
+
+        def assign(self, partitions):
+            self._consumer.assign(partitions)
+            self._consumer.pause([each for each in partitions if each.partition == 1])
+
+    monkeypatch.setattr(Cluster, "consumer", lambda cluster: Deaf(make(cluster)))
+    assert fetching._PATIENCE <= 1
+    sink = keyed.collect_sink()
+    query = counts(source(kafka, topic, bounded=False)).start(sink)
+    seen = lambda: sorted(value.v for value in sink.values)  # noqa: E731 - asked again and again
+    until(lambda: seen() == [0] or not query.is_active)
+    # From now on a wait would have no end.
+    monkeypatch.setattr(fetching, "_PATIENCE", 1e9)
+    for value in (2, 4):
+        write(kafka, topic, value)
+        until(lambda: value in seen() or not query.is_active)  # noqa: B023 - asked before the next one
+    assert seen() == [0, 2, 4]
+    consumers[-1].resume([TopicPartition(topic, 1)])
+    until(lambda: 1 in seen() or not query.is_active)
+    query.stop()
+    assert seen() == [0, 1, 2, 4]
+
+
+def test_records_ahead_of_a_partition_that_lacks_are_bounded_in_bytes(monkeypatch):
+    monkeypatch.setattr(fetching, "_AHEAD", 2 << 20)
+
+    class Consumer:
+        paused: ClassVar[list[int]] = []
+
+        def get_watermark_offsets(self, place, *, cached):
+            return 0, 1_000_000
+
+        def pause(self, places):
+            self.paused.extend(place.partition for place in places)
+
+    def message(offset, size):
+        fields = {"topic": "topic", "partition": 0, "offset": offset, "error": None, "value": b"x" * size, "key": None}
+        return SimpleNamespace(**{name: lambda value=value: value for name, value in fields.items()})
+
+    consumer = Consumer()
+    offsets = {("topic", 0): 0, ("topic", 1): 0}
+    fetched = fetching.Fetched(consumer, offsets, dict.fromkeys(offsets, 9), bounded=False)
+    fetched.add([message(offset, 100) for offset in range(1_000)])
+    assert list(fetched.in_turn()) == []
+    assert consumer.paused == []
+    fetched.add([message(1_000 + offset, 1 << 20) for offset in range(2)])
+    assert list(fetched.in_turn()) == []
+    assert consumer.paused == [0]
