@@ -418,7 +418,7 @@ def _default(default: Any) -> str:
 
 def _comment_of(name: str) -> str:
     """Return the ``#:`` comment of a constant."""
-    source = "".join((ROOT / "keyed" / file).read_text() for file in ("durations.py", "sources.py"))
+    source = "".join((ROOT / "keyed" / file).read_text() for file in ("base/durations.py", "base/sources.py"))
     found = re.search(rf"((?:^#: .*\n)+)^{name} = ", source, re.MULTILINE)
     return re.sub(r"^#: ", "", found[1], flags=re.MULTILINE).strip() if found else ""
 
