@@ -40,6 +40,24 @@ def _series(name: str) -> str:
     )
 
 
+def _formatted(name: str, text: str, field: str, dynamic: str) -> str:
+    """Return the forms of a function that formats up to 20 values: the limit is of the sum of the fields' widths.
+
+    Args:
+        name: The function.
+        text: The format ``n`` without escaped signs.
+        field: The regular expression of a field in it.
+        dynamic: That of a field whose width is a value: it is refused.
+    """
+    values = [", ".join(f"v{place}" for place in range(count)) for count in range(1, 21)]
+    forms = ["n: {0}(#)", *(f"n, {each}: {{0}}(#, {each})" for each in values)]
+    numbers = f"regexp_extract_all(array_to_string(regexp_extract_all({text}, '{field}'), ' '), '[0-9]+')"
+    widths = f"list_sum(list_transform({numbers}, lambda w: coalesce(try_cast(w AS DOUBLE), 'inf'::DOUBLE)))"
+    refused = "error('a width is a number in the format, and not a value')"
+    size = f"(CASE WHEN regexp_matches({text}, '{dynamic}') THEN {refused} ELSE {widths} END)"
+    return _limited(*(each.format(name) for each in forms), size=size, most=_CHARACTERS)
+
+
 #: The definitions of functions of DuckDB with a limit.
 LIMITED = {
     "repeat": _limited("x, n: repeat(x, #)", size="n * length(x::VARCHAR)", most=_CHARACTERS),
@@ -50,6 +68,8 @@ LIMITED = {
         for name in ("list_resize", "array_resize")
     },
     **{name: _series(name) for name in ("range", "generate_series")},
+    "printf": _formatted("printf", "replace(n, '%%', '')", "%[^a-zA-Z%]*", r"%[^a-zA-Z%]*\*"),
+    "format": _formatted("format", "replace(replace(n, '{{', ''), '}}', '')", r"\{[^{}]*", r"\{[^{}]*\{"),
 }
 #: Macros whose arguments after the first are a list, so that there may be any number.
 OVER_LISTS = {"ELT", "FIELD"}

@@ -107,6 +107,9 @@ def test_an_idle_timeout_is_a_time_above_0(time):
         ("range(1, v)", [1]),
         ("generate_series(1, v, 1)", [1, 2]),
         ("range(v, 0, -1)", [2, 1]),
+        ("printf('%' || v || 's', t)", " t"),
+        ("printf('%' || v || 'd|%.1f', 7, 0.5)", " 7|0.5"),
+        ("format('{{{:' || v || '}}}', 7)", "{ 7}"),
         ("len(range(TIMESTAMP '2026-01-01', TIMESTAMP '2026-01-01' + to_seconds(v), INTERVAL 1 MILLISECOND))", 2000),
     ],
 )
@@ -123,6 +126,13 @@ def test_a_value_that_would_fill_the_memory_is_a_bad_row(call, result):
     for each in (found, sql.script(text.format(constant), {"s": rows[:1]})):
         assert each.run is not None
         assert each.run.metrics["o"]["rows_bad"] == 1
+
+
+@pytest.mark.parametrize("call", ["printf('%% %*d', v, 7)", "printf('%.*f', v, 0.5)", "format('{{ {:{}}', 7, v)"])
+def test_a_width_that_is_a_value_is_a_bad_row(call, caplog):
+    text = f"CREATE STREAM s (v INT KEY) WITH (FORMAT = 'JSON'); CREATE STREAM o AS SELECT v, {call} AS x FROM s;"
+    assert sql.script(text, {"s": [{"v": 2}]})["o"] == []
+    assert "a width is a number in the format, and not a value" in caplog.text
 
 
 @pytest.mark.parametrize("limit", ["-5GB", "", "lots", "0", "0GB", "-1", "5", "1e400GB", "200%", "9" * 30 + "TB"])
