@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 _NULL = type(None)
 #: Maximal number of tuples that one call splits.
 _FEW = 16_384
+#: The metadata of a stored column that queries show in another type.
+_SHOWN = b"shown"
 _DECIMAL = re.compile(r"decimal(?:\((\d+)(?:,\s*(-?\d+))?\))?")
 _TEXT = re.compile(r"(?:string|(?:char|varchar)\(\d+\))(?: collate \S+)?")
 _INTERVAL = re.compile(r"interval (?:day|hour|minute|second)(?: to (?:hour|minute|second))?")
@@ -80,6 +82,21 @@ def arrow_schema(schema: Schema) -> pa.Schema:
     import pyarrow as pa
 
     return pa.schema([pa.field(name, arrow_type(type_, f"column {name!r}")) for name, type_ in schema.columns])
+
+
+def with_shown_type(field: Any, type_: pa.DataType) -> Any:
+    """Return a stored column with the type in which queries of state tables show it, as a schema in its metadata."""
+    import pyarrow as pa
+
+    return field.with_metadata({_SHOWN: pa.schema([pa.field("", type_)]).serialize().to_pybytes()})
+
+
+def shown_type_of(field: Any) -> Any:
+    """Return the type in which queries of state tables show a stored column."""
+    import pyarrow as pa
+
+    shown = (field.metadata or {}).get(_SHOWN)
+    return field.type if shown is None else pa.ipc.read_schema(pa.py_buffer(shown)).field(0).type
 
 
 def arrow_type(type_: str, where: str = "type") -> pa.DataType:

@@ -418,6 +418,30 @@ def by_folded_name(value: Mapping[Any, Any]) -> dict[str, Any]:
     return found
 
 
+def as_times(values: Any, type_: SqlType) -> Any:
+    """Return a column with its milliseconds of a day as times."""
+    return values.cast(type_.arrow_with(TIME=pa.int32())).cast(type_.arrow_with(TIME=pa.time32("ms")))
+
+
+def shown_values(values: Any, type_: SqlType) -> list[Any]:
+    """Return a column as the values that Python has for them: maps are dictionaries."""
+    found: list[Any] = (as_times(values, type_) if type_.has("TIME") else values).to_pylist()
+    return [_with_dicts(each, type_) for each in found] if type_.has("MAP") else found
+
+
+def _with_dicts(value: Any, type_: SqlType) -> Any:
+    if value is None:
+        return None
+    match type_.base:
+        case "ARRAY":
+            return [_with_dicts(each, type_.element) for each in value]
+        case "MAP":
+            return {key: _with_dicts(each, type_.element) for key, each in value}
+        case "STRUCT":
+            return {name: _with_dicts(value[name], each) for name, each in type_.fields}
+    return value
+
+
 def plain_values(values: pa.Array[Any], type_: SqlType, *, in_json: bool = False) -> list[Any]:
     """Return a column as plain data. See `plain`."""
     if isinstance(values, pa.ChunkedArray):

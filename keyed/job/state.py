@@ -137,6 +137,7 @@ class State(NoValue):
     rows: Mapping[str, Any] | None = None
     named_by: str | None = None
     shown_as: Mapping[str, Any] | None = None
+    shown_types: Mapping[str, Any] = {}
     #: The parts of a SQL query, or of a pattern, on which the content depends, by name.
     meaning: Mapping[str, str] | None = None
 
@@ -233,7 +234,7 @@ class State(NoValue):
 _DECLARING = ("keyed.job.state", "keyed.job.table_declaration")
 _INTERNAL = (
     *("set_name", "replaced", "no_attribute", "mistake"),
-    *("in_place", "completed", "rows", "named_by", "shown_as", "meaning"),
+    *("in_place", "completed", "rows", "named_by", "shown_as", "shown_types", "meaning"),
 )
 
 
@@ -260,6 +261,7 @@ def inner_state(
     named_by: str | None = None,
     table: Mapping[str, Any] | None = None,
     is_shown: bool = True,
+    shown_types: Mapping[str, Any] | None = None,
     meaning: Mapping[str, str] | None = None,
 ) -> S:
     """Return a state of a library's operator, with options that its users do not need.
@@ -279,6 +281,8 @@ def inner_state(
         table: How state tables show the state as the one table of the operator, under the operator's name: data for the
             class that ``table["view"]`` names, which is one of keyed's own.
         is_shown: Whether state tables show the state by itself, where there is no ``table``.
+        shown_types: Of a `TableState`: the Arrow types that queries of state tables show columns with, in place of the
+            stored ones.
         meaning: The parts of a definition on which the content depends, as text by name. A checkpoint refuses another
             text, and names the part.
 
@@ -299,6 +303,7 @@ def inner_state(
         )
     state.in_place, state.completed = in_place, completed
     state.rows, state.named_by, state.meaning = rows, named_by, meaning
+    state.shown_types = shown_types or {}
     state.shown_as = table if is_shown else {"view": ""}
     return state
 

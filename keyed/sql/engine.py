@@ -37,7 +37,7 @@ from keyed.formats.sql_types import (
     map_of,
     struct,
 )
-from keyed.formats.typed_columns import column
+from keyed.formats.typed_columns import as_times, column
 from keyed.sql.macros import LIMITED, MACROS
 from keyed.sql.script_errors import Text
 from keyed.sql.tokens import SqlToken, calls, sql
@@ -465,7 +465,7 @@ class SqlStep:
     def _query(self, table: pa.Table, query: str, *, tries: bool = False) -> pa.Table:
         connection = _connections.get(tries=tries)
         for name, type_ in self.times:
-            table = table.set_column(table.column_names.index(name), name, _as_times(table.column(name), type_))
+            table = table.set_column(table.column_names.index(name), name, as_times(table.column(name), type_))
         connection.register("batch", _unsliced(table))
         try:
             words = set(re.findall(r"\$(\w+)", query))
@@ -538,13 +538,6 @@ class SqlStep:
 
         fields: list[Any] = [(name, type_.arrow) for name, _, type_ in self.columns]
         return pa.schema([*fields, *(table.schema.field(name) for name in self.kept)]).empty_table()
-
-
-def _as_times(cells: Any, type_: SqlType) -> Any:
-    """Return milliseconds in a column as times of a day."""
-    import pyarrow as pa
-
-    return cells.cast(type_.arrow_with(TIME=pa.int32())).cast(type_.arrow_with(TIME=pa.time32("ms")))
 
 
 def _unsliced(table: pa.Table) -> pa.Table:

@@ -12,7 +12,7 @@ import attrs
 
 from keyed.base.shown import nearest
 from keyed.formats.sql_types import BIGINT, STRING, of_arrow
-from keyed.formats.typed_columns import column
+from keyed.formats.typed_columns import column, shown_values
 from keyed.sql.catalog import Catalog, SqlSource
 from keyed.sql.engine import Columns, SqlStep
 from keyed.sql.parameters import Given, Parameters
@@ -86,8 +86,9 @@ class RowQuery:
             if self._read.is_zoned and pa.types.is_timestamp(field.type):
                 made = made.set_column(number, field.name, made.column(number).cast(pa.timestamp("us", "UTC")))
         places: list[Any] = made.column(_PLACE).to_pylist()
-        for place, row in zip(places, made.drop_columns([_PLACE]).to_pylist(maps_as_pydicts="strict"), strict=True):
-            found[place] = row
+        cells = [shown_values(made.column(name), type_) for name, _, type_ in self._step.columns]
+        for place, *row in zip(places, *cells, strict=True):
+            found[place] = dict(zip(self.columns, row, strict=True))
         return found, [reason for _, reason in bad]
 
 

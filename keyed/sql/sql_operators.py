@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -14,6 +14,7 @@ import pyarrow as pa
 from keyed import MAX_TIMESTAMP, TaskContext
 from keyed.errors import TableOverflowError
 from keyed.extending import Schema, inner_state
+from keyed.formats.sql_types import BIGINT
 from keyed.joins.matching import Ordered
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.engine import Columns, SqlStep
@@ -37,8 +38,16 @@ def given_columns(source: SqlSource, *, has_places: bool = False) -> Schema:
     return schema_of(columns, **({GONE: "boolean"} if source.is_table else {STREAM: "bigint"}))
 
 
+def table_state(columns: Columns, key: Sequence[str], name: str, *, is_shown: bool = True) -> TableState:
+    """Return the state of a table, whose times of a day queries show as such."""
+    times = {each: type_.arrow_with(TIME=pa.time32("ms")) for each, type_ in columns if type_.has("TIME")}
+    return inner_state(TableState(schema_of(columns).ddl, key=key, name=name), is_shown=is_shown, shown_types=times)
+
+
 #: The column with the time of a row, for records.
 MOMENT = "#moment"
+#: The column that the state of a table has for the time of a row.
+_ROWTIME = ("ROWTIME", BIGINT)
 
 
 def emit(ctx: BatchContext, table: pa.Table) -> None:
@@ -47,7 +56,7 @@ def emit(ctx: BatchContext, table: pa.Table) -> None:
 
 
 def timed(table: pa.Table, times: Any) -> pa.Table:
-    """Return rows with the column that the state of a table has for their time."""
+    """Return rows with the column of their time as the state of a table has it."""
     return table.append_column("ROWTIME", times)
 
 
@@ -66,8 +75,7 @@ class TableRows(VectorizedFunction):
     def __init__(self, name: str, keys: Columns, values: Columns, *, is_shown: bool = True) -> None:
         self._keys = [each for each, _ in keys]
         self._names = [*self._keys, *(each for each, _ in values)]
-        rows = TableState(schema_of((*keys, *values), ROWTIME="bigint").ddl, key=self._keys, name=name)
-        self.rows = rows if is_shown else inner_state(rows, is_shown=False)
+        self.rows = table_state((*keys, *values, _ROWTIME), self._keys, name, is_shown=is_shown)
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
         if CHANGE in table.column_names:
@@ -165,12 +173,11 @@ class _Aggregating(VectorizedFunction):
         self._name = name
         self._keys = [*(each for each, _ in plan.keys), *plan.bounds]
         self._values = [each for each, _ in plan.values]
-        bounds = dict.fromkeys(plan.bounds, "bigint")
-        self._key_types = schema_of(plan.keys, **bounds).columns
+        keys: Columns = (*plan.keys, *((each, BIGINT) for each in plan.bounds))
+        self._key_types = schema_of(keys).columns
         self._columns = dict((*self._key_types, *schema_of(plan.arguments).columns))
-        schema = Schema((*self._key_types, *schema_of(plan.values, ROWTIME="bigint").columns))
         if plan.keeps_rows:
-            self.rows = TableState(schema.ddl, key=self._keys, name=name)
+            self.rows = table_state((*keys, *plan.values, _ROWTIME), self._keys, name)
 
     def _named(self, table: pa.Table, keys: list[str], process: Callable[[pa.Table], None]) -> None:
         """Process rows of groups, with an error that names the group of a sum that does not fit.

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyed.extending import inner_state
 from keyed.formats.sql_types import BIGINT
 from keyed.sql.catalog import CHANGE
 from keyed.sql.engine import SqlStep
 from keyed.sql.planner import RankPlan
-from keyed.sql.sql_operators import emit_changes, schema_of
-from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
+from keyed.sql.sql_operators import emit_changes, table_state
+from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedFunction
 from keyed.windows.vectorized.row_groups import grouped, integers, pc, plain_column
 
 _TIME, _RANK = "ROWTIME", "#rank"
@@ -45,14 +44,13 @@ class TopRows(VectorizedFunction):
         self._identity = [*self._group, *(each for each, _ in plan.identity)]
         held = (*plan.keys, *plan.values, *plan.order, *plan.identity)
         self._held = [*(each for each, _ in held), _TIME]
-        columns = schema_of((*plan.keys, (plan.name, BIGINT), *plan.values), ROWTIME="bigint")
-        self.rows = TableState(columns.ddl, key=self._key, name=name)
-        first = schema_of(held, **{_TIME: "bigint", _RANK: "bigint"})
-        self.first = inner_state(TableState(first.ddl, key=[*self._group, _RANK], name=f"{name}_first"), is_shown=False)
+        self.rows = table_state((*plan.keys, (plan.name, BIGINT), *plan.values, (_TIME, BIGINT)), self._key, name)
+        first = (*held, (_TIME, BIGINT), (_RANK, BIGINT))
+        self.first = table_state(first, [*self._group, _RANK], f"{name}_first", is_shown=False)
         self._is_of_table = bool(plan.identity)
         if self._is_of_table:
-            members = TableState(schema_of(held, **{_TIME: "bigint"}).ddl, key=self._identity, name=f"{name}_members")
-            self.members = inner_state(members, is_shown=False)
+            members = (*held, (_TIME, BIGINT))
+            self.members = table_state(members, self._identity, f"{name}_members", is_shown=False)
         order = [f'"{each}" {how}' for (each, _), how in zip(plan.order, plan.directions, strict=True)]
         order += [_quoted(each) for each in (self._identity if self._is_of_table else [_TIE])]
         groups = ", ".join(map(_quoted, self._group))

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pyarrow as pa
 
-from keyed.arrow.write import arrow_schema
+from keyed.arrow.write import arrow_schema, with_shown_type
 from keyed.base.schemas import Schema
 from keyed.errors import StateAccessError, StateDefinitionError
 from keyed.job.table_declaration import TableState
@@ -51,6 +51,8 @@ class Layout:
                 where = f"table state {state.name!r}: column {field.name!r} of {field.type}"
                 raise StateDefinitionError(f"{where}: {reason}")
         fields = [pa.field(field.name, field.type) for field in declared]
+        for name, type_ in state.shown_types.items():
+            fields[declared.get_field_index(name)] = with_shown_type(declared.field(name), type_)
         visible = tuple(field.name for field in fields)
         if state.ttl is not None:
             fields.append(pa.field(DUE_COLUMN, pa.int64()))

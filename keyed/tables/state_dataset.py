@@ -21,7 +21,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.dataset
 
-from keyed.arrow.write import arrow_type
+from keyed.arrow.write import arrow_type, shown_type_of
 from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import MAPS
 from keyed.errors import EncodingError, StateAccessError
@@ -103,7 +103,8 @@ class StateDataset(pyarrow.dataset.Dataset):
         self._files = files
         self._scans: WeakSet[_Scan] = WeakSet()
         with view(None) as opened:
-            self._columns = Columns(opened, opened.reader(state, as_stored=True), has_key=has_key, beside=beside)
+            reader = opened.reader(state, as_stored=True)
+            self._columns = Columns(opened, reader, has_key=has_key, beside=beside, type_of=shown_type_of)
         # A part without rows does not have the types of the keys.
         parts = [batch.schema for batch in (next(_read(file), None) for file in files) if batch is not None]
         if self._columns.has_rows or not parts:
@@ -211,6 +212,13 @@ def _rests(_: AsOf) -> NoReturn:
 class Columns:
     """The columns of one state, and its entries as rows of them.
 
+    Args:
+        view: The state's view.
+        reader: Its reader.
+        has_key: See `StateDataset`.
+        beside: See `StateDataset`.
+        type_of: Returns the type of a stored column of a table state, by default the stored one.
+
     Attributes:
         reader: The reader of the state.
         schema: The columns, those of the key first.
@@ -219,7 +227,15 @@ class Columns:
         has_rows: False if the state has no entry yet, from which the types of the keys are known.
     """
 
-    def __init__(self, view: View, reader: EntryReader, *, has_key: bool, beside: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        view: View,
+        reader: EntryReader,
+        *,
+        has_key: bool,
+        beside: Collection[str] = (),
+        type_of: Callable[[Any], Any] = lambda field: field.type,
+    ) -> None:
         self.reader = reader
         schema = reader.schema
         first = next(view.stored(reader, *reader.range), None)
@@ -237,7 +253,7 @@ class Columns:
         key: Any = ("",) * len(named) if len(named) > 1 else ""
         if first is not None:
             key = reader.entry(*first).key
-        names, self.key_types = _key_columns(reader, key)
+        names, self.key_types = _key_columns(reader, key, type_of)
         self.is_tuple = isinstance(key, tuple)
         makers = [_key_part(number) if self.is_tuple else _whole_key for number in range(len(names))]
         self.key_names = names
@@ -251,10 +267,10 @@ class Columns:
         if schema.kind == "table":
             stored = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
             for number, name in enumerate(schema.key[schema.value["stream_keys"] :]):
-                add(name, stored.field(name).type, _entry_part(number))
+                add(name, type_of(stored.field(name)), _entry_part(number))
             for name in stored.names:
                 if name not in schema.key and name != "__keyed_due":
-                    add(name, stored.field(name).type, _column(name))
+                    add(name, type_of(stored.field(name)), _column(name))
         elif isinstance(reader, OperatorTableReader):
             self._add_window(view, reader, add)
         else:
@@ -412,12 +428,12 @@ def _type_of(values: list[Any]) -> pa.DataType:
     return _OF_KEYS.get(classes.pop(), pa.string()) if len(classes) == 1 else pa.string()
 
 
-def _key_columns(reader: EntryReader, key: Any) -> tuple[list[str], list[pa.DataType]]:
+def _key_columns(reader: EntryReader, key: Any, type_of: Callable[[Any], Any]) -> tuple[list[str], list[pa.DataType]]:
     """Return names and types of the key columns, from the first key."""
     schema = reader.schema
     if schema.kind == "table":
         stored = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
-        types = [stored.field(name).type for name in schema.key[: schema.value["stream_keys"]]]
+        types = [type_of(stored.field(name)) for name in schema.key[: schema.value["stream_keys"]]]
         return _names_of(len(types)), types
     if schema.kind == "broadcast":
         return [], []

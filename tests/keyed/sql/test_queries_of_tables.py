@@ -251,3 +251,28 @@ def test_key_namespace_and_expires_are_columns_of_a_table_that_star_leaves_out(t
     assert everything == [*grouped.split(", "), "n", "ROWTIME"]
     assert named == [[*["Rio", 6][: len(grouped.split(","))], None, None]]
     assert alone == [{"expires": None}] * 2
+
+
+def test_times_of_a_day_are_times_in_pull_and_push_queries(tmp_path):
+    text = """CREATE STREAM s (k TIME KEY, t TIME, u STRUCT<m MAP<STRING, TIME>, l ARRAY<TIME>>) WITH (FORMAT = 'JSON');
+        CREATE TABLE latest AS SELECT k, LATEST_BY_OFFSET(t) AS t, LATEST_BY_OFFSET(u) AS u FROM s GROUP BY k;
+        CREATE TABLE w AS SELECT k, MAX(t) AS t FROM s WINDOW TUMBLING (SIZE 1 SECOND) GROUP BY k;
+        CREATE TABLE first AS SELECT k, t FROM s QUALIFY row_number() OVER (PARTITION BY k ORDER BY t) <= 1;
+        CREATE TABLE given (k TIME PRIMARY KEY, t TIME) WITH (FORMAT = 'JSON');
+        CREATE TABLE copied AS SELECT k, t FROM given;"""
+    noon, quarter = dt.time(12), dt.time(1, 15, 2, 3000)
+    times = [noon, None]
+    parts = {"m": {"a": quarter}, "l": times}
+    rows = [{"k": noon, "t": quarter, "u": parts}, {"k": dt.time(13), "t": None, "u": None}]
+    given = [{"k": noon, "t": quarter}, {"k": dt.time(13), "t": None}]
+    found = sql.script(text, {"s": rows, "given": given}, checkpoint=tmp_path / "state", tables=tmp_path / "tables")
+    assert found.run is not None
+    with found.run.tables as tables:
+        for name in ("latest", "w", "first", "given", "copied"):
+            query = f"SELECT t, t + INTERVAL 1 HOUR AS later FROM {name} WHERE k = TIME '12:00' OR t < TIME '00:30'"
+            row = {"t": quarter, "later": dt.time(2, 15, 2, 3000)}
+            assert tables.sql(query).to_pylist() == [row]
+            assert [each.row for each in sql.subscribe(tables, query + " EMIT CHANGES").take(300)] == [row]
+        [pushed] = sql.subscribe(tables, "SELECT u, k FROM latest WHERE u IS NOT NULL EMIT CHANGES").take(300)
+        assert pushed.row == {"u": parts, "k": noon}
+        assert tables.sql("SELECT u.l AS l FROM latest WHERE k < TIME '12:30'").to_pylist() == [{"l": times}]
