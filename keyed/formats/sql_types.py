@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -181,12 +182,41 @@ def of_arrow(type_: pa.DataType) -> SqlType | None:
     if kinds.is_timestamp(type_):
         return TIMESTAMP
     if kinds.is_map(type_):
-        key, item = of_arrow(type_.key_type), of_arrow(type_.item_type)
-        return map_of(key, item) if key and item else None
+        return _of_parts("MAP", [("key", of_arrow(type_.key_type)), ("value", of_arrow(type_.item_type))])
     if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
-        element = of_arrow(type_.value_type)
-        return array(element) if element else None
+        return _of_parts("ARRAY", [("element", of_arrow(type_.value_type))])
     if kinds.is_struct(type_):
-        fields = [(each.name, of_arrow(each.type)) for each in type_.fields]
-        return struct(*((name, each) for name, each in fields if each)) if all(each for _, each in fields) else None
+        return _of_parts("STRUCT", [(each.name, of_arrow(each.type)) for each in type_.fields])
     return None
+
+
+def _of_parts(base: str, parts: Sequence[tuple[str, SqlType | None]]) -> SqlType | None:
+    """Return the type with parts; ``None`` if one is not of the list."""
+    known = [(name, each) for name, each in parts if each is not None]
+    if len(known) < len(parts):
+        return None
+    return struct(*known) if base == "STRUCT" else SqlType(base, parts=tuple(each for _, each in known))
+
+
+#: The types of DuckDB's types without parts, by its names.
+_OF_DUCKDB = {
+    each.duckdb.lower(): each for each in (BOOLEAN, INT, BIGINT, DOUBLE, STRING, BYTES, DATE, TIME, TIMESTAMP)
+}
+_OF_DUCKDB |= dict.fromkeys(("tinyint", "smallint", "utinyint", "usmallint"), INT)
+_OF_DUCKDB |= {"uinteger": BIGINT, "float": DOUBLE, "enum": STRING}
+_NESTED = {"list": "ARRAY", "array": "ARRAY", "map": "MAP", "struct": "STRUCT"}
+_OF_DUCKDB |= dict.fromkeys(("timestamp", "timestamp_s", "timestamp_ns", "timestamp with time zone"), TIMESTAMP)
+
+
+def of_duckdb(type_: Any) -> SqlType | None:
+    """Return the type of a column of DuckDB; ``None`` for one that is not of the list."""
+    name = str(type_.id)
+    if name in _OF_DUCKDB:
+        return _OF_DUCKDB[name]
+    if name == "decimal":
+        return decimal(*(size for _, size in type_.children))
+    if name not in _NESTED:
+        return None
+    # An array has its length too.
+    parts = type_.children[:1] if _NESTED[name] == "ARRAY" else type_.children
+    return _of_parts(_NESTED[name], [(part, of_duckdb(each)) for part, each in parts])

@@ -12,6 +12,7 @@ import attrs
 import pyarrow as pa
 
 import keyed
+from keyed.base.column_types import quoted
 from keyed.base.durations import Duration
 from keyed.base.shown import shown
 from keyed.errors import DefinitionError
@@ -177,14 +178,14 @@ def _of_frame(source: SqlSource, frame: Any) -> Any:
     """Return the columns of a DataFrame that a source needs, and the time of each row."""
     names = given_names(source, frame.columns, f"the DataFrame of {source.name}")
     time = names.get("ROWTIME") if source.timestamp is None else names[source.timestamp[0]]
-    selected = [_quoted(name) for name in dict.fromkeys(names.values())]
+    selected = [quoted(name) for name in dict.fromkeys(names.values())]
     kind = None if time is None else dict(frame.dtypes)[time]
     if kind is None or (kind in _MILLISECONDS and (source.timestamp is None or source.timestamp[1] is None)):
-        millis = "CAST(0 AS BIGINT)" if kind is None else _MILLISECONDS[kind].format(_quoted(str(time)))
+        millis = "CAST(0 AS BIGINT)" if kind is None else _MILLISECONDS[kind].format(quoted(str(time)))
         frame = frame.selectExpr(*selected, f"CASE WHEN {millis} >= 0 THEN {millis} END AS `{_TIME}`")
     else:
         frame = frame.selectExpr(*selected)
-        columns = ", ".join(f"{_quoted(name)} {type_}" for name, type_ in frame.dtypes)
+        columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in frame.dtypes)
         frame = frame.mapInArrow(_Timing(source), f"{columns}, `{_TIME}` bigint")
     return frame
 
@@ -196,10 +197,6 @@ def _of_topic(source: SqlSource, frame: Any, decoding: _Decoding) -> Any:
     columns = [name for name in _RECORD if name != "timestamp"] + ["headers"] * bool(source.headers)
     frame = frame.selectExpr(*columns, "unix_millis(timestamp) AS timestamp")
     return frame.mapInArrow(decoding, schema_of(decoding.columns, **{GONE: "boolean", _TIME: "bigint"}).ddl)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 @attrs.frozen(eq=False)

@@ -21,26 +21,11 @@ import attrs
 from keyed.base.extras import extra
 from keyed.base.shown import nearest
 from keyed.errors import DefinitionError
-from keyed.formats.sql_types import (
-    BIGINT,
-    BOOLEAN,
-    BYTES,
-    DATE,
-    DOUBLE,
-    INT,
-    STRING,
-    TIME,
-    TIMESTAMP,
-    SqlType,
-    array,
-    decimal,
-    map_of,
-    struct,
-)
+from keyed.formats.sql_types import BIGINT, BOOLEAN, SqlType, of_duckdb
 from keyed.formats.typed_columns import as_times, column
 from keyed.sql.macros import LIMITED, MACROS
 from keyed.sql.script_errors import Text
-from keyed.sql.tokens import SqlToken, calls, sql
+from keyed.sql.tokens import SqlToken, calls, quoted, sql
 from keyed.tables.sql import SETTINGS
 
 if TYPE_CHECKING:
@@ -52,28 +37,6 @@ Columns = tuple[tuple[str, SqlType], ...]
 MAJOR = "2"
 #: The environment variable with the memory that DuckDB may use in a process, and its default.
 _LIMIT, _MEMORY = "KEYED_SQL_MEMORY_LIMIT", "1GB"
-_TYPES = {
-    "boolean": BOOLEAN,
-    "tinyint": INT,
-    "smallint": INT,
-    "integer": INT,
-    "utinyint": INT,
-    "usmallint": INT,
-    "uinteger": BIGINT,
-    "bigint": BIGINT,
-    "float": DOUBLE,
-    "double": DOUBLE,
-    "varchar": STRING,
-    "enum": STRING,
-    "blob": BYTES,
-    "date": DATE,
-    "time": TIME,
-    "timestamp": TIMESTAMP,
-    "timestamp_s": TIMESTAMP,
-    "timestamp_ms": TIMESTAMP,
-    "timestamp_ns": TIMESTAMP,
-    "timestamp with time zone": TIMESTAMP,
-}
 #: Types that columns do not have, with the type to cast to.
 _CAST = {"hugeint": "BIGINT", "uhugeint": "BIGINT", "ubigint": "BIGINT", "uuid": "STRING", "interval": "STRING"}
 #: Functions whose values depend on the session, beside those that DuckDB itself calls volatile.
@@ -319,7 +282,7 @@ def bind(text: Text, columns: Columns, words: Sequence[SqlToken], values: Mappin
         _fail(text, words, columns, str(error))
     finally:
         connection.unregister("batch")
-    found = _type(kind)
+    found = of_duckdb(kind)
     if found is None:
         name = str(kind.id)
         if "null" in name.lower():
@@ -390,25 +353,6 @@ def _fail(text: Text, words: Sequence[SqlToken], columns: Columns, error: str) -
     text.fail(message.split("\n")[0].partition(" You might need")[0], at)
 
 
-def _type(kind: Any) -> SqlType | None:
-    name = str(kind.id)
-    if name in _TYPES:
-        return _TYPES[name]
-    if name == "decimal":
-        parts = dict(kind.children)
-        return decimal(parts["precision"], parts["scale"])
-    if name in ("list", "array"):
-        element = _type(kind.children[0][1])
-        return element and array(element)
-    if name == "map":
-        key, item = (_type(each) for _, each in kind.children)
-        return map_of(key, item) if key and item else None
-    if name == "struct":
-        fields = [(field, _type(each)) for field, each in kind.children]
-        return struct(*((field, each) for field, each in fields if each)) if all(each for _, each in fields) else None
-    return None
-
-
 @attrs.frozen
 class SqlStep:
     """A stateless step: columns of rows that fit a condition. It is plain data, and travels to workers.
@@ -476,8 +420,8 @@ class SqlStep:
             connection.unregister("batch")
 
     def _plain(self) -> str:
-        shown = [f"{expression} AS {_quoted(name)}" for name, expression, _ in self.columns]
-        shown += map(_quoted, self.kept)
+        shown = [f"{expression} AS {quoted(name)}" for name, expression, _ in self.columns]
+        shown += map(quoted, self.kept)
         return f"SELECT {', '.join(shown)} FROM batch" + (f" WHERE {self.where}" if self.where else "")  # noqa: S608
 
     def _tried(self, table: pa.Table) -> tuple[pa.Table, list[tuple[int, str]]] | None:
@@ -567,10 +511,6 @@ def _arrow_types() -> Any:
     import pyarrow as pa
 
     return pa.types
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _reason(error: Exception) -> str:

@@ -11,11 +11,10 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from keyed import MAX_TIMESTAMP, TaskContext
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, TaskContext
 from keyed.errors import TableOverflowError
 from keyed.extending import Schema, inner_state
 from keyed.formats.sql_types import BIGINT
-from keyed.joins.matching import Ordered
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.engine import Columns, SqlStep
 from keyed.sql.script_inputs import GONE, further_columns
@@ -25,6 +24,7 @@ from keyed.windows.continuous import RunningColumns
 from keyed.windows.vectorized.accumulators import BatchRows
 from keyed.windows.vectorized.fold import SumOverflow, fold_of
 from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, pc, plain_column, taken
+from keyed.windows.vectorized.session_merging import Clock, Spans, merged, touches
 
 
 def schema_of(columns: Columns, **more: str) -> Schema:
@@ -48,6 +48,10 @@ def table_state(columns: Columns, key: Sequence[str], name: str, *, is_shown: bo
 MOMENT = "#moment"
 #: The column that the state of a table has for the time of a row.
 _ROWTIME = ("ROWTIME", BIGINT)
+
+
+#: The watermark that cleans up no session within a batch.
+_NEVER = Clock(MIN_TIMESTAMP, MIN_TIMESTAMP, 1, 0)
 
 
 def emit(ctx: BatchContext, table: pa.Table) -> None:
@@ -375,17 +379,22 @@ class Sessions(_Aggregating):
         times = integers(table.column(TIMESTAMP_COLUMN))
         least, most = int(times.min()) - self._gap, int(times.max()) + self._gap
         stored = self.sessions.scan([("WINDOWSTART", "<=", most), ("WINDOWEND", ">=", least)])
+        pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._group]
+        codes = grouped([concatenated(pair) for pair in pairs]).ids
+        starts, ends = (integers(stored.column(name)) for name in ("WINDOWSTART", "WINDOWEND"))
+        open_ = Spans(codes[: stored.num_rows], starts, ends + self._gap)
+        came = Spans(codes[stored.num_rows :], times, times + self._gap)
         # A row that closes no gap to a session that is kept is late once its own session would be over.
-        late = self._late(table, ctx, times + self._grace + self._gap + 1) & ~self._joins(stored, table, times)
+        late = self._late(table, ctx, times + self._grace + self._gap + 1) & ~touches(open_, came)
         if late.any():
             ctx.drop(int(late.sum()))
             kept = np.flatnonzero(~late)
-            table, times = table.take(pa.array(kept, pa.int64())), times[kept]
+            table, times, came = table.take(pa.array(kept, pa.int64())), times[kept], came.of(kept)
         if not len(times):
             return
-        ids, count = self._spans(stored, table, times)
-        of_stored, of_rows = np.split(ids, [stored.num_rows])
-        touched = np.zeros(count, dtype=bool)
+        plan = merged(open_, came, _NEVER)
+        of_stored, of_rows = np.split(plan.numbers, [stored.num_rows])
+        touched = np.zeros(len(plan.sessions), dtype=bool)
         touched[of_rows] = True
         place = np.cumsum(touched) - 1
         chosen = np.flatnonzero(touched[of_stored])
@@ -394,59 +403,18 @@ class Sessions(_Aggregating):
         parts = fold.of_rows(BatchRows(table, times), rows)
         held = Groups(np.concatenate([place[of_stored[chosen]], np.arange(rows.count)]), rows.count)
         both = [concatenated(pair) for pair in zip(fold.stored(before), parts, strict=True)]
-        merged = fold.merged(both, held)
-        starts, ends = np.full(rows.count, 2**62), np.full(rows.count, -(2**62))
-        np.minimum.at(starts, rows.ids, times)
-        np.maximum.at(ends, rows.ids, times)
-        if before.num_rows:
-            np.minimum.at(starts, held.ids[: before.num_rows], integers(before.column("WINDOWSTART")))
-            np.maximum.at(ends, held.ids[: before.num_rows], integers(before.column("WINDOWEND")))
+        totals = fold.merged(both, held)
         keys = taken([plain_column(table.column(name)) for name in self._group], rows.first_rows())
-        identity = [*keys, pa.array(starts), pa.array(ends)]
+        sessions = plan.sessions.of(touched)
+        identity = [*keys, pa.array(sessions.starts), pa.array(sessions.ends - self._gap)]
         wanted = before.select(self._keys)
-        results = [] if self._plan.is_final else fold.results(merged)
+        results = [] if self._plan.is_final else fold.results(totals)
         self.sessions.delete(wanted)
-        self.sessions.upsert(pa.table([*identity, *merged], names=[*self._keys, *(name for name, _ in fold.columns)]))
+        self.sessions.upsert(pa.table([*identity, *totals], names=[*self._keys, *(name for name, _ in fold.columns)]))
         if not self._plan.is_final:
             replaced = self.rows.lookup(wanted)
             self.rows.delete(wanted)
             self._replaced(replaced, identity, results, identity[-1], ctx)
-
-    def _codes(self, stored: pa.Table, table: pa.Table) -> Any:
-        pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._group]
-        return grouped([concatenated(pair) for pair in pairs]).ids
-
-    def _joins(self, stored: pa.Table, table: pa.Table, times: Any) -> Any:
-        """Return a mask of the rows that are in a stored session, or in the gap around it."""
-        found = np.zeros(len(times), dtype=bool)
-        if not stored.num_rows:
-            return found
-        codes = self._codes(stored, table)
-        starts, ends = integers(stored.column("WINDOWSTART")), integers(stored.column("WINDOWEND"))
-        ordered = Ordered(codes[: stored.num_rows], starts, np.arange(stored.num_rows))
-        last = ordered.last(codes[stored.num_rows :], times + self._gap, inclusive=True)
-        has = last >= 0
-        found[has] = ends[last[has]] + self._gap >= times[has]
-        return found
-
-    def _spans(self, stored: pa.Table, table: pa.Table, times: Any) -> tuple[Any, int]:
-        """Return the number of the session of each stored session and row, and the number of sessions."""
-        codes = self._codes(stored, table)
-        starts = np.concatenate([integers(stored.column("WINDOWSTART")), times])
-        ends = np.concatenate([integers(stored.column("WINDOWEND")), times])
-        order = np.lexsort((starts, codes))
-        keys, begin, until = codes[order], starts[order], ends[order]
-        is_key = np.ones(len(order), dtype=bool)
-        is_key[1:] = keys[1:] != keys[:-1]
-        # The latest end before each row, within its key: keys are far apart on one axis.
-        width = int(until.max() - begin.min()) + 1
-        shifted = until - begin.min() + keys * width
-        latest = np.maximum.accumulate(shifted) - keys * width + begin.min()
-        is_new = is_key.copy()
-        is_new[1:] |= begin[1:] > latest[:-1] + self._gap
-        ids = np.empty(len(order), dtype=np.int64)
-        ids[order] = np.cumsum(is_new) - 1
-        return ids, int(is_new.sum())
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         if watermark <= ctx.previous_watermark():

@@ -68,9 +68,14 @@ class SqlToken:
         return self.text
 
 
+def quoted(identifier: str) -> str:
+    """Return a name in double quotes, as DuckDB reads it."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
 def name(identifier: str) -> SqlToken:
     """Return a quoted name."""
-    return SqlToken("name", '"' + identifier.replace('"', '""') + '"')
+    return SqlToken("name", quoted(identifier))
 
 
 def sign(text: str) -> SqlToken:

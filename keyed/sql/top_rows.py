@@ -18,6 +18,7 @@ from keyed.sql.catalog import CHANGE
 from keyed.sql.engine import SqlStep
 from keyed.sql.planner import RankPlan
 from keyed.sql.sql_operators import emit_changes, table_state
+from keyed.sql.tokens import quoted
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedFunction
 from keyed.windows.vectorized.row_groups import grouped, integers, pc, plain_column
 
@@ -52,8 +53,8 @@ class TopRows(VectorizedFunction):
             members = (*held, (_TIME, BIGINT))
             self.members = table_state(members, self._identity, f"{name}_members", is_shown=False)
         order = [f'"{each}" {how}' for (each, _), how in zip(plan.order, plan.directions, strict=True)]
-        order += [_quoted(each) for each in (self._identity if self._is_of_table else [_TIE])]
-        groups = ", ".join(map(_quoted, self._group))
+        order += [quoted(each) for each in (self._identity if self._is_of_table else [_TIE])]
+        groups = ", ".join(map(quoted, self._group))
         rank = f"row_number() OVER (PARTITION BY {groups} ORDER BY {', '.join(order)})"
         self._step = SqlStep(((_RANK, rank, BIGINT),), kept=(*self._held, _WAS))
 
@@ -118,10 +119,6 @@ class TopRows(VectorizedFunction):
             pa.concat_tables(_alike(times)),
             self._key,
         )
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _alike(tables: list[pa.Table]) -> list[pa.Table]:

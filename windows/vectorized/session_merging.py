@@ -90,7 +90,7 @@ def accepted(open_: Spans, rows: Spans, clock: Clock) -> Any:
     late = rows.of(past)
     order = ordered(late.keys, late.starts)
     late, past = late.of(order), past[order]
-    joins = _touches(open_, late)
+    joins = touches(open_, late)
     # Elements that follow each other within the gap are one run. Once one of them joins a session, the later ones of
     # the run join it too.
     is_first = np.ones(len(late), dtype=bool)
@@ -101,7 +101,7 @@ def accepted(open_: Spans, rows: Spans, clock: Clock) -> Any:
     return is_accepted
 
 
-def _touches(open_: Spans, rows: Spans) -> Any:
+def touches(open_: Spans, rows: Spans) -> Any:
     """Return a mask of the rows that overlap or touch an open session of their key.
 
     Open sessions of a key do not overlap.
