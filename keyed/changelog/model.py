@@ -46,14 +46,12 @@ class LogHeader:
         operator: Name of the operator, of which readers make paths.
         parallelism: Number of key groups.
         created_ms: Time of its creation.
-        format: Version of the record layouts.
     """
 
     log_id: str
     operator: str = attrs.field(validator=_check_name)
     parallelism: int
     created_ms: int
-    format: int = 1
 
 
 @attrs.frozen
@@ -114,7 +112,7 @@ class Commit:
     ended: bool = False
     states: dict[str, Any] = attrs.field(factory=dict)
     counters: dict[str, int] = attrs.field(factory=dict)
-    key_columns: list[str] | None = None
+    key_columns: list[str] = attrs.field(factory=list)
     key_type: str = ""
     channels: list[Channel] = attrs.field(factory=list)
 

@@ -7,8 +7,6 @@ Each is a frame (`keyed.codec.frames`), version 1, whose payload is msgpack:
     KCLC   the fields of `Commit` as a map
     KCLP   [sequence: int, position: bytes]
     KCLK   [name: str, data: bytes]
-
-Fields added later need a default, and readers ignore unknown ones.
 """
 
 from __future__ import annotations
@@ -34,16 +32,12 @@ def decode_header(record: bytes, where: str) -> LogHeader:
     """Decode a header.
 
     Raises:
-        CorruptionError: Bad checksum, unknown format, or malformed fields.
+        CorruptionError: Bad checksum, another version, or malformed fields.
     """
     try:
         header = _HEADER.decode(record, where)
     except ChangelogError as error:
         raise CorruptionError(str(error), where=where) from error
-    if header.format != 1:
-        raise CorruptionError(
-            f"format {header.format} of a changelog is unknown: a newer version wrote it", where=where
-        )
     if header.parallelism < 1:
         raise CorruptionError(f"malformed header: {header.parallelism} key groups", where=where)
     return header
@@ -53,7 +47,7 @@ def decode_commit(record: bytes, where: str) -> Commit:
     """Decode a commit marker.
 
     Raises:
-        CorruptionError: Bad checksum, unknown version or malformed fields.
+        CorruptionError: Bad checksum, another version, or malformed fields.
     """
     commit = _COMMIT.decode(record, where)
     if commit.sequence < 1 or commit.group < 0 or commit.records < 0 or commit.entries < 0:

@@ -3,13 +3,13 @@
 Byte layout, big-endian::
 
     0   kind     4 bytes, ASCII, for example b"KSEG"
-    4   version  u16, of the payload's layout, counted from 1
-    6   flags    u16, zero
+    4   version  u32, of the payload's layout, counted from 1
     8   length   u64, of the payload
     16  crc32    u32, of the 16 bytes before and of the payload
     20  payload
 
-The checksum finds accidents (torn writes, flipped bits, a file cut short), not attacks.
+The checksum finds accidents (torn writes, flipped bits, a file cut short), not attacks. Records of before keyed 0.1
+have their version in the upper half of the number, and are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from keyed.errors import CorruptionError
 
 T = TypeVar("T")
 
-_HEAD = struct.Struct(">4sHHQ")
+_HEAD = struct.Struct(">4sIQ")
 _CRC = struct.Struct(">I")
 
 FRAME_OVERHEAD = _HEAD.size + _CRC.size
@@ -37,14 +37,12 @@ class RecordFormat(Generic[T]):
     Args:
         kind: Four bytes that identify this kind of record.
         version: Version of the payload's layout.
-        type: Type of the values. Fields that a version adds need a default; readers skip unknown fields.
-        oldest: The oldest version that is still read, in the same way.
+        type: Type of the values.
     """
 
-    def __init__(self, kind: bytes, version: int, type: Any, oldest: int = 1) -> None:
+    def __init__(self, kind: bytes, version: int, type: Any) -> None:
         self.kind = kind
         self._version = version
-        self._oldest = oldest
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(type).decode
 
@@ -56,13 +54,10 @@ class RecordFormat(Generic[T]):
         """Decode the record that fills ``record``.
 
         Raises:
-            CorruptionError: Another kind, an unknown version, a wrong checksum, or a payload of another type.
+            CorruptionError: Another kind or version, a wrong checksum, or a payload of another type.
         """
-        version, payload = unframe(self.kind, record, where=where, newest=self._version)
-        if version < self._oldest:
-            raise CorruptionError(f"a {_name(self.kind)} record has version {version}, which is too old", where=where)
         try:
-            value: T = self._decode(payload)
+            value: T = self._decode(unframe(self.kind, record, where=where, version=self._version))
         except (ValueError, RecursionError) as error:
             raise CorruptionError(f"a {_name(self.kind)} record is malformed: {error}", where=where) from error
         return value
@@ -78,7 +73,7 @@ def frame(kind: bytes, version: int, payload: bytes) -> bytes:
     """
     assert len(kind) == 4, f"frame kind {kind!r} is not four bytes long"
     assert 1 <= version <= 0xFFFF, f"frame version {version} is not in 1 to 65535"
-    head = _HEAD.pack(kind, version, 0, len(payload))
+    head = _HEAD.pack(kind, version, len(payload))
     return b"".join((head, _CRC.pack(zlib.crc32(payload, zlib.crc32(head))), payload))
 
 
@@ -88,11 +83,11 @@ def frame_length(head: bytes) -> int:
     Args:
         head: At least `FRAME_OVERHEAD` bytes.
     """
-    length: int = _HEAD.unpack_from(head)[3]
+    length: int = _HEAD.unpack_from(head)[2]
     return length
 
 
-def unframe(kind: bytes, data: bytes, *, where: str, offset: int | None = None, newest: int = 1) -> tuple[int, bytes]:
+def unframe(kind: bytes, data: bytes, *, where: str, offset: int | None = None, version: int = 1) -> bytes:
     """Read the frame that fills ``data``.
 
     Args:
@@ -100,18 +95,18 @@ def unframe(kind: bytes, data: bytes, *, where: str, offset: int | None = None, 
         data: The bytes.
         where: The file, table or record of the bytes, for the error.
         offset: Offset of the bytes in it, if they are a part of it.
-        newest: The newest version that the caller can read.
+        version: The version that the caller reads.
 
     Returns:
-        The version and the payload.
+        The payload.
 
     Raises:
-        CorruptionError: Another kind, an unknown version, a wrong length or a wrong checksum.
+        CorruptionError: Another kind or version, a wrong length or a wrong checksum.
     """
     name, size = _name(kind), len(data) - FRAME_OVERHEAD
     if size < 0:
         raise CorruptionError(f"a {name} record is cut short: {len(data)} bytes are left", where=where, offset=offset)
-    found, version, flags, length = _HEAD.unpack_from(data)
+    found, number, length = _HEAD.unpack_from(data)
     payload, problem = data[FRAME_OVERHEAD:], None
     if found != kind:
         problem = f"expected a {name} record, found {found!r}"
@@ -121,15 +116,26 @@ def unframe(kind: bytes, data: bytes, *, where: str, offset: int | None = None, 
         problem = f"{size - length} bytes follow the {name} record"
     elif _CRC.unpack_from(data, _HEAD.size)[0] != zlib.crc32(payload, zlib.crc32(data[: _HEAD.size])):
         problem = f"the checksum of a {name} record does not match"
-    # After the checksum, so that a flipped bit is not taken for a newer version.
-    elif not 1 <= version <= newest or flags:
-        problem = (
-            f"a {name} record has version {version} and flags {flags:#x}; this program reads versions up to {newest} "
-            "without flags: it was written by a newer one"
-        )
+    # After the checksum, so that a flipped bit does not count as another version.
+    elif number != version:
+        problem = f"a {name} record has {refusal_of_version(number, version)}"
     if problem is not None:
         raise CorruptionError(problem, where=where, offset=offset)
-    return version, payload
+    return payload
+
+
+def refusal_of_version(found: int, version: int) -> str:
+    """Return the reason why a record of another version is refused, and the remedy.
+
+    Args:
+        found: The version in the record.
+        version: The version that this program reads.
+    """
+    number = f"{found >> 16} of before keyed 0.1" if found >> 16 else f"{found}"
+    return (
+        f"version {number}, and this program reads version {version}: start from a new checkpoint and an empty "
+        "changelog, or run the keyed that wrote the record"
+    )
 
 
 def _name(kind: bytes) -> str:

@@ -1,7 +1,7 @@
 """The meta record of a key group: the position of its log, its clocks and its counters.
 
-A frame (`keyed.codec.frames`) of kind ``KMET``, version 2, whose payload is msgpack of the fields of `GroupMeta` as a
-map. Fields added later need a default. Version 1 has no ``last_state_id``.
+A frame (`keyed.codec.frames`) of kind ``KMET``, version 1, whose payload is msgpack of the fields of `GroupMeta` as a
+map.
 """
 
 from __future__ import annotations
@@ -84,14 +84,14 @@ class GroupMeta:
         previous: Identity of the attempt of the commit before the last one.
         commit_rows: Number of log rows that the last commit appended, for the export to a changelog.
         hash: Hash of the live entries as text (`keyed.content.entry_hash`) with a changelog; otherwise empty.
-        key_columns: Columns of the key, none if it is a function of the element; ``None`` if they were not recorded.
-        key_type: Type of the keys (`keyed.codec.keys.key_type`); empty before the first key, or if it was not recorded.
+        key_columns: Columns of the key, none if it is a function of the element.
+        key_type: Type of the keys (`keyed.codec.keys.key_type`); empty before the first key.
         channels: The sources and partitions that the operator reads, if there are several.
         skipped: Number of sequence numbers that the last commit left out, of batches that reached no key group.
         commit_records: Number of changes and table rows of the last commit.
         exported: Number of the newest commit that the changelog had before the last batch; 0 if it had none.
         waiting: The commits after it, without the last one.
-        last_state_id: The highest id that a state has had; 0 if it was not recorded.
+        last_state_id: The highest id that a state has had.
     """
 
     log_id: str
@@ -112,7 +112,7 @@ class GroupMeta:
     previous: str = ""
     commit_rows: int = 0
     hash: str = ""
-    key_columns: list[str] | None = None
+    key_columns: list[str] = attrs.field(factory=list)
     key_type: str = ""
     channels: list[Channel] = attrs.field(factory=list)
     skipped: int = 0
@@ -165,6 +165,6 @@ class GroupMeta:
         return self.counters.get("live_entries", 0) + self.counters.get("timers_pending", 0)
 
 
-_RECORD: RecordFormat[GroupMeta] = RecordFormat(b"KMET", 2, GroupMeta)
+_RECORD: RecordFormat[GroupMeta] = RecordFormat(b"KMET", 1, GroupMeta)
 encode_meta = _RECORD.encode
 decode_meta = _RECORD.decode

@@ -17,9 +17,7 @@ class _Queries:
 
 
 #: Formats by the kind of a position: `LocalPosition` and `SparkPosition`.
-_FORMATS: dict[bytes, RecordFormat[_Queries]] = {
-    kind: RecordFormat(kind, version, _Queries) for kind, version in ((b"KRUN", 3), (b"KSPK", 2))
-}
+_FORMATS: dict[bytes, RecordFormat[_Queries]] = {kind: RecordFormat(kind, 1, _Queries) for kind in (b"KRUN", b"KSPK")}
 
 
 def lineage(cut: Cut) -> list[str]:

@@ -13,7 +13,6 @@ the only line, in base64, of a text dataset of this name, or of one in it. Reade
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +31,6 @@ MARK = "_keyed-query"
 
 #: Types of columns without values.
 _NO_TYPE = {"null", "void"}
-_log = logging.getLogger(__name__)
 _OURS = re.compile(r"(?:part-|batch=)(\d{10,})(?:-\d{4,}\.parquet|/.*)")
 
 
@@ -98,8 +96,6 @@ def _claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batche
     if not batches and set(owner) & set(queries):
         # The earlier query may be ahead of its changelogs.
         folder.remove([name for name in files if (batch_of(name) or 0) >= next_batch])
-    elif not mark and batches:
-        _log.info("the folder %s has no mark: this query, %s, takes it over", folder.path, queries[-1])
     elif files:
         _replace(sink, folder, files, f"the query {owner[-1]}" if owner else "a query that left no mark")
     try:

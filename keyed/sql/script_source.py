@@ -26,7 +26,7 @@ _COMPARED = 100
 #: Records of a partition that are decoded at a time.
 _RECORDS = 10_000
 #: Version of positions, and of the descriptions of queries in checkpoints.
-VERSION = 2
+VERSION = 1
 #: Seconds for which a script waits for records of topics before it yields `PAUSE`.
 _WAIT = 0.1
 

@@ -216,7 +216,7 @@ class CommitStore(BufferedCommits):
     def _check_format(self) -> None:
         record = self.committed(_FORMAT)
         if record is not None:
-            unframe(_FRAME, record, where=str(self._database.path), newest=_VERSION)
+            unframe(_FRAME, record, where=str(self._database.path), version=_VERSION)
             return
         for _ in self._database.range(b"", b"\xff"):
             raise CorruptionError("there are records but not their format", where=str(self._database.path))

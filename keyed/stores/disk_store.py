@@ -90,7 +90,7 @@ class DiskStore:
                 raise LocalStoreError(f"{where} holds entries but no position")
             return None, {}
         try:
-            _, payload = unframe(_FRAME, record, where=where, newest=_VERSION)
+            payload = unframe(_FRAME, record, where=where, version=_VERSION)
             row, size = _ROW.unpack_from(payload)
             end = _ROW.size + 9 * size
             floors = {payload[at]: payload[at + 1 : at + 9] for at in range(_ROW.size, end, 9)}

@@ -36,7 +36,7 @@ _MEMORY = 32 << 20
 
 _Chunk = tuple[int, int, int, int, dict[str, tuple[int, int]], int]
 _Directory = tuple[tuple[str, ...], int, list[list[_Chunk]]]
-_DIRECTORY: RecordFormat[_Directory] = RecordFormat(b"KTBL", HASH_VERSION, _Directory, oldest=HASH_VERSION)
+_DIRECTORY: RecordFormat[_Directory] = RecordFormat(b"KTBL", HASH_VERSION, _Directory)
 
 
 class ChunkCache:

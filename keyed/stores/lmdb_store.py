@@ -3,7 +3,7 @@
 Every process that serves a key group keeps the group's store open. All of them read it through the page cache, so each
 sees what the others applied: nothing is opened or replayed when a group moves between processes.
 
-The environment is in the subfolder ``keyed-store-lmdb-2-<machine>`` of the store's folder. The number is the version of
+The environment is in the subfolder ``keyed-store-lmdb-1-<machine>`` of the store's folder. The number is the version of
 the format; the machine is named by a hash of its names, its last start and its namespace of processes. Its keys and
 values are those of `keyed.stores.disk_store` and `keyed.stores.disk_tables`, with these additions:
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 _SUBFOLDER = "keyed-store-lmdb-"
 _FILE = "data.mdb"
-_VERSION = 2
+_VERSION = 1
 _ROWS = b"A"
 _Rows = tuple[str, dict[int, bytes]]
 _ROWS_RECORD: RecordFormat[_Rows] = RecordFormat(b"KROW", 1, _Rows)

@@ -170,7 +170,7 @@ class StoreMark:
         try:
             record = os.pread(self._mark, _SIZE + 1, 0)
             if record:
-                _, payload = unframe(_FRAME, record, where=str(self._folder / _NAME), newest=_VERSION)
+                payload = unframe(_FRAME, record, where=str(self._folder / _NAME), version=_VERSION)
                 self._unended, *status = _MARK.unpack(payload)
                 self._status = (status[0], status[1], status[2], status[3])
         except (OSError, CorruptionError) as error:

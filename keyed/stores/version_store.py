@@ -1,17 +1,17 @@
 """The versions of an operator's entries, in one RocksDB for all its key groups.
 
-The database is in the subfolder ``keyed-versions-2.<number>`` of the store's folder: the name identifies the owner and
+The database is in the subfolder ``keyed-versions-1.<number>`` of the store's folder: the name identifies the owner and
 the format; a rebuilt store gets the next number, so that readers keep the files they have open. Entries are those of a
 changelog (`keyed.content.addresses`), rows of tables as `keyed.content.table_entries` has them. A store follows a
 changelog, and after it those of the jobs that were restored from it; so commits have the store's own consecutive
 numbers, and an *era* maps them to the batches of a changelog. A *version* is a value with the number of the commit that
 wrote it. The database's keys and values, numbers big-endian:
 
-    M                              position: a frame of kind KVPO, version 2, whose payload is the msgpack array
+    M                              position: a frame of kind KVPO, version 1, whose payload is the msgpack array
                                    [eras, number of buckets, oldest commit that can be asked for, newest commit, number
                                    of versions that went out of the history since the last sweep began]; an era is the
                                    array [log id, its first commit, the batch that this is]
-    C | commit (u64)               a frame of kind KVCO, version 2: the fields of `VersionedBatch` as a msgpack map
+    C | commit (u64)               a frame of kind KVCO, version 1: the fields of `VersionedBatch` as a msgpack map
     D | commit (u64) | part (u32)  what a commit changed: the addresses, prefix and sub as one, as a msgpack array; not
                                    of the first one
     L | prefix | sub               the latest version: commit (u64) | length of the prefix (u32) | value;
@@ -63,9 +63,9 @@ from keyed.stores.scratch import ScratchFolder
 if TYPE_CHECKING:
     from rocksdict import WriteBatch
 
-_SUBFOLDER = "keyed-versions-2."
+_SUBFOLDER = "keyed-versions-1."
 _POSITION = b"M"
-_VERSION = 2
+_VERSION = 1
 _NUMBER = Struct(">Q")
 _LENGTH = Struct(">I")
 _HEAD = Struct(">QI")
@@ -97,9 +97,9 @@ class VersionedBatch:
         entries: Number of live entries of these key groups after it.
         ended: True if the input has ended.
         states: Descriptions of the states, by name (`GroupMeta.states`).
-        key_columns: Columns of the key (`GroupMeta.key_columns`); ``None`` if they were not recorded.
+        key_columns: Columns of the key (`GroupMeta.key_columns`).
         groups: Key groups that the store has, in order; ``None`` if it has all. Of a part the buckets are the groups.
-        counts: Numbers of live entries of these groups after it, in their order; empty in records of earlier versions.
+        counts: Numbers of live entries of these groups after it, in their order.
     """
 
     commit: int
@@ -112,7 +112,7 @@ class VersionedBatch:
     entries: int
     ended: bool = False
     states: dict[str, Any] = attrs.field(factory=dict)
-    key_columns: list[str] | None = None
+    key_columns: list[str] = attrs.field(factory=list)
     groups: tuple[int, ...] | None = None
     counts: tuple[int, ...] = ()
 
@@ -223,7 +223,7 @@ class VersionStore:
             self._open(number + 1)
         for folder in self.path.glob("keyed-*"):
             if folder != self._database.path:
-                # Of earlier formats, or left by a crash.
+                # Left by a crash.
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _open(self, number: int) -> None:

@@ -249,7 +249,7 @@ class Columns:
             fields.append(pa.field(name, type_))
             self.makers.append(make)
 
-        named = view.at.key_columns or []
+        named = view.at.key_columns
         key: Any = ("",) * len(named) if len(named) > 1 else ""
         if first is not None:
             key = reader.entry(*first).key

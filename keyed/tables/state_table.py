@@ -394,9 +394,9 @@ class StateTable:
 
     @property
     def key_columns(self) -> list[str]:
-        """Names of the key's columns in ``key_by``; none if it has a function, or they were not recorded."""
+        """Names of the key's columns in ``key_by``; none if it has a function."""
         with self._view(None) as view:
-            return list(view.at.key_columns or ())
+            return list(view.at.key_columns)
 
     @property
     def row_key(self) -> list[str]:

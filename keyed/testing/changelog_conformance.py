@@ -173,7 +173,7 @@ class ChangelogConformance:
         changelog = self.make_changelog(tmp_path)
         assert changelog.header() is None
         header = changelog.prepare("op", 2)
-        assert (header.operator, header.parallelism, header.format) == ("op", 2, 1)
+        assert (header.operator, header.parallelism) == ("op", 2)
         assert changelog.prepare("op", 2) == header == copy.deepcopy(changelog).header()
 
     def test_of_another_operator_or_parallelism_it_is_refused(self, tmp_path: Path) -> None:

@@ -37,7 +37,6 @@ from keyed.runtimes.local.consumed import Tracker
 from keyed.runtimes.local.local_position import LocalPosition, SourcePosition, encode_position
 from keyed.windows import CollectSet, MostFrequent
 from keyed.windows.sketches import hash_value
-from tests.upgrade.make_fixtures import final_state
 
 #: A letter of long ago, of Unicode 14, 15, 15.1 and 16, a code point without a character, and one that is not printed.
 TEXTS = ["é", "\U00010570", "\U0001fae8", "\U0002ebf0", "\U00010d50", "\u0378", "\u200b", "", "\n", "\x00", "a'b\"c"]
@@ -126,6 +125,15 @@ class Everything(KeyedProcessFunction):
 def source() -> list[dict[str, Any]]:
     """The rows of the job."""
     return [{"text": text, "number": number, "parts": (text, number)} for number, text in enumerate(TEXTS * 6)]
+
+
+def final_state(changelog: DirectoryChangelog) -> list[Any]:
+    """The number of live entries and their hash that a changelog ends with, over all key groups."""
+    markers = [changelog.reader(group).last() for group in range(2)]
+    return [
+        sum(marker.entries for marker in markers if marker),
+        sum(int(marker.hash, 16) for marker in markers if marker) % 2**128,
+    ]
 
 
 def run(folder: Path, count: int) -> list[Any]:

@@ -7,9 +7,10 @@ A file is a sequence of frames (`keyed.codec.frames`), numbers big-endian::
     KCLC  commit marker (`keyed.changelog.records`)
     ...           blocks and marker of each further commit
     KCLE  end     offset of the last marker u64 | crc32 u32 of the checksums of all frames before it, as they stand in
-                  the file | flags u8: 1 if the changes are in the order of their addresses, each address once
+                  the file | flags u8, added: 1 if the changes are in the order of their addresses, each address once;
+                  2 if the file has several commits
 
-All are of version 1, except the end of a file with several commits, which is of version 2.
+All are of version 1.
 
 The end has a fixed size, so the last marker is found without reading the blocks. Its checksum is over all frames,
 because a file may also lose, repeat or exchange frames that are intact by themselves.
@@ -37,9 +38,7 @@ from keyed.errors import CorruptionError
 
 _BLOCK, _END = b"KCLB", b"KCLE"
 _VERSION = 1
-#: Version of the end of a file with several commits.
-_SEVERAL = 2
-_SORTED = 1
+_SORTED, _SEVERAL = 1, 2
 _TAIL = Struct(">QIB")
 _TAIL_BYTES = FRAME_OVERHEAD + _TAIL.size
 _CHUNK_BYTES = 1 << 20
@@ -105,8 +104,8 @@ class Segment:
             marker_at = offset
             offset += len(marker)
             size += len(marker)
-        tail = _TAIL.pack(marker_at, checksum, _SORTED if self._sorted else 0)
-        chunk.append(frame(_END, _VERSION if len(self._parts) == 1 else _SEVERAL, tail))
+        flags = _SORTED * self._sorted | _SEVERAL * (len(self._parts) > 1)
+        chunk.append(frame(_END, _VERSION, _TAIL.pack(marker_at, checksum, flags)))
         self.bytes = offset + _TAIL_BYTES
         yield b"".join(chunk)
 
@@ -163,7 +162,7 @@ class SegmentFile:
     def __init__(self, file: ReadableFile) -> None:
         self._file = file
         self._where = str(file.path)
-        self._end: tuple[int, int, int, int] | None = None
+        self._end: tuple[int, int, int] | None = None
         self._is_checked = False
 
     def commit(self) -> Commit | None:
@@ -183,8 +182,8 @@ class SegmentFile:
             CorruptionError: A frame or marker is damaged.
             ChangelogError: The disk fails.
         """
-        last, _, _, version = self._ended()
-        start, offset = 0, 0 if version == _SEVERAL else last
+        last, _, flags = self._ended()
+        start, offset = 0, 0 if flags & _SEVERAL else last
         while offset < last:
             head = self._file.read(offset, FRAME_OVERHEAD)
             if head[:4] == COMMIT:
@@ -208,10 +207,10 @@ class SegmentFile:
             CorruptionError: The file is damaged.
             ChangelogError: The disk fails.
         """
-        last, expected, _, version = self._ended()
+        last, expected, flags = self._ended()
         if not self._is_checked:
             checksum = 0
-            for _, record in self._frames(0, last, several=version == _SEVERAL):
+            for _, record in self._frames(0, last, several=bool(flags & _SEVERAL)):
                 checksum = _add(record, checksum)
             if _add(self._frame(COMMIT, last), checksum) != expected:
                 raise CorruptionError("blocks are missing or out of order", where=self._where, offset=0)
@@ -231,24 +230,23 @@ class SegmentFile:
             raise CorruptionError(f"a block is malformed: {error}", where=self._where, offset=offset) from error
         return decode_block(kind, body, where)
 
-    def _ended(self) -> tuple[int, int, int, int]:
+    def _ended(self) -> tuple[int, int, int]:
         assert self._end is not None, "commit was not called, or the segment is torn"
         return self._end
 
-    def _read_end(self) -> tuple[int, int, int, int] | None:
-        """Return offset of the last marker, checksum, flags and version; ``None`` if the file is torn."""
+    def _read_end(self) -> tuple[int, int, int] | None:
+        """Return offset of the last marker, checksum and flags; ``None`` if the file is torn."""
         at = max(self._file.size - _TAIL_BYTES, 0)
         tail = self._file.read(at, _TAIL_BYTES)
         try:
-            version, payload = unframe(_END, tail, where=self._where, offset=at, newest=_SEVERAL)
+            offset, checksum, flags = _TAIL.unpack(unframe(_END, tail, where=self._where, offset=at))
         except CorruptionError:
             if not any(tail) or self._is_cut():
                 return None
             raise
-        offset, checksum, flags = _TAIL.unpack(payload)
         if offset + FRAME_OVERHEAD > at:
             raise CorruptionError("the end does not point to a commit marker", where=self._where, offset=at)
-        return offset, checksum, flags, version
+        return offset, checksum, flags
 
     def _is_cut(self) -> bool:
         """Return true if the file ends within a frame, or before an expected one.
@@ -290,7 +288,7 @@ class SegmentFile:
 
     def _checked(self, kind: bytes, record: bytes, offset: int) -> bytes:
         """Return the payload of a frame."""
-        return unframe(kind, record, where=self._where, offset=offset)[1]
+        return unframe(kind, record, where=self._where, offset=offset)
 
 
 def _add(record: bytes, checksum: int) -> int:

@@ -1,9 +1,8 @@
 """Position of a query of the local runtime in its sources.
 
 The position is committed with each batch, and logged to the changelogs of the query before the batch is exported, so
-that a restored query resumes where the batch ended. It is a frame (`keyed.codec.frames`) of kind ``KRUN``, version 3,
-whose payload is msgpack of the fields of `LocalPosition` as a map. Version 1 has the first four. Version 2 has
-digests of another kind, under another name: a query that resumes from it stores those of its source.
+that a restored query resumes where the batch ended. It is a frame (`keyed.codec.frames`) of kind ``KRUN``, version 1,
+whose payload is msgpack of the fields of `LocalPosition` as a map.
 
 With ingestion time the rows and the time of a batch are committed before it runs, as a frame of kind ``KBEG``, version
 1, with the fields of `BegunBatch`, so that a rerun of the batch has the same.
@@ -48,7 +47,7 @@ class LocalPosition:
         source: The position of a `keyed.SeekableSource`.
         beside: The positions in its other sources, in their order.
         restored: Number of batches of the earlier query from whose changelogs this one was restored.
-        sizes: Numbers of chained operators, in order (`keyed.job.chaining.lines`); empty if none are chained.
+        sizes: Numbers of chained operators, in order (`keyed.job.chaining.lines`).
     """
 
     operators: list[str]
@@ -81,7 +80,7 @@ class BegunBatch:
 _BEGUN: RecordFormat[BegunBatch] = RecordFormat(b"KBEG", 1, BegunBatch)
 encode_begun = _BEGUN.encode
 decode_begun = _BEGUN.decode
-_RECORD: RecordFormat[LocalPosition] = RecordFormat(_KIND, 3, LocalPosition)
+_RECORD: RecordFormat[LocalPosition] = RecordFormat(_KIND, 1, LocalPosition)
 encode_position = _RECORD.encode
 decode_position = _RECORD.decode
 

@@ -297,7 +297,7 @@ class LocalQuery(Shown):
             else:
                 folder = stack.enter_context(ScratchFolder("local")).path
             position = self._position(commits)
-            together = lines(self._last, None if position is None else position.sizes or [1] * len(position.operators))
+            together = lines(self._last, None if position is None else position.sizes)
             self._sizes = [len(line) for line in together]
             self._chained = {stage.name for line in together for stage in line[1:]}
             chain = self._last.chain

@@ -358,12 +358,7 @@ def _tracker(position: LocalPosition | SourcePosition, first: Iterable[Any], las
     """
     tracker = Tracker(position.rows, first, last)
     found = tracker.consumed()
-    if position.digests is None and position.rows:
-        _log.info(
-            "the checkpoint has no fingerprint of the %d rows it has consumed: that of this source is stored",
-            position.rows,
-        )
-    elif position.digests is not None and position.digests != found:
+    if position.digests is not None and position.digests != found:
         where = "first" if position.digests.first != found.first else "last"
         raise CheckpointError(
             f"the checkpoint has consumed {position.rows} rows, and the {where} {min(position.rows, ROWS)} of them "

@@ -257,7 +257,7 @@ def moved(tmp_path, monkeypatch):
 
     def move(*names):
         (path,) = tmp_path.glob("keyed-store-lmdb-*")
-        return path.rename(path.with_name("-".join(("keyed-store-lmdb-2", *names))))
+        return path.rename(path.with_name("-".join(("keyed-store-lmdb-1", *names))))
 
     applied(tmp_path, 1, b"1")
     return move
@@ -367,7 +367,7 @@ def test_a_process_that_has_not_seen_a_change_cannot_change_the_file_that_it_ren
 
 def test_a_store_of_another_version_is_left_alone_and_not_read(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(lmdb_store, "_VERSION", 3)
+        patch.setattr(lmdb_store, "_VERSION", 2)
         applied(tmp_path, 1, b"1")
     store = open_lmdb_store(tmp_path)
     assert store.position() is None

@@ -21,6 +21,7 @@ import attrs
 from keyed.base.ids import random_id
 from keyed.changelog.model import Changelog, batch_id
 from keyed.changelog.position_bundles import all_positions
+from keyed.codec.frames import refusal_of_version
 from keyed.errors import CheckpointError, CorruptionError, HistoryCompacted
 from keyed.job.restoring import RestorePoint
 from keyed.recovery.cut import Cut
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
-_NAME = "keyed-begin"
+_NAME, _VERSION = "keyed-begin", 1
 
 
 @attrs.frozen
@@ -49,7 +50,7 @@ class Begin:
         with_position: True if the changelogs had a position.
         ticks: True if the last of the query's sources are the ticks.
         queries: Id of the query, after those of the queries that it was restored from.
-        version: Version of the record. Version 1 has no ``queries``.
+        version: Version of the record.
     """
 
     first_batch: int = 0
@@ -58,7 +59,7 @@ class Begin:
     with_position: bool = False
     ticks: bool = True
     queries: list[str] = attrs.field(factory=list)
-    version: int = 2
+    version: int = _VERSION
 
 
 def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks: bool = True) -> Begin | None:
@@ -95,12 +96,10 @@ def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks
             f"the checkpoint {folder.path} has to begin after batch {batch_id(record.sequence)} of a changelog, and "
             "has not: give restore_from= again, or a new checkpoint"
         )
-    if is_new or record is None or not record.queries:
-        queries = record.queries if record is not None else []
-        # Sinks of a query that began without a record have Spark's id.
-        queries = queries or [random_id() if is_new or record is not None else _spark_id(folder)]
-        record = Begin(ticks=ticks) if is_new or record is None else attrs.evolve(record, version=2)
-        record = attrs.evolve(record, queries=queries)
+    if is_new or record is None:
+        # Sinks of a query that `writeStream` has started have Spark's id.
+        queries = record.queries if record is not None else [random_id() if is_new else _spark_id(folder)]
+        record = Begin(ticks=ticks, queries=queries)
         _write(folder, record)
     return record
 
@@ -143,7 +142,7 @@ def read_begin(folder: CheckpointFolder) -> Begin | None:
     """Return the record of a checkpoint's query; ``None`` if it was not started by `run` or `start`.
 
     Raises:
-        CorruptionError: The record is damaged.
+        CorruptionError: The record is damaged, or of another version.
     """
     return _decode(folder.read(_NAME), folder.path)
 
@@ -200,10 +199,14 @@ def _position_of(changelog: Changelog, sequence: int) -> bytes | None:
 def _decode(content: bytes | None, path: str) -> Begin | None:
     if content is None:
         return None
+    where = f"{path}/{_NAME}"
     try:
-        return Begin(**json.loads(content))
+        record = Begin(**json.loads(content))
     except (ValueError, TypeError) as error:
-        raise CorruptionError(f"malformed record: {error}", where=f"{path}/{_NAME}") from error
+        raise CorruptionError(f"malformed record: {error}", where=where) from error
+    if record.version != _VERSION:
+        raise CorruptionError(f"the record has {refusal_of_version(record.version, _VERSION)}", where=where)
+    return record
 
 
 def _write(folder: CheckpointFolder, record: Begin) -> None:

@@ -1,8 +1,8 @@
 """Position of a Spark query in its sources, and its log in the query's changelogs.
 
 Key groups export a batch in the next one. Before that, its position is logged to each changelog of the query under the
-batch's sequence. It is a frame (`keyed.codec.frames`) of kind ``KSPK``, version 2, whose payload is msgpack of the
-fields of `SparkPosition` as a map. Version 1 has no ``queries``.
+batch's sequence. It is a frame (`keyed.codec.frames`) of kind ``KSPK``, version 1, whose payload is msgpack of the
+fields of `SparkPosition` as a map.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SparkPosition:
     queries: list[str] = attrs.field(factory=list)
 
 
-_RECORD: RecordFormat[SparkPosition] = RecordFormat(_KIND, 2, SparkPosition)
+_RECORD: RecordFormat[SparkPosition] = RecordFormat(_KIND, 1, SparkPosition)
 
 
 def encode_position(position: SparkPosition) -> bytes:
@@ -109,8 +109,8 @@ class PositionLog:
             if there is not None and there.batch < position.batch:
                 # The key groups committed nothing in this batch: they got no rows, or their input has ended.
                 continue
-            if there is not None and (there.batch, there.sources) == (position.batch, position.sources):
-                # Logged by an earlier run, which may have used another version of keyed.
+            if there == position:
+                # Logged by an earlier run.
                 continue
             positions = [*self._earlier(operator, changelog, sequence), (sequence, position)]
             if not export_interval(changelog):

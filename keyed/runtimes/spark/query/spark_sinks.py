@@ -3,8 +3,8 @@
 A mounted folder gets flat files ``part-<batch id>-<n>.parquet``, as in the local runtime, also on a cluster. Spark
 writes them to a staging folder beside them, ``_staging-<batch id>``, which readers skip; they are moved into place when
 all are written. If the path has a scheme that only Spark reaches, each batch has a folder ``batch=<batch id>`` that
-Spark overwrites. A folder in this form that an earlier version wrote keeps it, because Spark's reader skips files
-beside such folders.
+Spark overwrites. A mounted folder that a query over Spark Connect began keeps this form, because Spark's reader skips
+files beside such folders.
 """
 
 from __future__ import annotations

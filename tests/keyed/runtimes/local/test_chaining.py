@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import attrs
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,9 +16,7 @@ from keyed import (
     bounded_out_of_orderness,
     collect_sink,
 )
-from keyed.codec.frames import frame
 from keyed.errors import CheckpointError, ForwardedKeyError
-from keyed.stores.commit_store import CommitStore
 from keyed.testing import MemoryChangelog, strategies
 from keyed.vectorized import TableState, VectorizedFunction
 from keyed.windows import Count, TumblingEventTimeWindows
@@ -145,20 +142,6 @@ def test_a_checkpoint_goes_on_as_it_began(tmp_path):
     with pytest.raises(CheckpointError, match="chain=False"):
         jobs(more, chain=False)[1].run(checkpoint=tmp_path / "True")
     assert jobs(more, chain=True)[1].run(checkpoint=tmp_path / "True", drain=True).values == result.values
-
-
-def test_a_checkpoint_of_an_earlier_version_is_unchained(tmp_path):
-    rows = [(k, k, 1) for k in range(6)]
-    jobs(rows, chain=False)[1].run(checkpoint=tmp_path / "ck", drain=False)
-    commits = CommitStore(tmp_path / "ck")
-    record = commits.read("run")
-    assert record is not None
-    fields = msgspec.msgpack.decode(record[20:])
-    assert fields.pop("sizes") == [1, 1]
-    commits.write("run", frame(b"KRUN", 2, msgspec.msgpack.encode(fields)))
-    commits.commit()
-    commits.close()
-    assert jobs(rows, chain=False)[1].run(checkpoint=tmp_path / "ck", drain=True).metrics["then"]["rows_in"] == 12
 
 
 def test_chained_operators_are_restored_at_another_parallelism(tmp_path):

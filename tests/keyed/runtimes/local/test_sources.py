@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
-import logging
 import math
 import shutil
 import threading
 from decimal import Decimal
 from typing import Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -21,10 +19,8 @@ import pytest
 
 import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, ValueState
-from keyed.codec.frames import frame
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.runtimes.local.consumed import ROWS, Tracker
-from keyed.stores import CommitStore
 from keyed.testing import KeyedTestHarness
 
 
@@ -219,20 +215,6 @@ def test_a_changelog_remembers_what_was_consumed(tmp_path):
     with pytest.raises(CheckpointError, match="differ from this source"):
         counts(rows(3, 4, 5), restore_from=changelog).run(checkpoint=tmp_path / "second")
     assert counts(rows(1, 2, 3), restore_from=changelog).run().values == [("a", 3, 3)]
-
-
-def test_a_checkpoint_without_a_fingerprint_takes_one_once(tmp_path, caplog):
-    counts(rows(1, 2)).run(checkpoint=tmp_path)
-    commits = CommitStore(tmp_path)
-    fields = {"operators": ["Count"], "batches": 1, "rows": 2, "ended": False}
-    commits.write("run", frame(b"KRUN", 1, msgspec.msgpack.encode(fields)))
-    commits.commit()
-    commits.close()
-    with caplog.at_level(logging.INFO, "keyed"):
-        assert counts(rows(8, 9, 3)).run(checkpoint=tmp_path).values == [("a", 3, 3)]
-    assert "no fingerprint of the 2 rows" in caplog.text
-    with pytest.raises(CheckpointError, match="differ from this source"):
-        counts(rows(1, 2, 3, 4)).run(checkpoint=tmp_path)
 
 
 # Positions of their own -----------------------------------------------------------------------------------------------

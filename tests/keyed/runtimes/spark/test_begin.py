@@ -201,15 +201,11 @@ def test_positions_come_back_and_damage_is_named():
                 decode_position(damaged)
 
 
-def test_a_record_of_version_1_gets_an_id_once(folder):
-    folder.write(
-        "keyed-begin",
-        b'{"first_batch": 3, "sequence": 3, "sources": null, "with_position": true, "ticks": true, "version": 1}',
-    )
+def test_a_record_of_another_version_is_refused(folder):
+    folder.write("keyed-begin", b'{"queries": ["q"], "version": 2}')
     first_batch(folder)
-    record, _ = begun(folder, {})
-    assert ids_apart(record) == Begin(first_batch=3, sequence=3, with_position=True)
-    assert begun(folder, {}) == (record, None)
+    with pytest.raises(CorruptionError, match=r"record has version 2, and this program reads version 1.*keyed-begin"):
+        begun(folder, {})
 
 
 def test_a_query_from_a_past_batch_is_another_one(folder):

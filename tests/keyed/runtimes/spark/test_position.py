@@ -3,10 +3,8 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-import msgspec
 import pytest
 
-from keyed.codec.frames import frame
 from keyed.errors import ChangelogDiverged, ChangelogFenced, CheckpointError
 from keyed.runtimes.spark.checkpoint.begin import Begin
 from keyed.runtimes.spark.checkpoint.folder import open_checkpoint
@@ -94,14 +92,6 @@ def test_the_files_of_batches_in_which_nothing_was_committed_are_kept(folder, ch
         log.log(batch)
     names = [name for name, _ in changelogs["a"].kept()]
     assert names == ["files-0-0-0-0", "files-0-1-2-0"]
-
-
-def test_a_position_that_an_older_version_has_logged_is_left(folder, changelogs):
-    commit(folder, 0, offsets(0), TICK)
-    old = frame(b"KSPK", 1, msgspec.msgpack.encode({"batch": 0, "sources": [offsets(0)]}))
-    changelogs["a"].put_position(1, old)
-    log_of(folder, changelogs, {0: 1}).log(0)
-    assert dict(changelogs["a"].positions()) == {1: old}
 
 
 def test_the_positions_of_another_course_are_refused(folder, changelogs):
