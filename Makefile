@@ -14,7 +14,7 @@ ARGS ?=
 SPARK ?= 4.0.5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow archive simulate spark-matrix lowest oldest-spark pythons lakehouse lint format types bench nexmark docs clean
+.PHONY: help setup demo dist test test-slow archive simulate spark-matrix lowest oldest-spark pythons lakehouse lint format types bench nexmark docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1|\2/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -40,6 +40,9 @@ test: setup ## the tests, without the slow ones (ARGS="-k name" and so on)
 
 test-slow: setup ## the slow tests: jobs on Spark, kills, clusters, matrices
 	$(PYTEST) -m slow $(ARGS)
+
+dist: setup ## the wheel and the source distribution, in dist/
+	$(BIN)/python -m hatchling build -d dist
 
 archive: setup ## an archive of Spark's classes, with which the JVMs of the tests start in half the time; they do without
 	$(BIN)/python -m tests.support.classes

@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
+from keyed.base.extras import check_alone as _check_alone
 from keyed.base.sources import INGESTION_TIME, PAUSE, SeekableSource
 from keyed.changelog import DirectoryChangelog, KafkaChangelog, ObjectStoreChangelog
 from keyed.errors import KeyedError
@@ -74,6 +75,8 @@ _PACKAGES = {
     "vectorized",
     "windows",
 }
+
+_check_alone()
 
 __version__ = "0.1.0.dev0"
 

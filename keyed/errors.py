@@ -34,7 +34,7 @@
     ├── SinkError                        a sink cannot be written, or its folder is another query's
     ├── SessionError                     a Spark session lacks what keyed needs
     ├── JavaNotFound                     no Java 17 or newer for Spark
-    ├── ExtraNotInstalled (ImportError)  a package that an extra such as ``keyed[sql]`` installs is not there
+    ├── ExtraNotInstalled (ImportError)  a package that an extra such as ``keyed-streams[sql]`` installs is not there
     └── QueryFailed                      a query ended with an error that is none of the above
 
 Vendor errors are translated at the adapter with ``raise ... from``. Spark's own exception is the ``__context__`` of an
@@ -298,7 +298,7 @@ class JavaNotFound(KeyedError):
 
 
 class ExtraNotInstalled(KeyedError, ImportError):
-    """A package is not installed that one of the extras, such as ``keyed[sql]``, brings. The message names both."""
+    """A package of an extra, such as ``keyed-streams[sql]``, is not installed. The message names both."""
 
 
 class QueryFailed(KeyedError):

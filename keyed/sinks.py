@@ -230,8 +230,8 @@ def delta_sink(
     """Write the rows of an output to a Delta table, each exactly once.
 
     Each batch is one transaction of the table, which records the query's id and the batch's. A batch that comes again
-    is not written twice. The local runtime needs the extra ``keyed[delta]``. Spark needs Delta Lake in the session,
-    whose settings reach the store.
+    is not written twice. The local runtime needs ``keyed-streams[delta]``. Spark needs Delta Lake in the session, whose
+    settings reach the store.
 
     Args:
         path: The table's folder or URI. If there is no table, one with the output's columns is created.
@@ -260,7 +260,7 @@ def iceberg_sink(
     """Write the rows of an output to an Iceberg table, each exactly once.
 
     The snapshot of each batch has the query's id and the batch's as properties. A batch that comes again is not written
-    twice. The local runtime needs the extra ``keyed[iceberg]``. Spark needs a catalog of Iceberg in the session.
+    twice. The local runtime needs ``keyed-streams[iceberg]``. Spark needs a catalog of Iceberg in the session.
 
     Args:
         table: The table's name with its namespace, such as ``"sales.counts"``. If there is no table, one with the

@@ -3,7 +3,7 @@
 For writers of jobs and readers of state. `keyed.KafkaSource` and `KafkaSink` take a format as ``value=``, `UpsertTopic`
 takes one for keys too. With ``registry=`` values have the wire format of Confluent's Schema Registry: a zero byte, the
 number of the schema, and the data. They are read and written by confluent-kafka's own deserializers and serializers,
-which the extra ``keyed[registry]`` installs.
+which the extra ``keyed-streams[registry]`` installs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class KafkaSink(Shown):
 
     A batch is one transaction, in which its id is committed as the offset of the consumer group ``transactional_id``.
     So a batch that comes again is not written twice. On Spark the driver writes the rows, and a batch that comes again
-    with other rows than before is written again. It needs the extra ``keyed[kafka]``.
+    with other rows than before is written again. It needs the extra ``keyed-streams[kafka]``.
 
     Args:
         topic: The topic, which exists.
@@ -137,7 +137,7 @@ class UpsertTopic(Shown):
 
     Each row of the table is a record. Its key has the columns that identify the row, its value all columns; a record
     with the value null is a tombstone: the row was removed. So Flink's ``upsert-kafka``, Kafka Connect and ksqlDB read
-    it as a table. If the topic does not exist, it is created. It needs the extra ``keyed[kafka]``.
+    it as a table. If the topic does not exist, it is created. It needs the extra ``keyed-streams[kafka]``.
 
     Args:
         topic: The topic; it belongs to one table.

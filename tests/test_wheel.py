@@ -35,7 +35,7 @@ def wheel(tmp_path_factory):
     build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
     done = subprocess.run(build, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return next(folder.glob("keyed-*.whl"))
+    return next(folder.glob("keyed_streams-*.whl"))
 
 
 @pytest.mark.slow
@@ -81,6 +81,42 @@ def test_an_installed_wheel_explains_errors_without_the_clone(wheel, tmp_path):
     assert "did you mean StateSchemaChanged" in text
 
 
+@pytest.mark.slow
+def test_the_package_keyed_of_another_project_is_noticed(wheel, tmp_path):
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    (site / "keyed-1.0.2.dist-info").mkdir()
+    program = f"import sys; sys.path[:0] = {[str(site), sysconfig.get_path('purelib')]!r}; import keyed"
+    command = [sys.executable, "-S", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "ImportError" in done.stderr
+    assert "pip uninstall keyed keyed-streams, then pip install keyed-streams" in done.stderr
+
+
+@pytest.mark.slow
+def test_both_distributions_are_built_and_installed_into_an_empty_environment(tmp_path):
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path / "dist")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    names = sorted(path.name for path in (tmp_path / "dist").iterdir())
+    assert [re.sub(r"\d+\.\d+\.\d+(\.dev\d+)?", "N", name) for name in names] == [
+        "keyed_streams-N-py3-none-any.whl",
+        "keyed_streams-N.tar.gz",
+    ]
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    pip = [tmp_path / "venv" / "bin" / "pip", "--disable-pip-version-check", "-q", "install"]
+    subprocess.run([*pip, tmp_path / "dist" / names[0]], check=True)
+    command = [tmp_path / "venv" / "bin" / "keyed", "--version"]
+    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+    assert (done.stdout.split()[0], done.stderr, done.returncode) == ("keyed", "", 0)
+
+
 #: The README's first idea, and what needs an extra: each line of output names it.
 CORE = """
 import keyed
@@ -108,7 +144,7 @@ def needs(extra, package, use):
         use()
     except keyed.errors.ExtraNotInstalled as error:
         assert isinstance(error, ImportError)
-        assert error.name == package and f"pip install 'keyed[{extra}]'" in str(error), error
+        assert error.name == package and f"pip install 'keyed-streams[{extra}]'" in str(error), error
     else:
         raise AssertionError(f"{extra} is not asked for")
 
@@ -146,7 +182,7 @@ def distributions_of(requirements):
 def test_the_core_alone_runs_locally_and_each_entrance_names_its_extra(wheel, tmp_path):
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
-    own = Distribution.at(next(site.glob("keyed-*.dist-info")))
+    own = Distribution.at(next(site.glob("keyed_streams-*.dist-info")))
     found = distributions_of(own.requires)
     assert sorted(found) == ["attrs", "lmdb", "msgspec", "numpy", "pyarrow", "rocksdict", "xxhash"]
     size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyed.errors import DefinitionError, ExtraNotInstalled
@@ -13,9 +14,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+def check_alone() -> None:
+    """Check that the distribution ``keyed``, another project, is not installed over or under this one.
+
+    Raises:
+        ImportError: It is.
+    """
+    site = Path(__file__).resolve().parents[2]
+    if any(site.glob("keyed-*.dist-info")):
+        raise ImportError(
+            f"{site} has the distributions keyed (for animations) and keyed-streams, and each has overwritten "
+            "files of the other: pip uninstall keyed keyed-streams, then pip install keyed-streams",
+            name="keyed",
+        )
+
+
 def install(name: str) -> str:
     """Return the command that installs an extra, for messages."""
-    return f"pip install 'keyed[{name}]'"
+    return f"pip install 'keyed-streams[{name}]'"
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def _section(text: str, code: str) -> str:
 def _documentation() -> str:
     """Return the address of the documentation, if the package's metadata has a real one."""
     try:
-        urls = metadata("keyed").get_all("Project-URL") or []
+        urls = metadata("keyed-streams").get_all("Project-URL") or []
     except PackageNotFoundError:
         return ""
     found = dict(str(url).split(", ", 1) for url in urls).get("Documentation", "")

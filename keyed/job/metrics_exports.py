@@ -53,7 +53,7 @@ class Prometheus(Shown):
 
 @attrs.frozen
 class OpenTelemetry(Shown):
-    """Exports metrics through OpenTelemetry's API; needs the extra ``keyed[opentelemetry]`` and an SDK.
+    """Exports metrics through OpenTelemetry's API; needs the extra ``keyed-streams[opentelemetry]`` and an SDK.
 
     The program sets up the SDK, its readers and exporters.
 

@@ -31,8 +31,8 @@ _RECORD = "key binary, value binary, time bigint"
 class Kafka(Shown):
     """The Kafka cluster of a deployed script: it reads and writes the topics that its statements name.
 
-    Nothing of it is part of the script. It needs the extra ``keyed[kafka]``, and ``keyed[registry]`` for Avro and
-    Protocol Buffers.
+    Nothing of it is part of the script. It needs ``keyed-streams[kafka]``, and for Avro and Protocol Buffers
+    ``keyed-streams[registry]``.
 
     Args:
         bootstrap: Addresses of brokers, ``host:port``, separated by commas.

@@ -106,7 +106,7 @@ class _Tables(Mapping[str, StateTable]):
         return len(self._names())
 
     def sql(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
-        """Run a SQL query over the tables, all at one batch. Needs DuckDB: ``keyed[sql]``.
+        """Run a SQL query over the tables, all at one batch. Needs DuckDB: ``keyed-streams[sql]``.
 
         The columns are those of `StateTable.dataset`. The query cannot reach files, the network or this program.
 

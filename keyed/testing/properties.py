@@ -2,7 +2,7 @@
 
 All of them take the function, a strategy of streams (`keyed.testing.strategies.streams`, or any strategy of lists of
 rows; over two inputs `keyed.testing.strategies.two_streams`), and the keywords of `PropertyOptions`. They need the
-extra ``keyed[testing]``.
+extra ``keyed-streams[testing]``.
 """
 
 from __future__ import annotations

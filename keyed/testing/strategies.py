@@ -1,6 +1,6 @@
 """Hypothesis strategies for the input of a keyed function: rows, disorder, batches, clocks, crashes.
 
-Their examples shrink to few rows, few keys, small numbers and one batch. They need the extra ``keyed[testing]``.
+Their examples shrink to few rows, few keys, small numbers and one batch. They need ``keyed-streams[testing]``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serves state tables over HTTP: look-ups, scans, SQL and changes. Needs ``keyed[server]``."""
+"""Serves state tables over HTTP: look-ups, scans, SQL and changes. Needs ``keyed-streams[server]``."""
 
 from keyed.base.extras import extra as _extra
 

