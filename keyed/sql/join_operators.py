@@ -18,13 +18,12 @@ from keyed.joins.select import Select
 from keyed.joins.table_columns import ChangeColumns, TableJoinColumns
 from keyed.sql.catalog import CHANGE, STREAM
 from keyed.sql.engine import Columns
-from keyed.sql.planner import JOIN, SourceJoin
+from keyed.sql.planner import DAY_MS, JOIN, SourceJoin
 from keyed.sql.sql_operators import schema_of
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedCoFunction
 
 #: The column that is not 0 in a row without a key: the number of its side, so that it has no partner.
 NO_KEY = "#no_key"
-_DAY_MS = 86_400_000
 
 
 def join_of(join: SourceJoin, left: Columns, right: Columns, left_keys: Sequence[str]) -> VectorizedCoFunction:
@@ -54,9 +53,7 @@ def join_of(join: SourceJoin, left: Columns, right: Columns, left_keys: Sequence
     if join.kind == "stream-stream":
         assert join.within is not None
         before, after, grace = join.within
-        return StreamStreamJoin(
-            plan, pairs, before, after, max(0, 86_400_000 - before - after) if grace is None else grace
-        )
+        return StreamStreamJoin(plan, pairs, before, after, max(0, DAY_MS - before - after) if grace is None else grace)
     return ChangeColumns(plan, pairs, CHANGE, left_keys)
 
 

@@ -24,6 +24,7 @@ from keyed.sql.tokens import SqlToken, bare, calls, closing, folded, name, sign,
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows import Sum
 
+DAY_MS = 86_400_000
 _OWN_NAMES = {*PSEUDO, *BOUNDS}
 
 
@@ -125,20 +126,46 @@ JOIN = "#join"
 
 
 @attrs.frozen(eq=False)
-class Grouping:
+class Aggregation:
     """The aggregates of a query.
 
     Attributes:
-        keys: The columns of the groups in batches, with their types.
-        aggregates: The aggregates with the types of their results, by the names of their columns.
-        window: The window clause.
-        is_final: Only results of windows that have ended are emitted.
+        keys: Columns of the key.
+        arguments: The columns that aggregates read.
+        aggregates: The aggregates by name.
+        results: Their columns.
+        after: The projection and ``HAVING`` over the groups (``#g0`` and so on) and results.
+        values: The columns of the table beside the key.
+        size_ms: Size of the windows, of sessions their gap; 0 without.
+        advance_ms: Distance of their starts.
+        grace_ms: Time after its end in which a window takes rows.
+        retention_ms: Time after its end for which the row of a window is kept.
+        is_final: Only the results of windows that have ended are emitted, and are its rows.
+        is_session: The windows are sessions.
     """
 
     keys: Columns
-    aggregates: Mapping[str, tuple[Any, SqlType]]
-    window: WindowClause | None
-    is_final: bool
+    arguments: Columns
+    aggregates: Mapping[str, Any]
+    results: Columns
+    after: SqlStep
+    values: Columns
+    size_ms: int = 0
+    advance_ms: int = 0
+    grace_ms: int = 0
+    retention_ms: int = 0
+    is_final: bool = False
+    is_session: bool = False
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The columns of a window's bounds."""
+        return ("WINDOWSTART", "WINDOWEND") if self.size_ms else ()
+
+    @property
+    def keeps_rows(self) -> bool:
+        """The rows of the table are a state."""
+        return not self.is_final or self.retention_ms > 0
 
 
 @attrs.frozen(eq=False)
@@ -163,6 +190,11 @@ class RankPlan:
     name: str
     count: int
 
+    @property
+    def columns(self) -> Columns:
+        """All columns of its rows."""
+        return (*self.keys, *self.values, *self.order, *self.identity)
+
 
 @attrs.frozen(eq=False)
 class QueryPlan:
@@ -172,7 +204,6 @@ class QueryPlan:
         relation: What it reads.
         before: The step over what it reads.
         grouping: The aggregates; ``None`` without.
-        after: The step over their results.
         keys: Columns of the output's key.
         values: Its other columns.
         is_table: The output is a table.
@@ -183,8 +214,7 @@ class QueryPlan:
 
     relation: Relation
     before: SqlStep
-    grouping: Grouping | None
-    after: SqlStep | None
+    grouping: Aggregation | None
     keys: Columns
     values: Columns
     is_table: bool
@@ -207,11 +237,9 @@ class QueryPlan:
             found.append(("join", f"{given.kind}, by {given.on}"))
         if isinstance(given, FunctionCall):
             found.append(("function", f"{given.source.name}, by {', '.join(given.keys)}"))
-        for step in (self.before, self.after):
-            if step is None:
-                continue
-            if grouping is not None and step is self.after:
-                kind = "in windows" if grouping.window is not None else "without windows"
+        for step in [self.before] if grouping is None else [self.before, grouping.after]:
+            if grouping is not None and step is grouping.after:
+                kind = "in windows" if grouping.size_ms else "without windows"
                 found.append(("aggregate", f"{kind}, by {', '.join(each for each, _ in self.keys)}"))
             found += [("filter", step.where)] if step.where else []
             found.append(("compute", ", ".join(expression for _, expression, _ in step.columns) or "nothing"))
@@ -643,7 +671,7 @@ class Planner:
         step = scope.step(cells, where, source.carried, explodes=explodes)
         if is_table:
             identity |= _columns_of(keys, values)
-        return QueryPlan(source, step, None, None, keys, values, is_table, None, identity, ranks)
+        return QueryPlan(source, step, None, keys, values, is_table, None, identity, ranks)
 
     def _own_keys(self, source: Relation, outputs: list[_Output]) -> list[Words]:
         """Return the columns of the key: of several that hold a part, the one that is selected."""
@@ -719,15 +747,22 @@ class Planner:
             is_there = '"#there" > 0'
             condition = is_there if condition is None else f"{is_there} AND ({condition})"
         before = scope.step(cells, where, source.carried)
-        kept = () if window is None else ("WINDOWSTART", "WINDOWEND")
-        step = after.step(after_cells, condition, kept)
-        grouping = Grouping(keys, aggregates, window, query.emit == "FINAL")
-        lengths = None if window is None else (window.kind, window.size_ms, window.advance_ms)
+        bounds = () if window is None else tuple(BOUNDS)
+        values = tuple((each, type_) for each, _, type_ in after_cells[len(names) :])
+        grouping = Aggregation(
+            keys,
+            tuple((each, type_) for each, _, type_ in cells[len(keys) :]),
+            {each: of for each, (of, _) in aggregates.items()},
+            tuple((each, type_) for each, (_, type_) in aggregates.items()),
+            after.step(after_cells, condition, (*bounds, TIMESTAMP_COLUMN)),
+            values,
+            is_final=query.emit == "FINAL",
+            **({} if window is None else _windows_of(window, is_final=query.emit == "FINAL")),
+        )
+        lengths = () if window is None else (window.kind, window.size_ms, window.advance_ms)
         identity = {
             "FROM": source.label,
-            "WINDOW": ""
-            if window is None or lengths is None
-            else str((*lengths, window.retention_ms, window.grace_ms)),
+            "WINDOW": "" if window is None else str((*lengths, window.retention_ms, window.grace_ms)),
             "GROUP BY": ", ".join(map(folded, groups)),
             "HAVING": condition or "",
             "aggregates": ", ".join(made_calls),
@@ -735,10 +770,9 @@ class Planner:
             # The rows of a table leave the aggregates that they are in.
             "WHERE": where or "" if source.is_table else "",
         }
-        values = tuple((each, type_) for each, _, type_ in after_cells[len(names) :])
-        bounds = None if window is None else (window.kind, None if window.kind == "SESSION" else window.size_ms)
+        size = None if window is None else (window.kind, None if window.kind == "SESSION" else window.size_ms)
         identity |= _columns_of(keys, values)
-        return QueryPlan(source, before, grouping, step, keys, values, True, bounds, identity)
+        return QueryPlan(source, before, grouping, keys, values, True, size, identity)
 
     def _check_grouped(self, words: Words, scope: NameScope) -> None:
         """Check that an expression names no column that is neither a group nor in an aggregate.
@@ -763,6 +797,18 @@ class Planner:
                     f"{column.name} is neither in GROUP BY nor in an aggregate; write LATEST_BY_OFFSET({column.name})",
                     token.at,
                 )
+
+
+def _windows_of(window: WindowClause, *, is_final: bool) -> dict[str, Any]:
+    """Return the parts of an aggregation that are of its windows."""
+    default = 0 if is_final else max(0, DAY_MS - window.size_ms)
+    return {
+        "size_ms": window.size_ms,
+        "advance_ms": window.advance_ms,
+        "grace_ms": default if window.grace_ms is None else window.grace_ms,
+        "retention_ms": window.retention_ms or (0 if is_final else DAY_MS),
+        "is_session": window.kind == "SESSION",
+    }
 
 
 def _relation(source: SqlSource, given: Any, alias: str, *, is_joined: bool = False) -> Relation:

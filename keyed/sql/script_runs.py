@@ -35,13 +35,12 @@ from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import JOIN, FunctionCall, Relation
 from keyed.sql.script_inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, ScriptInput, Skipped, further_columns, skip
 from keyed.sql.script_source import ScriptRows
-from keyed.sql.sql_operators import MOMENT, Aggregation, Sessions, TableRows, Totals, given_columns, schema_of
+from keyed.sql.sql_operators import MOMENT, Sessions, TableRows, Totals, given_columns, schema_of
 from keyed.sql.statements import parse
 from keyed.sql.top_rows import TopRows
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows.vectorized.row_groups import pc
 
-DAY_MS = 86_400_000
 FAILS = "an expression fails"
 NO_GROUP = "a part of the group is null"
 NO_JOIN_KEY = "the key of the join is null"
@@ -324,60 +323,31 @@ class Builder:
         changes = self._relation(plan.relation, query.name)
         bounds: Columns = tuple((each, BIGINT) for each in plan.relation.carried[2:])
         more = _more(is_table=plan.relation.is_table) | dict.fromkeys(dict(bounds), "bigint")
-        name = self._name(query.name)
-        columns: Columns = (*plan.keys, *plan.values)
-        moment = {MOMENT: "bigint"}
-        if plan.ranking is not None:
-            ranks = plan.ranking
-            groups = tuple(each for each, _ in ranks.keys)
-            step = Stepped(plan.before, query.name, self._skipped, groups)
-            held = (*ranks.keys, *ranks.values, *ranks.order, *ranks.identity)
-            made = changes.map_batches(step, output=schema_of(held, **more)).key_by(*groups)
-            schema = schema_of(columns, **{CHANGE: "tinyint"}, **moment)
-            return made.process(TopRows(ranks, name), schema, name=name, order="arrival")
-        if plan.grouping is None and plan.is_table:
-            step = Stepped(plan.before, query.name, self._skipped)
-            made = changes.map_batches(step, output=schema_of(columns, **more))
-            rows = TableRows(name, (*plan.keys, *bounds), plan.values)
-            keyed_by = made.key_by(*(each for each, _ in plan.keys))
-            return keyed_by.process(rows, schema_of(columns, **more, **moment), name=name, order="arrival")
-        if plan.grouping is None:
+        name, columns = self._name(query.name), (*plan.keys, *plan.values)
+        further = {CHANGE: "tinyint"}
+        ranking, grouping = plan.ranking, plan.grouping
+        function: Any = None
+        keys, held = plan.keys, columns
+        if ranking is not None:
+            function, keys, held = TopRows(ranking, name), ranking.keys, ranking.columns
+        elif grouping is not None:
+            function = (Sessions if grouping.is_session else Totals)(grouping, name)
+            held = (*grouping.keys, *grouping.arguments)
+            further = {**dict.fromkeys(grouping.bounds, "bigint"), **further}
+        elif plan.is_table:
+            function, further = TableRows(name, (*plan.keys, *bounds), plan.values), more
+        step = Stepped(plan.before, query.name, self._skipped)
+        if function is None:
             columns = query.target.columns
-            schema = schema_of(columns, **more, **moment)
-            stepped = Stepped(plan.before, query.name, self._skipped)
-            self._records[query.name] = Records(changes.map_batches(stepped, output=schema), name)
-            stepped = attrs.evolve(stepped, is_output=False)
-            return changes.map_batches(stepped, output=schema_of(columns, **more))
-        grouping, window = plan.grouping, plan.grouping.window
-        assert plan.after is not None
-        arguments: Columns = tuple((each, type_) for each, _, type_ in plan.before.columns[len(grouping.keys) :])
-        groups = tuple(each for each, _ in grouping.keys)
-        step = Stepped(plan.before, query.name, self._skipped, groups)
-        made = changes.map_batches(step, output=schema_of((*grouping.keys, *arguments), **more)).key_by(*groups)
-        aggregation = Aggregation(
-            grouping.keys,
-            arguments,
-            {each: of for each, (of, _) in grouping.aggregates.items()},
-            tuple((each, type_) for each, (_, type_) in grouping.aggregates.items()),
-            plan.after,
-            plan.values,
-            is_final=grouping.is_final,
-        )
-        if window is not None:
-            default = 0 if grouping.is_final else max(0, DAY_MS - window.size_ms)
-            aggregation = attrs.evolve(
-                aggregation,
-                size_ms=window.size_ms,
-                advance_ms=window.advance_ms,
-                grace_ms=default if window.grace_ms is None else window.grace_ms,
-                retention_ms=window.retention_ms or (0 if grouping.is_final else DAY_MS),
-            )
-        is_session = window is not None and window.kind == "SESSION"
-        function: Any = (Sessions if is_session else Totals)(aggregation, name)
-        ends = dict.fromkeys(aggregation.bounds, "bigint")
-        return made.process(
-            function, schema_of(columns, **ends, **{CHANGE: "tinyint"}, **moment), name=name, order="arrival"
-        )
+            schema = schema_of(columns, **more, **{MOMENT: "bigint"})
+            self._records[query.name] = Records(changes.map_batches(step, output=schema), name)
+            return changes.map_batches(attrs.evolve(step, is_output=False), output=schema_of(columns, **more))
+        names = tuple(each for each, _ in keys)
+        if ranking is not None or grouping is not None:
+            step = attrs.evolve(step, groups=names)
+        made = changes.map_batches(step, output=schema_of(held, **more)).key_by(*names)
+        schema = schema_of(columns, **further, **{MOMENT: "bigint"})
+        return made.process(function, schema, name=name, order="arrival")
 
     def _relation(self, relation: Relation, query: str) -> Any:
         """Return the stream of a relation's tables."""

@@ -4,10 +4,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 import pyarrow as pa
 
@@ -16,7 +15,8 @@ from keyed.errors import TableOverflowError
 from keyed.extending import Schema, inner_state
 from keyed.formats.sql_types import BIGINT
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
-from keyed.sql.engine import Columns, SqlStep
+from keyed.sql.engine import Columns
+from keyed.sql.planner import Aggregation
 from keyed.sql.script_inputs import GONE, further_columns
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
 from keyed.windows import Max
@@ -123,47 +123,6 @@ def emit_changes(ctx: BatchContext, before: pa.Table, after: pa.Table, rows: pa.
     emit(ctx, both.take(pa.array(order, pa.int64())))
 
 
-@attrs.frozen(eq=False)
-class Aggregation:
-    """The aggregates of a query.
-
-    Attributes:
-        keys: Columns of the key.
-        arguments: The columns that aggregates read.
-        aggregates: The aggregates by name.
-        results: Their columns.
-        after: The projection and ``HAVING`` over the groups (``#g0`` and so on) and results.
-        values: The columns of the table beside the key.
-        size_ms: Size of the windows, of sessions their gap; 0 without.
-        advance_ms: Distance of their starts.
-        grace_ms: Time after its end in which a window takes rows.
-        retention_ms: Time after its end for which the row of a window is kept.
-        is_final: Only the results of windows that have ended are emitted, and are its rows.
-    """
-
-    keys: Columns
-    arguments: Columns
-    aggregates: Mapping[str, Any]
-    results: Columns
-    after: SqlStep
-    values: Columns
-    size_ms: int = 0
-    advance_ms: int = 0
-    grace_ms: int = 0
-    retention_ms: int = 0
-    is_final: bool = False
-
-    @property
-    def bounds(self) -> tuple[str, ...]:
-        """The columns of a window's bounds."""
-        return ("WINDOWSTART", "WINDOWEND") if self.size_ms else ()
-
-    @property
-    def keeps_rows(self) -> bool:
-        """The rows of the table are a state."""
-        return not self.is_final or self.retention_ms > 0
-
-
 class _Aggregating(VectorizedFunction):
     """Base of the aggregates: their results after the projection and ``HAVING`` are the rows of the table.
 
@@ -252,8 +211,7 @@ class _Aggregating(VectorizedFunction):
         plan = self._plan
         groups = [f"#g{place}" for place in range(len(plan.keys))]
         names = [*groups, *plan.bounds, *(each for each, _ in plan.results), TIMESTAMP_COLUMN]
-        step = attrs.evolve(plan.after, kept=(*plan.bounds, TIMESTAMP_COLUMN))
-        found, bad = step.run(pa.table([*keys, *results, times], names=names))
+        found, bad = plan.after.run(pa.table([*keys, *results, times], names=names))
         if bad:
             ctx.drop(len(bad))
         return timed(found.select([*self._keys, *self._values]), found.column(TIMESTAMP_COLUMN))

@@ -43,14 +43,13 @@ class TopRows(VectorizedFunction):
         self._key = [*self._group, plan.name]
         self._shown = [*self._key, *(each for each, _ in plan.values)]
         self._identity = [*self._group, *(each for each, _ in plan.identity)]
-        held = (*plan.keys, *plan.values, *plan.order, *plan.identity)
-        self._held = [*(each for each, _ in held), _TIME]
+        self._held = [*(each for each, _ in plan.columns), _TIME]
         self.rows = table_state((*plan.keys, (plan.name, BIGINT), *plan.values, (_TIME, BIGINT)), self._key, name)
-        first = (*held, (_TIME, BIGINT), (_RANK, BIGINT))
+        first = (*plan.columns, (_TIME, BIGINT), (_RANK, BIGINT))
         self.first = table_state(first, [*self._group, _RANK], f"{name}_first", is_shown=False)
         self._is_of_table = bool(plan.identity)
         if self._is_of_table:
-            members = (*held, (_TIME, BIGINT))
+            members = (*plan.columns, (_TIME, BIGINT))
             self.members = table_state(members, self._identity, f"{name}_members", is_shown=False)
         order = [f'"{each}" {how}' for (each, _), how in zip(plan.order, plan.directions, strict=True)]
         order += [quoted(each) for each in (self._identity if self._is_of_table else [_TIE])]
