@@ -238,9 +238,7 @@ class MatchPlanner:
             is_wrong = item.alias not in self._variables or item.alias in [e.alias for e in clause.define[:place]]
             message = f"DEFINE has one condition of each of {', '.join(self._variables)}, and not {item.alias}"
             rules.append((is_wrong, message, item.at))
-        for is_broken, message, at in rules:
-            if is_broken:
-                self._text.fail(message, at)
+        self._text.check(*rules)
         conditions = {each.alias: self._condition(each.words, str(each.alias)) for each in clause.define}
         pattern = Pattern((), self._strategy())
         try:

@@ -281,12 +281,6 @@ class Planner:
     #: The sources of a join whose times are named.
     _timed: set[str] = attrs.field(factory=set, init=False)
 
-    def _check(self, *rules: tuple[Any, str, int]) -> None:
-        """Raise the error of the first rule that is broken."""
-        for is_broken, message, at in rules:
-            if is_broken:
-                self._text.fail(message, at)
-
     def _scope(self, *columns: Column) -> NameScope:
         return NameScope(self._text, columns, self._values)
 
@@ -316,7 +310,7 @@ class Planner:
         no_windowed = "a windowed table is not read by another query; write its query over the stream"
         no_ranks = "QUALIFY ranks the rows of a stream or table; write CREATE TABLE ... AS SELECT for GROUP BY first"
         no_aggregates = "WHERE sees single rows; write HAVING for aggregates"
-        self._check(
+        self._text.check(
             (source.is_table and source.window is not None, no_windowed, at),
             (retimed, late, at),
             (ranking is not None and (is_grouped or query.partition_by), no_ranks, at),
@@ -425,7 +419,7 @@ class Planner:
         is_outer = join.kind not in ("INNER", "LEFT")
         of_streams = "WITHIN is for joins of two streams; a table has one row for each key at any time"
         windowed = "a windowed source does not join; join the streams first, and cut windows then"
-        self._check(
+        self._text.check(
             (kind == "table-stream", "a table does not join a stream; write FROM stream JOIN table", at),
             (are_streams and not has_time, "streams join WITHIN a time: JOIN other WITHIN 1 HOUR ON ...", at),
             (not are_streams and has_time, of_streams, at),
@@ -451,7 +445,7 @@ class Planner:
         no_key = f"a table joins by its primary key: the condition must be ... = {primary}"
         is_foreign = kind == "table-table" and not left_is_key
         later = "a join by another column than the primary key is the first join of its query; create a table before it"
-        self._check(
+        self._text.check(
             (right.is_table and not right_is_key, no_key, on_at),
             (is_foreign and is_outer, "a join by another column than the primary key is INNER or LEFT JOIN", at),
             (is_foreign and isinstance(left.input, SourceJoin), later, on_at),
@@ -573,7 +567,7 @@ class Planner:
             is_taken = shown.upper() in _OWN_NAMES and not is_own
             is_reserved = shown.startswith(("__keyed_", "#"))
             reserved = f"{shown}: names that begin with __keyed_ or # are reserved; choose another"
-            self._check(
+            self._text.check(
                 (shown.lower() in used, f"the projection has the column {shown} twice; give one an alias", item.at),
                 (is_taken, f"{shown} is a column that each source has; give it another alias", item.at),
                 (is_reserved, reserved, item.at),
@@ -683,7 +677,7 @@ class Planner:
 
     def _grouped(self, query: SelectQuery, source: Relation, scope: NameScope, where: str | None) -> QueryPlan:
         text, window = self._text, query.window
-        self._check(
+        self._text.check(
             (not query.group_by, "aggregates need GROUP BY", query.at),
             (query.partition_by, "GROUP BY and PARTITION BY exclude each other", query.at),
             *((_aggregate_calls(each), "GROUP BY takes no aggregates", each[0].at) for each in query.group_by),

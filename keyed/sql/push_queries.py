@@ -103,9 +103,10 @@ class TableColumns:
     def __init__(self, schema: pa.Schema, key_columns: Sequence[str]) -> None:
         names = [each for each in schema.names if each not in _OTHERS and (each != "key" or not key_columns)]
         self._keys = [each for each in (*key_columns, "key") if each in names]
-        self._bounds = [each for each in _BOUNDS if each in names and "entry" not in names]
-        self._fields = [each for each in names if each not in (*self._keys, *self._bounds, "entry")]
-        self._is_row = self._fields != ["value"]
+        #: The further columns of the key, and the fields of the value.
+        self._fields = [each for each in names if each not in (*self._keys, "entry")]
+        self._has_entry = "entry" in names
+        self._is_row = [each for each in self._fields if each not in _BOUNDS] != ["value"]
         types = {name: of_arrow(schema.field(name).type) or STRING for name in names}
         #: Times have a zone, as in pull queries; those of scripts' tables have none, and are in UTC.
         self.is_zoned = _ROWTIME not in names
@@ -122,10 +123,12 @@ class TableColumns:
         for _, (key, entry, value) in there:
             keys = key if isinstance(key, tuple) and len(self._keys) > 1 else (key,)
             row = dict(zip(self._keys, keys, strict=False))
-            row |= zip(self._bounds, entry if isinstance(entry, tuple | list) else (), strict=False)
+            if isinstance(entry, tuple | list) and not self._has_entry:
+                row |= zip(self._fields, entry, strict=False)
             row["entry"] = entry
             for name in self._fields:
-                row[name] = _field(value, name) if self._is_row else value
+                if name not in row:
+                    row[name] = _field(value, name) if self._is_row else value
             for name, of in cells.items():
                 of.append(row.get(name))
         columns = [column(cells[name], type_)[0] for name, type_ in self._all]

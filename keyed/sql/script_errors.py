@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from keyed.errors import SqlError
 
@@ -17,6 +17,16 @@ class Text:
         """Return line and column of an offset, both from 1."""
         before = self.text[:at]
         return before.count("\n") + 1, at - (before.rfind("\n") + 1) + 1
+
+    def check(self, *rules: tuple[Any, str, int]) -> None:
+        """Raise the error of the first rule that is broken: whether it is, the message and the offset.
+
+        Raises:
+            SqlError: One is.
+        """
+        for is_broken, message, at in rules:
+            if is_broken:
+                self.fail(message, at)
 
     def fail(self, message: str, at: int) -> NoReturn:
         """Raise an error at an offset.

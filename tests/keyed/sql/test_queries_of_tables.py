@@ -273,6 +273,8 @@ def test_times_of_a_day_are_times_in_pull_and_push_queries(tmp_path):
             row = {"t": quarter, "later": dt.time(2, 15, 2, 3000)}
             assert tables.sql(query).to_pylist() == [row]
             assert [each.row for each in sql.subscribe(tables, query + " EMIT CHANGES").take(300)] == [row]
+        ranked = sql.subscribe(tables, "SELECT rank, ROWTIME AS at FROM first EMIT CHANGES").take(300)
+        assert [each.row for each in ranked] == [{"rank": 1, "at": 0}] * 2
         [pushed] = sql.subscribe(tables, "SELECT u, k FROM latest WHERE u IS NOT NULL EMIT CHANGES").take(300)
         assert pushed.row == {"u": parts, "k": noon}
         assert tables.sql("SELECT u.l AS l FROM latest WHERE k < TIME '12:30'").to_pylist() == [{"l": times}]
