@@ -45,14 +45,14 @@ def snapshot(value: Any) -> Any:
         EncodingError: It cannot be copied: for example it contains a lock, an open file or itself.
     """
     try:
-        return _taken(value)
+        return _copy_of_value(value)
     except RecursionError:
         raise EncodingError(
             f"a value of type {type_name(type(value))} is nested too deep, or contains itself; flatten it"
         ) from None
 
 
-def _taken(value: Any) -> Any:
+def _copy_of_value(value: Any) -> Any:
     cls = type(value)
     if cls in UNCHANGING:
         return value
@@ -83,7 +83,7 @@ def as_stored(value: Any) -> Any:
 def _tuple(value: Any) -> Any:
     if _all_unchanging(map(type, value)):
         return value
-    parts = [item if type(item) in UNCHANGING else _taken(item) for item in value]
+    parts = [item if type(item) in UNCHANGING else _copy_of_value(item) for item in value]
     if all(map(operator.is_, parts, value)):
         return value
     cls = type(value)
@@ -91,14 +91,14 @@ def _tuple(value: Any) -> Any:
 
 
 def _list(value: Any) -> Any:
-    return value.copy() if _all_unchanging(map(type, value)) else list(map(_taken, value))
+    return value.copy() if _all_unchanging(map(type, value)) else list(map(_copy_of_value, value))
 
 
 def _dict(value: Any) -> Any:
     # Keys are hashed by their content, so they do not change.
     if _all_unchanging(map(type, value.values())):
         return value.copy()
-    return {key: _taken(item) for key, item in value.items()}
+    return {key: _copy_of_value(item) for key, item in value.items()}
 
 
 def _anything(value: Any) -> Any:
@@ -165,7 +165,7 @@ def _copy_of_fields(cls: Any) -> Callable[[Any], Any]:
             return value
         made = object.__new__(cls)
         for name, item in before.items():
-            object.__setattr__(made, name, _taken(item))
+            object.__setattr__(made, name, _copy_of_value(item))
         return made
 
     return copied

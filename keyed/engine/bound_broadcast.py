@@ -73,10 +73,10 @@ class BoundBroadcastState(BoundMapState):
         return (key for key, _ in self._live_items())
 
     def values(self) -> Iterator[Any]:
-        return (self._given(held) for _, held in self._live_items())
+        return (self._value_of(held) for _, held in self._live_items())
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        return ((key, self._given(held)) for key, held in self._live_items())
+        return ((key, self._value_of(held)) for key, held in self._live_items())
 
     # Writing: only by broadcast elements ------------------------------------------------------------------------------
 

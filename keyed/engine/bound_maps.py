@@ -114,7 +114,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
             cell.written[sub] = (held, later)
         return held
 
-    def _given(self, held: Any) -> Any:
+    def _value_of(self, held: Any) -> Any:
         """Return the value of a held value."""
         return held if held is None or self.isolation.gives_held else self.give(held)
 
@@ -131,7 +131,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
             if held is not None and held is not REMOVED:
                 return held
         held = self._find(key)
-        return default if held is MISSING else self._given(held)
+        return default if held is MISSING else self._value_of(held)
 
     def put(self, key: Any, value: Any) -> None:
         held = value if value is None or type(value) in self.plain else self.take(value)
@@ -167,15 +167,15 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
     def setdefault(self, key: Any, default: Any = None) -> Any:
         held = self._find(key)
         if held is not MISSING:
-            return self._given(held)
+            return self._value_of(held)
         self.put(key, default)
-        return self._given(self._find(key))
+        return self._value_of(self._find(key))
 
     def pop(self, key: Any, default: Any = MISSING) -> Any:
         held = self._find(key)
         if held is not MISSING:
             self.remove(key)
-            return self._given(held)
+            return self._value_of(held)
         if default is MISSING:
             raise KeyError(key)
         return default
@@ -193,7 +193,7 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         held = self._find(key)
         if held is MISSING:
             raise KeyError(key)
-        return self._given(held)
+        return self._value_of(held)
 
     def __delitem__(self, key: Any) -> None:
         if self._find(key) is MISSING:
@@ -303,13 +303,13 @@ class BoundMapState(CellState[_MapCell], MapState[Any, Any]):
         return (self._decode_key(sub) for sub, _ in self._entries())
 
     def values(self) -> Iterator[Any]:
-        return (self._given(held) for _, held in self._entries())
+        return (self._value_of(held) for _, held in self._entries())
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        return ((self._decode_key(sub), self._given(held)) for sub, held in self._entries())
+        return ((self._decode_key(sub), self._value_of(held)) for sub, held in self._entries())
 
     def items_from(self, key: Any) -> Iterator[tuple[Any, Any]]:
-        return ((self._decode_key(sub), self._given(held)) for sub, held in self._entries(self._sub(key)))
+        return ((self._decode_key(sub), self._value_of(held)) for sub, held in self._entries(self._sub(key)))
 
     def is_empty(self) -> bool:
         return next(self._entries(), None) is None

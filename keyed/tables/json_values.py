@@ -105,7 +105,7 @@ def entry_of(text: str, example: Any, schema: StateSchema, parameter: str) -> An
         return _row_of(text, schema, parameter)
     if schema.kind != "window":
         return key_of(text, _completed(example, schema.key), parameter)
-    given = _given(text, parameter)
+    given = _parse_parameter(text, parameter)
     try:
         parts = given if isinstance(given, tuple) else (given,)
         return tuple(part if type(part) is int else _time(part) for part in parts)
@@ -183,7 +183,7 @@ def key_of(text: str, example: Any, parameter: str) -> Any:
         return None
     if example is None or isinstance(example, str):
         return text
-    given = _given(text, parameter)
+    given = _parse_parameter(text, parameter)
     if not isinstance(given, str) and not isinstance(example, bool | int | float | tuple):
         # Base64 or a decimal that JSON would parse as a number.
         given = text
@@ -210,10 +210,10 @@ def namespace_of(text: str | None, example: Any, parameter: str) -> Any:
     """
     if text is None or example is not None:
         return None if text is None else key_of(text, example, parameter)
-    return _given(text, parameter)
+    return _parse_parameter(text, parameter)
 
 
-def _given(text: str, parameter: str) -> Any:
+def _parse_parameter(text: str, parameter: str) -> Any:
     """Return the value of a text: parsed JSON with tuples for lists, or the text itself if it is not JSON."""
     if not text.startswith("["):
         return _leaf_of(text)

@@ -101,16 +101,16 @@ class Operator:
         try:
             pinned.pin(store, commit)
         except HistoryCompacted as error:
-            raise self._gone() from error
+            raise self._history_error() from error
         extent = store.extent
         try:
             if extent is None or not extent.oldest <= commit <= extent.newest:
-                raise self._gone()
+                raise self._history_error()
             yield View(self, store, extent, store.batch(commit))
         except LocalStoreError as error:
             if store.extent is not None and extent is not None and store.extent.oldest > extent.oldest:
                 # What the reader missed may be what was removed meanwhile. Damage is found again by the next reader.
-                raise self._gone() from error
+                raise self._history_error() from error
             pinned.report(store, error)
             raise
         finally:
@@ -131,7 +131,7 @@ class Operator:
                 raise ChangelogError(
                     f"as_of: the newest batch of operator {self.name!r} is {batch_id(extent.batch)}, not {batch}"
                 )
-            raise self._gone(f"as_of: batch {batch} of operator {self.name!r} is gone; ")
+            raise self._history_error(f"as_of: batch {batch} of operator {self.name!r} is gone; ")
         return commit
 
     def commit_at(self, time: datetime) -> int:
@@ -153,7 +153,7 @@ class Operator:
                 else:
                     high = middle - 1
             if low < extent.oldest:
-                raise self._gone(f"as_of={time.isoformat()}: ")
+                raise self._history_error(f"as_of={time.isoformat()}: ")
             return low
 
     @contextmanager
@@ -167,7 +167,7 @@ class Operator:
             if oldest is not None:
                 pinned.unpin(store, oldest)
 
-    def _gone(self, what: str = "") -> HistoryCompacted:
+    def _history_error(self, what: str = "") -> HistoryCompacted:
         store = self.source.pinned.store
         with self.kept_history(store):
             extent = self.extent

@@ -103,7 +103,7 @@ class _Pool:
         self._free: list[_Connection] = []
 
     @contextmanager
-    def taken(self) -> Iterator[_Connection]:
+    def borrow_connection(self) -> Iterator[_Connection]:
         """Use a connection of the pool. A connection on which a query has failed is closed."""
         with self._lock:
             connection = self._free.pop() if self._free else None
@@ -198,7 +198,7 @@ def run_sql(
         named.setdefault(name.lower(), []).append(name)
     try:
         _check_select(query)
-        with _pool.taken() as connection:
+        with _pool.borrow_connection() as connection:
             known = {lower: tables[names[0]] for lower, names in named.items() if len(names) == 1}
             others = {name.lower(): paths for name, paths in (files or {}).items()}
             return connection.run(known, query, parameters, others)
@@ -206,11 +206,11 @@ def run_sql(
         there = ", ".join(sorted(name for names in named.values() if len(names) == 1 for name in names)) or "none"
         same = [" and ".join(map(repr, sorted(names))) for names in named.values() if len(names) > 1]
         hint = f"\nSQL ignores the case of names, so it has no {', '.join(same)}; scan them instead" if same else ""
-        raise DefinitionError(f"sql: {_said(error)}\nThe tables are: {there}{hint}") from error
+        raise DefinitionError(f"sql: {_text_of_error(error)}\nThe tables are: {there}{hint}") from error
     except duckdb.Error as error:
-        raise QueryFailed(f"sql: {_said(error)}") from error
+        raise QueryFailed(f"sql: {_text_of_error(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def _text_of_error(error: Exception) -> str:
     """Return the text of an error, without the traceback of the table's reader."""
     return str(error).partition(" Detail: Python exception")[0]

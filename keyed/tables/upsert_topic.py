@@ -118,7 +118,7 @@ class UpsertTopicWriter:
     def claim(self) -> Copied | None:
         """See `Target`."""
         if self._partitions is None:
-            self._partitions = self._made()
+            self._partitions = self._create_or_check_topic()
         mark = self._writer.claim()
         if mark.number < 0:
             self._mark = None
@@ -210,7 +210,7 @@ class UpsertTopicWriter:
         """See `Target`."""
         self._writer.close()
 
-    def _made(self) -> int:
+    def _create_or_check_topic(self) -> int:
         """Create the topic, or check that it is compacted. Returns the number of its partitions."""
         to, cluster = self._to, self._cluster
         there = partitions(cluster, to.topic)

@@ -195,7 +195,7 @@ class ChangelogConformance:
         assert list(reader.commits()) == []
         appended = [writer.append(*sample.commit()) for _ in range(5)]
         writer.close()
-        found = [(commit, [change for block in blocks for change in block]) for commit, blocks in _whole(reader)]
+        found = [(commit, [change for block in blocks for change in block]) for commit, blocks in _read_commits(reader)]
         assert [commit for commit, _ in found] == appended
         assert [commit.records for commit in appended] == [len(changes) for _, changes in found]
         assert appended[-1] == reader.last() == changelog.writer(0).last()
@@ -428,7 +428,7 @@ class ChangelogConformance:
         return changelog.writer(0)
 
 
-def _whole(reader: ChangelogReader) -> Iterator[tuple[Commit, list[list[Change]]]]:
+def _read_commits(reader: ChangelogReader) -> Iterator[tuple[Commit, list[list[Change]]]]:
     for commit, blocks in reader.commits():
         yield commit, [entries_in(block) for block in blocks]
 

@@ -240,7 +240,7 @@ class GroupFiles(ABC, Generic[AnyPath]):
         if not listing.base:
             return None
         with self.opened(self.base(listing.base), listing.base) as (commit, _):
-            return self._whole(commit, self.base(listing.base))
+            return self._check_whole_base(commit, self.base(listing.base))
 
     def commits(self, listing: Listing, after: int, until: int) -> Iterator[tuple[SegmentCommit, SegmentFile, AnyPath]]:
         """Yield the commits of a listing in order, each with its file, which is open until the next one.
@@ -259,7 +259,7 @@ class GroupFiles(ABC, Generic[AnyPath]):
         if after < listing.base:
             path = self.base(listing.base)
             with self.opened(path, listing.base) as (commit, segment):
-                before = self._whole(commit, path)
+                before = self._check_whole_base(commit, path)
                 yield next(segment.commits()), segment, path
             after = listing.base
         torn: AnyPath | None = None
@@ -322,7 +322,7 @@ class GroupFiles(ABC, Generic[AnyPath]):
         return found
 
     @staticmethod
-    def _whole(commit: Commit | None, path: PurePath) -> Commit:
+    def _check_whole_base(commit: Commit | None, path: PurePath) -> Commit:
         if commit is None:
             raise CorruptionError("the base is torn, and its segments were removed", where=str(path))
         return commit

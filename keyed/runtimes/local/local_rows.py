@@ -390,19 +390,19 @@ def element_of(element: Any) -> Any:
     """
     cls = type(element)
     if cls is tuple:
-        return element if _all_unchanging(map(type, element)) else _taken(element)
+        return element if _all_unchanging(map(type, element)) else _copy_element(element)
     if cls is dict and element and _all_text(map(type, element)):
         element = row_class(tuple(element))(element.values())
-        return element if _all_unchanging(map(type, element)) else _taken(element)
-    return _taken(element) if cls in _CONTAINERS else element
+        return element if _all_unchanging(map(type, element)) else _copy_element(element)
+    return _copy_element(element) if cls in _CONTAINERS else element
 
 
 def own_element(element: Any) -> Any:
     """Return a copy of an element that another operator also reads; the element itself if it cannot be copied."""
-    return element if type(element) in UNCHANGING else _taken(element)
+    return element if type(element) in UNCHANGING else _copy_element(element)
 
 
-def _taken(element: Any) -> Any:
+def _copy_element(element: Any) -> Any:
     """Return a copy of a container's current content; the container itself if it cannot be copied."""
     try:
         return snapshot(element)

@@ -151,7 +151,7 @@ def routed(
         NullKeyError: A key is null.
         UserFunctionError: ``combine`` raised.
     """
-    whole_inputs = [table for each in rows if (table := _whole(spec, each)) is not None]
+    whole_inputs = [table for each in rows if (table := _read_all(spec, each)) is not None]
     table = pa.concat_tables(whole_inputs, promote_options="default") if whole_inputs else None
     if table is None or not table.num_rows:
         return [lambda: None] * spec.parallelism, "", 0
@@ -174,7 +174,7 @@ def routed(
     return parts, key_type(first_key(table, keys)), came - table.num_rows
 
 
-def _whole(spec: OperatorSpec, rows: SourceRows) -> pa.Table | None:
+def _read_all(spec: OperatorSpec, rows: SourceRows) -> pa.Table | None:
     """Return all rows of an input."""
     if rows.table is not None:
         whole: pa.Table = rows.table()

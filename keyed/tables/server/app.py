@@ -527,7 +527,7 @@ class _Server:
                 files, as_of = await self._rows_of_peers(asked, names, folder.path)
                 return await self.sql.run(asked.query, asked.parameters, names, as_of, rows, files=files)
 
-        return Response(await _unless_gone(request, run()), media_type="application/json")
+        return Response(await _while_connected(request, run()), media_type="application/json")
 
     async def arrow(self, request: Request) -> ASGIApp:
         """Return the rows of key groups of a table as an Arrow stream, for SQL on a peer."""
@@ -645,7 +645,7 @@ class _Server:
             }
 
         tables = await self._in_thread(columns)
-        checked = await _unless_gone(request, self.push.check(query, parameters, tables))
+        checked = await _while_connected(request, self.push.check(query, parameters, tables))
         if is_check:
             return Response(checked, media_type="application/json", headers={"cache-control": "no-store"})
         found = msgspec.json.decode(checked, type=_PushQuery)
@@ -1098,14 +1098,14 @@ def make_app(
     return app
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+async def _while_connected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
     """Return the result of a coroutine, which is cancelled if the client disconnects."""
 
-    async def gone() -> None:
+    async def wait_for_disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    working, leaving = asyncio.create_task(work), asyncio.create_task(gone())
+    working, leaving = asyncio.create_task(work), asyncio.create_task(wait_for_disconnect())
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():

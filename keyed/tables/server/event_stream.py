@@ -294,7 +294,7 @@ class EventStream:
         token = ASKING.get()
         self._watch.slots.used[token] += 1
         writing = asyncio.create_task(self._write(send))
-        reading = asyncio.create_task(_gone(receive))
+        reading = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await asyncio.wait((writing, reading), return_when=asyncio.FIRST_COMPLETED)
             if writing.done():
@@ -347,7 +347,7 @@ def _take_in(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

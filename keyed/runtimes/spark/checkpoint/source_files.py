@@ -56,7 +56,7 @@ class KeptFiles:
         self._folder = folder
         self._changelog = changelog
         self._names: dict[int, dict[_Range, list[str]]] = defaultdict(dict)
-        for source, ranges in _kept(changelog).items():
+        for source, ranges in _stored_entries(changelog).items():
             for range_, entries in ranges.items():
                 self._names[source][range_] = _names(source, range_, len(_parts(entries)))
 
@@ -115,7 +115,7 @@ def put_files(folder: CheckpointFolder, changelog: Changelog, lines: list[str]) 
     lasts = {source: last for source, line in enumerate(lines) if (last := file_batch(line)) is not None}
     if not lasts:
         return lines
-    kept = _kept(changelog)
+    kept = _stored_entries(changelog)
     result = [*lines]
     for source, last in lasts.items():
         entries: dict[str, _Entry] = {}
@@ -169,7 +169,7 @@ def logged(folder: CheckpointFolder, source: int, first: int, last: int) -> list
     return [found[key] for key in sorted(found)]
 
 
-def _kept(changelog: Changelog) -> dict[int, dict[_Range, list[_Entry]]]:
+def _stored_entries(changelog: Changelog) -> dict[int, dict[_Range, list[_Entry]]]:
     """Return the stored entries of a changelog by source and batches, of records with all parts."""
     parts: dict[tuple[int, _Range], dict[int, list[_Entry]]] = defaultdict(dict)
     expected: dict[tuple[int, _Range], int] = {}

@@ -131,7 +131,7 @@ class Emitter:
             OutputDefinitionError: A value does not fit its columns.
         """
         if isinstance(result.main, EmittedTables):
-            return self._whole(result.main)
+            return self._concatenate(result.main)
         rows.take(result.main)
         return rows.table()
 
@@ -168,12 +168,12 @@ class Emitter:
 
     def _table_frames(self, emitted: EmittedTables) -> Iterator[Any]:
         """Yield main outputs that are tables with the columns of the output, as pandas frames."""
-        whole = self._whole(emitted)
+        whole = self._concatenate(emitted)
         if whole is not None:
             for batch in whole.combine_chunks().to_batches(max_chunksize=_FRAME_ROWS):
                 yield self.row_frame(batch.columns)
 
-    def _whole(self, emitted: EmittedTables) -> pa.Table | None:
+    def _concatenate(self, emitted: EmittedTables) -> pa.Table | None:
         import pyarrow as pa
 
         from keyed.table_state.batches import timestamped
