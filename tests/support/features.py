@@ -307,7 +307,7 @@ def looked_up(streams: Streams, options: Options) -> keyed.Output:
     return lookup_join(streams(ROWS).key_by("k"), lengths, "n bigint", input=SCHEMA, **options)
 
 
-MAP = "../how-to/map-and-filter.md"
+MAP = "../how-to/graphs.md"
 STATE = "../explanation/state.md"
 WINDOWS = "../explanation/windows.md"
 JOINS = "../how-to/joins.md"
@@ -326,12 +326,12 @@ FEATURES: dict[str, list[Feature]] = {
         Feature("`MapState`", STATE, process(Maps)),
         Feature("`ReducingState`", STATE, process(Reducing)),
         Feature("`AggregatingState`", STATE, process(Aggregating)),
-        Feature("`VersionedState`", "../how-to/versions.md", process(Versioned)),
+        Feature("`VersionedState`", "../how-to/ttl-and-versions.md#versions-of-a-value", process(Versioned)),
         Feature("`TableState`, vectorized functions", "../how-to/when-rows-are-too-slow.md", process(Columns)),
-        Feature("time to live", "../how-to/ttl.md", process(Expiring)),
+        Feature("time to live", "../how-to/ttl-and-versions.md", process(Expiring)),
         Feature("timers on both clocks", "../how-to/timers.md", process(Timers)),
-        Feature("broadcast state", "../how-to/broadcast-state.md", broadcast),
-        Feature("global table", "../how-to/broadcast-state.md#a-table-that-hardly-changes", priced),
+        Feature("broadcast state", "../how-to/enrich.md", broadcast),
+        Feature("global table", "../how-to/enrich.md#a-table-that-hardly-changes", priced),
     ],
     "Windows and aggregates": [
         Feature("tumbling", WINDOWS, window(TumblingEventTimeWindows.of(60_000))),
@@ -343,7 +343,7 @@ FEATURES: dict[str, list[Feature]] = {
         Feature("counts", WINDOWS, window(CountWindows.of(2))),
         Feature("global with a trigger", WINDOWS, window(GlobalWindows.create(), trigger=CountTrigger(1))),
         Feature("tumbling, row by row", WINDOWS, window(TumblingEventTimeWindows.of(60_000), path="row")),
-        Feature("aggregates without windows", "../how-to/continuous-aggregates.md", continuous),
+        Feature("aggregates without windows", "../how-to/windows.md#aggregate-without-windows", continuous),
     ],
     "Joins": [
         Feature("`IntervalJoin`", JOINS, join(lambda: IntervalJoin(pair, lower=-2_000, upper=2_000, how="left"))),
@@ -352,7 +352,7 @@ FEATURES: dict[str, list[Feature]] = {
         Feature("`WindowCoGroup`", JOINS, join(lambda: WindowCoGroup(groups, size=60_000))),
         Feature("`TableJoin`", JOINS, join(lambda: TableJoin(pair))),
         Feature("`EnrichmentJoin`", JOINS, join(lambda: EnrichmentJoin(pair, timeout=60_000))),
-        Feature("`lookup_join`", "../how-to/look-ups.md", looked_up),
+        Feature("`lookup_join`", "../how-to/enrich.md#look-ups", looked_up),
     ],
 }
 
