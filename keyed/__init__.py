@@ -17,6 +17,10 @@ from keyed.base.durations import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.base.extras import check_alone as _check_alone
 from keyed.base.sources import INGESTION_TIME, PAUSE, SeekableSource
 from keyed.changelog import DirectoryChangelog, KafkaChangelog, ObjectStoreChangelog
+from keyed.destinations.collect import collect_sink
+from keyed.destinations.delta_table import delta_sink
+from keyed.destinations.iceberg_table import iceberg_sink
+from keyed.destinations.parquet import parquet_sink
 from keyed.errors import KeyedError
 from keyed.job.broadcast import BroadcastContext, BroadcastState, ReadOnlyBroadcastState
 from keyed.job.context import Context, OnTimerContext, OpenContext, TaskContext, Timer, TimerService
@@ -41,7 +45,6 @@ from keyed.job.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
 from keyed.job.watermarks import WatermarkStrategy, ascending_timestamps, bounded_out_of_orderness
 from keyed.kafka.kafka_source import KafkaSource
 from keyed.rows import Row
-from keyed.sinks import collect_sink, delta_sink, iceberg_sink, parquet_sink
 
 if TYPE_CHECKING:
     from keyed import (  # noqa: F401 - for type checkers

@@ -9,14 +9,15 @@ which the extra ``keyed-streams[registry]`` installs.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from keyed.base.arguments import names, text
+from keyed.base.arguments import text
 from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import Shown, shown
+from keyed.destinations.kafka import KafkaSink
 from keyed.errors import DefinitionError
 from keyed.formats.declared_formats import Avro, Format, Json, Protobuf
 
@@ -51,74 +52,6 @@ def decode_values(frame: DataFrame, value: Format, schema: Any) -> DataFrame:
     frames = importlib.import_module("keyed.runtimes.spark.kafka_frames")
     decoded: DataFrame = frames.decoded_frame(frame, value, schema)
     return decoded
-
-
-#: Returns the key, the value and the timestamp of the record of a row.
-Encode = Callable[[Any], tuple[bytes | None, bytes | None, int | None]]
-
-
-@attrs.frozen(eq=False)
-class KafkaSink(Shown):
-    """Writes the rows of an output as records of a topic, each exactly once for readers of committed records.
-
-    A batch is one transaction, in which its id is committed as the offset of the consumer group ``transactional_id``.
-    So a batch that comes again is not written twice. On Spark the driver writes the rows, and a batch that comes again
-    with other rows than before is written again. It needs the extra ``keyed-streams[kafka]``.
-
-    Args:
-        topic: The topic, which exists.
-        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
-        key: The columns of the record's key: one is written as text (bytes unchanged), several as a JSON object. By
-            default records have no key.
-        value: Format of the values, which have all columns.
-        encode: Instead of ``key`` and ``value`` a function from a row of the output to its record: key, value, and the
-            timestamp in milliseconds; each may be None. A record without a value is a tombstone.
-        transactional_id: Id of the transactions; it belongs to one query and its checkpoint. By default ``keyed-``
-            and the topic.
-        settings: Settings of the client, which is librdkafka.
-        timeout: Time for which an operation waits for a broker: `int` milliseconds or `timedelta`.
-
-    Raises:
-        DefinitionError: A parameter is missing or out of its range.
-    """
-
-    topic: str
-    bootstrap: str = attrs.field(kw_only=True)
-    key: str | Sequence[str] | None = attrs.field(default=None, kw_only=True)
-    value: Format = attrs.field(factory=Json, kw_only=True)
-    encode: Encode | None = attrs.field(default=None, kw_only=True, repr=False)
-    transactional_id: str = attrs.field(kw_only=True)
-    settings: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True, repr=False)
-    timeout: Duration = attrs.field(default=60_000, kw_only=True)
-
-    @transactional_id.default
-    def _id(self) -> str:
-        return f"keyed-{self.topic}"
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("topic", "bootstrap", "transactional_id"):
-            text(getattr(self, name), f"KafkaSink: {name}", "text that is not empty")
-        if self.key is not None and not names(self.key, "KafkaSink: key"):
-            raise DefinitionError("KafkaSink: key=[] names no column; leave it out for records without a key")
-        from keyed.kafka.client import check_client
-
-        check_client(self.bootstrap, self.settings)
-        if self.encode is not None and not callable(self.encode):
-            raise DefinitionError(f"KafkaSink: encode={shown(self.encode)} must be a function of a row")
-        if self.encode is not None and (self.key is not None or self.value != Json()):
-            raise DefinitionError("KafkaSink: encode= returns key and value; leave out key= and value=")
-        if not isinstance(self.value, Format):
-            raise DefinitionError(f"KafkaSink: value={self.value!r} must be a Json, an Avro or a Protobuf")
-        if not isinstance(self.value, Protobuf) and self.value.registry is not None and self.value.schema is None:
-            raise DefinitionError(
-                f"KafkaSink: value={self.value!r} needs schema=, which is registered with the first value"
-            )
-        milliseconds_of(self.timeout, "KafkaSink(timeout)", least=1)
-
-    @property
-    def key_columns(self) -> tuple[str, ...]:
-        """The columns of the key."""
-        return () if self.key is None else (self.key,) if isinstance(self.key, str) else tuple(self.key)
 
 
 def _plain_format(format: Any, attribute: Any, value: Any) -> None:

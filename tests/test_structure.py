@@ -22,7 +22,8 @@ ALL_PYTHON = sorted([*LIBRARY, *ROOT.glob("examples/**/*.py"), *ROOT.glob("tests
 
 #: The rooms of the library, from the ground up: a room imports those below it, and of these not the ones of `APART`.
 ROOMS = (
-    *("errors", "base", "codec", "arrow", "content", "formats", "kafka", "changelog", "topics", "sinks", "job"),
+    *("errors", "base", "codec", "arrow", "content", "formats", "kafka", "changelog", "destinations"),
+    *("topics", "job"),
     *("table_state", "engine", "stores", "recovery", "tables", "runtimes"),
 )
 #: What a room does without, although it is below.
@@ -32,7 +33,7 @@ APART = {
     "kafka": {"arrow", "codec", "content"},
     "changelog": {"arrow", "formats"},
     "topics": {"changelog"},
-    "sinks": {"changelog"},
+    "destinations": {"content"},
     "table_state": {"changelog", "formats", "kafka"},
     "engine": {"formats", "kafka"},
     "stores": {"arrow", "changelog", "formats", "kafka"},
@@ -46,7 +47,7 @@ MAY_IMPORT = {
     **{room: {*ROOMS[:number]} - APART.get(room, set()) for number, room in enumerate(ROOMS)},
     # Doors, which define nothing.
     "keyed": {*ROOMS, *ON_DEMAND, "metrics", "vectorized"},
-    "extending": {"base", "codec", "arrow", "changelog", "job"},
+    "extending": {"base", "codec", "arrow", "changelog", "destinations", "job"},
     "metrics": {"job"},
     "vectorized": {"job"},
     # PyFlink has keyed functions and windows under one roof. Nothing imports this module, so there is no circle.
@@ -138,7 +139,12 @@ ENGINE_NAMES = {"now", "today", "utcnow", "uuid1", "uuid4"}
 
 #: Packages that store, hash or compare data. Another version of Python must do the same with it.
 STORING = {"arrow", "changelog", "codec", "content", "engine", "recovery", "stores", "table_state", "tables"}
-STORING_MODULES = ("keyed.runtimes.local.", "keyed.runtimes.sink_folder", "keyed.job.restoring")
+STORING_MODULES = (
+    "keyed.runtimes.local.",
+    "keyed.destinations.ownership",
+    "keyed.destinations.parquet",
+    "keyed.job.restoring",
+)
 #: What depends on the tables of the interpreter, or on its hash seed.
 INTERPRETER_CALLS = {"ascii", "hash", "repr"}
 INTERPRETER_METHODS = {
@@ -184,9 +190,6 @@ INTERPRETED = {
     "keyed.content.addresses.describe_entry",
     "keyed.recovery.reading._Decoders.use",
     "keyed.recovery.verification._shown",
-    "keyed.runtimes.local.delta_table.DeltaWriter.__init__",
-    "keyed.runtimes.local.iceberg_table.IcebergWriter.__init__",
-    "keyed.runtimes.local.local_sinks._table_of_values",
     "keyed.tables.delta_copy.DeltaCopy.__init__",
     "keyed.tables.state_tables.keep_tables",
     "keyed.tables.state_tables.open_tables",

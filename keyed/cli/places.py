@@ -14,8 +14,8 @@ from pathlib import Path
 
 from keyed.base.shown import without_credentials
 from keyed.changelog.objects import is_object_store
+from keyed.destinations.parquet_folder import MARK
 from keyed.errors import DefinitionError, KeyedError
-from keyed.runtimes.sink_folder import MARK
 from keyed.stores.commit_store import COMMITS_FOLDER
 
 KAFKA = "kafka://"

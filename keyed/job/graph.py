@@ -15,6 +15,7 @@ from keyed.base.schemas import Schema
 from keyed.base.shown import Shown, named
 from keyed.base.sources import IngestionTime
 from keyed.changelog.model import Changelog
+from keyed.destinations.sink import Sink, check_distinct
 from keyed.errors import DefinitionError
 from keyed.job.functions import Function, Relay, RowRelay
 from keyed.job.global_tables import GlobalTable
@@ -24,7 +25,6 @@ from keyed.job.restoring import RestorePoint
 from keyed.job.state import MapState
 from keyed.job.transforms import Transform, columns_after, schema_after, shown_steps
 from keyed.job.watermarks import WatermarkStrategy
-from keyed.sinks import Sink, check_distinct
 
 Keys = tuple[str, ...] | Callable[[Any], Any]
 

@@ -26,6 +26,9 @@ from keyed.base.shown import Shown, named, names_options, shows_options, type_of
 from keyed.base.sources import IngestionTime
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects import changelog_at
+from keyed.destinations.choose import SinkLike, sink_of
+from keyed.destinations.collect import CollectSink
+from keyed.destinations.function import nowhere
 from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.job.broadcast import check_descriptors
 from keyed.job.explanation import explained
@@ -71,7 +74,6 @@ from keyed.job.state import MapState
 from keyed.job.transforms import Kind, keeps_tables, transform_of
 from keyed.job.vectorized_functions import VectorizedFunction
 from keyed.job.watermarks import WatermarkStrategy, ascending_timestamps, strategy_of
-from keyed.sinks import CollectSink, SinkLike, nowhere, sink_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,13 +13,11 @@ from typing import Protocol
 import attrs
 
 from keyed.codec.frames import RecordFormat
+from keyed.destinations.sink import Record
 from keyed.stores.commit_store import BufferedCommits
 
 OUTBOX = "outbox"
 """The record."""
-
-#: Key and value of a topic's record, or ``None`` and an Arrow stream of rows of a table.
-Record = tuple[bytes | None, bytes]
 
 
 @attrs.frozen

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.arrow.write import table_of_values
 from keyed.job.graph import BoundOutput
-from keyed.sinks import CollectSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,5 +18,5 @@ def tabled(outputs: Iterable[BoundOutput]) -> Callable[[Sequence[Any]], pa.Table
 
     The columns are the declared ones of the collected output; several outputs have no common columns.
     """
-    collected = [bound.output for bound in outputs if isinstance(bound.sink, CollectSink)]
+    collected = [bound.output for bound in outputs if bound.sink.collected is not None]
     return partial(table_of_values, schema=collected[0].schema if len(collected) == 1 else None)

@@ -19,6 +19,7 @@ from keyed.base.background import Background, close_in_children
 from keyed.base.durations import milliseconds_of
 from keyed.base.extras import extra
 from keyed.base.private_files import folder_path
+from keyed.destinations.parquet_folder import replace_file
 from keyed.errors import DefinitionError
 from keyed.job.graph import Stage
 from keyed.job.metrics_exports import OpenTelemetry, Prometheus
@@ -32,7 +33,6 @@ from keyed.runtimes.job_metrics import (
     Sample,
     prometheus_text,
 )
-from keyed.runtimes.sink_folder import replace_file
 from keyed.tables.replication import Replication
 
 _log = logging.getLogger(__name__)

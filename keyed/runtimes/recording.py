@@ -1,10 +1,10 @@
 """The recording of a job's input: the rows of each batch for its first operator, in a folder, for replay.
 
 The folder holds Parquet files ``part-<batch id>-<number>.parquet``, as a sink's folder does, and the mark of the query
-(`keyed.runtimes.sink_folder`). The number is two digits of the input and six of the partition. Rows of tables and of
-Spark are stored in their columns; other elements in a column ``__keyed_element``, encoded by `keyed.codec.tagged`. A
-column ``__keyed_timestamp`` has their event time. The schema's metadata has the name of the operator and the side of
-the input, as JSON under ``keyed.record``.
+(`keyed.destinations.parquet_folder`). The number is two digits of the input and six of the partition. Rows of tables
+and of Spark are stored in their columns; other elements in a column ``__keyed_element``, encoded by
+`keyed.codec.tagged`. A column ``__keyed_timestamp`` has their event time. The schema's metadata has the name of the
+operator and the side of the input, as JSON under ``keyed.record``.
 
 A batch is written before it is committed, and written again in the same place if it runs again. The record of a batch
 in the job's changelog is therefore complete. Bad rows are not recorded.
@@ -24,11 +24,11 @@ import attrs
 from keyed.base.ids import random_id
 from keyed.base.private_files import file_mode, folder_path, make_private
 from keyed.codec.tagged import encode_tagged
+from keyed.destinations.ownership import Owner
+from keyed.destinations.parquet_folder import LocalFolder, claim_folder
 from keyed.errors import DefinitionError, EncodingError, SinkError
 from keyed.job.graph import Stage
 from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
-from keyed.runtimes.sink_folder import LocalFolder, claim
-from keyed.sinks import ParquetSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,15 +51,15 @@ class Recorder:
     operator: str
     first_batch: int = 0
 
-    def claim(self, queries: Sequence[str], batches: int, next_batch: int) -> None:
-        """Claim the folder for this query. See `keyed.runtimes.sink_folder.claim`.
+    def claim(self, owner: Owner) -> None:
+        """Claim the folder for this query. See `claim_folder`.
 
         Raises:
             SinkError: It belongs to another query, or cannot be used.
         """
         try:
             make_private(Path(self.path))
-            claim(ParquetSink(self.path), LocalFolder(self.path), queries, batches, next_batch)
+            claim_folder(LocalFolder(self.path), owner)
         except (OSError, SinkError) as error:
             raise SinkError(
                 f"record={self.path!r}: {error.__cause__ or error}; give the folder of this query, or another one"

@@ -27,12 +27,12 @@ from pathlib import Path
 from struct import Struct
 from typing import TypeVar
 
+from keyed.base.lease import Lease
 from keyed.base.private_files import folder_path, make_private
 from keyed.codec.frames import RecordFormat, frame, unframe
 from keyed.engine.group_log import GroupLog
 from keyed.errors import CheckpointError, CorruptionError, KeyedError
 from keyed.stores.database import Database, is_locked
-from keyed.stores.lease import Lease
 
 COMMITS_FOLDER = "keyed-commits-1"
 """The folder by which a checkpoint of the local runtime is recognized."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from keyed.stores.lease import Lease
+from keyed.base.lease import Lease
 
 #: A folder without a lock is of a version without locks, or is being created.
 _OLD_SECONDS = 24 * 60 * 60.0

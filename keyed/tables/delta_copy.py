@@ -15,8 +15,9 @@ import pyarrow as pa
 from xxhash import xxh3_64_hexdigest
 
 from keyed.base.extras import extra
+from keyed.destinations.delta_table import DeltaSink
+from keyed.destinations.sink import local_folder
 from keyed.errors import DefinitionError, KeyedError, SinkError
-from keyed.sinks import DeltaSink, local_folder
 from keyed.tables.entries import Entry
 from keyed.tables.replicated_rows import ReplicatedRows
 from keyed.tables.replication_target import Change, Copied, Written

@@ -16,8 +16,8 @@ import attrs
 from keyed.base.background import Background, Status
 from keyed.base.shown import without_credentials
 from keyed.changelog.model import batch_id
+from keyed.destinations.delta_table import DeltaSink
 from keyed.errors import DefinitionError, HistoryCompacted, StateAccessError, TableNotFound
-from keyed.sinks import DeltaSink
 from keyed.tables.operator_view import View
 from keyed.tables.replication_target import Change, Copied, Target, Written
 from keyed.tables.subscription import Feed, Token

@@ -10,9 +10,9 @@ from typing import Any
 from keyed.arrow.read import table_rows
 from keyed.base.shown import Shown
 from keyed.codec.tagged import decode_tagged
+from keyed.destinations.parquet_folder import batch_of
 from keyed.errors import CorruptionError, DefinitionError
 from keyed.runtimes.recording import ELEMENT_COLUMN, METADATA
-from keyed.runtimes.sink_folder import batch_of
 from keyed.testing.timed_records import Record, SecondRecord
 from keyed.vectorized import TIMESTAMP_COLUMN
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import keyed
+from keyed.destinations.choose import SinkLike
 from keyed.errors import QueryFailed
-from keyed.sinks import SinkLike
 
 _DIES = keyed.OutputTag("dies", "n bigint")
 

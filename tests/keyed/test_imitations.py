@@ -27,8 +27,9 @@ from pyiceberg.catalog import load_catalog
 import keyed
 from keyed import pyflink, sql
 from keyed.base.schemas import schema_of
+from keyed.destinations.kafka import TopicWriter
+from keyed.destinations.ownership import Owner
 from keyed.errors import DefinitionError, KeyedError, SinkError, StateDefinitionError
-from keyed.runtimes.kafka_sink import TopicWriter
 from keyed.tables import read_tables
 from keyed.testing import KeyedTestHarness
 from keyed.topics import KafkaSink
@@ -273,7 +274,7 @@ def of_state_table(value: Any) -> list[Any]:
 def of_topic(key: str | None) -> Any:
     def run(value: Any) -> list[Any]:
         sink = KafkaSink("t", bootstrap="127.0.0.1:1", key=key)
-        ((text, _),) = TopicWriter(sink, ["query"]).records([{"v": value}])
+        ((text, _),) = TopicWriter(sink, Owner(["query"])).records([{"v": value}])
         assert issubclass(type(value), int | float | str | tuple | dict | Decimal | bytearray | memoryview)
         if text is not None:
             assert text == str(value).encode()
@@ -403,7 +404,7 @@ def test_a_key_of_a_table_that_is_no_name_is_refused(given):
 @pytest.mark.parametrize("where", ["parquet", "Kafka", "vectorized"])
 def test_what_has_fields_and_is_no_named_tuple_has_no_columns(where, tmp_path):
     from keyed.arrow.write import table_of_values
-    from keyed.runtimes.kafka_sink import _columns
+    from keyed.destinations.kafka import _columns
     from keyed.runtimes.local.table_rows import _table
 
     if where == "vectorized":
@@ -421,11 +422,11 @@ def test_what_has_fields_and_is_no_named_tuple_has_no_columns(where, tmp_path):
 
 
 def test_a_key_of_a_topic_without_a_text_of_its_own_is_refused():
-    writer = TopicWriter(KafkaSink("t", bootstrap="127.0.0.1:1", key="v"), ["query"])
+    writer = TopicWriter(KafkaSink("t", bootstrap="127.0.0.1:1", key="v"), Owner(["query"]))
     for value, why in ((object(), "of type object"), (bytearray(b"a"), "of type bytearray"), ("\ud800", "is not text")):
         with pytest.raises(SinkError, match=why):
             writer.records([{"v": value}])
-    several = TopicWriter(KafkaSink("t", bootstrap="127.0.0.1:1", key=["v", "w"]), ["query"])
+    several = TopicWriter(KafkaSink("t", bootstrap="127.0.0.1:1", key=["v", "w"]), Owner(["query"]))
     with pytest.raises(SinkError, match="cannot be written as Json"):
         several.records([{"v": object(), "w": 1}])
 

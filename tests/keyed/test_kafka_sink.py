@@ -23,11 +23,12 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 import keyed
 from keyed.changelog.kafka.marked_writer import committed
+from keyed.destinations.kafka import TopicWriter
+from keyed.destinations.ownership import Owner
 from keyed.errors import DefinitionError, QueryFailed, SinkError
 from keyed.formats.declared_formats import Format
 from keyed.formats.topic_values import decoder, encoder
 from keyed.kafka.transactions import Transactions
-from keyed.runtimes.kafka_sink import TopicWriter
 from keyed.testing.sink_conformance import SinkConformance
 from keyed.topics import Avro, Json, KafkaSink, Protobuf
 from tests.keyed.changelog.kafka import topics
@@ -77,7 +78,7 @@ def written(writer, batch, *numbers):
 
 def test_a_batch_that_comes_again_is_skipped_and_another_query_is_refused(kafka, topic, caplog):
     sink = KafkaSink(topic, bootstrap=kafka, key=("user", "shop"))
-    first, again = TopicWriter(sink, ["q1"]), TopicWriter(sink, ["q1"])
+    first, again = TopicWriter(sink, Owner(["q1"])), TopicWriter(sink, Owner(["q1"]))
     written(first, 0, 5, 6)
     written(again, 0, 6, 5)
     written(again, 1, 7)
@@ -87,10 +88,10 @@ def test_a_batch_that_comes_again_is_skipped_and_another_query_is_refused(kafka,
     written(again, 1, 7, 8)  # with more input: no row is lost
     assert caplog.text.count("batch 1 came again with other rows") == 1
     # A restored query may have other batches.
-    restored = TopicWriter(sink, ["q1", "q2"])
+    restored = TopicWriter(sink, Owner(["q1", "q2"]))
     written(restored, 1, 9)
     with pytest.raises(SinkError, match="give another transactional_id="):
-        TopicWriter(sink, ["q3"]).claim()
+        TopicWriter(sink, Owner(["q3"])).claim()
     for writer in (first, again, restored):
         writer.close()
         writer.close()
@@ -104,7 +105,7 @@ def test_encode_returns_key_value_and_timestamp_of_a_record(kafka, topic):
         return row["key"], row["value"], row["time"]
 
     sink = KafkaSink(topic, bootstrap=kafka, encode=encode)
-    writer = TopicWriter(sink, ["q"])
+    writer = TopicWriter(sink, Owner(["q"]))
     rows = [(b"a", b"1", NOW), (b"a", None, NOW + 1), (None, b"2", None)]
     writer.write(writer.records([{"key": key, "value": value, "time": at} for key, value, at in rows]), 0)
     with pytest.raises(SinkError, match=r"encode returned \('a', b'1', None\); it must return a tuple of key"):
@@ -130,7 +131,7 @@ def producers():
 
 def test_an_error_that_is_kept_keeps_no_client(kafka, topic):
     before = producers()
-    first, again = (TopicWriter(KafkaSink(topic, bootstrap=kafka), ["q"]) for _ in range(2))
+    first, again = (TopicWriter(KafkaSink(topic, bootstrap=kafka), Owner(["q"])) for _ in range(2))
     written(first, 0, 5)
     again.claim()
     with pytest.raises(SinkError) as kept:
@@ -150,7 +151,7 @@ def test_a_broker_that_is_gone_is_an_error_within_the_time_of_the_sink(broker, c
     topic = topics.new_topic()
     topics.create(broker.bootstrap, topic, 2)
     sink = KafkaSink(topic, bootstrap=broker.bootstrap, timeout=2_000)
-    writer = TopicWriter(sink, ["q"])
+    writer = TopicWriter(sink, Owner(["q"]))
     written(writer, 0, 5)
     original, found = getattr(Transactions, call), []
     monkeypatch.setattr(Transactions, call, lambda *arguments: (broker.kill(), original(*arguments)))
@@ -217,7 +218,7 @@ def test_records_are_sent_first_unless_the_last_transaction_may_be_incomplete(
 
     for name in calls:
         monkeypatch.setattr(Transactions, name, noted(name, getattr(Transactions, name)))
-    with closing(TopicWriter(KafkaSink(topic, bootstrap=kafka), ["q"])) as writer:
+    with closing(TopicWriter(KafkaSink(topic, bootstrap=kafka), Owner(["q"]))) as writer:
         written(writer, 0, 5)
         writer._writer._committed_at = time.monotonic() - seconds
         made.clear()
@@ -345,7 +346,10 @@ def test_a_position_that_kafka_has_forgotten_is_asked_for_where_a_batch_may_have
         with pytest.raises(SinkError, match=said) as caught:
             run(8)
     set_by_hand(caught, 3 if is_there else 2)
-    with closing(TopicWriter(sink, ["another"])) as writer, pytest.raises(SinkError, match="another query has written"):
+    with (
+        closing(TopicWriter(sink, Owner(["another"]))) as writer,
+        pytest.raises(SinkError, match="another query has written"),
+    ):
         writer.claim()
     run(8)
     assert numbers() == list(range(8))
@@ -354,13 +358,16 @@ def test_a_position_that_kafka_has_forgotten_is_asked_for_where_a_batch_may_have
 def test_a_query_that_has_written_nothing_leaves_its_transactional_id_to_others(kafka, topic):
     sink = KafkaSink(topic, bootstrap=kafka)
     for query in ("q1", "q2"):
-        with closing(TopicWriter(sink, [query])) as writer:
+        with closing(TopicWriter(sink, Owner([query]))) as writer:
             writer.claim()
     # One that is killed before its first batch has been written knows that it has not.
-    with closing(TopicWriter(sink, ["q2"])) as writer:
+    with closing(TopicWriter(sink, Owner(["q2"]))) as writer:
         writer.claim(0)
         written(writer, 0, 5)
-    with closing(TopicWriter(sink, ["q3"])) as writer, pytest.raises(SinkError, match="another query has written"):
+    with (
+        closing(TopicWriter(sink, Owner(["q3"]))) as writer,
+        pytest.raises(SinkError, match="another query has written"),
+    ):
         writer.claim()
     assert len(records(kafka, topic)) == 1
 
@@ -419,7 +426,7 @@ def test_values_in_avro_are_registered_and_read_by_others(kafka, topic):
 
     with schema_registry() as registry:
         sink = KafkaSink(topic, bootstrap=kafka, key="user", value=Avro(AVRO, registry=registry.url))
-        writer = TopicWriter(sink, ["q"])
+        writer = TopicWriter(sink, Owner(["q"]))
         writer.write(writer.records([SALE]), 0)
         writer.close()
         ((key, value),) = records(kafka, topic)

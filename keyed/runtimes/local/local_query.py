@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 import attrs
 
@@ -25,6 +25,8 @@ from keyed.base.sources import SeekableSource
 from keyed.changelog.kafka.kafka_changelog import KafkaChangelog
 from keyed.changelog.model import batch_id, export_interval
 from keyed.changelog.position_bundles import encode_bundle
+from keyed.destinations.ownership import Owner, decode_mark, encode_mark
+from keyed.destinations.sink import Record, SinkWriter, claim_order
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.engine.channels import Upstream
 from keyed.engine.loader import Loader
@@ -38,11 +40,10 @@ from keyed.job.results import Progress, Restored, RunResult, log_restore, shown_
 from keyed.job.transforms import keeps_tables
 from keyed.recovery.cut import Cut, with_cut
 from keyed.recovery.local_checkpoint import WAITING_POSITIONS, waiting_positions
-from keyed.recovery.outbox import OUTBOX, Outbox, Record, encode_outbox, rows_for, waiting, without
+from keyed.recovery.outbox import OUTBOX, Outbox, encode_outbox, rows_for, waiting, without
 from keyed.runtimes.collected import tabled
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.job_metrics import MetricsSource
-from keyed.runtimes.kafka_sink import TopicWriter
 from keyed.runtimes.kept_tables import KeptTables, kept_tables
 from keyed.runtimes.local.local_operator import LocalOperator
 from keyed.runtimes.local.local_position import (
@@ -55,25 +56,16 @@ from keyed.runtimes.local.local_position import (
     restored_position,
 )
 from keyed.runtimes.local.local_rows import Limit, SourceRows, after_steps, as_rows
-from keyed.runtimes.local.local_sinks import check_declared, write
+from keyed.runtimes.local.local_sinks import packed
 from keyed.runtimes.local.process import Interrupted, leave, watched
 from keyed.runtimes.local.progress_lines import ProgressLines, terminal_of
 from keyed.runtimes.local.source import Arrivals, arrivals, check_not_ended
 from keyed.runtimes.metrics_export import MetricsExport, exported_metrics
 from keyed.runtimes.recording import Recorder, recorder, table_of_elements, with_timestamps
-from keyed.runtimes.sink_folder import LocalFolder, claim, decode_mark, encode_mark, locked_folder
-from keyed.runtimes.table_sinks import declared_columns, fitted
 from keyed.runtimes.usage_warnings import UsageWarnings
-from keyed.sinks import CollectSink, DeltaSink, FunctionSink, IcebergSink, ParquetSink, TableSink
 from keyed.stores.commit_store import BufferedCommits, CommitStore, MemoryCommitStore
 from keyed.stores.scratch import ScratchFolder
 from keyed.tables.state_tables import StateTables
-from keyed.topics import KafkaSink
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from keyed.runtimes.local.table_writer import TableWriter
 
 _log = logging.getLogger(__name__)
 
@@ -124,8 +116,7 @@ class LocalQuery(Shown):
         self._now = options.processing_time or (lambda: time.time_ns() // 1_000_000)
         self._local_dir = None if options.local_dir is None else folder_path(options.local_dir, "local_dir")
         for bound in outputs:
-            if isinstance(bound.sink, ParquetSink):
-                folder_path(bound.sink.path, "Parquet sink")
+            bound.sink.check(bound.output.schema, None)
         self._recorder = recorder(options.record, last.chain[0])
         self._stopping = threading.Event()
         self._signal: int | None = None
@@ -142,12 +133,7 @@ class LocalQuery(Shown):
         self._warnings = UsageWarnings(last, outputs)
         #: The progress of a run that its program waits for in `run`.
         self._lines: ProgressLines | None = None
-        #: The outputs whose columns were not compared yet with those of existing files.
-        self._unchecked: set[BoundOutput] = set()
-        #: The writers of the sinks that get the rows of a batch after its commit.
-        self._writers: dict[BoundOutput, TopicWriter | TableWriter] = {}
-        #: The columns of tables whose outputs declare none.
-        self._columns: dict[BoundOutput, pa.Schema] = {}
+        self._writers: dict[BoundOutput, SinkWriter] = {}
         #: The kinds of bad rows that were logged, by operator.
         self._bad: set[tuple[str, str]] = set()
         #: Numbers of chained operators, and the operators that are chained to the previous one.
@@ -265,7 +251,7 @@ class LocalQuery(Shown):
         try:
             with watched(self._on_signal), suppress(Interrupted), ExitStack() as stack:
                 if self._thread is None and self._on_progress is None:
-                    prints = any(isinstance(each.sink, FunctionSink) for each in self._outputs)
+                    prints = any(each.sink.prints for each in self._outputs)
                     self._lines = ProgressLines(self._last.name, terminal_of(prints=prints))
                     stack.callback(self._lines.close)
                 result = self._run()
@@ -312,25 +298,10 @@ class LocalQuery(Shown):
                 for operator in operators:
                     operator.begin()
                 position = self._first_position(commits, operators)
-            for bound in self._outputs:
-                if isinstance(bound.sink, ParquetSink):
-                    stack.enter_context(locked_folder(bound.sink.path))
             stack.callback(self._close_writers)
             self._claim(commits, position)
             stack.callback(self._close_source)
             return self._run_batches(commits, operators, position, collector)
-
-    def _records(self, bound: BoundOutput, rows: pa.Table) -> list[Record]:
-        """Return the rows of a batch for a topic or a table. Without declared columns the first rows decide."""
-        writer: Any = self._writers[bound]
-        if rows is not None and isinstance(bound.sink, TableSink) and bound.output.schema is None:
-            columns = self._columns.get(bound)
-            rows = fitted(bound.sink, rows, columns)
-            if columns is None:
-                writer.prepare(rows.schema)
-                self._columns[bound] = rows.schema
-        records: list[Record] = writer.records(rows)
-        return records
 
     def _close_writers(self) -> None:
         for writer in self._writers.values():
@@ -346,7 +317,7 @@ class LocalQuery(Shown):
             raise Interrupted
 
     def _claim(self, commits: BufferedCommits, position: LocalPosition) -> None:
-        """Claim the folders of sinks for this query. Its id is written to the checkpoint before the folders.
+        """Claim the targets of sinks for this query. Its id is written to the checkpoint before the targets.
 
         Raises:
             SinkError: One belongs to another query.
@@ -358,11 +329,9 @@ class LocalQuery(Shown):
                 commits.write("query", record)
                 commits.commit()
             position.queries = decode_mark(record, f"checkpoint {self._checkpoint}, record 'query'")
+        owner = Owner(position.queries, position.batches, position.batches - position.restored)
         for bound in self._outputs:
-            if isinstance(bound.sink, KafkaSink):
-                self._writers[bound] = TopicWriter(bound.sink, position.queries)
-            elif isinstance(bound.sink, TableSink):
-                self._writers[bound] = _table_writer(bound.sink, position.queries)
+            self._writers[bound] = bound.sink.open(owner, bound.output.schema)
         outbox = waiting(commits, f"checkpoint {self._checkpoint}") or Outbox(-1, {})
         for name in without(outbox, self._writers.values()):
             raise SinkError(
@@ -370,30 +339,20 @@ class LocalQuery(Shown):
                 "written them, and this run has no such sink. Run the job once more with that sink, which writes them "
                 "first (if the topic or table is gone, create it again); then change the sinks"
             )
-        # Folders are claimed last, because a claim may replace their files.
-        for bound in sorted(self._outputs, key=lambda bound: isinstance(bound.sink, ParquetSink)):
-            writer = self._writers.get(bound)
-            rows = [] if writer is None else rows_for(outbox, writer)
-            if isinstance(writer, TopicWriter):
-                writer.claim(outbox.batch if rows else None)
-                if rows:
-                    writer.write(rows, outbox.batch)
-            elif writer is not None:
-                columns = declared_columns(bound)
-                writer.claim(position.batches)
-                if rows:
-                    writer.write(rows, outbox.batch)
-                if columns is not None:
-                    writer.prepare(columns)
-            if isinstance(bound.sink, ParquetSink):
-                folder = LocalFolder(bound.sink.path)
-                claim(bound.sink, folder, position.queries, position.batches - position.restored, position.batches)
-                check_declared(bound)
-                self._unchecked.add(bound)
+        for bound in claim_order(self._writers):
+            writer, schema = self._writers[bound], bound.output.schema
+            rows = rows_for(outbox, writer)
+            writer.claim(outbox.batch if rows else None)
+            if rows:
+                writer.write(rows, outbox.batch)
+            if schema is not None:
+                from keyed.arrow.write import arrow_schema
+
+                writer.prepare(arrow_schema(schema))
         if outbox.records:
             commits.forget(OUTBOX)
         if self._recorder is not None:
-            self._recorder.claim(position.queries, position.batches - position.restored, position.batches)
+            self._recorder.claim(owner)
 
     def _run_batches(
         self, commits: BufferedCommits, operators: list[LocalOperator], position: LocalPosition, collector: Collector
@@ -434,9 +393,9 @@ class LocalQuery(Shown):
         if self._drain and not position.ended and not self._stopping.is_set():
             self._batch(commits, operators, position, Arrivals(), self._now(), end=True)
         self._export(commits, operators, position, None)
-        sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
+        kept = [bound.sink.collected or {} for bound in self._outputs]
         ran = range(before, position.batches)
-        values = [value for sink in sinks for batch in ran for value in sink.batches.get(batch, ())]
+        values = [value for batches in kept for batch in ran for value in batches.get(batch, ())]
         metrics = {operator.stage.name: operator.counters() for operator in operators}
         self._warnings.end(of_input=not self._stopping.is_set())
         return RunResult(
@@ -454,7 +413,7 @@ class LocalQuery(Shown):
         changelogs = [stage.changelog for stage in self._last.chain if stage.changelog is not None]
         return (
             self._recorder is not None
-            or any(not isinstance(each.sink, FunctionSink | CollectSink | KafkaSink) for each in self._outputs)
+            or any(each.sink.makes_files for each in self._outputs)
             or any(not isinstance(each, KafkaChangelog) and not export_interval(each) for each in changelogs)
         )
 
@@ -549,16 +508,9 @@ class LocalQuery(Shown):
                 found = emitted.get(bound.output.address) or Emitted()
                 if bound.output.steps:
                     found = _after_steps(bound.output, found)
-                wrote = write(
-                    bound,
-                    found,
-                    position.batches,
-                    query_id=position.queries[-1],
-                    checks=bound in self._unchecked,
-                    to_outbox=lambda rows, bound=bound: outbox.update({bound: self._records(bound, rows)}),  # type: ignore[misc]
-                )
-                if wrote:
-                    self._unchecked.discard(bound)
+                records = packed(bound, self._writers[bound], found, position.batches)
+                if records is not None:
+                    outbox[bound] = records
             for (name, side), found in emitted.items():
                 if side is not None and found.values:
                     self._warnings.emitted(name, [side])
@@ -704,18 +656,6 @@ def _divert(stage: Stage, rows: SourceRows, emitted: Outputs) -> None:
             beside = emitted.get((stage.name, tag.name))
             diverted = emitted[stage.name, tag.name] = Emitted()
             diverted.values = [*(beside.values if beside else ()), *bad]
-
-
-def _table_writer(sink: TableSink, queries: list[str]) -> TableWriter:
-    if isinstance(sink, DeltaSink):
-        from keyed.runtimes.local.delta_table import DeltaWriter
-
-        return DeltaWriter(sink, queries)
-    if isinstance(sink, IcebergSink):
-        from keyed.runtimes.local.iceberg_table import IcebergWriter
-
-        return IcebergWriter(sink, queries)
-    raise TypeError(f"{sink!r} has no writer")
 
 
 def _export_positions(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from keyed.base.schemas import Schema
+from keyed.destinations.sink import Record, SinkBatch, SinkWriter, failed
 from keyed.engine.batch import Emitted, EmittedTables
 from keyed.errors import KeyedError, OutputDefinitionError
 from keyed.job.graph import BoundOutput
@@ -14,87 +15,69 @@ from keyed.job.inference import unannotated
 from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
 from keyed.rows import fields_of, row_class
 from keyed.runtimes.local.local_rows import as_rows
-from keyed.runtimes.sink_folder import LocalFolder, check_columns, last_file, replace_file
-from keyed.sinks import CollectSink, FunctionSink, ParquetSink, TableSink, failed
-from keyed.topics import KafkaSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Number of values that are checked and converted together, small enough for the processor's cache.
 _PIECE = 4096
 
 
-def check_declared(bound: BoundOutput) -> None:
-    """Compare the declared columns of an output to a Parquet sink with those of existing files.
+@attrs.frozen
+class LocalBatch(SinkBatch):
+    """The rows of a batch. See `SinkBatch`."""
 
-    Raises:
-        SinkError: The columns differ.
-    """
-    schema = _schema(bound)
-    if schema is not None and isinstance(bound.sink, ParquetSink):
-        from keyed.arrow.write import arrow_schema
+    bound: BoundOutput
+    emitted: Emitted | EmittedTables
 
-        _check_columns(bound.sink, arrow_schema(schema))
+    @property
+    def is_bad_rows(self) -> bool:  # type: ignore[override]
+        """See `SinkBatch`."""
+        return _takes_bad_rows(self.bound)
+
+    @property
+    def rows(self) -> list[Any]:
+        """The values as rows of the declared columns, which they have to fit as on Spark."""
+        return _rows(self.bound, self.emitted.values)
+
+    @property
+    def table(self) -> pa.Table | None:
+        """See `SinkBatch`."""
+        emitted = self.emitted
+        table: pa.Table | None = (
+            _table_of_tables(self.bound, emitted)
+            if isinstance(emitted, EmittedTables)
+            else _table_of_values(self.bound, emitted.values)
+        )
+        return table
 
 
-def _check_columns(sink: ParquetSink, new: Any) -> None:
-    import pyarrow.parquet as pq
-
-    from keyed.arrow.kinds import kinds
-
-    last = last_file(LocalFolder(sink.path).parquet_files())
-    if last is not None:
-        check_columns(sink.path, last, kinds(pq.read_schema(Path(sink.path, last))), kinds(new))
-
-
-def write(
-    bound: BoundOutput,
-    emitted: Emitted | EmittedTables,
-    batch_id: int,
-    *,
-    query_id: str,
-    checks: bool = False,
-    to_outbox: Callable[[Any], object] = lambda _: None,
-) -> bool:
-    """Write the outputs of a batch to the output's sink, replacing earlier outputs of the same batch.
+def packed(
+    bound: BoundOutput, writer: SinkWriter, emitted: Emitted | EmittedTables, batch_id: int
+) -> list[Record] | None:
+    """Return the outputs of a batch as they are committed with its state, or write them to a sink that replaces them.
 
     Args:
         bound: The output with its sink.
+        writer: The writer of the sink.
         emitted: The outputs of the batch.
         batch_id: Its id.
-        query_id: Id of the query.
-        checks: Compare undeclared columns with those of existing files.
-        to_outbox: Called with the rows of a Kafka sink, and with the Arrow table of a sink of tables.
-
-    Returns:
-        True if there was something to write.
 
     Raises:
         OutputDefinitionError: A value does not fit the columns of the output.
-        SinkError: The existing files have other columns.
+        SinkError: The target has other columns.
         QueryFailed: The sink raised.
     """
-    sink, schema = bound.sink, _schema(bound)
+    batch = LocalBatch(bound, emitted)
     try:
-        if isinstance(sink, CollectSink):
-            sink.batches[batch_id] = _rows(bound, emitted.values)
-        elif isinstance(sink, FunctionSink):
-            sink.call(_rows(bound, emitted.values), batch_id, query_id)
-        elif isinstance(sink, ParquetSink):
-            table = _table_of(bound, emitted)
-            if checks and schema is None and table is not None and not _takes_bad_rows(bound):
-                _check_columns(sink, table.schema)
-            _write_parquet(sink, table, schema, batch_id)
-            return table is not None
-        elif isinstance(sink, KafkaSink):
-            to_outbox(_rows(bound, emitted.values))
-        elif isinstance(sink, TableSink):
-            to_outbox(_table_of(bound, emitted))
-        else:
-            assert_never(sink)
+        records = writer.pack(batch)
+        if records is None:
+            writer.write(batch, batch_id)
     except KeyedError:
         raise
     except Exception as error:
-        raise failed(sink, batch_id, error) from error
-    return True
+        raise failed(bound.sink, batch_id, error) from error
+    return records
 
 
 def _rows(bound: BoundOutput, values: list[Any]) -> list[Any]:
@@ -129,12 +112,6 @@ def _takes_bad_rows(bound: BoundOutput) -> bool:
     return tag is not None and not bound.output.steps and tag.name in bound.output.stage.bad_row_outputs
 
 
-def _table_of(bound: BoundOutput, emitted: Emitted | EmittedTables) -> Any:
-    if isinstance(emitted, EmittedTables):
-        return _table_of_tables(bound, emitted)
-    return _table_of_values(bound, emitted.values)
-
-
 def _table_of_values(bound: BoundOutput, values: list[Any]) -> Any:
     """Return values as a table, ``None`` if there are none."""
     from keyed.arrow.write import raw_table_of, table_of
@@ -144,9 +121,8 @@ def _table_of_values(bound: BoundOutput, values: list[Any]) -> Any:
         return None
     if schema is None and fields_of(type(values[0])) is None:
         annotate = "" if bound.output.tag else unannotated(bound.output.stage.function)
-        name = f"Parquet sink {bound.sink.path!r}" if isinstance(bound.sink, ParquetSink) else repr(bound.sink)
         raise OutputDefinitionError(
-            f"{name}: values like {values[0]!r} have no columns; give process(..., "
+            f"{bound.sink.title.removeprefix('the ')}: values like {values[0]!r} have no columns; give process(..., "
             f"output=...) or OutputTag(name, type){annotate}"
         )
     return raw_table_of(values, schema) if _takes_bad_rows(bound) else table_of(values, schema)
@@ -164,26 +140,3 @@ def _table_of_tables(bound: BoundOutput, emitted: Any) -> Any:
     if TIMESTAMP_COLUMN in table.column_names:
         table = table.drop_columns([TIMESTAMP_COLUMN])
     return shaped(table, _schema(bound), f"operator {bound.output.stage.name!r}, output to {bound.sink!r}")
-
-
-def _write_parquet(sink: ParquetSink, table: Any, schema: Schema | None, batch_id: int) -> None:
-    """Write one file per batch, published by a rename; none if there is no table, and other files exist."""
-    import pyarrow.parquet as pq
-
-    folder = Path(sink.path)
-    folder.mkdir(parents=True, exist_ok=True)
-    target = folder / f"part-{batch_id:010d}-0000.parquet"
-    for old in folder.glob(f"part-{batch_id:010d}-*.parquet"):
-        if old != target or table is None:
-            old.unlink()
-    for left in folder.glob(f".{target.name}.*.tmp"):
-        # Left by a run that was killed while it wrote this batch.
-        left.unlink()
-    if table is None and schema is not None and not any(folder.glob("part-*.parquet")):
-        from keyed.arrow.write import arrow_schema
-
-        # An output without rows is still a table with columns.
-        table = arrow_schema(schema).empty_table()
-    if table is None:
-        return
-    replace_file(target, lambda file: pq.write_table(table, file))

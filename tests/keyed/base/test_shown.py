@@ -68,7 +68,7 @@ RESULT = OUTPUT.run(SINK)
 )
 def test_what_is_described_is_shown_without_data_and_addresses(thing, said):
     assert repr(thing) == said
-    if not isinstance(thing, keyed.sinks.FunctionSink):
+    if not isinstance(thing, keyed.destinations.function.FunctionSink):
         assert thing._repr_html_().startswith("<code>")
 
 

@@ -13,13 +13,15 @@ import pytest
 
 import keyed
 from keyed import DirectoryChangelog, KeyedProcessFunction, OutputTag, RestorePoint, ValueState
+from keyed.destinations.ownership import Owner, decode_mark, encode_mark
+from keyed.destinations.parquet import ParquetSink
+from keyed.destinations.parquet_folder import MARK, LocalFolder, claim_folder
+from keyed.destinations.parquet_on_spark import SparkFolder
 from keyed.errors import CorruptionError, DefinitionError, SinkError
 from keyed.rows import row_class
-from keyed.runtimes.sink_folder import MARK, LocalFolder, claim, decode_mark, encode_mark
 from keyed.runtimes.spark.query import stream_job
-from keyed.runtimes.spark.query.spark_sinks import SparkFolder, Writer
+from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.session import spark_session
-from keyed.sinks import ParquetSink
 from tests.keyed.runtimes.spark.functions import BIG, count, files_source, parquet_rows, write_file
 
 EVEN = OutputTag("even", "k string, n bigint")
@@ -188,21 +190,20 @@ def test_a_damaged_mark_is_named(tmp_path):
 def test_folders_are_claimed_alike_wherever_they_are(tmp_path, request, kind):
     out = tmp_path / "out"
     folder = LocalFolder(str(out)) if kind == "local" else SparkFolder(request.getfixturevalue("spark"), out.as_uri())
-    sink, over = ParquetSink(folder.path), ParquetSink(folder.path, "overwrite")
     assert folder.read_mark() is None
     assert folder.parquet_files() == []
-    claim(sink, folder, ["a"], 0, 0)
+    claim_folder(folder, Owner(["a"]))
     assert folder.read_mark() == encode_mark(["a"])
     for batch in range(3):
         (out / f"batch={batch:010d}").mkdir()
         pq.write_table(pa.table({"n": [batch]}), out / f"batch={batch:010d}" / "part-0.parquet")
-    claim(sink, folder, ["a"], 3, 3)
+    claim_folder(folder, Owner(["a"], 3, 3))
     assert len(folder.parquet_files()) == 3
     with pytest.raises(SinkError):
-        claim(sink, folder, ["b"], 0, 0)
-    claim(sink, folder, ["a", "c"], 0, 2)
+        claim_folder(folder, Owner(["b"]))
+    claim_folder(folder, Owner(["a", "c"], 2))
     assert [row[0] for row in rows_in(out)] == [0, 1]
-    claim(over, folder, ["d"], 0, 0)
+    claim_folder(folder, Owner(["d"]), replaces=True)
     assert rows_in(out) == []
     assert folder.read_mark() == encode_mark(["d"])
 
@@ -215,12 +216,12 @@ def test_no_two_new_queries_take_a_folder_that_only_spark_reaches(spark, tmp_pat
     folder.write_mark(encode_mark(["a"]), new=True)
     with pytest.raises(FileExistsError):
         folder.write_mark(encode_mark(["b"]), new=True)
-    claim(ParquetSink(folder.path), folder, ["a"], 0, 0)
+    claim_folder(folder, Owner(["a"]))
     # One that is killed as it withdraws.
     with patch.object(SparkFolder, "_marks", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         folder.write_mark(encode_mark(["b"]), new=True)
     with pytest.raises(SinkError, match=f"2 queries began .* remove {MARK}"):
-        claim(ParquetSink(folder.path), folder, ["a"], 0, 0)
+        claim_folder(folder, Owner(["a"]))
 
 
 def rows_in(out):
@@ -364,14 +365,18 @@ def test_other_columns_are_refused_on_spark_too_and_across_the_runtimes(spark, t
     local.run(out, checkpoint=tmp_path / "first")
     columns = pq.read_schema(next(out.glob("part-*"))).names
     output = f"{columns[0]} string, {columns[1]} string"
+    queries = decode_mark(LocalFolder(str(out)).read_mark() or b"", "mark")
     with pytest.raises(SinkError, match=f"lose {columns[1]} .bigint there, string now"):
-        Writer([Whole()], [ParquetSink(str(out))], mounted=True)._check_columns(  # type: ignore[list-item]
-            spark.createDataFrame([("a", "text")], output)
-        )
+        Writer([Whole(output)], [ParquetSink(str(out))], mounted=True, queries=queries).claim(spark, 1)  # type: ignore[list-item]
 
 
 class Whole:
     """A route of all columns."""
+
+    result = None
+
+    def __init__(self, columns="k string, n bigint"):
+        self.schema = keyed.base.schemas.schema_of(columns)
 
     def frame(self, whole):
         return whole
@@ -393,23 +398,21 @@ def test_a_path_with_the_name_of_a_file_is_refused(tmp_path, name):
 
 
 def test_of_two_queries_that_find_a_folder_without_a_mark_the_second_is_refused(tmp_path):
-    sink = ParquetSink(str(tmp_path))
-
     class Slow(LocalFolder):
         def parquet_files(self):
             # Meanwhile the other one has the folder.
-            claim(sink, LocalFolder(str(tmp_path)), ["first"], 0, 0)
+            claim_folder(LocalFolder(str(tmp_path)), Owner(["first"]))
             return super().parquet_files()
 
     with pytest.raises(SinkError, match="another query has just begun to write to the folder"):
-        claim(sink, Slow(str(tmp_path)), ["second"], 0, 0)
+        claim_folder(Slow(str(tmp_path)), Owner(["second"]))
     assert decode_mark(LocalFolder(str(tmp_path)).read_mark() or b"", "mark") == ["first"]
 
 
 def test_the_mark_of_a_query_that_was_killed_when_it_made_it_counts_as_none(tmp_path):
     (tmp_path / MARK).touch()
     (tmp_path / f".{MARK}.12345.tmp").touch()
-    claim(ParquetSink(str(tmp_path)), LocalFolder(str(tmp_path)), ["one"], 0, 0)
+    claim_folder(LocalFolder(str(tmp_path)), Owner(["one"]))
     assert decode_mark((tmp_path / MARK).read_bytes(), "mark") == ["one"]
     assert [file.name for file in tmp_path.iterdir()] == [MARK]
 

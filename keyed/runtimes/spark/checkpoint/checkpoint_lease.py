@@ -25,9 +25,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from keyed.base.lease import NO_LOCKS, Lease
 from keyed.base.private_files import file_mode
 from keyed.errors import CheckpointError
-from keyed.stores.lease import NO_LOCKS, Lease
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

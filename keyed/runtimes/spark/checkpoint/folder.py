@@ -36,11 +36,11 @@ import attrs
 
 from keyed.base.ids import random_id
 from keyed.base.private_files import make_private
+from keyed.destinations.sink import local_folder
 from keyed.errors import CheckpointError, CheckpointMoved
 from keyed.runtimes.spark.query.failures import is_gone
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.spark_session import default_files, is_here
-from keyed.sinks import local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,6 +17,7 @@ import attrs
 
 from keyed.arrow.write import arrow_schema
 from keyed.base.schemas import Schema
+from keyed.destinations.sink import local_folder
 from keyed.engine.group_log import GroupLog
 from keyed.engine.meta import GroupMeta, decode_meta
 from keyed.engine.segment import decode_row
@@ -27,7 +28,6 @@ from keyed.runtimes.spark.session.session_check import checkpoint_settings, is_r
 from keyed.runtimes.spark.session.ship import archive_for, shipped
 from keyed.runtimes.spark.session.spark_session import settings
 from keyed.runtimes.spark.worker.spark_group_log import state_variables
-from keyed.sinks import local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -30,7 +30,7 @@ _FOLLOWING = "\nThe above exception was the direct cause of the following except
 _FRAME = re.compile(r'^  File "(?P<path>[^"]*)", line .*\n(?:    .*\n)*', re.MULTILINE)
 _ENGINE = "/keyed/engine/"
 #: The modules that call a sink.
-_WRITER = ("/query/spark_sinks.py", "/keyed/sinks.py")
+_WRITER = ("/query/spark_sinks.py", "/destinations/function.py")
 #: A cause in a Java stack trace. The last one is the root cause.
 _CAUSE = re.compile(r"^Caused by: (?P<cause>.*(?:\n(?!\s*at |\s*\.\.\. |Caused by: ).+)*)", re.MULTILINE)
 _WITHOUT_REASON = re.compile(r"An error occurred while calling \S+")

@@ -17,11 +17,10 @@ from keyed.recovery.cut import Cut, cut_of
 from keyed.recovery.origin import keep_origin
 from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.spark.plan.build import Plan, build, parallelism_of
-from keyed.runtimes.spark.query.lake_tables import check_table
+from keyed.runtimes.spark.query.spark_sinks import SparkRuntime
 from keyed.runtimes.spark.query.table_files import table_now
 from keyed.runtimes.spark.session.session_check import check_session, check_versions, is_remote
 from keyed.runtimes.usage_warnings import UsageWarnings
-from keyed.sinks import CollectSink, TableSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,8 +62,7 @@ class Job:
         self._outputs = outputs
         self._session = session_of(last)
         for bound in outputs:
-            if isinstance(bound.sink, TableSink):
-                check_table(self._session, bound)
+            bound.sink.check(bound.output.schema, SparkRuntime.of(self._session))
         self._remote = is_remote(self._session)
         given = options.local_dir
         self._local_dir = os.fspath(given) if given is not None else self._session.conf.get(_LOCAL_DIR, None)
@@ -100,8 +98,8 @@ class Job:
 
     def values(self, batches: Collection[int]) -> list[Any]:
         """Return the values of the collecting sinks from these batches."""
-        sinks = [bound.sink for bound in self._outputs if isinstance(bound.sink, CollectSink)]
-        return [value for sink in sinks for batch in sorted(batches) for value in sink.batches.get(batch, ())]
+        kept = [bound.sink.collected or {} for bound in self._outputs]
+        return [value for each in kept for batch in sorted(batches) for value in each.get(batch, ())]
 
     def report(self, progress: Progress) -> None:
         """Call ``on_progress`` for a committed batch, and ``on_restore`` for the first one of a restored query."""

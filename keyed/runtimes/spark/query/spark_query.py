@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from keyed.base.background import Status
 from keyed.base.durations import MAX_TIMESTAMP
 from keyed.base.shown import Shown
+from keyed.destinations.collect import CollectSink
 from keyed.errors import DefinitionError, KeyedError, QueryFailed
 from keyed.job.graph import BoundOutput, Port, Stage
 from keyed.job.options import Options
@@ -26,7 +27,6 @@ from keyed.runtimes.spark.query.job import Job
 from keyed.runtimes.spark.query.signals import Stopped, noted_signals
 from keyed.runtimes.spark.query.spark_sinks import Writer
 from keyed.runtimes.spark.query.stream_job import StreamJob
-from keyed.sinks import CollectSink
 from keyed.tables.state_tables import StateTables
 
 if TYPE_CHECKING:

@@ -1,49 +1,110 @@
-"""Writing a micro-batch's outputs on Spark, each under the batch's id, replacing earlier files of the same batch.
-
-A mounted folder gets flat files ``part-<batch id>-<n>.parquet``, as in the local runtime, also on a cluster. Spark
-writes them to a staging folder beside them, ``_staging-<batch id>``, which readers skip; they are moved into place when
-all are written. If the path has a scheme that only Spark reaches, each batch has a folder ``batch=<batch id>`` that
-Spark overwrites. A mounted folder that a query over Spark Connect began keeps this form, because Spark's reader skips
-files beside such folders.
-"""
+"""Writing a micro-batch's outputs on Spark: each sink's writer gets its output as a DataFrame."""
 
 from __future__ import annotations
 
 import json
-import shutil
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
-from contextlib import closing
-from hashlib import sha256
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from keyed.arrow.unreadable import raw_rows
-from keyed.errors import DefinitionError, SinkError
-from keyed.runtimes.kafka_sink import TopicWriter
+from keyed.arrow.write import arrow_schema
+from keyed.base.schemas import Schema
+from keyed.destinations.ownership import Owner
+from keyed.destinations.parquet_on_spark import write_folder
+from keyed.destinations.sink import Sink, SinkBatch, SinkWriter, SparkSide, claim_order
+from keyed.errors import QueryFailed, SinkError
 from keyed.runtimes.recording import Recorder
-from keyed.runtimes.sink_folder import MARK, LocalFolder, SinkFolder, check_columns, claim, last_file
 from keyed.runtimes.spark.plan.build import Route
-from keyed.runtimes.spark.query.lake_tables import LakeTable, lake_table
-from keyed.sinks import CollectSink, FunctionSink, ParquetSink, Sink, TableSink, local_folder
-from keyed.topics import KafkaSink
+from keyed.runtimes.spark.query.failures import essence, is_gone, translated
+from keyed.runtimes.spark.session.session_check import is_remote
+from keyed.runtimes.spark.session.spark_session import shares_files
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-
-#: Start of the name of the file that Spark's first task writes.
-_FIRST = "part-00000-"
 
 
 @attrs.frozen
-class FolderSink:
-    """Parquet in a folder ``<path>/batch=<batch id>`` for each batch, on any file system."""
+class SparkRuntime:
+    """The Spark runtime as sinks see it. See `SparkSide`."""
+
+    session: SparkSession
+    is_mounted: bool
+    repeats: bool
+
+    @classmethod
+    def of(cls, session: SparkSession) -> SparkRuntime:
+        """Return it for a check before a query is started."""
+        return cls(session, shares_files(session), repeats=True)
+
+    @property
+    def is_remote(self) -> bool:
+        """See `SparkSide`."""
+        return is_remote(self.session)
+
+    def essence(self, error: Exception) -> str:
+        """See `SparkSide`."""
+        return essence(error, str(error))
+
+    def failed(self, sink: Sink, error: Exception) -> Exception:
+        """See `SparkSide`."""
+        if is_gone(error):
+            return error
+        failure = translated(error, "")
+        return SinkError(f"{sink!r}: {self.essence(error)}") if isinstance(failure, QueryFailed) else failure
+
+
+class FrameBatch(SinkBatch):
+    """The rows of a batch. See `SinkBatch`."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self.frame = frame
+
+    @property
+    def rows(self) -> list[Any]:
+        """See `SinkBatch`."""
+        return raw_rows(self._collected)
+
+    @property
+    def table(self) -> pa.Table | None:
+        """See `SinkBatch`."""
+        return self._collected if self._collected.num_rows else None
+
+    @cached_property
+    def _collected(self) -> pa.Table:
+        table: pa.Table = self.frame.toArrow()
+        return table
+
+
+@attrs.frozen
+class FolderSink(Sink):
+    """Parquet in a folder ``<path>/batch=<batch id>`` for each batch, on any file system, for values to collect."""
 
     path: str
+
+    @property
+    def title(self) -> str:
+        """See `Sink`."""
+        return f"the Parquet sink {self.path!r}"
+
+    def open(self, owner: Owner, schema: Schema | None) -> SinkWriter:
+        """See `Sink`."""
+        del owner, schema
+        return _FolderWriter(self.path)
+
+
+class _FolderWriter(SinkWriter):
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def pack(self, batch: SinkBatch) -> None:
+        del batch
+
+    def write(self, rows: SinkBatch, batch_id: int) -> None:
+        write_folder(rows.frame, self._path, batch_id)
 
 
 @attrs.define(eq=False)
@@ -68,7 +129,7 @@ class Writer:
     """
 
     routes: Sequence[Route]
-    sinks: Sequence[Sink | FolderSink]
+    sinks: Sequence[Sink]
     mounted: bool
     checkpoint: str = ""
     queries: Sequence[str] = ()
@@ -80,47 +141,46 @@ class Writer:
     place: str = ""
     written: int = -1
     repeats: bool | None = False
-    _is_claimed: bool = attrs.field(default=False, init=False)
-    #: The writers of the sinks of tables, by the number of the output.
-    _tables: dict[int, LakeTable] = attrs.field(factory=dict, init=False)
-    #: The folder of each sink that gets flat files, and ``None`` for the others, by path.
-    _folders: dict[str, Path | None] = attrs.field(factory=dict, init=False)
+    #: The writers of the sinks by the number of the output, once the targets are claimed.
+    _writers: dict[int, SinkWriter] = attrs.field(factory=dict, init=False)
 
     def claim(self, session: SparkSession, batch_id: int) -> None:
-        """Claim the folders of the sinks for this query, before it writes.
+        """Claim the targets of the sinks for this query, before it writes.
 
         Args:
             session: The session.
             batch_id: Spark's id of the next batch.
 
         Raises:
-            SinkError: One belongs to another query.
+            SinkError: One belongs to another query, or has other columns.
         """
-        queries = self._queries(session)
-        for number, (route, sink) in enumerate(zip(self.routes, self.sinks, strict=True)):
-            if isinstance(sink, TableSink):
-                self.place = f", {_named(sink)},"
-                schema = route.schema if route.result is None else route.result
-                self._tables[number] = lake_table(sink, queries, schema, repeats=bool(self.checkpoint))
-                self._tables[number].claim(session, self.first_batch + batch_id)
-            if isinstance(sink, KafkaSink):
-                repeats = batch_id > 0 if self.repeats is None else self.repeats
-                with closing(TopicWriter(sink, queries)) as writer:
-                    writer.claim(self.first_batch + batch_id if repeats else None)
-            if isinstance(sink, ParquetSink):
-                claim(sink, self._folder(session, sink), queries, batch_id, self.first_batch + batch_id)
-        self._is_claimed = True
+        owner = Owner(self._queries(session), self.first_batch + batch_id, batch_id)
+        spark: SparkSide = SparkRuntime(session, self.mounted, bool(self.checkpoint))
+        schemas = [route.schema if route.result is None else route.result for route in self.routes]
+        repeats = batch_id > 0 if self.repeats is None else self.repeats
+        writers = {
+            number: sink.open_on_spark(owner, schema, spark)
+            for number, (sink, schema) in enumerate(zip(self.sinks, schemas, strict=True))
+        }
+        for number in claim_order(writers):
+            self.place = f", {_shown(self.sinks[number])},"
+            try:
+                writers[number].claim(owner.next_batch if repeats else None)
+                writers[number].prepare(arrow_schema(schemas[number]))
+            finally:
+                writers[number].close()
+        self._writers = writers
 
     def write(self, whole: DataFrame, batch_id: int) -> None:
         """Write one batch."""
         if self.recorder is not None:
             # Tasks record rows as soon as any part of the batch is computed.
             queries = self._queries(whole.sparkSession)
-            self.recorder.claim(queries, batch_id, self.first_batch + batch_id)
+            self.recorder.claim(Owner(queries, self.first_batch + batch_id, batch_id))
             self.recorder.begin(batch_id)
         # Each action would run the stateful operators again, so a batch that is read more than once is cached.
         restores = self.restores and batch_id == 0
-        kept = restores or len(self.sinks) > 1 or isinstance(self.sinks[0], FunctionSink | TableSink)
+        kept = restores or len(self.sinks) > 1 or self.sinks[0].rereads
         if kept:
             whole = whole.persist()
         try:
@@ -128,18 +188,14 @@ class Writer:
                 # It may fail because the changelog was compacted, and begin with a later batch at the next attempt. The
                 # files of the earlier query up to that batch must still exist then.
                 whole.count()
-            if not self._is_claimed:
+            if not self._writers:
                 self.claim(whole.sparkSession, batch_id)
-                self._check_columns(whole)
             for call in self.before:
                 call(batch_id)
             written, batch_id = batch_id, batch_id + self.first_batch
             for number, (route, sink) in enumerate(zip(self.routes, self.sinks, strict=True)):
-                self.place = f", batch {batch_id} for {_named(sink)},"
-                if isinstance(sink, TableSink):
-                    self._tables[number].write(route.frame(whole), batch_id)
-                else:
-                    self._write(route.frame(whole), sink, batch_id)
+                self.place = f", batch {batch_id} for {_shown(sink)},"
+                self._write(self._writers[number], FrameBatch(route.frame(whole)), batch_id)
         except BaseException as error:
             self.error = error
             raise
@@ -148,135 +204,15 @@ class Writer:
                 whole.unpersist()
         self.written = written
 
-    def _check_columns(self, whole: DataFrame) -> None:
-        """Compare the columns of the Parquet sinks with those of existing files.
-
-        Raises:
-            SinkError: The columns differ.
-        """
-        session = whole.sparkSession
-        for route, sink in zip(self.routes, self.sinks, strict=True):
-            if isinstance(sink, ParquetSink):
-                folder = self._folder(session, sink)
-                last = last_file(folder.parquet_files())
-                if last is not None:
-                    local = isinstance(folder, LocalFolder)
-                    path = Path(folder.path, last).as_uri() if local else f"{folder.path.rstrip('/')}/{last}"
-                    there, new = session.read.parquet(path).schema, route.frame(whole).schema
-                    check_columns(sink.path, last, _types(there), _types(new))
-
-    def _folder(self, session: SparkSession, sink: ParquetSink) -> SinkFolder:
-        local = self._flat(sink)
-        return SparkFolder(session, sink.path) if local is None else LocalFolder(str(local))
-
-    def _flat(self, sink: ParquetSink) -> Path | None:
-        """Return the folder of a sink with flat files; ``None`` if it has a folder for each batch."""
-        if sink.path not in self._folders:
-            folder = local_folder(sink.path) if self.mounted else None
-            if folder is not None and ((folder / MARK).is_dir() or any(folder.glob("batch=*"))):
-                folder = None
-            self._folders[sink.path] = folder
-        return self._folders[sink.path]
-
-    def _write(
-        self, frame: DataFrame, sink: ParquetSink | FolderSink | CollectSink | FunctionSink | KafkaSink, batch_id: int
-    ) -> None:
-        if isinstance(sink, ParquetSink | FolderSink):
-            folder = self._flat(sink) if isinstance(sink, ParquetSink) else None
-            if folder is not None:
-                _write_files(frame, folder, batch_id)
-            else:
-                frame.write.mode("overwrite").parquet(batch_folder(sink.path, batch_id))
-        elif isinstance(sink, CollectSink):
-            sink.batches[batch_id] = collected(frame)
-        elif isinstance(sink, FunctionSink):
-            sink.call(frame, batch_id, self._queries(frame.sparkSession)[-1])
-        elif isinstance(sink, KafkaSink):
-            queries = self._queries(frame.sparkSession)
-            with closing(TopicWriter(sink, queries)) as writer:
-                writer.write(writer.records(collected(frame)), batch_id)
-        else:
-            assert_never(sink)
+    def _write(self, writer: SinkWriter, batch: FrameBatch, batch_id: int) -> None:
+        try:
+            records = writer.pack(batch)
+            writer.write(batch if records is None else records, batch_id)
+        finally:
+            writer.close()
 
     def _queries(self, session: SparkSession) -> Sequence[str]:
         return self.queries or [_spark_id(session, self.checkpoint)]
-
-
-@attrs.frozen
-class SparkFolder:
-    """A folder that Spark reaches, on any file system; see `keyed.runtimes.sink_folder.SinkFolder`."""
-
-    session: SparkSession
-    path: str
-
-    def read_mark(self) -> bytes | None:
-        """See `SinkFolder`.
-
-        Raises:
-            SinkError: Several queries have left a mark.
-        """
-        marks = self._marks()
-        if len(marks) > 1:
-            raise SinkError(
-                f"Parquet sink {self.path!r}: {len(marks)} queries began to write to the folder at the same time; "
-                f"remove {MARK} from it, and continue one of them"
-            )
-        return next(iter(marks), None)
-
-    def write_mark(self, mark: bytes, *, new: bool) -> None:
-        """See `SinkFolder`. Of several concurrent new marks, at most one is kept."""
-        place = f"{self.path.rstrip('/')}/{MARK}"
-        if not new:
-            self._write_lines(place, mark)
-            return
-        own = f"{place}/{sha256(mark).hexdigest()[:16]}"
-        self._write_lines(own, mark)
-        if self._marks() != {mark}:
-            self._write_lines(own)
-            raise FileExistsError(MARK)
-
-    def _write_lines(self, place: str, *marks: bytes) -> None:
-        lines = self.session.createDataFrame([(b64encode(mark).decode(),) for mark in marks], "value string")
-        lines.coalesce(1).write.mode("overwrite").text(place)
-
-    def _marks(self) -> set[bytes]:
-        found = self._files(MARK, "part-*")
-        return {b64decode(row.value) for row in self.session.read.text(found).collect()} if found else set()
-
-    def parquet_files(self) -> list[str]:
-        """See `SinkFolder`."""
-        return [
-            name[name.rindex("/batch=") + 1 :] if "/batch=" in name else name.rpartition("/")[2]
-            for name in self._files("", "*.parquet")
-        ]
-
-    def remove(self, files: Sequence[str]) -> None:
-        """See `SinkFolder`."""
-        for folder in {name.partition("/")[0] for name in files}:
-            path = f"{self.path.rstrip('/')}/{folder}"
-            # Spark has no other way to remove the content of a folder.
-            empty = self.session.createDataFrame([], self.session.read.parquet(path).schema)
-            empty.write.mode("overwrite").parquet(path)
-
-    def _files(self, folder: str, pattern: str) -> list[str]:
-        from pyspark.errors import PySparkException
-
-        reader = self.session.read.format("binaryFile").option("pathGlobFilter", pattern)
-        try:
-            rows = (
-                reader.option("recursiveFileLookup", "true")
-                .load(f"{self.path.rstrip('/')}/{folder}")
-                .select("path")
-                .collect()
-            )
-        except PySparkException:
-            # There is no such folder.
-            return []
-        return [row.path for row in rows]
-
-
-def _types(schema: StructType) -> dict[str, str]:
-    return {field.name: field.dataType.simpleString() for field in schema}
 
 
 def _spark_id(session: SparkSession, checkpoint: str) -> str:
@@ -285,54 +221,12 @@ def _spark_id(session: SparkSession, checkpoint: str) -> str:
     return str(json.loads(line.value)["id"])
 
 
-def _named(sink: Sink | FolderSink) -> str:
+def _shown(sink: Sink) -> str:
     """Return the name of a sink for messages."""
-    if isinstance(sink, FunctionSink):
-        return f"the sink {getattr(sink.function, '__qualname__', None) or repr(sink.function)}"
-    if isinstance(sink, CollectSink):
-        return "a collecting sink"
-    if isinstance(sink, KafkaSink | TableSink):
-        return repr(sink)
-    if isinstance(sink, ParquetSink | FolderSink):
-        return f"the Parquet sink {sink.path!r}"
-    assert_never(sink)
-
-
-def batch_folder(path: str, batch_id: int) -> str:
-    """Return the folder of one batch of a sink with a folder for each."""
-    return f"{path.rstrip('/')}/batch={batch_id:010d}"
+    return sink.title.replace("the function", "the sink")
 
 
 def collected(frame: DataFrame) -> list[Any]:
     """Return the rows of a DataFrame as `keyed.rows.Row`, with aware UTC times, in the order of its partitions."""
     # Bad rows may have values that Python cannot represent.
     return raw_rows(frame.toArrow())
-
-
-def _write_files(frame: DataFrame, folder: Path, batch_id: int) -> None:
-    """Replace the files of one batch."""
-    staging = folder / f"_staging-{batch_id:010d}"
-    frame.write.mode("overwrite").parquet(staging.as_uri())
-    if not any(staging.glob("part-*.parquet")):
-        raise DefinitionError(
-            f"Parquet sink {str(folder)!r}: Spark wrote the files on other machines; give a path that all machines "
-            "reach, with its scheme: hdfs://... or s3a://..., or a folder that is mounted on all"
-        )
-    # Of the tasks without rows only the first one writes a file.
-    written = [
-        path for path in sorted(staging.glob("part-*.parquet")) if not path.name.startswith(_FIRST) or _has_rows(path)
-    ]
-    for old in folder.glob(f"part-{batch_id:010d}-*.parquet"):
-        old.unlink()
-    if not written and not any(folder.glob("part-*.parquet")):
-        # An output without rows is still a table with columns.
-        written = sorted(staging.glob("part-*.parquet"))[:1]
-    for number, path in enumerate(written):
-        path.replace(folder / f"part-{batch_id:010d}-{number:04d}.parquet")
-    shutil.rmtree(staging)
-
-
-def _has_rows(path: Path) -> bool:
-    import pyarrow.parquet as pq
-
-    return bool(pq.ParquetFile(path).metadata.num_rows)

@@ -10,6 +10,8 @@ import attrs
 
 from keyed.base.private_files import make_private
 from keyed.changelog.model import batch_id
+from keyed.destinations.parquet_on_spark import batch_folder
+from keyed.destinations.sink import Sink, local_folder
 from keyed.errors import DefinitionError
 from keyed.job.chaining import lines
 from keyed.job.graph import BoundOutput, Stage
@@ -29,13 +31,12 @@ from keyed.runtimes.spark.query.exports import Exports
 from keyed.runtimes.spark.query.failures import is_gone, raise_translated
 from keyed.runtimes.spark.query.group_marks import group_marks, summed
 from keyed.runtimes.spark.query.job import PARTITIONS, Job, partitions_of
-from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, batch_folder, collected
+from keyed.runtimes.spark.query.spark_sinks import FolderSink, Writer, collected
 from keyed.runtimes.spark.query.table_files import TableFiles, tables_in
 from keyed.runtimes.spark.query.ticker import Ticker
 from keyed.runtimes.spark.session.session_check import checkpoint_settings
 from keyed.runtimes.spark.session.ship import shipped
 from keyed.runtimes.spark.session.spark_session import is_here, settings, shares_files
-from keyed.sinks import CollectSink, Sink, local_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -262,10 +263,10 @@ class StreamJob(Job):
     def values(self, batches: Collection[int]) -> list[Any]:
         """Return the values of the collecting sinks from these batches."""
         for number, bound in enumerate(self._outputs):
-            if isinstance(bound.sink, CollectSink) and self._remote:
+            if bound.sink.collected is not None and self._remote:
                 for batch in batches:
                     frame = self._session.read.parquet(batch_folder(self._collecting(number), batch))
-                    bound.sink.batches[batch] = collected(frame)
+                    bound.sink.collected[batch] = collected(frame)
         return super().values(batches)
 
     def progress(self, progress: Mapping[str, Any]) -> Progress:
@@ -310,12 +311,12 @@ class StreamJob(Job):
         return None if self._record is None else attrs.evolve(self._record, first_batch=self.first_batch)
 
     def _writer(self, plan: Plan, *, restores: bool) -> Writer:
-        sinks: list[Sink | FolderSink] = [bound.sink for bound in self._outputs]
+        sinks: list[Sink] = [bound.sink for bound in self._outputs]
         before: list[Callable[[int], object]] = []
         if self._remote:
             # Values that a server collects reach this program through files.
             sinks = [
-                FolderSink(self._collecting(number)) if isinstance(sink, CollectSink) else sink
+                sink if sink.collected is None else FolderSink(self._collecting(number))
                 for number, sink in enumerate(sinks)
             ]
         else:

@@ -13,8 +13,9 @@ import pyarrow.parquet
 import pytest
 
 import keyed
+from keyed.destinations.delta_table import DeltaWriter
+from keyed.destinations.ownership import Owner
 from keyed.errors import DefinitionError, ExtraNotInstalled, OutputDefinitionError, QueryFailed, SinkError
-from keyed.runtimes.local.delta_table import DeltaWriter
 from keyed.testing.sink_conformance import SinkConformance
 from keyed.topics import KafkaSink
 
@@ -130,9 +131,9 @@ def test_a_commit_that_another_query_overtakes_is_tried_again(tmp_path, mode, ca
 
 def writer(tmp_path, query, mode="append", earlier=()):
     made = DeltaWriter(
-        keyed.delta_sink(tmp_path / "t", mode=mode, key="k" if mode == "upsert" else ()), [*earlier, query]
+        keyed.delta_sink(tmp_path / "t", mode=mode, key="k" if mode == "upsert" else ()), Owner([*earlier, query], 2)
     )
-    made.claim(2)
+    made.claim()
     made.prepare(COLUMNS)
     return made
 
@@ -166,7 +167,7 @@ KILLED = """
 import os, sys
 import keyed
 from keyed.runtimes.local import local_query
-from keyed.runtimes.local.delta_table import DeltaWriter
+from keyed.destinations.delta_table import DeltaWriter
 from tests.keyed.runtimes.local.test_delta_table import changes, row
 
 out, place, batch, mode = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -413,7 +414,7 @@ def test_two_outputs_into_one_table_are_refused(tmp_path):
 
 def test_a_missing_extra_is_named_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake", None)
-    with pytest.raises(ExtraNotInstalled, match=r"keyed\[delta\]"):
+    with pytest.raises(ExtraNotInstalled, match=r"keyed-streams\[delta\]"):
         changes(unread()).run(keyed.delta_sink(tmp_path / "t"))
     assert not (tmp_path / "t").exists()
 

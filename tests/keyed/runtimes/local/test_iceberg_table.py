@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 import keyed
+from keyed.destinations.iceberg_table import IcebergWriter
+from keyed.destinations.ownership import Owner
 from keyed.errors import DefinitionError, ExtraNotInstalled, SinkError
-from keyed.runtimes.local.iceberg_table import IcebergWriter
 from keyed.testing.sink_conformance import SinkConformance
 
 if os.environ.get("CI") != "true":
@@ -136,8 +137,8 @@ def test_two_queries_write_to_one_table(tmp_path):
 
 
 def writer(path, query, mode="append", earlier=()):
-    made = IcebergWriter(sink_of(path, mode=mode, key="k" if mode == "upsert" else ()), [*earlier, query])
-    made.claim(2)
+    made = IcebergWriter(sink_of(path, mode=mode, key="k" if mode == "upsert" else ()), Owner([*earlier, query], 2))
+    made.claim()
     made.prepare(COLUMNS)
     return made
 
@@ -190,7 +191,7 @@ def test_a_restored_query_that_repeats_batches_of_the_earlier_one_is_reported(tm
 KILLED = """
 import os, pathlib, sys
 from keyed.runtimes.local import local_query
-from keyed.runtimes.local.iceberg_table import IcebergWriter
+from keyed.destinations.iceberg_table import IcebergWriter
 from tests.keyed.runtimes.local.test_iceberg_table import changes, row, sink_of
 
 out, place, batch, mode = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
@@ -269,5 +270,5 @@ def test_a_catalog_that_cannot_be_read_is_named_before_the_first_row(tmp_path):
 def test_a_missing_extra_is_named_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyiceberg", None)
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
-    with pytest.raises(ExtraNotInstalled, match=r"keyed\[iceberg\]"):
+    with pytest.raises(ExtraNotInstalled, match=r"keyed-streams\[iceberg\]"):
         changes([row("a", 1)]).run(sink_of(tmp_path))

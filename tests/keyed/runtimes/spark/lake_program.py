@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from keyed.runtimes.spark.query.lake_tables import IcebergLakeTable, LakeTable
+from keyed.destinations.iceberg_table import IcebergLakeTable
+from keyed.destinations.table_on_spark import LakeTable
 from tests.keyed.runtimes.spark.functions import files_source
 from tests.keyed.runtimes.spark.publishing import kill
 from tests.support.lake import lake_settings
@@ -57,13 +58,13 @@ def kill_at(place: str, batch: int) -> None:
     write_table, once = LakeTable.write, IcebergLakeTable._once
     number = [-1, 0]
 
-    def written(self: LakeTable, frame: Any, batch_id: int) -> None:
+    def written(self: LakeTable, rows: Any, batch_id: int) -> None:
         number[:] = [0 if number[1] != batch_id else number[0] + 1, batch_id]
         at = f"{number[0]}" if batch_id == batch else ""
         tell(f"TABLE {number[0]} of {batch_id}")
         if place == f"before-{at}":
             kill(place)
-        write_table(self, frame, batch_id)
+        write_table(self, rows, batch_id)
         tell(f"WRITTEN {number[0]} of {batch_id}")
         if place == f"after-{at}":
             kill(place)

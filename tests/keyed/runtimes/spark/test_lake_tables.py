@@ -20,10 +20,14 @@ from typing import Any
 import pytest
 
 import keyed
+from keyed.arrow.write import arrow_schema
 from keyed.base.column_types import quoted
 from keyed.changelog import DirectoryChangelog
+from keyed.destinations.delta_table import DeltaLakeTable, DeltaSink
+from keyed.destinations.iceberg_table import IcebergLakeTable
+from keyed.destinations.ownership import Owner
 from keyed.errors import CheckpointError, DefinitionError, SessionError, SinkError
-from keyed.runtimes.spark.query.lake_tables import DeltaLakeTable, IcebergLakeTable
+from keyed.runtimes.spark.query.spark_sinks import FrameBatch, SparkRuntime
 from tests.keyed.runtimes.spark.functions import files_source, write_file
 from tests.keyed.runtimes.spark.lake_program import OUTPUT, UPSERT, Ledger, ledger, sinks
 from tests.keyed.runtimes.spark.test_kills import kill
@@ -73,7 +77,7 @@ def table(kind, folder, name="t", **options):
 
 
 def frame_of(spark, sink):
-    if isinstance(sink, keyed.sinks.DeltaSink):
+    if isinstance(sink, DeltaSink):
         return spark.read.format("delta").load(sink.path)
     spark.sql(f"REFRESH TABLE {sink.place}")
     return spark.table(sink.place)
@@ -88,7 +92,7 @@ def content(spark, sink, *names):
 
 def commits(spark, sink):
     """The number of commits of rows and columns of a table."""
-    if isinstance(sink, keyed.sinks.DeltaSink):
+    if isinstance(sink, DeltaSink):
         return len([*Path(sink.path, "_delta_log").glob("*.json")])
     return spark.table(f"{sink.place}.snapshots").count()
 
@@ -276,12 +280,14 @@ def test_a_restored_query_that_repeats_batches_of_the_earlier_one_is_reported(sp
     sink = table(kind, tmp_path)
     columns = keyed.base.schemas.schema_of("k string, n bigint")
     frame = spark_lake.createDataFrame([("a", 1)], columns.ddl)
-    first = table_of(sink, ["one"], columns, repeats=True)
-    first.claim(spark_lake, 0)
+    spark = SparkRuntime.of(spark_lake)
+    first = table_of(sink, Owner(["one"]), columns, spark)
+    first.claim()
+    first.prepare(arrow_schema(columns))
     for batch in (0, 1, 2, 1, 2):
-        first.write(frame, batch)
+        first.write(FrameBatch(frame), batch)
     assert content(spark_lake, sink) == [("a", 1)] * 3
-    table_of(sink, ["one", "two"], columns, repeats=True).claim(spark_lake, 2)
+    table_of(sink, Owner(["one", "two"], 2), columns, spark).claim()
     assert "has written batches up to 2 to the table, and this one goes on with batch 2" in caplog.text
 
 
@@ -293,15 +299,16 @@ def test_a_batch_of_an_iceberg_table_is_known_when_its_snapshot_has_expired(spar
     columns = keyed.base.schemas.schema_of("k string, n bigint")
     frame = spark_lake.createDataFrame([("a", 1)], columns.ddl)
     for query in ("one", "two"):
-        writer = IcebergLakeTable(sink, [query], columns, repeats=True)
-        writer.claim(spark_lake, 0)
-        writer.write(frame, 0)
+        writer = IcebergLakeTable(sink, Owner([query]), columns, SparkRuntime.of(spark_lake))
+        writer.claim()
+        writer.prepare(arrow_schema(columns))
+        writer.write(FrameBatch(frame), 0)
     catalog = load_catalog("local", **pyiceberg_options(catalog_folder(spark_lake)))
     found = catalog.load_table(sink.table)
     first = found.snapshots()[0]
     found.maintenance.expire_snapshots().by_id(first.snapshot_id).commit()
     catalog.close()
-    IcebergLakeTable(sink, ["one"], columns, repeats=True).write(frame, 0)
+    IcebergLakeTable(sink, Owner(["one"]), columns, SparkRuntime.of(spark_lake)).write(FrameBatch(frame), 0)
     assert content(spark_lake, sink) == [("a", 1)] * 2
 
 

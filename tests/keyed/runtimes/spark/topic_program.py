@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import keyed
+from keyed.destinations.kafka import TopicWriter
 from keyed.kafka.transactions import Transactions
-from keyed.runtimes.kafka_sink import TopicWriter
 from tests.keyed.runtimes.spark.functions import count, files_source
 from tests.keyed.runtimes.spark.publishing import kill
 
@@ -23,9 +23,9 @@ def kill_at(place: str, batch: int) -> None:
     """Let the transaction of a batch kill the program."""
     write = TopicWriter.write
 
-    def noted(self: TopicWriter, records: Any, batch_id: int) -> None:
+    def noted(self: TopicWriter, rows: Any, batch_id: int) -> None:
         _running[:] = [batch_id]
-        write(self, records, batch_id)
+        write(self, rows, batch_id)
 
     name = "commit" if place == "committed" else place
     original = getattr(Transactions, name)

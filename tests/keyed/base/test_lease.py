@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from keyed.base.lease import Lease
+from keyed.destinations.parquet_folder import locked_folder
 from keyed.errors import CheckpointError, SinkError
-from keyed.runtimes.sink_folder import locked_folder
 from keyed.stores import scratch
 from keyed.stores.commit_store import CommitStore
-from keyed.stores.lease import Lease
 from keyed.stores.scratch import ScratchFolder
 
 #: Sweeps, and stops when it has found the folder of another program left and is about to remove it.

@@ -4,35 +4,52 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import pyarrow as pa
-
-from keyed.codec.arrow_streams import read_stream, write_stream
+from keyed.base.schemas import Schema
+from keyed.destinations.ownership import Owner
+from keyed.destinations.sink import Record, SinkBatch, SinkWriter
+from keyed.destinations.table_sink import (
+    Overtaken,
+    TableSink,
+    added,
+    attempts,
+    check_declared,
+    fitted,
+    last_rows,
+    stored,
+    warn_of_overlap,
+)
 from keyed.errors import KeyedError, SinkError
-from keyed.recovery.outbox import Record
-from keyed.runtimes.table_sinks import Overtaken, added, attempts, last_rows, stored, warn_of_overlap
-from keyed.sinks import TableSink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _T = TypeVar("_T")
 
 
-class TableWriter(ABC):
+class TableWriter(SinkWriter, ABC):
     """Writes the batches of one query to a table.
 
     Args:
         sink: The sink.
-        queries: Id of the query, after those of the queries that it was restored from.
+        owner: The query.
+        schema: The declared columns of the output; ``None`` if the first rows decide.
         place: The table, for messages.
 
-    Attributes:
-        id: Id of its rows among those that are committed with the state of a batch, a name for messages.
+    Raises:
+        SinkError: The output lacks a column that the sink names, or has it with another type.
     """
 
-    def __init__(self, sink: TableSink, queries: Sequence[str], place: str) -> None:
-        self._queries = queries
+    def __init__(self, sink: TableSink, owner: Owner, schema: Schema | None, place: str) -> None:
+        if schema is not None:
+            check_declared(sink, schema)
+        self._owner = owner
         self._target = sink
         self.id = place
+        self._is_declared = schema is not None
+        #: The columns of the first rows, if none are declared.
+        self._first: pa.Schema | None = None
         #: The table, ``None`` before it is created.
         self._table: Any = None
 
@@ -73,20 +90,12 @@ class TableWriter(ABC):
     def _commit(self, rows: pa.Table, batch_id: int) -> None:
         """Commit rows, with the id of their batch."""
 
-    def claim(self, next_batch: int) -> None:
-        """Open the table, if there is one.
-
-        Args:
-            next_batch: Id of the batch that the query writes next.
-
-        Raises:
-            SinkError: It cannot be read, or something else is in its place.
-        """
+    def claim(self, repeated: int | None = None) -> None:
+        """Open the table, if there is one. See `SinkWriter`."""
+        del repeated
         self._table = self._attempt(self._open)
-        if self._table is None or self._last_batch(self._queries[-1]) is not None:
-            return
-        for query in self._queries[:-1]:
-            warn_of_overlap(self._target, query, self._last_batch(query) or 0, next_batch)
+        if self._table is not None:
+            warn_of_overlap(self._target, self._owner, self._last_batch)
 
     def prepare(self, schema: pa.Schema) -> None:
         """Create the table, or add the output's new columns to it.
@@ -94,6 +103,8 @@ class TableWriter(ABC):
         Raises:
             SinkError: The table has other columns.
         """
+        import pyarrow as pa
+
         wanted = pa.schema([schema.field(name) for name in stored(self._target, schema.names)])
 
         def grow() -> None:
@@ -106,30 +117,36 @@ class TableWriter(ABC):
 
         self._attempt(grow)
 
+    def pack(self, batch: SinkBatch) -> list[Record]:
+        """See `SinkWriter`. Without declared columns the first rows decide."""
+        rows = batch.table
+        if rows is not None and not self._is_declared:
+            rows = fitted(self._target, rows, self._first)
+            if self._first is None:
+                self.prepare(rows.schema)
+                self._first = rows.schema
+        return self.records(rows)
+
     def records(self, rows: pa.Table | None) -> list[Record]:
         """Return the rows of a batch as they are committed with its state."""
         if rows is None or not rows.num_rows:
             return []
-        return [(None, write_stream(last_rows(rows, self._target) if self._target.mode == "upsert" else rows))]
+        return self.packed(last_rows(rows, self._target) if self._target.mode == "upsert" else rows)
 
-    def write(self, records: Sequence[Record], batch_id: int) -> None:
-        """Write the rows of a batch, unless they were written before.
-
-        Raises:
-            SinkError: They cannot be written.
-        """
-        if not records:
+    def write(self, rows: Sequence[Record], batch_id: int) -> None:
+        """See `SinkWriter`."""
+        if not rows:
             return
-        rows = read_stream(records[0][1], "the rows of the last batch for a table")
+        table = self.unpack(rows)
         if self._table is None:
             # The rows were committed before the table was created.
-            self.prepare(rows.schema)
+            self.prepare(table.schema)
 
         def commit() -> None:
             self._refresh()
-            last = self._last_batch(self._queries[-1])
+            last = self._last_batch(self._owner.query)
             if last is None or last < batch_id:
-                self._commit(rows, batch_id)
+                self._commit(table, batch_id)
 
         self._attempt(commit)
 

@@ -1,55 +1,112 @@
-"""Parts of the sinks of Delta and Iceberg tables, in both runtimes: columns are compared, and keys have one row.
+"""Tables of a lakehouse as sinks, of any format, in both runtimes: columns are compared, and keys have one row.
 
-A table records the last batch of each query: the id of the query, as in a Parquet sink's folder, with the id of the
-batch, in the same commit as the rows. A batch whose id is not above the recorded one was written before.
-
-The local runtime commits the rows of a batch with its state, as an Arrow stream in the record ``outbox``
-(`keyed.recovery.outbox`), and writes them to the table afterwards, again after a crash if they were not
-written. So they are the same rows. On Spark a batch that runs again has the input that Spark has logged.
+A table records the last batch of each query: the id of the query with the id of the batch, in the same commit as the
+rows.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import attrs
+
+from keyed.base.arguments import names, text
 from keyed.base.column_types import of_arrow
-from keyed.errors import SinkError
-from keyed.job.graph import BoundOutput
-from keyed.sinks import DeltaSink, TableSink
+from keyed.base.schemas import Schema
+from keyed.base.shown import shown
+from keyed.destinations.ownership import Owner
+from keyed.destinations.sink import Sink
+from keyed.errors import DefinitionError, SinkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _log = logging.getLogger(__name__)
+TableMode = Literal["append", "upsert"]
 _T = TypeVar("_T")
 Overtaken = type[Exception] | tuple[type[Exception], ...]
 #: Number of attempts at a commit that other writers of the table overtake.
 ATTEMPTS = 10
 #: Start of the names of recorded ids.
 PREFIX = "keyed-"
-#: Iceberg has no smaller integers than those of 32 bits.
-_SMALL = re.compile(r"\bint(?:8|16)\b")
 
 
-def declared_columns(bound: BoundOutput) -> pa.Schema | None:
-    """Return the Arrow schema of an output to a table; ``None`` if the first rows decide, in the local runtime.
+def _key(columns: Any) -> tuple[str, ...]:
+    return names(columns, "key")
+
+
+def option_names(options: Mapping[str, str]) -> str:
+    """Return the names of options, whose values are never shown."""
+    return "{" + ", ".join(options) + "}"
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class TableSink(Sink):
+    """A table of a lakehouse: the parameters that all formats have.
+
+    Attributes:
+        mode: ``"append"`` adds the rows; ``"upsert"`` replaces the rows with the same key.
+        key: The columns of the key, for ``"upsert"``.
+        deleted: The column that is true in a row that deletes its key, for ``"upsert"``. The table does not have it.
+    """
+
+    mode: TableMode = "append"
+    key: tuple[str, ...] = attrs.field(default=(), converter=_key)
+    deleted: str | None = None
+
+    makes_files = True
+    rereads = True
+
+    def __attrs_post_init__(self) -> None:
+        if self.mode not in ("append", "upsert"):
+            raise DefinitionError(f"{self!r}: mode={shown(self.mode)} must be 'append' or 'upsert'")
+        if (self.mode == "upsert") != bool(self.key) or (self.deleted is not None and self.mode != "upsert"):
+            raise DefinitionError(
+                f'{self!r}: mode="upsert" needs key=, the columns whose values name a row; "append" takes neither key= '
+                "nor deleted="
+            )
+        if self.deleted is not None:
+            text(self.deleted, f"{self!r}: deleted", "the name of a column")
+        if self.deleted in self.key:
+            raise DefinitionError(f"{self!r}: deleted= takes the name of a column that is not one of the key")
+
+    @property
+    def place(self) -> str:
+        """The table, as users name it."""
+        raise NotImplementedError(f"{type(self).__name__} does not define place")
+
+    @property
+    def identity(self) -> Hashable:
+        """See `Sink`."""
+        return self.place
+
+    @property
+    def clash(self) -> str:
+        """See `Sink`."""
+        return (
+            f"two outputs go to the table {self.place!r}, and the batches of one would be taken for those of "
+            "the other; give each output a table of its own"
+        )
+
+    def _shown(self, function: str, table: str, **others: Any) -> str:
+        """Return the call that made the sink."""
+        given = {"mode": self.mode, "key": self.key, "deleted": self.deleted}
+        usual = {"mode": "append", "key": (), "deleted": None}
+        options = {name: shown(value) for name, value in given.items() if value != usual[name]}
+        return f"{function}({', '.join([shown(table), *(f'{n}={v}' for n, v in {**others, **options}.items())])})"
+
+
+def check_declared(sink: TableSink, schema: Schema) -> None:
+    """Check the declared columns of an output to a table.
 
     Raises:
         SinkError: The sink names a column that the output does not have, or has with another type.
     """
-    from keyed.arrow.write import arrow_schema
-
-    schema, sink = bound.output.schema, bound.sink
-    assert isinstance(sink, TableSink)
-    if schema is None:
-        return None
     stored(sink, schema.names)
     check_types(sink, dict(schema.columns))
-    return arrow_schema(schema)
 
 
 def fitted(sink: TableSink, rows: pa.Table, columns: pa.Schema | None) -> pa.Table:
@@ -78,13 +135,13 @@ def fitted(sink: TableSink, rows: pa.Table, columns: pa.Schema | None) -> pa.Tab
         number = rows.schema.get_field_index(name)
         rows = rows.set_column(number, columns.field(name), rows.column(name).cast(columns.field(name).type))
     if not rows.schema.equals(columns):
-        shown = [", ".join(f"{field.name} {field.type}" for field in schema) for schema in (rows.schema, columns)]
-        raise SinkError(f"{sink!r}: the rows have the columns {shown[0]}, and the first ones had {shown[1]}; {declare}")
+        both = [", ".join(f"{field.name} {field.type}" for field in schema) for schema in (rows.schema, columns)]
+        raise SinkError(f"{sink!r}: the rows have the columns {both[0]}, and the first ones had {both[1]}; {declare}")
     return rows
 
 
-def delta_kinds(schema: pa.Schema) -> dict[str, str]:
-    """Return columns with the names of their types in Delta tables."""
+def table_kinds(schema: pa.Schema) -> dict[str, str]:
+    """Return columns with the names of their types in tables of Delta and Iceberg."""
     import pyarrow as pa
 
     from keyed.arrow.kinds import kinds
@@ -93,34 +150,16 @@ def delta_kinds(schema: pa.Schema) -> dict[str, str]:
     return {name: "timestamp_ntz" if name in local else kind for name, kind in kinds(schema).items()}
 
 
-def iceberg_kinds(schema: pa.Schema) -> dict[str, str]:
-    """Return columns with the names of their types in Iceberg tables."""
-    return {name: _SMALL.sub("int32", kind) for name, kind in delta_kinds(schema).items()}
-
-
-def check_no_other(sink: DeltaSink, folder: Path) -> None:
-    """Check that a folder without a Delta table has no other files.
-
-    Raises:
-        SinkError: It has.
-    """
-    if folder.exists():
-        content = sorted(folder.iterdir()) if folder.is_dir() else [folder]
-        other = next((each.name for each in content if each.name != "_delta_log"), None)
-        if other is not None:
-            raise SinkError(f"{sink!r}: the folder holds {other}, and is no Delta table; give another")
-
-
-def stored(sink: TableSink, names: Sequence[str]) -> list[str]:
+def stored(sink: TableSink, columns: Sequence[str]) -> list[str]:
     """Return the columns of an output that the table has.
 
     Raises:
         SinkError: The output lacks a column that the sink names.
     """
     for name in (*sink.key, *([sink.deleted] if sink.deleted is not None else ())):
-        if name not in names:
-            raise SinkError(f"{sink!r}: the output has no column {name!r}, only {', '.join(names)}")
-    return [name for name in names if name != sink.deleted]
+        if name not in columns:
+            raise SinkError(f"{sink!r}: the output has no column {name!r}, only {', '.join(columns)}")
+    return [name for name in columns if name != sink.deleted]
 
 
 def check_types(sink: TableSink, types: Mapping[str, str]) -> None:
@@ -199,24 +238,28 @@ def null_key(sink: TableSink, name: str) -> SinkError:
     return SinkError(f"{sink!r}: a row has a null in {name!r}, a column of the key; drop such rows before the sink")
 
 
-def warn_of_overlap(sink: TableSink, query: str, last: int, next_batch: int) -> None:
-    """Log that a restored query adds rows that the earlier query has added, if so.
+def warn_of_overlap(sink: TableSink, owner: Owner, last_batch: Callable[[str], int | None]) -> None:
+    """Log that a restored query adds rows that an earlier query has added, if so.
 
     Args:
         sink: The sink.
-        query: Id of the earlier query.
-        last: Its last batch in the table.
-        next_batch: The first batch of the restored query.
+        owner: The restored query.
+        last_batch: Returns the last batch of a query in the table.
     """
-    if sink.mode == "append" and last >= next_batch:
-        _log.warning(
-            "%r: the query %s, from which this one was restored, has written batches up to %d to the table, and this "
-            "one goes on with batch %d: rows of batches in between are there twice unless the table is rolled back",
-            sink,
-            query,
-            last,
-            next_batch,
-        )
+    if not owner.earlier or last_batch(owner.query) is not None:
+        return
+    for query in owner.earlier:
+        last = last_batch(query)
+        if sink.mode == "append" and last is not None and last >= owner.next_batch:
+            _log.warning(
+                "%r: the query %s, from which this one was restored, has written batches up to %d to the table, and "
+                "this one goes on with batch %d: rows of batches in between are there twice unless the table is rolled "
+                "back",
+                sink,
+                query,
+                last,
+                owner.next_batch,
+            )
 
 
 def attempts(sink: TableSink, attempt: Callable[[], _T], overtaken: Overtaken) -> _T:

@@ -1,4 +1,4 @@
-"""Writing of a `keyed.topics.KafkaSink`: a batch is one transaction, with the batch's id as a committed offset.
+"""Kafka topics as sinks: a batch is one transaction, with the batch's id as a committed offset.
 
 The offset of partition 0 of the topic, in the consumer group ``transactional_id``, is the id after that of the last
 written batch. The offset's metadata is the id of the query, a space, and the digest of the batch's records. A batch
@@ -17,25 +17,28 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+import attrs
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from keyed.base.durations import milliseconds_of
+from keyed.base.arguments import names, text
+from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.schemas import Schema
 from keyed.base.shown import shown
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
 from keyed.codec.keys import STORED_AS_THEY_ARE
 from keyed.codec.refusals import type_name
-from keyed.errors import ChangelogError, SinkError
-from keyed.formats.declared_formats import Json
+from keyed.destinations.ownership import Owner
+from keyed.destinations.sink import Record, Sink, SinkBatch, SinkWriter
+from keyed.errors import ChangelogError, DefinitionError, SinkError
+from keyed.formats.declared_formats import Format, Json, Protobuf
 from keyed.formats.topic_values import check_format, encoder
 from keyed.kafka.client import Cluster, check_client
-from keyed.recovery.outbox import Record
 from keyed.rows import members_of
-from keyed.topics import Encode, KafkaSink
 
 _log = logging.getLogger(__name__)
 #: The records of ``encode=`` are packed, since they may have no value, and have timestamps.
@@ -47,12 +50,96 @@ _WITH_TEXT = STORED_AS_THEY_ARE | {float, Decimal, dt.datetime}
 _NEVER = 1 << 63
 
 
-class TopicWriter:
+#: Returns the key, the value and the timestamp of the record of a row.
+Encode = Callable[[Any], tuple[bytes | None, bytes | None, int | None]]
+
+
+@attrs.frozen(eq=False)
+class KafkaSink(Sink):
+    """Writes the rows of an output as records of a topic, each exactly once for readers of committed records.
+
+    A batch is one transaction, in which its id is committed as the offset of the consumer group ``transactional_id``.
+    So a batch that comes again is not written twice. On Spark the driver writes the rows, and a batch that comes again
+    with other rows than before is written again. It needs the extra ``keyed-streams[kafka]``.
+
+    Args:
+        topic: The topic, which exists.
+        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
+        key: The columns of the record's key: one is written as text (bytes unchanged), several as a JSON object. By
+            default records have no key.
+        value: Format of the values, which have all columns.
+        encode: Instead of ``key`` and ``value`` a function from a row of the output to its record: key, value, and the
+            timestamp in milliseconds; each may be None. A record without a value is a tombstone.
+        transactional_id: Id of the transactions; it belongs to one query and its checkpoint. By default ``keyed-``
+            and the topic.
+        settings: Settings of the client, which is librdkafka.
+        timeout: Time for which an operation waits for a broker: `int` milliseconds or `timedelta`.
+
+    Raises:
+        DefinitionError: A parameter is missing or out of its range.
+    """
+
+    topic: str
+    bootstrap: str = attrs.field(kw_only=True)
+    key: str | Sequence[str] | None = attrs.field(default=None, kw_only=True)
+    value: Format = attrs.field(factory=Json, kw_only=True)
+    encode: Encode | None = attrs.field(default=None, kw_only=True, repr=False)
+    transactional_id: str = attrs.field(kw_only=True)
+    settings: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True, repr=False)
+    timeout: Duration = attrs.field(default=60_000, kw_only=True)
+
+    @transactional_id.default
+    def _id(self) -> str:
+        return f"keyed-{self.topic}"
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("topic", "bootstrap", "transactional_id"):
+            text(getattr(self, name), f"KafkaSink: {name}", "text that is not empty")
+        if self.key is not None and not names(self.key, "KafkaSink: key"):
+            raise DefinitionError("KafkaSink: key=[] names no column; leave it out for records without a key")
+        check_client(self.bootstrap, self.settings)
+        if self.encode is not None and not callable(self.encode):
+            raise DefinitionError(f"KafkaSink: encode={shown(self.encode)} must be a function of a row")
+        if self.encode is not None and (self.key is not None or self.value != Json()):
+            raise DefinitionError("KafkaSink: encode= returns key and value; leave out key= and value=")
+        if not isinstance(self.value, Format):
+            raise DefinitionError(f"KafkaSink: value={self.value!r} must be a Json, an Avro or a Protobuf")
+        if not isinstance(self.value, Protobuf) and self.value.registry is not None and self.value.schema is None:
+            raise DefinitionError(
+                f"KafkaSink: value={self.value!r} needs schema=, which is registered with the first value"
+            )
+        milliseconds_of(self.timeout, "KafkaSink(timeout)", least=1)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The columns of the key."""
+        return () if self.key is None else (self.key,) if isinstance(self.key, str) else tuple(self.key)
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """See `Sink`."""
+        return self.bootstrap, self.transactional_id
+
+    @property
+    def clash(self) -> str:
+        """See `Sink`."""
+        return (
+            f"two outputs have the transactional_id {self.transactional_id!r}, and the batches of one would be "
+            "taken for those of the other; give each KafkaSink a transactional_id= of its own"
+        )
+
+    def open(self, owner: Owner, schema: Schema | None) -> SinkWriter:
+        """See `Sink`."""
+        del schema
+        return TopicWriter(self, owner)
+
+
+class TopicWriter(SinkWriter):
     """Writes the batches of one query to a topic.
 
     Args:
         sink: The sink.
-        queries: Id of the query, after those of the queries that it was restored from.
+        owner: The query.
 
     Attributes:
         id: Name of the topic and the transactional id, by which records are committed with the state of a batch.
@@ -62,12 +149,12 @@ class TopicWriter:
         ExtraNotInstalled: A package is not installed.
     """
 
-    def __init__(self, sink: KafkaSink, queries: Sequence[str]) -> None:
+    def __init__(self, sink: KafkaSink, owner: Owner) -> None:
         check_client(sink.bootstrap, sink.settings)
         check_format(sink.value)
         self.id = f"topic {sink.topic!r} with transactional_id={sink.transactional_id!r}"
         self._sink = sink
-        self._queries = queries
+        self._owner = owner
         self._encode = encoder(sink.value, sink.topic)
         self._encode_key = encoder(Json(), sink.topic, is_key=True)
         cluster = Cluster(sink.bootstrap, sink.settings, milliseconds_of(sink.timeout, "timeout") / 1000)
@@ -94,10 +181,10 @@ class TopicWriter:
             raise self._failed(error) from error
         query, _, digest = mark.text.partition(" ")
         # The first position of another query, which has written nothing, is nobody's.
-        if mark.number < 0 or (mark.number == 0 and query and query not in self._queries):
+        if mark.number < 0 or (mark.number == 0 and query and query not in self._owner.queries):
             self._begin(repeated)
             return
-        if query not in self._queries:
+        if query not in self._owner.queries:
             self.close()
             raise SinkError(
                 f"{sink!r}: another query has written with transactional_id={sink.transactional_id!r}, and its batches "
@@ -106,7 +193,7 @@ class TopicWriter:
             )
         # A restored query may cut its input into other batches than the one before it.
         # A position that was set by hand has no digest.
-        self._next, self._digest = (mark.number, digest or None) if query == self._queries[-1] else (0, None)
+        self._next, self._digest = (mark.number, digest or None) if query == self._owner.query else (0, None)
 
     def _begin(self, repeated: int | None) -> None:
         """Commit a position before the first batch, or the first one after a week without any."""
@@ -119,14 +206,18 @@ class TopicWriter:
                 "by default. Read the end of the topic; then set the position, the id of the next batch to write: "
                 f"confluent_kafka.Consumer({{'bootstrap.servers': {sink.bootstrap!r}, 'group.id': "
                 f"{sink.transactional_id!r}}}).commit(offsets=[confluent_kafka.TopicPartition({sink.topic!r}, 0, N, "
-                f"{self._queries[-1] + ' '!r})], asynchronous=False), where N is {repeated + 1} if the batch is there, "
+                f"{self._owner.query + ' '!r})], asynchronous=False), where N is {repeated + 1} if the batch is there, "
                 f"and {repeated} if it is not"
             )
         try:
-            self._writer.write((), Mark(0, f"{self._queries[-1]} "))
+            self._writer.write((), Mark(0, f"{self._owner.query} "))
         except ChangelogError as error:
             raise self._failed(error) from error
         self._next, self._digest = 0, None
+
+    def pack(self, batch: SinkBatch) -> list[Record]:
+        """See `SinkWriter`."""
+        return self.records(batch.rows)
 
     def records(self, rows: Iterable[Any]) -> list[Record]:
         """Return rows as records.
@@ -139,48 +230,45 @@ class TopicWriter:
             return [(None, _pack(self._encoded(encode, row))) for row in rows]
         return [(self._key(row), self._encode(row)) for row in map(_columns, rows)]
 
-    def write(self, records: Sequence[Record], batch_id: int) -> None:
-        """Write the records of a batch, unless they were written before.
-
-        Raises:
-            SinkError: They cannot be written.
-        """
+    def write(self, rows: Sequence[Record], batch_id: int) -> None:
+        """See `SinkWriter`."""
         sink = self._sink
         if not self._writer.is_claimed:
             self.claim()
-        digest = _digest(records)
+        digest = _digest(rows)
         is_same = self._digest is None or digest == self._digest
-        if not records or batch_id < self._next - 1 or (batch_id < self._next and is_same):
+        if not rows or batch_id < self._next - 1 or (batch_id < self._next and is_same):
             return
         if batch_id < self._next:
             _log.warning("%r: batch %d came again with other rows, and is written again", sink, batch_id)
         try:
-            mark = Mark(batch_id + 1, f"{self._queries[-1]} {digest}")
+            mark = Mark(batch_id + 1, f"{self._owner.query} {digest}")
             if sink.encode is None:
-                self._writer.write(records, mark)
+                self._writer.write(rows, mark)
             else:
-                self._writer.write_timed((_unpack(packed) for _, packed in records), mark)
+                self._writer.write_timed((_unpack(packed) for _, packed in rows), mark)
         except ChangelogError as error:
             raise self._failed(error) from error
         self._next, self._digest = batch_id + 1, digest
 
     def close(self) -> None:
-        """Release the client. Closing again does nothing."""
+        """See `SinkWriter`."""
         self._writer.close()
 
     def _key(self, row: Mapping[str, Any]) -> bytes | None:
-        names = self._sink.key_columns
-        missing = [name for name in names if name not in row]
+        columns = self._sink.key_columns
+        missing = [name for name in columns if name not in row]
         if missing:
             raise SinkError(f"{self._sink!r}: the output has no column {missing[0]!r}, only {', '.join(row)}")
-        if len(names) > 1:
-            return self._encode_key({name: row[name] for name in names})
-        key = row[names[0]] if names else None
+        if len(columns) > 1:
+            return self._encode_key({name: row[name] for name in columns})
+        key = row[columns[0]] if columns else None
         if key is None or type(key) is bytes:
             return key
         if type(key) not in _WITH_TEXT:
             raise SinkError(
-                f"{self._sink!r}: the column {names[0]!r} of the key has {shown(key)} of type {type_name(type(key))}; "
+                f"{self._sink!r}: the column {columns[0]!r} of the key has {shown(key)} of type "
+                f"{type_name(type(key))}; "
                 "give it text, bytes, a number, a date or a time, or give encode="
             )
         try:

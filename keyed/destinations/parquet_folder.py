@@ -1,13 +1,11 @@
 """Ownership of a Parquet sink's folder: a mark in it names the query, and another query is refused.
 
-A query has an id, which is kept with its checkpoint; without a checkpoint each run is a query. A query that is restored
-from the changelogs of another one continues in its folder and takes it over: the earlier query is refused there. If two
-queries begin in a folder at the same time, the second is refused; in the local runtime a query holds a lock on its
-folders while it runs.
+A query that is restored from the changelogs of another one continues in its folder and takes it over: the earlier query
+is refused there. If two queries begin in a folder at the same time, the second is refused; in the local runtime a query
+holds a lock on its folders while it runs.
 
-The mark ``_keyed-query`` is a frame (`keyed.codec.frames`) of kind ``KSNK``, version 1, whose payload is msgpack of
-``{"queries": [id, ...]}``: the query, after those that it was restored from. In a folder that only Spark reaches, it is
-the only line, in base64, of a text dataset of this name, or of one in it. Readers of Parquet skip names that begin with
+The mark is the file ``_keyed-query`` (`keyed.destinations.ownership`). In a folder that only Spark reaches, it is the
+only line, in base64, of a text dataset of this name, or of one in it. Readers of Parquet skip names that begin with
 ``_``.
 """
 
@@ -22,10 +20,8 @@ from typing import BinaryIO, Protocol
 
 import attrs
 
-from keyed.codec.frames import RecordFormat
+from keyed.destinations.ownership import Owner, decode_mark, encode_mark
 from keyed.errors import SinkError
-from keyed.sinks import ParquetSink
-from keyed.stores.lease import NO_LOCKS, Lease
 
 MARK = "_keyed-query"
 
@@ -58,50 +54,41 @@ class SinkFolder(Protocol):
         """Remove Parquet files."""
 
 
-@attrs.frozen
-class _Mark:
-    queries: list[str]
-
-
-_RECORD: RecordFormat[_Mark] = RecordFormat(b"KSNK", 1, _Mark)
-
-
-def claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batches: int, next_batch: int) -> None:
+def claim_folder(folder: SinkFolder, owner: Owner, *, replaces: bool = False) -> None:
     """Claim a sink's folder for a query, before the query writes to it in this run.
 
     Args:
-        sink: The sink.
-        folder: Its folder.
-        queries: Id of the query, after those of the queries that it was restored from.
-        batches: Number of batches that the query itself has committed.
-        next_batch: Id of the batch that it writes next.
+        folder: The folder.
+        owner: The query.
+        replaces: Replace the files of another query.
 
     Raises:
         SinkError: The folder belongs to another query, was written by another program, or cannot be read or written.
         CorruptionError: The mark is damaged.
     """
     try:
-        _claim(sink, folder, queries, batches, next_batch)
+        _claim(folder, owner, replaces=replaces)
     except OSError as error:
-        raise _unusable(sink.path, error) from error
+        raise _unusable(folder.path, error) from error
 
 
-def _claim(sink: ParquetSink, folder: SinkFolder, queries: Sequence[str], batches: int, next_batch: int) -> None:
+def _claim(folder: SinkFolder, owner: Owner, *, replaces: bool) -> None:
     mark = folder.read_mark()
     # An empty mark was left by a query that was killed while it wrote it.
-    owner = decode_mark(mark, f"{folder.path}/{MARK}") if mark else []
-    if owner[-1:] == [queries[-1]]:
+    before = decode_mark(mark, f"{folder.path}/{MARK}") if mark else []
+    if before[-1:] == [owner.query]:
         return
     files = folder.parquet_files()
-    if not batches and set(owner) & set(queries):
+    if not owner.batches and set(before) & set(owner.queries):
         # The earlier query may be ahead of its changelogs.
-        folder.remove([name for name in files if (batch_of(name) or 0) >= next_batch])
+        folder.remove([name for name in files if (batch_of(name) or 0) >= owner.next_batch])
     elif files:
-        _replace(sink, folder, files, f"the query {owner[-1]}" if owner else "a query that left no mark")
+        whose = f"the query {before[-1]}" if before else "a query that left no mark"
+        _replace(folder, files, whose, is_allowed=replaces)
     try:
-        folder.write_mark(encode_mark(queries), new=mark is None)
+        folder.write_mark(encode_mark(owner.queries), new=mark is None)
     except FileExistsError:
-        raise _in_use(sink.path) from None
+        raise _in_use(folder.path) from None
 
 
 def _unusable(path: str, error: OSError) -> SinkError:
@@ -121,6 +108,8 @@ def locked_folder(path: str) -> Iterator[None]:
     Raises:
         SinkError: Another query is running there, or the folder cannot be created.
     """
+    from keyed.base.lease import NO_LOCKS, Lease
+
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -137,19 +126,19 @@ def locked_folder(path: str) -> Iterator[None]:
         yield
 
 
-def _replace(sink: ParquetSink, folder: SinkFolder, files: list[str], whose: str) -> None:
-    """Remove the files of another query, if the sink's mode allows it."""
+def _replace(folder: SinkFolder, files: list[str], whose: str, *, is_allowed: bool) -> None:
+    """Remove the files of another query."""
     foreign = [name for name in files if batch_of(name) is None]
     if foreign:
         raise SinkError(
-            f"Parquet sink {sink.path!r}: the folder holds {foreign[0]}, which no query of keyed wrote; give another "
+            f"Parquet sink {folder.path!r}: the folder holds {foreign[0]}, which no query of keyed wrote; give another "
             "folder"
         )
-    if sink.mode != "overwrite":
+    if not is_allowed:
         raise SinkError(
-            f"Parquet sink {sink.path!r}: the folder was written by {whose}, and rows of both would be mixed; give the "
-            'checkpoint of that query to continue it, another folder, or keyed.parquet_sink(path, mode="overwrite") '
-            "to replace its files"
+            f"Parquet sink {folder.path!r}: the folder was written by {whose}, and rows of both would be mixed; give "
+            'the checkpoint of that query to continue it, another folder, or keyed.parquet_sink(path, mode="overwrite")'
+            " to replace its files"
         )
     folder.remove(files)
 
@@ -191,20 +180,6 @@ def check_columns(path: str, file: str, there: Mapping[str, str], new: Mapping[s
             f"{', '.join(wrong)}: the file {file} has {columns[0]}, the output has {columns[1]}; give the output a new "
             "folder, or keep these columns (columns may be added)"
         )
-
-
-def encode_mark(queries: Sequence[str]) -> bytes:
-    """Return the mark of a query."""
-    return _RECORD.encode(_Mark([*queries]))
-
-
-def decode_mark(mark: bytes, where: str) -> list[str]:
-    """Return the ids in a mark.
-
-    Raises:
-        CorruptionError: It is damaged.
-    """
-    return _RECORD.decode(mark, where).queries
 
 
 @attrs.frozen

@@ -1,0 +1,372 @@
+"""Iceberg tables as sinks. The local runtime writes them with the package pyiceberg.
+
+The snapshots of a batch have the properties ``keyed-query`` and ``keyed-batch``. The same commit sets the table's
+property ``keyed-<query id>`` to the id of the batch, because snapshots expire.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from keyed.base.arguments import text, texts
+from keyed.base.column_types import quoted
+from keyed.base.extras import extra
+from keyed.base.schemas import Schema
+from keyed.base.shown import shown
+from keyed.destinations.ownership import Owner
+from keyed.destinations.sink import SinkWriter, SparkSide
+from keyed.destinations.table_on_spark import DATABRICKS, NO_LIBRARY, LakeTable, check_table, library, set_for, text_of
+from keyed.destinations.table_sink import PREFIX, Overtaken, TableMode, TableSink, option_names, table_kinds
+from keyed.destinations.table_writer import TableWriter
+from keyed.errors import DefinitionError, SessionError, SinkError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+#: The class of Iceberg's catalogs, and its versions by versions of Spark.
+_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+_VERSIONS = {"4.0": "1.11.0", "4.1": "1.12.0"}
+#: Iceberg has no smaller integers than those of 32 bits.
+_SMALL = re.compile(r"\bint(?:8|16)\b")
+
+
+def _catalog_options(options: Any) -> dict[str, str]:
+    return texts(options, "iceberg_sink: options")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class IcebergSink(TableSink):
+    """An Iceberg table. See `iceberg_sink`.
+
+    Attributes:
+        table: The table's name with its namespace.
+        catalog: Name of the catalog.
+        options: Properties of the catalog.
+    """
+
+    table: str
+    catalog: str
+    options: Mapping[str, str] = attrs.field(factory=dict, converter=_catalog_options)
+
+    def __repr__(self) -> str:
+        options = {"options": option_names(self.options)} if self.options else {}
+        return self._shown("iceberg_sink", self.table, catalog=shown(self.catalog), **options)
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("table", "catalog"):
+            text(getattr(self, name), f"iceberg_sink: {name}", f"the name of a {name}")
+        if not all(self.table.split(".")) or "." not in self.table:
+            raise DefinitionError(
+                f"iceberg_sink: table={self.table!r}, catalog={self.catalog!r}: give the name of a table with its "
+                "namespace, such as 'sales.counts', and the name of a catalog"
+            )
+        super().__attrs_post_init__()
+
+    @property
+    def place(self) -> str:
+        """See `TableSink`."""
+        return f"{self.catalog}.{self.table}"
+
+    @property
+    def identity(self) -> Hashable:
+        """See `Sink`."""
+        return "iceberg", self.catalog, self.table
+
+    def open(self, owner: Owner, schema: Schema | None) -> SinkWriter:
+        """See `Sink`."""
+        return IcebergWriter(self, owner, schema)
+
+    def check(self, schema: Schema | None, spark: SparkSide | None) -> None:
+        """See `Sink`."""
+        if spark is None:
+            return
+        check_table(self, schema, spark)
+        if self.options:
+            raise DefinitionError(
+                f"{self!r}: options= is for the local runtime; on Spark the catalog is one of the session's: set "
+                f"spark.sql.catalog.{self.catalog} and its properties, spark.sql.catalog.{self.catalog}.type and so "
+                "on, and leave it out"
+            )
+        _check_session(self, spark)
+
+    def open_on_spark(self, owner: Owner, schema: Schema, spark: SparkSide) -> SinkWriter:
+        """See `Sink`."""
+        return IcebergLakeTable(self, owner, schema, spark)
+
+
+def iceberg_sink(
+    table: str,
+    *,
+    catalog: str = "default",
+    mode: TableMode = "append",
+    key: str | Sequence[str] = (),
+    deleted: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> IcebergSink:
+    """Write the rows of an output to an Iceberg table, each exactly once.
+
+    The snapshot of each batch has the query's id and the batch's as properties. A batch that comes again is not written
+    twice. The local runtime needs ``keyed-streams[iceberg]``. Spark needs a catalog of Iceberg in the session.
+
+    Args:
+        table: The table's name with its namespace, such as ``"sales.counts"``. If there is no table, one with the
+            output's columns is created.
+        catalog: Name of the catalog: of pyiceberg, and on Spark of the session.
+        mode: See `delta_sink`.
+        key: See `delta_sink`.
+        deleted: See `delta_sink`.
+        options: Properties of the catalog beyond those of pyiceberg's configuration, in the local runtime; their values
+            are never shown.
+
+    Raises:
+        DefinitionError: Parameters are missing or exclude each other.
+    """
+    return IcebergSink(table=table, catalog=catalog, mode=mode, key=key, deleted=deleted, options=options)
+
+
+class IcebergWriter(TableWriter):
+    """Writes the batches of one query to an Iceberg table.
+
+    Args:
+        sink: The sink.
+        owner: The query.
+        schema: The declared columns of the output.
+
+    Raises:
+        ExtraNotInstalled: The package is not installed.
+    """
+
+    def __init__(self, sink: IcebergSink, owner: Owner, schema: Schema | None = None) -> None:
+        with extra("iceberg", repr(sink)):
+            import pyiceberg.catalog
+            import pyiceberg.exceptions
+            import pyiceberg.expressions
+        self._iceberg: Any = pyiceberg
+        self._sink = sink
+        self._catalog: Any = None
+        super().__init__(sink, owner, schema, f"the Iceberg table {sink.place!r}")
+
+    @property
+    def _overtaken(self) -> Overtaken:
+        errors = self._iceberg.exceptions
+        return errors.CommitFailedException, errors.ValidationException
+
+    def _open(self) -> Any:
+        self._catalog = self._iceberg.catalog.load_catalog(self._sink.catalog, **self._sink.options)
+        return self._catalog.load_table(self._sink.table) if self._catalog.table_exists(self._sink.table) else None
+
+    def _create(self, wanted: pa.Schema) -> None:
+        self._catalog.create_namespace_if_not_exists(self._sink.table.rpartition(".")[0])
+        self._table = self._catalog.create_table_if_not_exists(self._sink.table, wanted)
+
+    def _refresh(self) -> None:
+        self._table.refresh()
+
+    def _columns(self) -> tuple[pa.Schema, list[str]]:
+        schema = self._table.schema()
+        return schema.as_arrow(), [field.name for field in schema.fields if field.required]
+
+    def _kinds(self, schema: pa.Schema) -> Mapping[str, str]:
+        return iceberg_kinds(schema)
+
+    def _grow(self, wanted: pa.Schema, new: Sequence[str]) -> None:
+        with self._table.update_schema() as update:
+            update.union_by_name(wanted)
+
+    def close(self) -> None:
+        """See `SinkWriter`."""
+        catalog, self._catalog, self._table = self._catalog, None, None
+        if catalog is not None:
+            catalog.close()
+
+    def _commit(self, rows: pa.Table, batch_id: int) -> None:
+        import pyarrow as pa
+
+        sink, query = self._sink, self._owner.query
+        properties = {"keyed-query": query, "keyed-batch": str(batch_id)}
+        with self._table.transaction() as transaction, warnings.catch_warnings():
+            # All keys of a batch may be new.
+            warnings.filterwarnings("ignore", "Delete operation did not match any records")
+            if sink.mode == "append":
+                transaction.append(rows, snapshot_properties=properties)
+            else:
+                keys = rows.select([*sink.key])
+                among = self._among(keys)
+                if sink.deleted is not None:
+                    kept = [gone is not True for gone in rows.column(sink.deleted).to_pylist()]
+                    rows = rows.filter(pa.array(kept, pa.bool_())).drop_columns([sink.deleted])
+                if len(sink.key) > 1:
+                    rows = self._with_others(rows, keys, among)
+                transaction.overwrite(rows, among, snapshot_properties=properties)
+            transaction.set_properties({PREFIX + query: str(batch_id)})
+
+    def _among(self, keys: pa.Table) -> Any:
+        """Return a filter of all rows whose columns of the key have values of these keys, one by one."""
+        filters = [
+            self._iceberg.expressions.In(name, keys.column(name).unique().to_pylist()) for name in self._sink.key
+        ]
+        return filters[0] if len(filters) == 1 else self._iceberg.expressions.And(*filters)
+
+    def _with_others(self, rows: pa.Table, keys: pa.Table, among: Any) -> pa.Table:
+        """Return rows with those of the table that a filter finds, and that have none of the keys."""
+        import pyarrow as pa
+
+        found = self._table.scan(row_filter=among).to_arrow()
+        names = [*self._sink.key]
+        numbered = found.select(names).append_column("", pa.array(range(found.num_rows), pa.int64()))
+        typed = keys.cast(found.select(names).schema)
+        others = numbered.join(typed, names, join_type="left anti", use_threads=False).column("")
+        return pa.concat_tables([found.take(others), rows.cast(_within(found.schema, rows))], promote_options="default")
+
+    def _last_batch(self, query: str) -> int | None:
+        """Return the last batch of a query in the table."""
+        found = [
+            int(snapshot.summary.additional_properties["keyed-batch"])
+            for snapshot in self._table.snapshots()
+            if snapshot.summary is not None and snapshot.summary.additional_properties.get("keyed-query") == query
+        ]
+        kept = self._table.properties.get(PREFIX + query)
+        return max([*found, *([] if kept is None else [int(kept)])], default=None)
+
+
+class IcebergLakeTable(LakeTable):
+    """Writes the batches of one query to an Iceberg table on Spark. See `LakeTable`.
+
+    The snapshots of a batch have the properties ``keyed-query`` and ``keyed-batch``, which are looked up before a batch
+    is written. Spark cannot change a table's properties in the commit of rows. So the property ``keyed-<query id>``,
+    which outlives the snapshots, is set in a commit of its own right afterwards.
+    """
+
+    def _kinds_of(self, schema: pa.Schema) -> Mapping[str, str]:
+        return iceberg_kinds(schema)
+
+    def _name(self, session: SparkSession) -> str:
+        return _name_on_spark(self._sink)
+
+    def _refresh(self, session: SparkSession) -> None:
+        # Iceberg's catalogs keep tables that were read.
+        if session.catalog.tableExists(self._name(session)):
+            session.sql(f"REFRESH TABLE {self._name(session)}")
+
+    def _there(self, session: SparkSession) -> Any:
+        name = self._name(session)
+        return session.table(name).schema if session.catalog.tableExists(name) else None
+
+    def _create(self, session: SparkSession) -> None:
+        namespace = self._name(session).removesuffix("." + quoted(self._sink.table.rpartition(".")[2]))
+        session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+        # Iceberg has no smaller integers.
+        columns = Schema(tuple((name, _whole(type_)) for name, type_ in self._columns.columns))
+        session.sql(f"CREATE TABLE IF NOT EXISTS {self._name(session)} ({columns.ddl}) USING iceberg")
+
+    def _last_batch(self, session: SparkSession, query: str) -> int | None:
+        from pyspark.sql import functions
+
+        name = self._name(session)
+        properties = {row["key"]: row["value"] for row in session.sql(f"SHOW TBLPROPERTIES {name}").collect()}
+        if "format" not in properties and "current-snapshot-id" not in properties:
+            raise SinkError(f"{self._sink!r}: {self._sink.place} is no Iceberg table; give another")
+        kept = properties.get(PREFIX + query)
+        summary = functions.col("summary")
+        of_query = session.table(f"{name}.snapshots").where(summary["keyed-query"] == query)
+        found = [int(row[0]) for row in of_query.select(summary["keyed-batch"]).collect()]
+        return max([*found, *([] if kept is None else [int(kept)])], default=None)
+
+    def _append(self, frame: DataFrame, batch_id: int) -> None:
+        from pyspark.sql import functions
+
+        session, name = frame.sparkSession, self._name(frame.sparkSession)
+
+        def append() -> None:
+            own = {*self._columns.names}
+            # A column that another query has added is null.
+            columns = [
+                functions.col(quoted(field.name))
+                if field.name in own
+                else functions.lit(None).cast(field.dataType).alias(field.name)
+                for field in session.table(name).schema
+            ]
+            writer = frame.select(*columns).writeTo(name)
+            for key, value in self._marks(batch_id).items():
+                writer = writer.option(f"snapshot-property.{key}", value)
+            writer.append()
+
+        self._once(session, batch_id, append)
+
+    def _merge(self, session: SparkSession, view: str, batch_id: int) -> None:
+        marks = {f"spark.sql.iceberg.snapshot-property.{key}": value for key, value in self._marks(batch_id).items()}
+
+        def merge() -> None:
+            # The session's settings: see `DeltaLakeTable`.
+            with set_for(session, marks if self._repeats else {}):
+                self._merge_into(session, view)
+
+        self._once(session, batch_id, merge)
+
+    def _once(self, session: SparkSession, batch_id: int, write: Callable[[], None]) -> None:
+        """Write a batch unless the table has it."""
+        self._refresh(session)
+        query = self._owner.query
+        if not self._repeats:
+            write()
+            return
+        last = self._last_batch(session, query)
+        if last is None or last < batch_id:
+            write()
+        if last is None or last <= batch_id:
+            session.sql(f"ALTER TABLE {self._name(session)} SET TBLPROPERTIES ('{PREFIX}{query}' = '{batch_id}')")
+
+    def _marks(self, batch_id: int) -> dict[str, str]:
+        return {"keyed-query": self._owner.query, "keyed-batch": str(batch_id)}
+
+
+def _check_session(sink: IcebergSink, spark: SparkSide) -> None:
+    """Check that a session has a catalog of Iceberg.
+
+    Raises:
+        SessionError: It lacks the library, or settings for it.
+    """
+    session = spark.session
+    name = f"spark.sql.catalog.{sink.catalog}"
+    if session.conf.get(name, None) or session.conf.get(DATABRICKS, None):
+        try:
+            # Spark loads a catalog when it is used.
+            session.catalog.tableExists(_name_on_spark(sink))
+        except Exception as error:
+            if not NO_LIBRARY.search(text_of(error)):
+                raise spark.failed(sink, error) from error
+        else:
+            return
+    wanted = library(session, "org.apache.iceberg:iceberg-spark-runtime-", _VERSIONS)
+    raise SessionError(
+        f"{sink!r}: the Spark session has no Iceberg catalog {sink.catalog!r}: start it with {wanted}, "
+        f"{name}={_CATALOG} and the catalog's properties: {name}.type, {name}.uri, {name}.warehouse and so on"
+    )
+
+
+def _name_on_spark(sink: IcebergSink) -> str:
+    """Return the name of a table in SQL."""
+    return ".".join(map(quoted, [sink.catalog, *sink.table.split(".")]))
+
+
+def _whole(type_: str) -> str:
+    return re.sub(r"(?<![\w`])(?:tinyint|smallint|byte|short)(?![\w`:])", "int", type_, flags=re.IGNORECASE)
+
+
+def _within(schema: pa.Schema, rows: pa.Table) -> pa.Schema:
+    """Return the columns of rows with the types that they have in a schema."""
+    import pyarrow as pa
+
+    return pa.schema([schema.field(name) for name in rows.column_names])
+
+
+def iceberg_kinds(schema: pa.Schema) -> dict[str, str]:
+    """Return columns with the names of their types in Iceberg tables."""
+    return {name: _SMALL.sub("int32", kind) for name, kind in table_kinds(schema).items()}

@@ -1,0 +1,257 @@
+"""The protocol of destinations: a `Sink` is declared for an output, and opens the `SinkWriter` of a run.
+
+A run of a query opens the writers of its outputs, claims their targets, prepares them for the output's columns, and
+gives each batch to `SinkWriter.pack`. There are two ways to hold each row exactly once:
+
+- A writer that can replace a batch returns ``None``, and `SinkWriter.write` gets the batch before its state is
+  committed. After a crash the batch comes again under the same id.
+- Any other writer returns records. The local runtime commits them with the state of the batch
+  (`keyed.recovery.outbox`), and `SinkWriter.write` gets them afterwards, again after a crash if it may not have written
+  them. So they are the same records. On Spark a batch that runs again has the input that Spark has logged.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from keyed.base.schemas import Schema
+from keyed.base.shown import Shown
+from keyed.destinations.ownership import Owner
+from keyed.errors import DefinitionError, QueryFailed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Key and value of a topic's record, or ``None`` and an Arrow stream of rows.
+Record = tuple[bytes | None, bytes]
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+class SinkBatch(ABC):
+    """The rows of one batch for a sink.
+
+    Attributes:
+        frame: On Spark the rows as a DataFrame, ``None`` in the local runtime. Without `Sink.rereads` each use of the
+            rows computes the batch again.
+        is_bad_rows: True if the rows are those that a source could not read, whose columns may differ.
+    """
+
+    frame: Any = None
+    is_bad_rows: bool = False
+
+    @property
+    @abstractmethod
+    def rows(self) -> list[Any]:
+        """The rows: values of the declared columns as `keyed.Row`, others as they were emitted."""
+
+    @property
+    @abstractmethod
+    def table(self) -> pa.Table | None:
+        """The rows as an Arrow table without their timestamps; ``None`` if there are none."""
+
+
+class SinkWriter:
+    """Writes the batches of one query in one run. One thread at a time uses it.
+
+    Attributes:
+        id: Name of the target, by which records are committed with the state of a batch, and for messages; empty if
+            `pack` returns ``None``.
+    """
+
+    id: str = ""
+
+    def claim(self, repeated: int | None = None) -> None:
+        """Claim the target for the query, before anything is written to it in this run.
+
+        Args:
+            repeated: Id of a batch that an earlier run may have written; ``None`` if the next batch is a new one.
+
+        Raises:
+            SinkError: It belongs to another query, or cannot be used.
+        """
+
+    def prepare(self, schema: pa.Schema) -> None:
+        """Make the target fit the declared columns of the output. Called after `claim` if there are any.
+
+        Raises:
+            SinkError: The target has other columns.
+        """
+
+    def pack(self, batch: SinkBatch) -> list[Record] | None:
+        """Return the records that `write` gets; ``None`` if `write` gets the batch itself, and can replace it.
+
+        By default the record is an Arrow stream of the rows: see `unpack`.
+        """
+        table = batch.table
+        return [] if table is None else self.packed(table)
+
+    @staticmethod
+    def packed(table: pa.Table) -> list[Record]:
+        """Return a table as records; none if it has no rows."""
+        from keyed.codec.arrow_streams import write_stream
+
+        return [(None, write_stream(table))] if table.num_rows else []
+
+    @staticmethod
+    def unpack(records: Sequence[Record]) -> pa.Table:
+        """Return the table of records that `packed` returned.
+
+        Raises:
+            CorruptionError: The records are damaged.
+        """
+        from keyed.codec.arrow_streams import read_stream
+
+        return read_stream(records[0][1], "the rows of the last batch for a table")
+
+    def write(self, rows: Any, batch_id: int) -> None:
+        """Write a batch, unless it was written before.
+
+        Args:
+            rows: The records of `pack`, or the batch if it returned ``None``.
+            batch_id: Its id.
+
+        Raises:
+            SinkError: It cannot be written.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define write")
+
+    def close(self) -> None:
+        """Release connections and locks. Closing again does nothing.
+
+        On Spark it is called after each batch, and `write` is called again with the next one.
+        """
+
+
+class SparkSide(Protocol):
+    """Protocol of the Spark runtime as sinks see it."""
+
+    @property
+    def session(self) -> Any:
+        """The session of the query's source."""
+
+    @property
+    def is_remote(self) -> bool:
+        """True over Spark Connect."""
+
+    @property
+    def is_mounted(self) -> bool:
+        """True if paths without a scheme are folders of this machine that Spark's tasks reach too."""
+
+    @property
+    def repeats(self) -> bool:
+        """True if a batch may come again."""
+
+    def essence(self, error: Exception) -> str:
+        """Return the relevant part of the text of Spark's error."""
+
+    def failed(self, sink: Sink, error: Exception) -> Exception:
+        """Return the error for an exception of Spark; one of a worker keeps its type."""
+
+
+class Sink(Shown, ABC):
+    """A destination of an output, as declared. It may be sent to other processes: `open` creates what lives.
+
+    Attributes:
+        makes_files: True if each batch makes a file or a version of a table, so that batches should not be small.
+        prints: True if writing may print to the terminal.
+        rereads: True if a DataFrame is read more than once.
+        collected: The values of each batch, by its id, if the sink keeps them in this process.
+    """
+
+    makes_files = False
+    prints = False
+    rereads = False
+    collected: dict[int, list[Any]] | None = None
+
+    @property
+    def title(self) -> str:
+        """The sink, for messages."""
+        return repr(self)
+
+    @property
+    def identity(self) -> Hashable:
+        """The identity of the target, which two outputs of a query cannot share; ``None`` if they can."""
+        return None
+
+    @property
+    def clash(self) -> str:
+        """The message for two outputs with one target."""
+        return (
+            f"two outputs go to {self.title}, and the second would replace the first; give each output a sink of its "
+            "own"
+        )
+
+    def check(self, schema: Schema | None, spark: SparkSide | None) -> None:
+        """Check a query's output before the query is started.
+
+        Args:
+            schema: The declared columns of the output.
+            spark: The Spark runtime; ``None`` in the local runtime.
+
+        Raises:
+            KeyedError: This runtime cannot write to the sink.
+        """
+
+    @abstractmethod
+    def open(self, owner: Owner, schema: Schema | None) -> SinkWriter:
+        """Return the writer of a run, which has created nothing yet.
+
+        Args:
+            owner: The query.
+            schema: The declared columns of the output; ``None`` if the first rows decide, in the local runtime.
+
+        Raises:
+            SinkError: The output lacks columns.
+            ExtraNotInstalled: A package is not installed.
+        """
+
+    def open_on_spark(self, owner: Owner, schema: Schema, spark: SparkSide) -> SinkWriter:
+        """Return the writer of a run on Spark. By default it is that of the local runtime, in Spark's driver."""
+        del spark
+        return self.open(owner, schema)
+
+
+def check_distinct(sinks: Iterable[Sink]) -> None:
+    """Check that no two outputs of a query have the same sink, where the second would replace the first.
+
+    Raises:
+        DefinitionError: Two have: the same folder under any names, or the same collecting sink.
+    """
+    seen = set()
+    for sink in sinks:
+        identity = sink.identity
+        if identity is not None and identity in seen:
+            raise DefinitionError(sink.clash)
+        seen.add(identity)
+
+
+def claim_order(sinks: Mapping[Any, SinkWriter]) -> list[Any]:
+    """Return outputs in the order of their claims: a claim of a writer that replaces batches may remove files."""
+    return sorted(sinks, key=lambda output: not sinks[output].id)
+
+
+def failed(sink: Sink, batch_id: int, error: Exception) -> QueryFailed:
+    """Return the error for an exception of a sink; raise it from that exception."""
+    return QueryFailed(f"{sink.title} cannot take batch {batch_id}: {type(error).__name__}: {error}")
+
+
+def local_folder(path: str) -> Path | None:
+    """Return the folder of this machine that a path names; ``None`` if it has another scheme than ``file``."""
+    if path.startswith("file:"):
+        return Path("/" + path.removeprefix("file:").lstrip("/"))
+    return None if _SCHEME.match(path) else Path(path).absolute()
+
+
+def folder_identity(path: str) -> Hashable:
+    """Return the identity of a folder under any of its names."""
+    folder = local_folder(path)
+    if folder is None:
+        scheme, _, rest = path.partition(":")
+        return scheme.lower(), re.sub("/+", "/", rest).rstrip("/")
+    folder = folder.resolve()
+    # Other names may lead to one folder without a link: where case does not matter, or over a mount.
+    return folder.stat()[1:3] if folder.exists() else folder
