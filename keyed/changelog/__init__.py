@@ -4,6 +4,7 @@ For writers and operators of jobs, who choose where a changelog is, and for auth
 
 - `model`: the protocols of a changelog for writers and readers.
 - `records`: the records that all of them share. `position_bundles`: positions that are stored together.
+- `commit_fold`: the commits of key groups in order, checked, for all that build a state of them.
 - `directory`: files in a folder. `kafka`: a topic. `objects`: objects in a bucket.
 """
 

@@ -14,7 +14,7 @@ The length of sub is not hashed: under one prefix all subs are prefix-free encod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MODULUS = 1 << 128
 _DIGITS = 32
+#: The packed lengths of usual prefixes.
+_LENGTHS = tuple(size.to_bytes(4, "big") for size in range(256))
 
 
 @cache
@@ -40,12 +42,16 @@ def _hasher() -> Callable[[bytes], int]:
 
 def hash_sum(entries: Iterable[tuple[bytes, bytes, bytes | None]], start: int = 0) -> int:
     """Return ``start`` plus the hashes of entries, modulo 2^128. A value of ``None`` adds nothing."""
-    digest = _hasher()
-    total = start
-    for prefix, sub, value in entries:
-        if value is not None:
-            total += digest(len(prefix).to_bytes(4, "big") + prefix + sub + value)
-    return total % MODULUS
+    return sum(map(_hasher(), _hashed(entries)), start) % MODULUS
+
+
+def _hashed(entries: Iterable[tuple[bytes, bytes, bytes | None]]) -> Iterator[bytes]:
+    """Return the hashed bytes of the entries that have a value."""
+    return (
+        b"".join((_LENGTHS[len(prefix)] if len(prefix) < 256 else len(prefix).to_bytes(4, "big"), prefix, sub, value))
+        for prefix, sub, value in entries
+        if value is not None
+    )
 
 
 class LiveHash:
@@ -74,15 +80,19 @@ class LiveHash:
         """
         digest, store = _hasher(), self._store
         total, live = self.value, self.live
-        for prefix, sub, value in delta.entries:
-            head = len(prefix).to_bytes(4, "big") + prefix + sub
-            old = None if store is None else store.get(prefix, sub)
-            if value is not None:
-                total += digest(head + value)
-                live += 1
-            if old is not None:
-                total -= digest(head + old)
-                live -= 1
+        if store is None:
+            hashes = list(map(digest, _hashed(delta.entries)))
+            total, live = sum(hashes, total), live + len(hashes)
+        else:
+            for prefix, sub, value in delta.entries:
+                head = len(prefix).to_bytes(4, "big") + prefix + sub
+                old = store.get(prefix, sub)
+                if value is not None:
+                    total += digest(head + value)
+                    live += 1
+                if old is not None:
+                    total -= digest(head + old)
+                    live -= 1
         for table in delta.tables:
             from keyed.content.row_hash import rows_hash
 

@@ -9,7 +9,7 @@ group, and a new group takes them from the first one that it reads.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from keyed.changelog.model import ChangelogReader, Commit, batch_id
+from keyed.changelog.commit_fold import FoldedCommit, difference, fold_group
+from keyed.changelog.model import Commit, batch_id
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.content.addresses import broadcast_prefixes, key_of
-from keyed.content.blocks import Block
 from keyed.content.contents import contents
 from keyed.content.delta import Applying, Delta, deltas
 from keyed.content.entry_hash import MODULUS, LiveHash, hash_of_text, hash_text
@@ -169,10 +169,12 @@ def _deltas(restoration: Restoration, marker: Commit, standby: VersionReader | N
     """Yield the deltas of one old group at the cut, later ones winning, each with its number of records."""
     reader = restoration.point.changelog.reader(marker.group)
     where = f"key group {marker.group} of a changelog"
-    commits = reader.commits(0, marker.sequence)
+    log_id = restoration.header.log_id
+    commits = fold_group(reader, log_id, marker.group, until=marker.sequence)
     if standby is not None and (place := _place(standby, restoration)) is not None:
         commit, batch = place
-        missing = _after(reader, batch, marker.sequence)
+        after = fold_group(reader, log_id, marker.group, batch, marker.sequence)
+        missing = iter(()) if batch == marker.sequence else _after(after)
         if missing is not None and standby.has_group(marker.group, len(restoration.markers), commit):
             states, commits = standby.batch(commit).states, missing
             # Tables have the entries of broadcast states once, under one of the groups.
@@ -180,21 +182,17 @@ def _deltas(restoration: Restoration, marker: Commit, standby: VersionReader | N
             entries = chain(standby.group(marker.group, len(restoration.markers), commit), *broadcast)
             for delta in deltas(blocks_of(entries, tables_of(states, where)), states, where):
                 yield 0, delta
-    for found, blocks in commits:
-        for delta in deltas(blocks, found.states, where):
+    for each in commits:
+        for delta in each.deltas(where):
             yield delta.records, delta
 
 
-def _after(reader: ChangelogReader, batch: int, until: int) -> Iterator[tuple[Commit, Iterable[Block]]] | None:
-    """Yield the commits after one; ``None`` if some no longer exist."""
-    if batch == until:
-        return iter(())
-    commits = reader.commits(batch, until)
+def _after(commits: Iterator[FoldedCommit]) -> Iterator[FoldedCommit] | None:
+    """Return the commits after one, of which the first is read; ``None`` if some no longer exist."""
     try:
-        first = next(commits)
+        return chain((next(commits),), commits)
     except HistoryCompacted:
         return None
-    return chain((first,), commits)
 
 
 def _migrated(restoration: Restoration, marker: Commit, migration: Migration) -> Commit:
@@ -216,7 +214,7 @@ def _migrated(restoration: Restoration, marker: Commit, migration: Migration) ->
                 after.add(migration.apply(delta))
         finally:
             store.close()
-    if (before.live, hash_text(before.value)) != (marker.entries, marker.hash):
+    if difference(before, marker.entries, marker.hash):
         raise _differs(restoration, before.live, marker.entries)
     return attrs.evolve(marker, entries=after.live, hash=hash_text(after.value))
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import merge
 from struct import error as StructError  # noqa: N812 - as other errors
 from typing import Any
 
 import attrs
 
-from keyed.changelog.model import Blocks, Changelog, Commit, sequence_of
+from keyed.changelog.commit_fold import FoldedCommit, fold_groups
+from keyed.changelog.model import Changelog, Commit, sequence_of
 from keyed.changelog.objects import changelog_at
 from keyed.codec.state_schema import described_as, shown_tables
 from keyed.content.addresses import expiry, split_value, state_id_of
 from keyed.content.blocks import TableDelta
-from keyed.content.delta import deltas
 from keyed.content.entry_decoder import EntryDecoder
 from keyed.errors import ChangelogError, CorruptionError
 from keyed.recovery.cut import header_of, newest_sequence
@@ -86,21 +85,18 @@ def read_changelog(
         raise ChangelogError("value_type and map_key_type are types of one state; give state= its name")
     log: Changelog = changelog_at(changelog)
     header = header_of(log)
-    readers = [log.reader(group) for group in range(header.parallelism)]
-    newest = newest_sequence(readers)
+    readers = {group: log.reader(group) for group in range(header.parallelism)}
+    newest = newest_sequence(readers.values())
     end = newest if until is None else min(sequence_of(until), newest)
-    commits = merge(
-        *(reader.commits(max(sequence_of(from_) - 1, 0), end) for reader in readers),
-        key=lambda found: found[0].sequence,
-    )
+    commits = fold_groups(readers, header.log_id, max(sequence_of(from_) - 1, 0), end)
     return _changes(commits, _Decoders(header.operator, state, value_type, map_key_type)) if end > 0 else iter(())
 
 
-def _changes(commits: Iterator[tuple[Commit, Blocks]], decoders: _Decoders) -> Iterator[StateChange]:
-    for commit, blocks in commits:
+def _changes(commits: Iterator[FoldedCommit], decoders: _Decoders) -> Iterator[StateChange]:
+    for each in commits:
+        commit, where = each.commit, each.place
         decoders.use(commit)
-        where = f"commit {commit.sequence} of key group {commit.group}"
-        for delta in deltas(blocks, commit.states, where):
+        for delta in each.deltas():
             for entry in delta.entries:
                 try:
                     change = decoders.entry(commit, *entry)

@@ -11,11 +11,11 @@ from typing import Any
 
 import attrs
 
-from keyed.changelog.model import Blocks, Changelog, ChangelogReader, Commit, batch_id
+from keyed.changelog.commit_fold import FoldedCommit, difference, fold_group
+from keyed.changelog.model import Changelog, LogHeader, batch_id
 from keyed.changelog.position_bundles import all_positions
 from keyed.content.addresses import describe_entry
 from keyed.content.contents import contents_hash
-from keyed.content.delta import deltas
 from keyed.content.entry_hash import LiveHash, hash_text
 from keyed.content.local_store import ReadStore
 from keyed.engine.group_log import GroupLog
@@ -62,7 +62,7 @@ def verify_changelog(changelog: Changelog) -> list[Verified]:
         # Before the commits, because a running job continues to write.
         before = [batch_id(sequence) for sequence, _ in changelog.positions()]
         groups = range(header.parallelism)
-        found = [_replayed(changelog.reader(group), header.operator, group)[0] for group in groups]
+        found = [_replayed(changelog, header, group)[0] for group in groups]
         return _with_positions(found, before, {batch_id(sequence) for sequence, _ in all_positions(changelog)})
     except CorruptionError as error:
         return [Verified(header.operator, 0, problem=str(error))]
@@ -84,9 +84,9 @@ def verify_group(meta: GroupMeta, log: GroupLog, changelog: Changelog | None = N
         found = attrs.evolve(found, entries=live.live)
         marker = None if changelog is None else changelog.reader(meta.group).last()
         same = marker is not None and (marker.sequence, marker.attempt) == (meta.commit, meta.attempt)
-        problem = _compared(live, meta.live, meta.hash)
+        problem = difference(live, meta.live, meta.hash or hash_text(live.value))
         if changelog is not None and same:
-            replayed, replay = _replayed(changelog.reader(meta.group), meta.operator, meta.group)
+            replayed, replay = _replayed(changelog, header_of(changelog), meta.group)
             problem = replayed.problem or problem
             if replay.found.value != live.value:
                 problem = f"batch {batch_id(meta.commit)}: {_first_difference(store, replay.store, meta.states)}"
@@ -142,30 +142,30 @@ class Replay:
         self.store = MemoryStore()
         self.found = LiveHash(self.store)
 
-    def apply(self, commit: Commit, blocks: Blocks) -> None:
+    def apply(self, folded: FoldedCommit) -> None:
         """Apply the next commit.
 
         Raises:
             CorruptionError: Rows of a table cannot be read.
         """
-        if commit.snapshot:
+        if folded.commit.snapshot:
             self._clear()
-        where = f"commit {commit.sequence} of key group {commit.group}"
-        for delta in deltas(blocks, commit.states, where):
+        for delta in folded.deltas():
             self.found.add(delta)
             self.store.apply("replay", 1, delta.entries, delta.tables)
 
 
-def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verified, Replay]:
+def _replayed(changelog: Changelog, header: LogHeader, group: int) -> tuple[Verified, Replay]:
     """Check the commits of a key group of a changelog."""
     while True:
-        replay, found = Replay(), Verified(operator, group)
+        replay, found = Replay(), Verified(header.operator, group)
         try:
-            for commit, blocks in reader.commits():
-                replay.apply(commit, blocks)
+            for each in fold_group(changelog.reader(group), header.log_id, group):
+                replay.apply(each)
+                commit = each.commit
                 first = commit.batch if found.first < 0 else found.first
                 found = attrs.evolve(found, first=first, last=commit.batch, entries=replay.found.live)
-                problem = _compared(replay.found, commit.entries, commit.hash)
+                problem = difference(replay.found, commit.entries, commit.hash)
                 if problem:
                     return attrs.evolve(found, problem=f"batch {commit.batch}: {problem}"), replay
         except HistoryCompacted:
@@ -174,15 +174,6 @@ def _replayed(reader: ChangelogReader, operator: str, group: int) -> tuple[Verif
         except CorruptionError as error:
             return attrs.evolve(found, problem=str(error)), replay
         return found, replay
-
-
-def _compared(found: LiveHash, entries: int, hash_: str) -> str:
-    """Return the difference between a state and its marker; empty without one."""
-    if found.live != entries:
-        return f"there are {found.live} live entries, its marker says {entries}"
-    if hash_ and hash_text(found.value) != hash_:
-        return f"the hash of its {found.live} live entries is {hash_text(found.value)}, its marker says {hash_}"
-    return ""
 
 
 def _first_difference(checkpoint: ReadStore, changelog: ReadStore, states: dict[str, Any]) -> str:

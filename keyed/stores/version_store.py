@@ -519,7 +519,9 @@ class VersionStore:
     def _versions(self, commits: Iterable[tuple[int, Iterable[Part]]], batch: WriteBatch) -> None:
         """Add the versions of commits to a batch of writes, in the order of keys, which is fastest."""
         rows: list[tuple[bytes, bytes, bytes, bytes]] = []
+        numbers = set()
         for commit, parts in commits:
+            numbers.add(commit)
             number, inverted = _pack(commit), _pack(_LAST - commit)
             addresses: list[bytes] = []
             for bucket, changes in parts:
@@ -537,6 +539,11 @@ class VersionStore:
                 batch[b"D" + number + _pack_length(self._parts)] = _encode(addresses)
                 self._parts += 1
         rows.sort(key=_first)
+        if len(numbers) == 1:
+            for key, number, address, record in rows:
+                batch[key] = record
+                batch[b"L" + address] = number + record
+            return
         newest: dict[bytes, bytes] = {}
         for key, number, address, record in rows:
             batch[key] = record

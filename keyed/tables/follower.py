@@ -6,22 +6,25 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from heapq import merge
 from itertools import islice
 from typing import Any
 
 import attrs
 
 from keyed.base.background import WorkEnded
-from keyed.changelog.model import Blocks, Changelog, ChangelogReader, Commit, IdentifiedReader, LogHeader, batch_id
+from keyed.changelog.commit_fold import FoldedCommit, difference, fold_groups
+from keyed.changelog.model import Changelog, ChangelogReader, Commit, IdentifiedReader, LogHeader, batch_id
 from keyed.content.addresses import broadcast_prefixes
 from keyed.content.blocks import Change
+from keyed.content.delta import deltas
+from keyed.content.entry_hash import LiveHash
 from keyed.content.table_entries import TableEntries, entries_of, tables_of
 from keyed.errors import (
     ChangelogDiverged,
     ChangelogError,
+    CorruptionError,
     DefinitionError,
     HistoryCompacted,
     LocalStoreError,
@@ -437,12 +440,9 @@ class Follower:
         Raises:
             HistoryCompacted: The changelog does not have all of them.
         """
-        commits = merge(
-            *(reader.commits(after, until) for reader in self._log.readers), key=lambda found: found[0].sequence
-        )
         groups = range(header.parallelism) if self._groups is None else self._groups
-        places = {group: place for place, group in enumerate(groups)}
-        markers: list[Commit | None] = [None] * len(groups)
+        readers = dict(zip(groups, self._log.readers, strict=True))
+        whole = {group: LiveHash() for group in groups} if store.extent is None else {}
         level: list[tuple[VersionedBatch, list[Part]]] = []
         waiting: list[Part] = []
         records = size = 0
@@ -455,11 +455,12 @@ class Follower:
                 store.apply(shown, self._oldest(store, [batch for batch, _ in shown]))
 
         try:
-            for commit, blocks in commits:
-                if after and commit.snapshot and commit.sequence > after:
-                    raise HistoryCompacted(f"commit {commit.sequence} of key group {commit.group} is a snapshot")
+            for each in fold_groups(readers, header.log_id, after, until):
+                commit = each.commit
+                if after and commit.snapshot:
+                    raise HistoryCompacted(f"{each.place} is a snapshot")
                 records += commit.records
-                for changes in self._changes(commit, blocks):
+                for changes in self._changes(each, whole.get(commit.group)):
                     if size >= _CHANGES:
                         show()
                         store.write(number, waiting)
@@ -468,11 +469,10 @@ class Follower:
                     is_apart = self._groups is not None and broadcast_prefixes(commit.states)
                     waiting.append((commit.group % store.buckets if same and not is_apart else None, changes))
                     size += len(changes)
-                markers[places[commit.group]] = commit
-                found = [marker for marker in markers if marker is not None and marker.sequence == commit.sequence]
-                if len(found) < len(markers):
+                if not each.markers:
                     continue
-                level.append((_batch(number, header.log_id, found, self._groups), waiting))
+                whole.clear()
+                level.append((_batch(number, header.log_id, each.markers, self._groups), waiting))
                 waiting, number = [], number + 1
                 size += _OF_COMMIT
                 if size >= _CHANGES or store.extent is None:
@@ -487,12 +487,23 @@ class Follower:
             show()
         return records
 
-    def _changes(self, commit: Commit, blocks: Blocks) -> Iterator[list[Change]]:
-        """Return the changes of a commit; rows of tables as entries."""
-        where = f"commit {commit.sequence} of key group {commit.group} of a changelog"
+    def _changes(self, folded: FoldedCommit, live: LiveHash | None) -> Iterator[list[Change]]:
+        """Yield the changes of a commit; rows of tables as entries.
+
+        Args:
+            folded: The commit.
+            live: Receives the content, if it is the whole state of its key group, which is compared with the marker.
+        """
+        commit, where = folded.commit, f"{folded.place} of a changelog"
         if commit.states != self._states:
             self._states, self._tables = commit.states, tables_of(commit.states, where)
-        return (entries_of(block, self._tables, where) for block in blocks)
+        for block in folded.blocks:
+            if live is not None:
+                for delta in deltas((block,), commit.states, where):
+                    live.add(delta)
+            yield entries_of(block, self._tables, where)
+        if live is not None and (problem := difference(live, commit.entries, commit.hash)):
+            raise CorruptionError(problem, where=where)
 
     def _oldest(self, store: VersionStore, batches: list[VersionedBatch]) -> int:
         """Return the oldest commit that is kept when batches are written."""
@@ -634,7 +645,7 @@ def _check_groups(store: VersionStore, groups: tuple[int, ...] | None) -> None:
         )
 
 
-def _batch(number: int, log_id: str, markers: list[Commit], groups: tuple[int, ...] | None) -> VersionedBatch:
+def _batch(number: int, log_id: str, markers: Sequence[Commit], groups: tuple[int, ...] | None) -> VersionedBatch:
     """Return a batch from the commit markers of the key groups that are followed."""
     return VersionedBatch(
         commit=number,

@@ -22,6 +22,7 @@ from typing import TypeVar
 import attrs
 
 from keyed.base.background import Background, Status, WorkEnded
+from keyed.changelog.commit_fold import GroupFold, difference
 from keyed.changelog.directory.group_folder import AnyGroupFiles, Listing
 from keyed.changelog.directory.segment_file import Segment
 from keyed.changelog.model import Commit
@@ -148,17 +149,18 @@ def _targets(folder: AnyGroupFiles, listing: Listing, newest: Commit | None, lim
 
 def _fold(folder: AnyGroupFiles, listing: Listing, target: int, stopped: Callable[[], bool]) -> None:
     """Write the base of one sequence."""
-    fold = DeltaFold()
+    fold, group = DeltaFold(), GroupFold(folder.log_id, folder.group)
     whole: _Whole | None = None
     marker: Commit | None = None
     for found, segment, path in folder.commits(listing, 0, target):
-        marker = commit = found.commit
+        each = group.add(found.commit, found.blocks())
+        marker = commit = each.commit
         if commit.snapshot:
             fold, whole = DeltaFold(), None
             if segment.is_sorted():
                 whole = path, commit.sequence
                 continue
-        apply_blocks(fold, commit.log_id, commit.sequence, _going_on(found.blocks(), stopped), commit.states, str(path))
+        apply_blocks(fold, commit.log_id, commit.sequence, _going_on(each.blocks, stopped), commit.states, str(path))
     assert marker is not None, "the target is one of the segments"
     marker = attrs.evolve(marker, snapshot=True)
     path = folder.base(target)
@@ -193,7 +195,7 @@ def _checked(state: Iterable[Delta], marker: Commit, path: PurePath) -> Iterator
     for delta in state:
         found.add(delta)
         yield from delta.blocks()
-    if (found.live, hash_text(found.value)) != (marker.entries, marker.hash):
+    if difference(found, marker.entries, marker.hash):
         raise CorruptionError(
             f"compaction was abandoned: the marker of commit {marker.sequence} has {marker.entries} entries with hash "
             f"{marker.hash}, and the log has {found.live} with {hash_text(found.value)}; nothing was removed",

@@ -10,6 +10,7 @@ import pytest
 
 import keyed
 from keyed import TimeDomain
+from keyed.changelog.commit_fold import FoldedCommit
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.codec.keys import encode_key
 from keyed.content.addresses import PLAIN, describe_entry, state_prefix
@@ -184,7 +185,7 @@ def test_the_first_row_in_which_tables_differ(tmp_path):
     for commit, blocks in life.changelog("Buckets", 0).reader(0).commits():
         content = list(blocks)
         for replay in (one, other) if commit.sequence < 20 else (one,):
-            replay.apply(commit, content)
+            replay.apply(FoldedCommit(commit, content))
     assert re.match(
         r"row \('item\d', \d+\) of table 'buckets' is .* in the checkpoint and .* in the changelog",
         _first_difference(one.store, other.store, commit.states),

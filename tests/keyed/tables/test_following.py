@@ -19,6 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
+import attrs
 import pytest
 
 import keyed
@@ -40,6 +41,7 @@ from keyed.tables import StateTables, follower, open_tables, read_tables
 from keyed.tables.follower import PinnedStore
 from keyed.tables.operator_view import View
 from keyed.testing import KeyedTestHarness
+from keyed.testing.memory_changelog import MemoryChangelog
 from tests.support.waiting import logged, no_more, until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -76,6 +78,22 @@ def run(changelog: Any, function: Any = Count, rows: int = 6) -> None:
     stream = keyed.stream(range(rows)).key_by(lambda value: value % 3)
     checkpoint = f"{changelog.path}-checkpoint-{function.__name__}"
     stream.process(function(), changelog=changelog).run(rows_per_batch=1, drain=False, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("field", ["hash", "entries", "records"])
+def test_a_first_state_that_is_not_that_of_its_marker_is_not_shown(tmp_path, field):
+    """The first commit is compared by its hash, each by its number of records."""
+    changelog = MemoryChangelog()
+    stream = keyed.stream(range(6)).key_by(lambda value: value % 3)
+    stream.process(Count(), changelog=changelog, parallelism=2).run(drain=False)
+    (marker, blocks), *_ = changelog._groups[1]
+    wrong: dict[str, Any] = {"hash": "0" * 32, "entries": 7, "records": 9}
+    changelog._groups[1][0] = attrs.evolve(marker, **{field: wrong[field]}), blocks
+    with open_tables(changelog, tmp_path / "tables") as tables:
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match=r"marker says (0{32}|7|9) in commit 1 of key group 1 of "):
+                tables.poll()
+        assert tables.batch == -1
 
 
 def contents(tables: Any) -> dict[Any, Any]:
