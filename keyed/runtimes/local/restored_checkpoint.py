@@ -91,7 +91,7 @@ def restore(
 
     try:
         cut, loaders = with_cut(by_name, loaded)
-        position, with_position = restored_position([*by_name], [], cut)
+        position, with_position = restored_position([*by_name], [1] * len(by_name), cut)
         for loader in loaders:
             loader.write_meta()
         commits.write("run", encode_position(position))
