@@ -113,8 +113,7 @@ def run(blocks: list[Block], *infos: str) -> None:
 
 MARKS = {
     "README": pytest.mark.smoke,
-    "docs/how-to/changelogs-on-spark": pytest.mark.long,
-    "docs/how-to/streaming-query": pytest.mark.long,
+    "docs/how-to/spark": pytest.mark.long,
 }
 
 

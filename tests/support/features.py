@@ -429,11 +429,11 @@ LAKES = ("Delta table `delta_sink`", "Iceberg table `iceberg_sink`")
 #: Kinds of changelogs: the name on the page, and a function that creates one from a folder and the address of a server.
 CHANGELOGS: dict[str, tuple[str, Callable[[Path, str], Any]]] = {
     "`DirectoryChangelog`": (
-        f"{HOW_TO}directory-changelog.md",
+        f"{HOW_TO}changelogs.md",
         lambda folder, broker: keyed.DirectoryChangelog(folder),
     ),
     "the same with `export_interval`": (
-        f"{HOW_TO}directory-changelog.md#fewer-files",
+        f"{HOW_TO}changelogs.md#fewer-files",
         lambda folder, broker: keyed.DirectoryChangelog(folder, export_interval=3_600_000),
     ),
     "`KafkaChangelog`": (
@@ -445,7 +445,7 @@ CHANGELOGS: dict[str, tuple[str, Callable[[Path, str], Any]]] = {
         lambda folder, url: keyed.ObjectStoreChangelog("s3://bucket/log", S3Server(url=url).options),
     ),
     "your own, such as `examples/sqlite_changelog.py`": (
-        f"{HOW_TO}own-changelog.md",
+        f"{HOW_TO}extending.md",
         lambda folder, broker: SqliteChangelog(str(folder)),
     ),
 }
@@ -469,7 +469,7 @@ def sink_lines() -> list[str]:
         *(f"| [{name}]({HOW_TO}delta-and-iceberg.md) | yes | yes, on Spark 4.0 | no |" for name in LAKES),
         "",
         "On Spark an output is a DataFrame too, `output.df`, for",
-        "[any sink of Spark's](../how-to/streaming-query.md); that of Kafka writes at least once.",
+        "[any sink of Spark's](../how-to/spark.md); that of Kafka writes at least once.",
         "",
         "State tables of a job on either are [replicated](../how-to/replicate-tables.md) to compacted Kafka topics and",
         "to Delta tables, for every kind of state (`tests/keyed/tables/test_replication.py`, `test_delta_copies.py`).",
