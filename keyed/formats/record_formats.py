@@ -25,7 +25,7 @@ from keyed.formats.plain_rows import cells_of, has_decimal, json_values
 from keyed.formats.sql_types import BadValue, SqlType
 from keyed.formats.topic_values import HEADER, avro_writer, check_format, header_of, plain_message
 from keyed.formats.topic_values import decoder as registry_decoder
-from keyed.formats.typed_columns import column, plain_values
+from keyed.formats.typed_columns import column, columns_of, plain_values
 
 Columns = Sequence[tuple[str, SqlType]]
 #: Formats whose schemas a registry has.
@@ -122,19 +122,15 @@ class RecordPart:
             else:
                 bad = {place: str(each) for place, each in enumerate(plain) if isinstance(each, BadValue)}
                 cells = {names[0]: [None if isinstance(each, BadValue) else each for each in plain]}
-            found = []
-            for name, type_ in self.columns:
-                values = cells[name]
-                if fills:
-                    values = [
+            if fills:
+                cells = {
+                    name: [
                         None if each is None else _filled(cell, type_, nullable=self.nullable is not None)
-                        for cell, each in zip(values, plain, strict=True)
+                        for cell, each in zip(cells[name], plain, strict=True)
                     ]
-                made, wrong = column(values, type_)
-                found.append(made)
-                for place, reason in wrong.items():
-                    bad.setdefault(place, f"column {name}: {reason}")
-            return found, bad
+                    for name, type_ in self.columns
+                }
+            return columns_of(cells, self.columns, len(data), bad), bad
 
         return read
 

@@ -13,7 +13,7 @@ import binascii
 import datetime as dt
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Context, Decimal, InvalidOperation
 from functools import partial
 from typing import Any, NoReturn, cast
@@ -75,6 +75,19 @@ def column(values: Sequence[Any] | pa.Array[Any], type_: SqlType) -> tuple[pa.Ar
             found.append(None)
             bad[place] = str(error) or "it is nested too deeply"
     return pa.array(found, target), bad
+
+
+def columns_of(
+    cells: Mapping[str, Any], columns: Iterable[tuple[str, SqlType]], count: int, bad: dict[int, str]
+) -> list[pa.Array[Any]]:
+    """Return the cells of rows as columns, null where there are none; add the reasons of bad rows to those known."""
+    arrays = []
+    for name, type_ in columns:
+        converted, reasons = column(cells[name] if name in cells else [None] * count, type_)
+        arrays.append(converted)
+        for place, reason in reasons.items():
+            bad.setdefault(place, f"column {name}: {reason}")
+    return arrays
 
 
 #: The Python types whose values Arrow converts to a type without a change.

@@ -26,7 +26,7 @@ from keyed.formats.declared_formats import Registry
 from keyed.formats.file_rows import FILES, ROWS, RowsPart, column_part, file_parts
 from keyed.formats.plain_rows import cells_of
 from keyed.formats.sql_types import BIGINT, INT, TIMESTAMP, SqlType
-from keyed.formats.typed_columns import column
+from keyed.formats.typed_columns import column, columns_of
 from keyed.sql.catalog import SqlSource
 from keyed.sql.name_scope import BOUNDS, PSEUDO
 from keyed.windows.vectorized.row_groups import pc
@@ -368,15 +368,7 @@ def typed(
         own_times: Times of rows without a declared one.
     """
     bad = dict(bad)
-    columns: list[Any] = []
-    for name, type_ in source.columns:
-        if name not in cells:
-            columns.append(column([None] * count, type_)[0])
-            continue
-        made, wrong = column(cells[name], type_)
-        columns.append(made)
-        for place, reason in wrong.items():
-            bad.setdefault(place, f"column {name}: {reason}")
+    columns = columns_of(cells, source.columns, count, bad)
     if source.is_table:
         for name, _ in source.keys:
             made = columns[[each for each, _ in source.columns].index(name)]
