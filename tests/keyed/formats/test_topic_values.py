@@ -370,7 +370,7 @@ def test_json_schemas_with_references_are_accepted():
 
 def test_a_missing_package_is_named_before_the_first_row(monkeypatch):
     monkeypatch.setitem(sys.modules, "fastavro", None)
-    with pytest.raises(ExtraNotInstalled, match=r"fastavro.*pip install 'keyed\[registry\]'"):
+    with pytest.raises(ExtraNotInstalled, match=r"fastavro.*pip install 'keyed-streams\[registry\]'"):
         keyed.KafkaSource("sales", bootstrap="b", value=Avro(AVRO))
 
 

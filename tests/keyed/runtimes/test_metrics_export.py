@@ -431,7 +431,7 @@ def test_opentelemetry_without_a_provider_is_refused():
 
 def test_opentelemetry_names_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
-    with pytest.raises(ExtraNotInstalled, match=r"pip install 'keyed\[opentelemetry\]'"):
+    with pytest.raises(ExtraNotInstalled, match=r"pip install 'keyed-streams\[opentelemetry\]'"):
         counts(rows(1)).run(metrics=OpenTelemetry())
 
 

@@ -122,5 +122,5 @@ def test_one_may_have_to_log_in_and_needs_the_rights_that_the_docs_list(broker):
 
 def test_without_the_package_it_names_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    with pytest.raises(ExtraNotInstalled, match=r"package confluent_kafka, .* pip install 'keyed\[kafka\]'"):
+    with pytest.raises(ExtraNotInstalled, match=r"package confluent_kafka, .* pip install 'keyed-streams\[kafka\]'"):
         KafkaChangelog("t", bootstrap=NOWHERE).header()
