@@ -26,7 +26,8 @@ PYTHON = VENV / "bin" / "python"
 UNFINISHED = VENV / ".keyed-setup-unfinished"
 #: What is installed, by the name of the stamp: all, or what the main job needs.
 EXTRAS = {
-    ".keyed-setup": "completion,connect,delta,dev,examples,iceberg,kafka,opentelemetry,registry,s3,server,spark,sql",
+    ".keyed-setup": "completion,connect,delta,dev,examples,iceberg,kafka,opentelemetry,postgres,registry,s3,server,"
+    "spark,sql",
     ".keyed-demo": "examples,server,spark,sql",
 }
 STAMP = VENV / ".keyed-setup"

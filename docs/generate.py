@@ -51,6 +51,7 @@ DOORS = {
     "joins.md": ("Joins", ("keyed.joins",)),
     "patterns.md": ("Patterns", ("keyed.patterns",)),
     "pyflink.md": ("PyFlink's names", ("keyed.pyflink",)),
+    "postgres.md": ("PostgreSQL sink", ("keyed.postgres",)),
     "recovery.md": ("Recovery", ("keyed.recovery",)),
     "sql.md": ("SQL scripts", ("keyed.sql",)),
     "tables.md": ("State tables", ("keyed.tables", "keyed.tables.server")),

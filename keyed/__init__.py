@@ -3,7 +3,8 @@
 For writers of functions and jobs: functions and their contexts, states, timers, time to live, output tags, streams,
 sources, sinks, watermarks, and the calls that run a job. Other packages: `keyed.windows`, `keyed.joins`,
 `keyed.patterns`, `keyed.vectorized` (functions over Arrow tables), `keyed.tables` (readers of state), `keyed.recovery`
-(operators of jobs), `keyed.metrics` (exports of metrics), `keyed.topics` (formats of Kafka values), `keyed.testing`,
+(operators of jobs), `keyed.metrics` (exports of metrics), `keyed.topics` (formats of Kafka values), `keyed.postgres`
+(a sink), `keyed.testing`,
 `keyed.errors`, `keyed.pyflink`, and `keyed.extending` (authors of libraries).
 """
 
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         joins,
         metrics,
         patterns,
+        postgres,
         recovery,
         sql,
         tables,
@@ -70,6 +72,7 @@ _PACKAGES = {
     "joins",
     "metrics",
     "patterns",
+    "postgres",
     "recovery",
     "sql",
     "tables",

@@ -18,6 +18,8 @@ Programs that only declare and run functions do not need it.
   elements of equal timestamps then run in the order of their numbers, also those of different inputs. With
   ``right_first = True``, the second side of a function of two streams runs before the first one at equal timestamps.
 - Changelogs: `Changelog` is the protocol for your own changelog.
+- Sinks: subclass `Sink`, whose `open` returns a `SinkWriter` for an `Owner`; it writes each `SinkBatch` exactly once.
+  `keyed.testing.sink_conformance` tests it. `keyed.postgres` is one, on public names only.
 """
 
 import importlib
@@ -29,6 +31,8 @@ from keyed.base.shown import shows_options
 from keyed.changelog import Changelog
 from keyed.codec.snapshots import as_stored, snapshot
 from keyed.codec.tagged import decode_tagged, encode_tagged
+from keyed.destinations.ownership import Owner
+from keyed.destinations.sink import Sink, SinkBatch, SinkWriter
 from keyed.job.execution_path import MOST_LENGTH, Path, check_path, choose_path, kind_of, plain_type, shown_path
 from keyed.job.explanation import Explained
 from keyed.job.options import OperatorOptions
@@ -47,8 +51,12 @@ __all__ = [
     "Changelog",
     "Explained",
     "OperatorOptions",
+    "Owner",
     "Path",
     "Schema",
+    "Sink",
+    "SinkBatch",
+    "SinkWriter",
     "Units",
     "as_stored",
     "check_path",

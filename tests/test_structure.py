@@ -42,7 +42,7 @@ APART = {
     "job": {"arrow", "content"},
 }
 #: What `keyed` itself fetches when it is first used.
-ON_DEMAND = {"errors", "extending", "joins", "patterns", "recovery", "sql", "tables", "testing", "windows"}
+ON_DEMAND = {"errors", "extending", "joins", "patterns", "postgres", "recovery", "sql", "tables", "testing", "windows"}
 MAY_IMPORT = {
     **{room: {*ROOMS[:number]} - APART.get(room, set()) for number, room in enumerate(ROOMS)},
     # Doors, which define nothing.
@@ -56,6 +56,7 @@ MAY_IMPORT = {
     # As a third party could write them: see DOORS.
     "joins": set(),
     "patterns": set(),
+    "postgres": set(),
     "windows": set(),
     "sql": {
         *("errors", "base", "formats", "kafka", "topics", "job", "tables"),
@@ -85,6 +86,7 @@ PUBLIC_MODULES = {
     "keyed.errors",
     "keyed.extending",
     "keyed.metrics",
+    "keyed.postgres",
     "keyed.pyflink",
     "keyed.topics",
     "keyed.vectorized",
@@ -310,7 +312,7 @@ def wrong_direction(module: str, tree: ast.AST, *, package: bool = False) -> lis
             part = part_of(module)
             allowed = part_of(target) in {*MAY_IMPORT[part], part}
             allowed |= module in TYPED and target.startswith(TYPED[module])
-            if part in {"joins", "patterns", "windows"} and part_of(target) != part:
+            if part in {"joins", "patterns", "postgres", "windows"} and part_of(target) != part:
                 allowed = target in DOORS and (name is None or name in exported(target))
         elif own == "examples":
             allowed = top != "tests"

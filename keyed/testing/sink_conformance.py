@@ -11,12 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keyed
-from keyed.destinations.choose import SinkLike
+from keyed.arrow.write import table_of
+from keyed.base.schemas import schema_of
+from keyed.destinations.choose import SinkLike, sink_of
+from keyed.destinations.ownership import Owner
+from keyed.destinations.sink import SinkBatch
 from keyed.errors import QueryFailed
+from keyed.rows import row_class
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_ROW = row_class(("name", "n"))
 _DIES = keyed.OutputTag("dies", "n bigint")
 
 
@@ -27,6 +37,20 @@ class _Numbers(keyed.KeyedProcessFunction):
         if value >= 0:
             yield f"number {value}", value
             yield _DIES, (value,)
+
+
+class _Batch(SinkBatch):
+    """Three rows."""
+
+    @property
+    def rows(self) -> list[Any]:
+        return [_ROW((f"number {n}", n)) for n in range(3)]
+
+    @property
+    def table(self) -> pa.Table:
+        table = table_of(self.rows, schema_of("name string, n bigint"))
+        assert table is not None
+        return table
 
 
 class SinkConformance:
@@ -67,6 +91,23 @@ class SinkConformance:
             raise AssertionError(f"batch {dies_at} did not die")
         self._run(tmp_path, range(8))
         self._expect(tmp_path, range(8))
+
+    def test_a_batch_that_was_written_is_there_once_when_it_comes_again(self, tmp_path: Path) -> None:
+        schema, batch = schema_of("name string, n bigint"), _Batch()
+        for repeated in (None, 0, 0):
+            writer = sink_of(self.make_sink(tmp_path / "sink")).open(
+                Owner(["query"], batches=int(repeated == 0)), schema
+            )
+            try:
+                writer.claim(repeated)
+                writer.prepare(batch.table.schema)
+                records = writer.pack(batch)
+                for _ in range(2):
+                    writer.write(batch if records is None else records, 0)
+            finally:
+                writer.close()
+                writer.close()
+        self._expect(tmp_path, range(3))
 
     def _run(self, path: Path, numbers: Any, dies_at: int | None = None) -> None:
         """Run to the end of the numbers, two to a batch, or to a batch that dies after the sink has written it."""

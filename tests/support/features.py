@@ -466,6 +466,7 @@ def sink_lines() -> list[str]:
     return [
         *("## Sinks", "", "| | local | Spark | Connect |", "|---|:-:|:-:|:-:|"),
         *(f"| [{sink.name}]({sink.link}) | yes | yes | yes |" for sink in SINKS),
+        f"| [PostgreSQL table `postgres_sink`]({HOW_TO}sinks.md#postgresql) | yes | yes | no |",
         *(f"| [{name}]({HOW_TO}delta-and-iceberg.md) | yes | yes, on Spark 4.0 | no |" for name in LAKES),
         "",
         "On Spark an output is a DataFrame too, `output.df`, for",

@@ -1,0 +1,203 @@
+"""Tables of PostgreSQL as sinks, on a server of this machine."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import pickle
+import subprocess
+import sys
+import uuid
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keyed
+from keyed.errors import DefinitionError, SinkError
+from keyed.postgres import postgres_sink
+from keyed.testing.sink_conformance import SinkConformance
+from tests.keyed.runtimes.spark.functions import count, files_source, write_file
+from tests.support.postgres import PASSWORD, binaries, postgres_server
+
+if os.environ.get("CI") != "true":
+    pytest.importorskip("psycopg", reason="psycopg is not installed: make setup")
+    if binaries() is None:
+        pytest.skip("there is no PostgreSQL: apt-get install postgresql", allow_module_level=True)
+
+import psycopg
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def server():
+    programs = binaries()
+    assert programs is not None, "there is no PostgreSQL: apt-get install postgresql"
+    with postgres_server(programs) as conninfo:
+        yield f"{conninfo} password={PASSWORD}"
+
+
+@pytest.fixture
+def name():
+    return f"t-{uuid.uuid4().hex}"
+
+
+def rows(server, name, columns="*"):
+    with psycopg.connect(server) as connection:
+        return sorted(connection.execute(f'SELECT {columns} FROM "{name}"').fetchall())
+
+
+class TestPostgresSink(SinkConformance):
+    @pytest.fixture(autouse=True)
+    def _server(self, server):
+        self.server, self.tables = server, {}
+
+    def make_sink(self, path):
+        table = self.tables.setdefault(path, f"t-{uuid.uuid4().hex}")
+        return postgres_sink(table, key="n", conninfo=self.server)
+
+    def read(self, path):
+        return rows(self.server, self.tables[path], "name, n")
+
+
+class Change(keyed.KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: keyed.Context) -> Any:
+        yield value["k"], value["n"], value.get("gone", False)
+
+
+def changes(source):
+    return keyed.stream(source).key_by("k").process(Change(), 'k string, `sum "of" n` bigint, gone boolean')
+
+
+def row(k, n, *, gone=False):
+    return {"k": k, "n": n, "gone": gone}
+
+
+def test_rows_are_replaced_and_deleted_by_their_key_and_names_are_quoted(server, tmp_path):
+    name = 's"t; DROP'
+    sink = postgres_sink(name, key="k", deleted="gone", conninfo=server)
+    source = [row("a", 1), row("b", 2), row("a", 3), row("b", 4, gone=True), row("c", 5), row("a", 6)]
+    for size in (1, 6):
+        changes(source).run(sink, checkpoint=tmp_path / f"c{size}", rows_per_batch=size, drain=False)
+        with psycopg.connect(server) as connection:
+            found = connection.execute(psycopg.sql.SQL("SELECT * FROM {}").format(psycopg.sql.Identifier(name)))
+            assert sorted(found.fetchall()) == [("a", 6), ("c", 5)]
+
+
+def test_types_are_those_of_the_columns(server, name):
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, dt.UTC)
+    values = ("a", Decimal("1.50"), at, dt.date(2026, 1, 2), b"\0x", 1.5, True, None)
+
+    class Emit(keyed.KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: keyed.Context) -> Any:
+            yield values
+
+    columns = "k string, d decimal(9,2), at timestamp, day date, raw binary, x double, yes boolean, nothing int"
+    keyed.stream([{"k": 1}]).key_by("k").process(Emit(), columns).run(postgres_sink(name, key="k", conninfo=server))
+    assert rows(server, name) == [values]
+
+
+def test_a_table_with_other_columns_or_without_the_key_is_refused(server, name):
+    with psycopg.connect(server) as connection:
+        connection.execute(f'CREATE TABLE "{name}" (k text PRIMARY KEY, "sum ""of"" n" text)')
+        connection.execute(f'CREATE TABLE "{name}-2" (k text)')
+    with pytest.raises(SinkError, match="is text in the table and bigint in the output"):
+        changes([row("a", 1)]).run(postgres_sink(name, key="k", conninfo=server))
+    with pytest.raises(SinkError, match="no unique or exclusion constraint"):
+        changes([row("a", 1)]).run(postgres_sink(f"{name}-2", key="k", conninfo=server))
+    with pytest.raises(SinkError, match="the output has no column 'x', only k"):
+        changes([row("a", 1)]).run(postgres_sink(name, key="x", conninfo=server))
+
+
+def test_no_message_has_the_password(server, name, caplog):
+    caplog.set_level("DEBUG")
+    wrong = server.replace(PASSWORD, "wrong-secret")
+    uris = [f"postgresql://u:{part}@127.0.0.1:1/db" for part in ("wrong-secret", "a/wrong-secret", "a?wrong-secret")]
+    for conninfo in (wrong, *uris, "nonsense wrong-secret"):
+        sink = postgres_sink(name, key="k", conninfo=conninfo)
+        assert "secret" not in repr(sink) + repr(changes([]).to(sink))
+        with pytest.raises(SinkError) as error:
+            changes([row("a", 1)]).run(sink)
+        assert "secret" not in str(error.value)
+        assert "secret" not in str(error.value.__cause__)
+    with pytest.raises(DefinitionError) as refused:
+        postgres_sink(name, key="k", conninfo="postgresql://u:a@wrong-secret@h/db")
+    assert "secret" not in str(refused.value) + caplog.text
+
+
+@pytest.mark.parametrize("arguments", [{"key": ()}, {"key": "k", "deleted": "k"}, {"key": ["k", "k"]}])
+def test_wrong_parameters_are_refused(arguments):
+    with pytest.raises(DefinitionError, match="postgres_sink"):
+        postgres_sink("t", **arguments)
+    with pytest.raises(DefinitionError, match="the name of a table"):
+        postgres_sink("a.b.c", key="k")
+    assert pickle.loads(pickle.dumps(postgres_sink("t", key="k"))).table == "t"
+
+
+def test_two_outputs_with_one_table_are_refused(server, name):
+    output = changes([row("a", 1)])
+    with pytest.raises(DefinitionError, match="two outputs go to postgres_sink"):
+        keyed.run(*(output.to(postgres_sink(name, key="k", conninfo=server)) for _ in range(2)))
+
+
+KILLED = """
+import os, sys
+import keyed.postgres
+from keyed.runtimes.local import local_query
+from tests.keyed.test_postgres import changes, row
+
+folder, table, place, batch = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+writer, write, outbox = keyed.postgres._PostgresWriter, keyed.postgres._PostgresWriter.write, local_query.encode_outbox
+
+def dies(self, records, batch_id):
+    if (place, batch) == ("before", batch_id):
+        os.kill(os.getpid(), 9)
+    write(self, records, batch_id)
+    if (place, batch) == ("after", batch_id):
+        os.kill(os.getpid(), 9)
+
+def dies_before_commit(box):
+    if (place, batch) == ("commit", box.batch):
+        os.kill(os.getpid(), 9)
+    return outbox(box)
+
+writer.write, local_query.encode_outbox = dies, dies_before_commit
+sink = keyed.postgres.postgres_sink(table, key="k")
+rows = [row(str(n), n) for n in range(9)]
+changes(rows).run(sink, checkpoint=folder + "/ck", rows_per_batch=int(sys.argv[5]), drain=False)
+"""
+
+
+def test_a_query_that_is_killed_writes_each_row_once(server, name, tmp_path):
+    """Counted by a trigger, because a row that is written twice is the same row."""
+    with psycopg.connect(server) as connection:
+        columns = 'k text PRIMARY KEY, "sum ""of"" n" bigint, gone boolean'
+        connection.execute(f'CREATE TABLE "{name}" ({columns}); CREATE TABLE "{name}-w" (k text);')
+        connection.execute(
+            f'CREATE FUNCTION "{name}-f"() RETURNS trigger AS $$ BEGIN INSERT INTO "{name}-w" VALUES (NEW.k); '
+            f'RETURN NEW; END $$ LANGUAGE plpgsql; CREATE TRIGGER w BEFORE INSERT OR UPDATE ON "{name}" FOR EACH ROW '
+            f'EXECUTE FUNCTION "{name}-f"()'
+        )
+    parts = dict(part.split("=") for part in server.split())
+    names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE", "password": "PGPASSWORD"}
+    environment = {**os.environ, **{names[part]: value for part, value in parts.items()}}
+    for place, batch, size in (("commit", 0, 2), ("before", 0, 3), ("after", 1, 1), ("before", 2, 2), ("none", -1, 3)):
+        command = [sys.executable, "-c", KILLED, str(tmp_path), name, place, str(batch), str(size)]
+        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, env=environment)
+        assert done.returncode == (0 if place == "none" else -9), done.stderr
+    assert [k for k, *_ in rows(server, name)] == [str(n) for n in range(9)]
+    assert rows(server, f"{name}-w") == [(str(n),) for n in range(9)]
+
+
+def test_spark_writes_each_row_once(spark, server, name, tmp_path):
+    sink = postgres_sink(name, key=["k", "n"], conninfo=server)
+    for number in range(2):
+        write_file(tmp_path / "in", number, [("a", 1_000 * (number + 1), number), ("b", 1_500, 1)][: 2 - number])
+        count(files_source(spark, tmp_path / "in"), parallelism=2).run(sink, checkpoint=tmp_path / "c")
+    assert rows(server, name, "k, n, total") == [("a", 1, 0), ("a", 2, 1), ("b", 1, 1)]
+    with psycopg.connect(server) as connection:
+        found = connection.execute("SELECT batch FROM keyed_batches WHERE target = %s", [name]).fetchall()
+    assert found == [(1,)]
