@@ -20,6 +20,9 @@ def check_alone() -> None:
     Raises:
         ImportError: It is.
     """
+    if "__file__" not in globals():
+        # The code came over Spark Connect.
+        return
     site = Path(__file__).resolve().parents[2]
     if any(site.glob("keyed-*.dist-info")):
         raise ImportError(
