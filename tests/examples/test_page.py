@@ -47,7 +47,7 @@ def rows_of(page) -> list[tuple[int, str, int]]:
     return [(int(rank), item, int(count.replace(",", ""))) for rank, item, count in found]
 
 
-def ranking_of(top: pd.DataFrame, start: str) -> list[tuple[int, str, int]]:
+def ranking_of(top: pd.DataFrame, start: str | pd.Timestamp) -> list[tuple[int, str, int]]:
     window = top[top["window_start"] == pd.Timestamp(start)].sort_values("rank")
     return list(zip(window["rank"], window["item"], window["count"], strict=True))
 
@@ -55,6 +55,14 @@ def ranking_of(top: pd.DataFrame, start: str) -> list[tuple[int, str, int]]:
 def shows(page, rows: list[tuple[int, str, int]]) -> None:
     """Wait until a ranking is shown."""
     until(lambda: rows_of(page) == rows, report=lambda: f"{rows_of(page)} instead of {rows}")
+
+
+def latest_full(top: pd.DataFrame) -> pd.Timestamp:
+    """The newest window with as many rows as any of those in the last 200 rows has."""
+    last = top.sort_values(["window_start", "rank"]).tail(200)
+    sizes = last.groupby("window_start").size()
+    sizes = sizes if len(last) == len(top) or len(sizes) == 1 else sizes.iloc[1:]
+    return sizes[sizes == sizes.max()].index[-1]
 
 
 def picture(page, name: str) -> None:
@@ -67,7 +75,12 @@ def picture(page, name: str) -> None:
 def test_the_latest_window_is_shown_and_one_steps_back(flights, top, page):
     starts = sorted(top["window_start"].unique())
     page.goto(flights.address)
+    full = starts.index(latest_full(top))
+    starts = starts[: full + 1]
     shows(page, ranking_of(top, starts[-1]))
+    assert len(rows_of(page)) == 10
+    # The first of the ranking is the item that is shown.
+    page.get_by_role("heading", level=3, name=rows_of(page)[0][1]).wait_for()
     page.get_by_role("button", name="Earlier window").click()
     shows(page, ranking_of(top, starts[-2]))
     # Whoever gets the address sees the same window.
@@ -88,7 +101,7 @@ def test_the_latest_window_is_shown_and_one_steps_back(flights, top, page):
     page.goto(f"{flights.address}/?view=ranking&window=2013-07-05T07:00:00Z")
     following = top.loc[top["window_start"] >= pd.Timestamp("2013-07-05T07:00Z"), "window_start"].min()
     shows(page, ranking_of(top, following))
-    page.locator(".panel .mono").filter(has_text="state hash").wait_for()
+    page.locator(".mono").filter(has_text="state hash").wait_for()
     until(lambda: re.search(r"Late rows\s+69", page.locator("#facts").inner_text()))
     assert page.get_by_role("heading", level=1).inner_text() == "Top 10 destinations from New York per hour"
     until(lambda: page.locator(".connection").inner_text() == "finished")
@@ -101,8 +114,8 @@ def test_what_was_known_at_a_batch_is_shown(flights, top, page):
         rows = pd.concat(pd.read_parquet(file) for file in files[: batch + 1])
         ended = top[top["window_end"] <= rows["event_time"].max() - pd.Timedelta(minutes=60)]
         page.goto(f"{flights.address}/?as_of={batch}&item=BOS")
-        shows(page, ranking_of(top, ended["window_start"].max()))
-        assert page.locator(".panel .mono").inner_text().startswith(f"batch {batch} ")
+        shows(page, ranking_of(top, latest_full(ended)))
+        assert page.locator(".mono").inner_text().startswith(f"batch {batch} ")
         counted = rows[(rows["item"] == "BOS") & (rows["event_time"] < ended["window_end"].max())]
         late = pd.read_parquet(flights.output / "late").merge(counted)
         page.locator("h3 + p").wait_for()
@@ -131,6 +144,7 @@ def test_an_item_is_found_with_its_counts(flights, top, page):
     page.locator(".chart canvas").wait_for()
     # A year of hours is drawn in weeks; what is dragged over in shorter lengths of time.
     page.get_by_text("Each bar is a week; drag over a part to see it closer.").wait_for()
+    page.get_by_text("Each bar is a week; click one to go there; drag over a part to see it closer.").wait_for()
     picture(page, "top_n")
     page.get_by_role("img", name=re.compile("ATL by week, 2012-12-31 00:00 to 2013-12-30 00:00")).wait_for()
     over = page.locator(".chart .u-over").bounding_box()
@@ -141,9 +155,12 @@ def test_an_item_is_found_with_its_counts(flights, top, page):
     page.mouse.up()
     page.get_by_text(re.compile(r"Each bar is (3 hours|an hour)\.")).wait_for()
     page.get_by_role("button", name="Show all").click()
-    page.get_by_text("Each bar is a week").wait_for()
+    page.get_by_text("Each bar is a week; drag").wait_for()
     page.goto(f"{flights.address}/?item=nowhere")
     page.get_by_text("Nothing was counted of it yet.").wait_for()
+    # The strip of all windows leads to the first one of the bar that is clicked.
+    page.locator(".strip .u-over").click()
+    page.wait_for_url(re.compile("window=2013-0[67]"))
 
 
 def test_sql_runs_and_its_errors_are_told(flights, top, page):
@@ -238,7 +255,8 @@ def test_the_page_is_used_by_keyboard_alone(flights, top, page):
 
     to("Earlier window")
     page.keyboard.press("Enter")
-    shows(page, ranking_of(top, sorted(top["window_start"].unique())[-2]))
+    starts = sorted(top["window_start"].unique())
+    shows(page, ranking_of(top, starts[starts.index(latest_full(top)) - 1]))
     to("item")
     page.keyboard.type("BOS")
     page.keyboard.press("Enter")
@@ -331,7 +349,7 @@ def test_killed_while_the_page_is_open_it_ends_with_the_same_numbers(tmp_path, f
         job.has_printed("resuming where the last run stopped")
         page.locator(".connection[data-state=live]").wait_for()
         job.has_printed("until Ctrl-C")
-        last = ranking_of(top, top["window_start"].max())
+        last = ranking_of(top, latest_full(top))
         for each in (page, second):
             shows(each, last)
         found = pd.read_parquet(tmp_path / "out" / "top")

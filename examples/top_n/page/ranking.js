@@ -1,9 +1,12 @@
-// The ranking of a window as bars, the newest window as the job goes on, or any earlier one; and an item's counts.
+// The ranking of a window as bars, the newest full one as the job goes on, or any other; all windows; an item's counts.
 import {
   ask, barChart, completing, filled, h, nameOf, oneAtATime, pathOf, shown, shownPosition, shownTime, tableOf,
 } from "/page/keyed.js";
 
 const ROW = 40; // pixels
+/** Rows among which the newest full ranking is looked for: a night of hours has few. */
+const RECENT = 200;
+const ALL = 'select epoch(window_start)::bigint as start, sum("count")::bigint as counted from ranking group by all order by start';
 
 export function rankingView() {
   return {
@@ -20,6 +23,7 @@ export function rankingView() {
       const latest = button("Latest", "Follow the latest window", () => context.go({ view: "ranking", item: params.item }));
       const list = h("ol", { class: "ranking", "aria-label": "Ranking" });
       const source = h("p", { class: "quiet mono" });
+      const strip = h("div", { class: "strip" });
       const search = h("input", { type: "search", name: "item", value: params.item ?? "", autocomplete: "off", spellcheck: "false" });
       const item = h("div");
       const past = { as_of: params.as_of || undefined };
@@ -28,19 +32,46 @@ export function rankingView() {
       root.append(
         h("section", { class: "panel stack" },
           h("div", { class: "window" }, title, h("div", { class: "steps" }, earlier, later, latest),
-            h("div", { class: "steps fields" }, h("label", {}, "Window at (UTC)", at), h("label", {}, "As of batch", asOf))),
-          list, source),
-        h("section", { class: "panel stack", "aria-label": "Item" }, find, item));
+            h("div", { class: "steps fields" }, h("label", {}, "Window at (UTC)", at))),
+          list, strip),
+        h("section", { class: "panel stack", "aria-label": "Item" }, find, item),
+        h("div", { class: "bar" }, h("label", {}, "As of batch", asOf), source));
       latest.setAttribute("aria-pressed", String(!params.window && !params.as_of));
 
       const bars = new Map();
       const range = { from: -Infinity, to: Infinity }; // of the chart
       let chart = null;
+      let windows = null;
+      let drawnWindows = "";
+      let first; // in the ranking
       let current = null;
 
       /** The key of the first window in a direction; windows are keyed by their start and end. */
       const windowOf = async (order, range) =>
         (await ask("/tables/ranking", { params: { order, limit: 1, ...range, ...past }, signal })).entries[0]?.key;
+
+      /** The key of the newest of the recent windows that has as many rows as any of them. */
+      async function latestFull() {
+        const { entries, next } = await ask("/tables/ranking", { params: { order: "desc", limit: RECENT, ...past }, signal });
+        const windowsOf = Map.groupBy(entries, ({ key }) => key[0]);
+        const whole = [...windowsOf.values()];
+        if (next && whole.length > 1) whole.pop(); // It may go on behind what was read.
+        const most = Math.max(...whole.map((rows) => rows.length));
+        return whole.find((rows) => rows.length === most)?.[0].key;
+      }
+
+      async function showWindows() {
+        const { rows } = await ask("/sql", { body: { query: ALL, as_of: /^\d+$/.test(past.as_of ?? "") ? Number(past.as_of) : past.as_of }, signal });
+        const text = JSON.stringify(rows);
+        if (text === drawnWindows || rows.length < 2) return;
+        drawnWindows = text;
+        windows?.destroy();
+        strip.replaceChildren();
+        windows = barChart(strip, {
+          x: rows.map(([start]) => start), y: rows.map(([, counted]) => counted), label: "Counted in the rankings", height: 120,
+          pick: (start) => goTo(new Date(start * 1000).toISOString().replace(".000", "")),
+        });
+      }
 
       async function step(order) {
         if (!current) return;
@@ -53,7 +84,7 @@ export function rankingView() {
       async function load() {
         const key = params.window
           ? await windowOf("asc", { from: JSON.stringify([params.window]) })
-          : await windowOf("desc", {});
+          : await latestFull();
         if (!key) {
           title.textContent = params.window ? "No window from here on yet" : "Waiting for the first window";
           return false;
@@ -63,9 +94,10 @@ export function rankingView() {
           each ? ask(pathOf("ranking", "keys", each), { params: past, signal }) : { value: [] }));
         current = key;
         title.replaceChildren(`${shownTime(key[0])} to ${shownTime(key[1]).slice(11)}`,
-          h("small", {}, params.window ? "UTC" : "UTC, the latest window that is complete"));
+          h("small", {}, params.window ? "UTC" : "UTC, the latest full ranking"));
         at.value = new Date(key[0]).toISOString().slice(0, 16);
         earlier.disabled = !before;
+        first = answer.value?.[0]?.item;
         draw(answer.value ?? [], new Map((earlierAnswer.value ?? []).map((row) => [row.item, row.rank])));
         source.textContent = shownPosition(answer.position);
         return true;
@@ -122,7 +154,7 @@ export function rankingView() {
       }
 
       async function showItem() {
-        const name = await nameOf("history", params.item, { past, signal });
+        const name = await nameOf("history", params.item ?? first, { past, signal });
         const counts = [];
         let after;
         do {
@@ -159,14 +191,15 @@ export function rankingView() {
         if (event.key === "ArrowRight") step("asc");
       }, { signal });
 
-      signal.addEventListener("abort", () => chart?.destroy());
+      signal.addEventListener("abort", () => [chart, windows].forEach((each) => each?.destroy()));
       const fixed = Boolean(params.window || params.as_of);
       let done = false;
       context.onBatch(oneAtATime(async () => {
         if (done) return;
         try {
           done = (await load()) && fixed;
-          if (params.item) await filled(item, showItem);
+          if (params.item ?? first) await filled(item, showItem);
+          await showWindows();
         } catch (error) {
           if (error.name !== "AbortError") source.textContent = error.message;
         }

@@ -829,6 +829,9 @@ class _Server:
                 status = getattr(response, "status_code", 200)
             except Refused as error:
                 status, response = error.status, _error(error.status, error.kind, str(error), error.headers)
+            except asyncio.CancelledError:
+                # The server stops, and gives up waiting for what still runs.
+                status, response = 503, _error(503, "Stopping", "the server is stopping")
             except Exception as error:  # noqa: BLE001 - following may have ended with any, and all are answered
                 status, response = self._failed(request, path, error)
             self.requests[path, status] += 1

@@ -171,8 +171,8 @@ function axesOf() {
 }
 
 /** Draws a chart, which follows the width of its element; `changed` is called when that has changed. */
-function drawn(root, options, data, changed = () => {}) {
-  const size = () => ({ width: Math.max(240, root.clientWidth), height: 220 });
+function drawn(root, { height = 220, ...options }, data, changed = () => {}) {
+  const size = () => ({ width: Math.max(240, root.clientWidth), height });
   const plot = new uPlot({ ...size(), ...options }, data, root);
   let width = root.clientWidth;
   const resized = new ResizeObserver(() => {
@@ -237,9 +237,9 @@ const article = (name) => (name === "hour" ? "an " : "a ");
 
 /**
  * A chart of counts over seconds since 1970 in UTC, as bars: each the sum of a length of time that fits its width. What is
- * dragged over is shown closer; `range` keeps it from one chart to the next.
+ * dragged over is shown closer; `range` keeps it from one chart to the next. `pick` gets the time of a bar that is clicked.
  */
-export function barChart(root, { x, y, label, range = { from: -Infinity, to: Infinity } }) {
+export function barChart(root, { x, y, label, range = { from: -Infinity, to: Infinity }, height, pick }) {
   const { accent, axis } = axesOf();
   const canvas = h("div", { role: "img" });
   const about = h("p", { class: "quiet", "aria-live": "polite" });
@@ -250,7 +250,8 @@ export function barChart(root, { x, y, label, range = { from: -Infinity, to: Inf
     const inside = x.flatMap((time, at) => (time >= range.from && time <= range.to ? [at] : []));
     bars = bucketed(inside.map((at) => x[at]), inside.map((at) => y[at]), Math.max(180, root.clientWidth - 110) / BAR);
     const zoomed = inside.length < x.length;
-    const hint = !zoomed && matchMedia("(pointer: fine)").matches ? "; drag over a part to see it closer." : ".";
+    const hint = (pick ? "; click one to go there" : "") +
+      (!zoomed && matchMedia("(pointer: fine)").matches ? "; drag over a part to see it closer." : ".");
     about.textContent = `Each bar is ${/^\d/.test(bars.name) ? "" : article(bars.name)}${bars.name}${hint}`;
     all.hidden = !zoomed;
     canvas.setAttribute("aria-label", `${label} by ${bars.name}, ${shownTime(bars.x[0] * 1000)} to ${shownTime(bars.x[bars.x.length - 1] * 1000)} (UTC)`);
@@ -262,6 +263,7 @@ export function barChart(root, { x, y, label, range = { from: -Infinity, to: Inf
     made.plot.setData(compute());
   };
   const made = drawn(canvas, {
+    height,
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     scales: {
       x: { time: true, range: () => [bars.x[0], bars.x[bars.x.length - 1] + bars.size] },
@@ -274,6 +276,10 @@ export function barChart(root, { x, y, label, range = { from: -Infinity, to: Inf
     ],
     cursor: { drag: { x: true, y: false, setScale: false } },
     hooks: {
+      ready: [(plot) => pick && plot.over.addEventListener("click", () => {
+        const at = plot.cursor.idx;
+        if (at !== null && at !== undefined) pick(bars.x[at]);
+      })],
       setSelect: [(plot) => {
         const { left, width } = plot.select;
         if (width < BAR) return;
@@ -426,7 +432,6 @@ function factsOf(status, now) {
   }
   if (isWhole(status)) {
     facts.push(["Entries", number.format(positions.reduce((sum, position) => sum + position.entries, 0))]);
-    facts.push(["State hash", positions.map((position) => position.hash.slice(0, 8)).join(" ")]);
   }
   return [...facts, ...own];
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -691,3 +692,25 @@ def test_the_page_may_load_nothing_from_elsewhere(job):
                 assert not re.search(r"https?://(?!www\.w3\.org/)|style=|innerHTML|<script>", file.read_text()), file
     with pytest.raises(keyed.errors.DefinitionError, match="holds no index"):
         make_app(job[1], page=static / "uplot")
+
+
+def test_a_query_that_still_runs_when_the_server_stops_is_answered(job, monkeypatch):
+    async def stopped() -> httpx.Response:
+        runs = asyncio.Event()
+
+        async def forever(request: Any, work: Any) -> None:
+            del request
+            work.close()
+            runs.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr("keyed.tables.server.app._while_connected", forever)
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(make_app(job[1])), base_url="http://127.0.0.1")
+        asking = asyncio.create_task(client.post("/sql", json={"query": "select 1"}))
+        await runs.wait()
+        # As the server does with what still runs after its time to stop.
+        asking.cancel()
+        return await asking
+
+    answer = asyncio.run(stopped())
+    assert (answer.status_code, answer.json()["error"]["type"]) == (503, "Stopping")
