@@ -95,7 +95,7 @@ def assert_golden(request: pytest.FixtureRequest) -> Callable[..., None]:
     return check
 
 
-def tell_hypothesis() -> None:
+def register_strategies() -> None:
     """Register the strategies of keyed's types: the entry point that Hypothesis calls.
 
     The strategies' module registers them when it is imported, which may be in progress: then it has imported

@@ -122,7 +122,7 @@ def test_hypothesis_finds_the_kit_in_whatever_order_both_are_loaded(tmp_path, pr
     metadata = tmp_path / "told-1.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: told\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text("[hypothesis]\ntold = keyed.pytest_plugin:tell_hypothesis\n")
+    (metadata / "entry_points.txt").write_text("[hypothesis]\ntold = keyed.pytest_plugin:register_strategies\n")
     check = (
         "; from hypothesis import strategies as st; from keyed.testing import Record; st.from_type(Record).validate()"
     )

@@ -315,7 +315,7 @@ def test_a_process_that_was_forked_from_a_user_of_the_store_is_told(server, monk
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "obstore.store", None)
-    with pytest.raises(ExtraNotInstalled, match=r"package obstore, .*keyed\[s3\]"):
+    with pytest.raises(ExtraNotInstalled, match=r"package obstore, .*keyed-streams\[s3\]"):
         ObjectStoreChangelog(URL).header()
 
 
