@@ -1042,3 +1042,51 @@ def test_docstrings_messages_and_pages_are_in_plain_english():
 )
 def test_other_english_is_seen(source, found):
     assert wrong_english("keyed.job.state", ast.parse(source)) == found
+
+
+#: What the project may weigh: code lines (without blanks, comments and docstrings), exported names, words of pages. A
+#: change that raises one says why in its commit.
+CEILINGS = {
+    "code lines of the source": 59_600,
+    "code lines of the tests": 75_300,
+    "exported names without keyed.pyflink": 300,
+    "exported names of keyed": 62,
+    "words of docs": 131_000,
+    "words of README": 960,
+}
+
+
+def code_lines(source: str) -> int:
+    """Return the number of lines that are neither blank, comments nor docstrings."""
+    left_out = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
+            first = node.body[0]
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                left_out |= {*range(first.lineno, (first.end_lineno or first.lineno) + 1)}
+    return sum(
+        bool(line.strip()) and not line.strip().startswith("#") and number not in left_out
+        for number, line in enumerate(source.splitlines(), 1)
+    )
+
+
+def test_code_lines_are_counted():
+    assert (
+        code_lines('"""A module."""\n\n# A comment.\nx = 1\n\n\ndef f():\n    """Return\n    it."""\n    return x\n')
+        == 3
+    )
+
+
+def test_the_project_weighs_no_more_than_it_did():
+    exports = {module_name(path): set(exported(module_name(path))) for path in LIBRARY}
+    weights = {
+        "code lines of the source": sum(code_lines(path.read_text()) for path in LIBRARY),
+        "code lines of the tests": sum(code_lines(path.read_text()) for path in ROOT.glob("tests/**/*.py")),
+        "exported names without keyed.pyflink": len(
+            set().union(*(names for module, names in exports.items() if module != "keyed.pyflink"))
+        ),
+        "exported names of keyed": len(exports["keyed"]),
+        "words of docs": sum(len(path.read_text().split()) for path in ROOT.glob("docs/**/*.md")),
+        "words of README": len((ROOT / "README.md").read_text().split()),
+    }
+    assert {name: weight for name, weight in weights.items() if weight > CEILINGS[name]} == {}, weights

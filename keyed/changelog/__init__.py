@@ -11,6 +11,6 @@ For writers and operators of jobs, who choose where a changelog is, and for auth
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.changelog.model import Changelog
-from keyed.changelog.objects import ObjectStoreChangelog
+from keyed.changelog.objects.object_changelog import ObjectStoreChangelog
 
 __all__ = ["Changelog", "DirectoryChangelog", "KafkaChangelog", "ObjectStoreChangelog"]

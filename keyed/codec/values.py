@@ -25,7 +25,8 @@ from msgspec.msgpack import Decoder, Encoder, Ext
 
 from keyed.base.shown import shown
 from keyed.codec.fingerprints import cached_by_type, describe_type, inspect_type
-from keyed.codec.shapes import Shape, shape_of
+from keyed.codec.shapes.shape import Shape
+from keyed.codec.shapes.shape_builder import shape_of
 from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.codec.unchanged_check import UnchangedCheck, unchanged_check_of
 from keyed.errors import CorruptionError, EncodingError

@@ -11,7 +11,7 @@ import attrs
 
 from keyed.base.shown import without_credentials
 from keyed.changelog.model import Changelog
-from keyed.changelog.objects import changelog_at
+from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.errors import DefinitionError
 
 

@@ -25,7 +25,7 @@ from keyed.base.schemas import Schema, schema_of
 from keyed.base.shown import Shown, named, names_options, shows_options, type_of, without_credentials
 from keyed.base.sources import IngestionTime
 from keyed.changelog.model import Changelog
-from keyed.changelog.objects import changelog_at
+from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.destinations.choose import SinkLike, sink_of
 from keyed.destinations.collect import CollectSink
 from keyed.destinations.function import nowhere
@@ -888,7 +888,9 @@ def _with_changelogs(last: Stage, options: Options) -> Stage:
 def _runtime(source: Source) -> Any:
     """Return the module that runs chains over this kind of source; imported by name so that the API stays light."""
     spark = is_dataframe(source.data)
-    return importlib.import_module("keyed.runtimes.spark.query.spark_query" if spark else "keyed.runtimes.local")
+    return importlib.import_module(
+        "keyed.runtimes.spark.query.spark_query" if spark else "keyed.runtimes.local.local_query"
+    )
 
 
 #: Functions that read a file, by its suffix, for messages.

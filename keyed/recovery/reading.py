@@ -10,7 +10,7 @@ import attrs
 
 from keyed.changelog.commit_fold import FoldedCommit, fold_groups
 from keyed.changelog.model import Changelog, Commit, sequence_of
-from keyed.changelog.objects import changelog_at
+from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.codec.state_schema import described_as, shown_tables
 from keyed.content.addresses import expiry, split_value, state_id_of
 from keyed.content.blocks import TableDelta

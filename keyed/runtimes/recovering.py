@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyed.changelog.model import Changelog
-from keyed.changelog.objects import changelog_at
+from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.errors import CheckpointError, DefinitionError
 from keyed.recovery.cut import header_of
 from keyed.recovery.local_checkpoint import Checkpoint, flush_checkpoint

@@ -20,7 +20,7 @@ from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import html_table, without_credentials
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.model import Changelog, batch_id
-from keyed.changelog.objects import changelog_at
+from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.codec.state_schema import shown_tables
 from keyed.errors import DefinitionError, KeyedError, LocalStoreError, StateAccessError, TableNotFound
 from keyed.job.functions import Function, declared_states

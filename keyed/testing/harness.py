@@ -15,7 +15,7 @@ import attrs
 from keyed.base.durations import clock_text, time_text
 from keyed.base.shown import Shown, shown, shows_options
 from keyed.changelog.model import Changelog
-from keyed.changelog.objects import changelog_at
+from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.codec.keys import encode_key
 from keyed.errors import DefinitionError
 from keyed.job.functions import Function

@@ -17,7 +17,7 @@ import attrs
 from keyed.base.durations import time_text
 from keyed.base.sources import PAUSE, IngestionTime, SeekableSource
 from keyed.changelog.model import Changelog, batch_id, sequence_of
-from keyed.changelog.objects import changelog_at
+from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.changelog.position_bundles import all_positions
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.job.functions import Function

@@ -6,7 +6,3 @@
 
 Segments, bases and compaction are those of `keyed.changelog.directory`.
 """
-
-from keyed.changelog.objects.object_changelog import ObjectStoreChangelog, changelog_at, is_object_store
-
-__all__ = ["ObjectStoreChangelog", "changelog_at", "is_object_store"]

@@ -4,9 +4,3 @@ msgspec checks when it decodes. Without the check, a value of another type would
 tuple) or could not be decoded (a bool declared as an int). A `Shape` checks exact classes: a subclass
 (``numpy.float64``, ``IntEnum``, ``OrderedDict``) would come back as its base.
 """
-
-from keyed.codec.shapes.classes import ClassNode, class_of, is_frozen, values_getter
-from keyed.codec.shapes.shape import Shape
-from keyed.codec.shapes.shape_builder import shape_of
-
-__all__ = ["ClassNode", "Shape", "class_of", "is_frozen", "shape_of", "values_getter"]

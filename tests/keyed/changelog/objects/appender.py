@@ -4,7 +4,7 @@ import ast
 import os
 from random import Random
 
-from keyed.changelog.objects import ObjectStoreChangelog
+from keyed.changelog.objects.object_changelog import ObjectStoreChangelog
 from keyed.testing.changelog_conformance import SampleGroup
 
 

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from keyed.changelog.objects import ObjectStoreChangelog
+from keyed.changelog.objects.object_changelog import ObjectStoreChangelog
 from keyed.testing.changelog_conformance import SampleGroup
 
 URL = "s3://bucket/jobs/log"

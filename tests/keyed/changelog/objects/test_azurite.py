@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from keyed.changelog.objects import ObjectStoreChangelog
 from keyed.changelog.objects.bucket import Bucket
+from keyed.changelog.objects.object_changelog import ObjectStoreChangelog
 from keyed.testing.changelog_conformance import ChangelogConformance, SampleGroup, state_of
 from tests.support.azurite import NoServer, azurite
 

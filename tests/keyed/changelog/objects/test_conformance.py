@@ -2,7 +2,7 @@
 
 import pytest
 
-from keyed.changelog.objects import ObjectStoreChangelog
+from keyed.changelog.objects.object_changelog import ObjectStoreChangelog
 from keyed.testing.changelog_conformance import ChangelogConformance
 from tests.support.s3 import s3_server
 

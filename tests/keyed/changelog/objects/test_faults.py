@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from keyed.changelog.objects import ObjectStoreChangelog, bucket
+from keyed.changelog.objects import bucket
+from keyed.changelog.objects.object_changelog import ObjectStoreChangelog
 from keyed.errors import (
     ChangelogDiverged,
     ChangelogError,

@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from keyed.changelog.objects import ObjectStoreChangelog
+from keyed.changelog.objects.object_changelog import ObjectStoreChangelog
 from keyed.errors import ChangelogError
 from keyed.recovery import verify
 from keyed.testing.changelog_conformance import state_of

@@ -11,8 +11,8 @@ from random import Random
 import attrs
 import pytest
 
-from keyed.changelog.objects import ObjectStoreChangelog
 from keyed.changelog.objects.bucket import Bucket
+from keyed.changelog.objects.object_changelog import ObjectStoreChangelog
 from keyed.errors import ChangelogDiverged, ChangelogError
 from keyed.testing.changelog_conformance import ChangelogConformance, SampleGroup, state_of
 from tests.support.minio import NoServer, minio
