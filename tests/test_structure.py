@@ -1047,11 +1047,11 @@ def test_other_english_is_seen(source, found):
 #: What the project may weigh: code lines (without blanks, comments and docstrings), exported names, words of pages. A
 #: change that raises one says why in its commit.
 CEILINGS = {
-    "code lines of the source": 59_600,
-    "code lines of the tests": 75_300,
-    "exported names without keyed.pyflink": 300,
+    "code lines of the source": 59_510,
+    "code lines of the tests": 75_400,
+    "exported names without keyed.pyflink": 291,
     "exported names of keyed": 62,
-    "words of docs": 131_000,
+    "words of docs": 126_900,
     "words of README": 960,
 }
 
