@@ -442,6 +442,7 @@ class Follower:
         """
         groups = range(header.parallelism) if self._groups is None else self._groups
         readers = dict(zip(groups, self._log.readers, strict=True))
+        # The first commit of a group has its whole state. After compaction it is another one in each group.
         whole = {group: LiveHash() for group in groups} if store.extent is None else {}
         level: list[tuple[VersionedBatch, list[Part]]] = []
         waiting: list[Part] = []
@@ -460,7 +461,7 @@ class Follower:
                 if after and commit.snapshot:
                     raise HistoryCompacted(f"{each.place} is a snapshot")
                 records += commit.records
-                for changes in self._changes(each, whole.get(commit.group)):
+                for changes in self._changes(each, whole.pop(commit.group, None)):
                     if size >= _CHANGES:
                         show()
                         store.write(number, waiting)
@@ -471,7 +472,6 @@ class Follower:
                     size += len(changes)
                 if not each.markers:
                     continue
-                whole.clear()
                 level.append((_batch(number, header.log_id, each.markers, self._groups), waiting))
                 waiting, number = [], number + 1
                 size += _OF_COMMIT

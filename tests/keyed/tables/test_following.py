@@ -26,6 +26,7 @@ import keyed
 from keyed import DirectoryChangelog
 from keyed.base import background
 from keyed.base.background import Status
+from keyed.changelog.directory import compaction
 from keyed.errors import (
     ChangelogError,
     CorruptionError,
@@ -78,6 +79,19 @@ def run(changelog: Any, function: Any = Count, rows: int = 6) -> None:
     stream = keyed.stream(range(rows)).key_by(lambda value: value % 3)
     checkpoint = f"{changelog.path}-checkpoint-{function.__name__}"
     stream.process(function(), changelog=changelog).run(rows_per_batch=1, drain=False, checkpoint=checkpoint)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_groups_that_were_compacted_up_to_different_commits_are_followed(first, tmp_path):
+    log = DirectoryChangelog(tmp_path / "log", auto_compact=False)
+    with KeyedTestHarness(Count(), key=lambda value: value, parallelism=2, changelog=log) as harness:
+        for group in (first, 1 - first):
+            for value in "abcdefgh" * 2:
+                harness.process(value)
+            compaction.compact_group(log._group(group), compaction.CompactionLimits(0))
+        with open_tables(log, tmp_path / "tables", history=0) as tables:
+            tables.poll()
+            assert {entry.key: entry.value for entry in tables["count"].scan()} == dict.fromkeys("abcdefgh", 4)
 
 
 @pytest.mark.parametrize("field", ["hash", "entries", "records"])
