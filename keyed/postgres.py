@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.errors import DefinitionError, ExtraNotInstalled, KeyedError, SinkError
-from keyed.extending import Owner, Schema, Sink, SinkWriter
+from keyed.extending import Owner, Schema, Sink, SinkBatch, SinkWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +102,14 @@ class PostgresSink(Sink):
         for name in (*self.key, *([] if self.deleted is None else [self.deleted])):
             if name not in schema.names:
                 raise SinkError(f"{self!r}: the output has no column {name!r}, only {', '.join(schema.names)}")
-        if self.deleted is not None and dict(schema.columns)[self.deleted] != "boolean":
+        types = dict(schema.columns)
+        for name in self.key:
+            if types[name] in ("float", "double"):
+                raise SinkError(
+                    f"{self!r}: the column {name!r} of the key is of type {types[name]}; give columns of integers, "
+                    "decimals, text, bytes, booleans, dates or timestamps"
+                )
+        if self.deleted is not None and types[self.deleted] != "boolean":
             raise SinkError(f"{self!r}: the column {self.deleted!r} is not boolean")
         return _PostgresWriter(self, owner, [name for name in schema.names if name != self.deleted])
 
@@ -164,6 +171,31 @@ class _PostgresWriter(SinkWriter):
             # Without a unique index on the key the server refuses the plan.
             execute("EXPLAIN " + self._upsert, [None] * len(self._columns), **self._parts)
 
+    def pack(self, batch: SinkBatch) -> list[tuple[bytes | None, bytes]]:
+        """Check that the table can hold the rows, before they are committed with state. See `SinkWriter`.
+
+        Raises:
+            SinkError: A key has a null, a text a NUL, or a time is not in the years 1 to 9999.
+        """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        table = batch.table
+        if table is None:
+            return []
+        for name in self._sink.key:
+            if table.column(name).null_count:
+                raise SinkError(f"{self._sink!r}: a row has a null in the key; drop such rows before the sink")
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if pa.types.is_string(column.type) and pc.any(pc.match_substring(column, "\0")).as_py():
+                raise SinkError(f"{self._sink!r}: a row has a NUL in {name!r}, which PostgreSQL's text cannot hold")
+            if pa.types.is_temporal(column.type):
+                try:
+                    pc.min_max(column).as_py()
+                except (OverflowError, ValueError) as error:
+                    raise SinkError(f"{self._sink!r}: a time in {name!r} is not in the years 1 to 9999") from error
+        return self.packed(table)
+
     def write(self, rows: Any, batch_id: int) -> None:
         """Write the rows of a batch and its id in one transaction. See `keyed.extending.SinkWriter`."""
         if not rows:
@@ -212,17 +244,9 @@ class _PostgresWriter(SinkWriter):
         return sql.SQL(between).join(sql.SQL(text).format(sql.Identifier(name)) for text, name in parts)
 
     def _last_rows(self, rows: list[dict[str, Any]]) -> tuple[list[list[Any]], list[list[Any]]]:
-        """Return the last row of each key, and the keys of the rows that delete theirs.
-
-        Raises:
-            SinkError: A key has a null.
-        """
-        sink, last = self._sink, {}
-        for row in rows:
-            key = tuple(row[name] for name in sink.key)
-            if None in key:
-                raise SinkError(f"{sink!r}: a row has a null in the key; drop such rows before the sink")
-            last[key] = row
+        """Return the last row of each key, and the keys of the rows that delete theirs."""
+        sink = self._sink
+        last = {tuple(row[name] for name in sink.key): row for row in rows}
         gone = {key for key, row in last.items() if sink.deleted is not None and row[sink.deleted]}
         upserts = [[row[name] for name in self._columns] for key, row in last.items() if key not in gone]
         return upserts, [[*key] for key in gone]

@@ -108,8 +108,35 @@ def test_a_table_with_other_columns_or_without_the_key_is_refused(server, name):
         changes([row("a", 1)]).run(postgres_sink(name, key="k", conninfo=server))
     with pytest.raises(SinkError, match="no unique or exclusion constraint"):
         changes([row("a", 1)]).run(postgres_sink(f"{name}-2", key="k", conninfo=server))
+    output = keyed.stream([{"k": 1}]).key_by("k").process(Change(), "x double, n bigint, gone boolean")
+    with pytest.raises(SinkError, match="column 'x' of the key is of type double"):
+        output.run(postgres_sink(name, key="x", conninfo=server))
     with pytest.raises(SinkError, match="the output has no column 'x', only k"):
         changes([row("a", 1)]).run(postgres_sink(name, key="x", conninfo=server))
+
+
+ODD = [
+    ("k string", (None,), "a null in the key"),
+    ("k string, s string", ("a", "x\0y"), "a NUL in 's'"),
+    ("k string, at timestamp", ("a", 569_000_000_000_000), "a time in 'at' is not in the years 1 to 9999"),
+]
+
+
+@pytest.mark.parametrize(("columns", "values", "reason"), ODD)
+def test_rows_that_no_table_holds_are_refused_before_their_commit(server, name, tmp_path, columns, values, reason):
+    class Emit(keyed.KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: keyed.Context) -> Any:
+            yield values if value["bad"] else ("a", *[None] * (len(values) - 1))
+
+    def run(rows):
+        output = keyed.stream(rows).key_by("n").process(Emit(), columns)
+        output.run(postgres_sink(name, key="k", conninfo=server), checkpoint=tmp_path, rows_per_batch=1, drain=False)
+
+    with pytest.raises(SinkError, match=reason):
+        run([{"n": 1, "bad": False}, {"n": 2, "bad": True}])
+    assert len(rows(server, name)) == 1
+    # Nothing waits to be written: a run whose function leaves the row out goes on.
+    run([{"n": 1, "bad": False}, {"n": 2, "bad": False}])
 
 
 def test_no_message_has_the_password(server, name, caplog):
