@@ -6,6 +6,8 @@ import {
 const ROW = 40; // pixels
 /** Rows among which the newest full ranking is looked for: a night of hours has few. */
 const RECENT = 200;
+/** Milliseconds between two looks at all windows, which cost more than those at one. */
+const OFTEN = 10_000;
 const ALL = 'select epoch(window_start)::bigint as start, sum("count")::bigint as counted from ranking group by all order by start';
 
 export function rankingView() {
@@ -43,6 +45,7 @@ export function rankingView() {
       let chart = null;
       let windows = null;
       let drawnWindows = "";
+      let waiting = null; // the timer of the next look at all windows
       let first; // in the ranking
       let current = null;
 
@@ -71,6 +74,21 @@ export function rankingView() {
           x: rows.map(([start]) => start), y: rows.map(([, counted]) => counted), label: "Counted in the rankings", height: 120,
           pick: (start) => goTo(new Date(start * 1000).toISOString().replace(".000", "")),
         });
+      }
+
+      /** Shows all windows at once the first time, and later at most every ten seconds. */
+      function soonShowWindows() {
+        waiting ??= setTimeout(async () => {
+          try {
+            await showWindows();
+          } catch (error) {
+            if (error.name !== "AbortError") {
+              drawnWindows = "";
+              strip.replaceChildren(h("p", { class: "quiet" }, error.message));
+            }
+          }
+          waiting = null;
+        }, windows ? OFTEN : 0);
       }
 
       async function step(order) {
@@ -191,7 +209,10 @@ export function rankingView() {
         if (event.key === "ArrowRight") step("asc");
       }, { signal });
 
-      signal.addEventListener("abort", () => [chart, windows].forEach((each) => each?.destroy()));
+      signal.addEventListener("abort", () => {
+        clearTimeout(waiting);
+        [chart, windows].forEach((each) => each?.destroy());
+      });
       const fixed = Boolean(params.window || params.as_of);
       let done = false;
       context.onBatch(oneAtATime(async () => {
@@ -199,7 +220,7 @@ export function rankingView() {
         try {
           done = (await load()) && fixed;
           if (params.item ?? first) await filled(item, showItem);
-          await showWindows();
+          soonShowWindows();
         } catch (error) {
           if (error.name !== "AbortError") source.textContent = error.message;
         }

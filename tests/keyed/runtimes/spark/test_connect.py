@@ -294,14 +294,15 @@ def test_connect(remote, feature):
 @pytest.mark.parametrize("sink", SINKS, ids=lambda sink: sink.name)
 def test_sinks(remote, kafka, sink, tmp_path):
     """The column of the support matrix, of a streaming query, which calls sinks on the server."""
-    (tmp_path / "in").mkdir()
+    for folder in ("in", "out"):
+        (tmp_path / folder).mkdir()
     pq.write_table(table_of(ROWS_OF_FEATURES), tmp_path / "in" / "0.parquet")
     frame = remote.readStream.schema(SCHEMA_OF_FEATURES).parquet(str(tmp_path / "in"))
-    made = sink.make(tmp_path, kafka)
+    made = sink.make(tmp_path / "out", kafka)
     sums = FEATURES["State"][0].chain(lambda rows: keyed.stream(frame, timestamp="at"), {"parallelism": 2})
     sums.run(made, checkpoint=tmp_path / "checkpoint")
     wanted = [("a", 1), ("a", 4), ("a", 8), ("b", 2), ("b", 7), ("c", 6)]
-    until(lambda: sorted(sink.read(tmp_path, made)) == wanted)
+    until(lambda: sorted(sink.read(tmp_path / "out", made)) == wanted)
 
 
 def test_a_recording_is_refused(remote, tmp_path):
