@@ -58,10 +58,6 @@ class CollectWriter(SinkWriter):
     def __init__(self, sink: CollectSink) -> None:
         self._batches = sink.batches
 
-    def pack(self, batch: SinkBatch) -> None:
-        """See `SinkWriter`."""
-        del batch
-
     def write(self, rows: SinkBatch, batch_id: int) -> None:
         """See `SinkWriter`."""
         self._batches[batch_id] = rows.rows

@@ -45,10 +45,6 @@ class FunctionWriter(SinkWriter):
         self._function = sink.function
         self._more = {"query_id": owner.query} if takes_query(sink.function) else {}
 
-    def pack(self, batch: SinkBatch) -> None:
-        """See `SinkWriter`."""
-        del batch
-
     def write(self, rows: SinkBatch, batch_id: int) -> None:
         """See `SinkWriter`."""
         self._function(rows.rows if rows.frame is None else rows.frame, batch_id, **self._more)

@@ -131,10 +131,6 @@ class ParquetWriter(SinkWriter):
         if last is not None:
             check_columns(path, last, kinds(pq.read_schema(Path(path, last))), kinds(schema))
 
-    def pack(self, batch: SinkBatch) -> None:
-        """See `SinkWriter`."""
-        del batch
-
     def write(self, rows: SinkBatch, batch_id: int) -> None:
         """Write one file, published by a rename; none if there are no rows, and other files exist."""
         import pyarrow.parquet as pq

@@ -72,10 +72,6 @@ class ParquetOnSpark(SinkWriter):
             new = session.createDataFrame([], self._schema.ddl).schema
             check_columns(self._path, last, _types(session.read.parquet(path).schema), _types(new))
 
-    def pack(self, batch: SinkBatch) -> None:
-        """See `SinkWriter`."""
-        del batch
-
     def write(self, rows: SinkBatch, batch_id: int) -> None:
         """See `SinkWriter`."""
         if self._flat is not None:

@@ -84,10 +84,10 @@ class SinkWriter:
     def pack(self, batch: SinkBatch) -> list[Record] | None:
         """Return the records that `write` gets; ``None`` if `write` gets the batch itself, and can replace it.
 
-        By default the record is an Arrow stream of the rows: see `unpack`.
+        By default it is ``None``. `packed` makes records of a table.
         """
-        table = batch.table
-        return [] if table is None else self.packed(table)
+        del batch
+        return None
 
     @staticmethod
     def packed(table: pa.Table) -> list[Record]:

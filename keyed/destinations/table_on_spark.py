@@ -124,10 +124,6 @@ class LakeTable(SinkWriter):
 
         self._attempt(grow)
 
-    def pack(self, batch: SinkBatch) -> None:
-        """See `SinkWriter`."""
-        del batch
-
     def write(self, rows: SinkBatch, batch_id: int) -> None:
         """See `SinkWriter`."""
         frame = rows.frame

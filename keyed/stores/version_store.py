@@ -99,7 +99,6 @@ class VersionedBatch:
         states: Descriptions of the states, by name (`GroupMeta.states`).
         key_columns: Columns of the key (`GroupMeta.key_columns`).
         groups: Key groups that the store has, in order; ``None`` if it has all. Of a part the buckets are the groups.
-        counts: Numbers of live entries of these groups after it, in their order.
     """
 
     commit: int
@@ -114,7 +113,6 @@ class VersionedBatch:
     states: dict[str, Any] = attrs.field(factory=dict)
     key_columns: list[str] = attrs.field(factory=list)
     groups: tuple[int, ...] | None = None
-    counts: tuple[int, ...] = ()
 
 
 _BATCH_RECORD: RecordFormat[VersionedBatch] = RecordFormat(b"KVCO", _VERSION, VersionedBatch)

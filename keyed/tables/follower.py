@@ -659,7 +659,6 @@ def _batch(number: int, log_id: str, markers: Sequence[Commit], groups: tuple[in
         states=markers[0].states,
         key_columns=markers[0].key_columns,
         groups=groups,
-        counts=tuple(marker.entries for marker in markers),
     )
 
 

@@ -43,13 +43,9 @@ class LocalBatch(SinkBatch):
     @property
     def table(self) -> pa.Table | None:
         """See `SinkBatch`."""
-        emitted = self.emitted
-        table: pa.Table | None = (
-            _table_of_tables(self.bound, emitted)
-            if isinstance(emitted, EmittedTables)
-            else _table_of_values(self.bound, emitted.values)
-        )
-        return table
+        if isinstance(self.emitted, EmittedTables):
+            return _table_of_tables(self.bound, self.emitted)
+        return _table_of_values(self.bound, self.emitted.values)
 
 
 def packed(
@@ -112,7 +108,7 @@ def _takes_bad_rows(bound: BoundOutput) -> bool:
     return tag is not None and not bound.output.steps and tag.name in bound.output.stage.bad_row_outputs
 
 
-def _table_of_values(bound: BoundOutput, values: list[Any]) -> Any:
+def _table_of_values(bound: BoundOutput, values: list[Any]) -> pa.Table | None:
     """Return values as a table, ``None`` if there are none."""
     from keyed.arrow.write import raw_table_of, table_of
 
@@ -128,7 +124,7 @@ def _table_of_values(bound: BoundOutput, values: list[Any]) -> Any:
     return raw_table_of(values, schema) if _takes_bad_rows(bound) else table_of(values, schema)
 
 
-def _table_of_tables(bound: BoundOutput, emitted: Any) -> Any:
+def _table_of_tables(bound: BoundOutput, emitted: Any) -> pa.Table | None:
     """Return the emitted tables as one without their timestamps, ``None`` if there are none."""
     import pyarrow as pa
 

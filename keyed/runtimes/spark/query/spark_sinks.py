@@ -100,9 +100,6 @@ class _FolderWriter(SinkWriter):
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def pack(self, batch: SinkBatch) -> None:
-        del batch
-
     def write(self, rows: SinkBatch, batch_id: int) -> None:
         write_folder(rows.frame, self._path, batch_id)
 
