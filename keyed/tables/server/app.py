@@ -1083,13 +1083,17 @@ def make_app(
         *page_routes(page),
     ]
 
+    async def end() -> None:
+        await watch.end()
+        await sql.close()
+        await push.close()
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            await sql.close()
-            await push.close()
+            await end()
 
     app = Starlette(
         routes=routes,
@@ -1097,7 +1101,7 @@ def make_app(
         exception_handlers={HTTPException: _no_route},
         lifespan=lifespan,
     )
-    app.state.watch = server.watch
+    app.state.watch, app.state.end = watch, end
     return app
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -27,16 +27,16 @@ _BACKLOG, _ACCEPTED = 512, 8
 
 
 class _Server(uvicorn.Server):
-    """Ends the event streams at shutdown, which would otherwise never end. Logs a lack of descriptors once.
+    """Ends event streams and queries at shutdown, which may never end otherwise. Logs a lack of descriptors once.
 
     Attributes:
         is_up: Set when it answers, or when it has ended.
         is_stopping: True if it has to end.
     """
 
-    def __init__(self, config: uvicorn.Config, watch: Watch) -> None:
+    def __init__(self, config: uvicorn.Config, end: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
-        self._watch = watch
+        self._end = end
         self.is_up = threading.Event()
         self.is_stopping: Callable[[], bool] = lambda: False
 
@@ -57,7 +57,7 @@ class _Server(uvicorn.Server):
         self.is_up.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._watch.end()
+        await self._end()
         await super().shutdown(sockets)
 
 
@@ -169,4 +169,4 @@ def _prepared(
         log_level="warning",
         timeout_graceful_shutdown=1,
     )
-    return _Server(config, watch), listening, f"http://{name}:{listening.getsockname()[1]}"
+    return _Server(config, app.state.end), listening, f"http://{name}:{listening.getsockname()[1]}"

@@ -31,6 +31,44 @@ _MARGIN = 64 << 10
 TOO_LARGE = "TooLarge"
 
 
+class _Worker:
+    """A process that answers a line with a line."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process, self._input, self._output = process, process.stdin, process.stdout
+        self._reading = asyncio.Lock()
+
+    async def send(self, line: bytes) -> None:
+        """Write a line."""
+        self._input.write(line + b"\n")
+        await self._input.drain()
+
+    async def line(self) -> bytes:
+        """Return the next line; nothing if the process has ended."""
+        async with self._reading:
+            return await self._output.readline()
+
+    def has_ended(self) -> bool:
+        """Tell whether the process has ended, as far as it is known."""
+        return self._process.returncode is not None or self._output.at_eof()
+
+    def kill(self) -> None:
+        """Kill the process."""
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def end(self) -> None:
+        """Kill the process, and wait until its pipes are closed: once the loop is closed, they cannot be."""
+        self.kill()
+        self._input.close()
+        async with self._reading:
+            await self._output.read()
+        await self._process.wait()
+
+
 class WorkerProcesses:
     """Processes that answer a line with a line, one for each request at a time. Tokens share them.
 
@@ -50,7 +88,9 @@ class WorkerProcesses:
         self._seconds = seconds
         self._megabytes = megabytes
         self._answer = answer
-        self._idle: list[asyncio.subprocess.Process] = []
+        self._workers: set[_Worker] = set()
+        self._idle: list[_Worker] = []
+        self._is_closed = False
         most = _PROCESSES if tokens <= 1 else _PROCESSES + 1
         self._concurrency = ConcurrencyLimit(most, wait_seconds, 429, "queries", tokens)
 
@@ -64,14 +104,15 @@ class WorkerProcesses:
         Raises:
             DefinitionError: It is invalid, or names an unknown table or column.
             QueryFailed: It failed, or exceeded its time or memory limit.
-            Refused: All processes are busy, or the answer is too large.
+            Refused: All processes are busy, the answer is too large, or the server is stopping.
         """
         async with self._concurrency.acquired(wait_seconds):
-            process = await self._ready()
+            worker = await self._ready()
             is_good = False
             try:
-                line = await self._ask(process, asked + b"\n")
+                line = await self._ask(worker, asked)
                 if not line:
+                    self._check_open()
                     raise QueryFailed(f"sql: the query needed more than {self._megabytes} MB, or its process crashed")
                 if not line.startswith(b'{"error":'):
                     is_good = True
@@ -81,9 +122,9 @@ class WorkerProcesses:
                 is_good = failed["type"] not in (QueryFailed.__name__, TOO_LARGE)
             finally:
                 if is_good:
-                    self._idle.append(process)
+                    self._idle.append(worker)
                 else:
-                    await _kill(process)
+                    await self._end(worker)
         kind, message = failed.pop("type"), failed.pop("message")
         if kind == TOO_LARGE:
             raise Refused(413, TOO_LARGE, message)
@@ -91,46 +132,54 @@ class WorkerProcesses:
         raise error(message, **failed)
 
     async def close(self) -> None:
-        """End the processes."""
-        while self._idle:
-            await _kill(self._idle.pop())
+        """End the processes. Queries that run are refused, and later ones."""
+        self._is_closed = True
+        for worker in self._workers:
+            worker.kill()
+        for worker in list(self._workers):
+            await self._end(worker)
 
-    async def _ready(self) -> asyncio.subprocess.Process:
+    async def _end(self, worker: _Worker) -> None:
+        await worker.end()
+        self._workers.discard(worker)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Refused(503, "Stopping", "the server is stopping")
+
+    async def _ready(self) -> _Worker:
         """Return a process that waits for a request: an idle one, unless it has ended, or a new one."""
+        self._check_open()
         while self._idle:
-            process = self._idle.pop()
-            if await self._is_ready(process):
-                return process
-        process = await self._start()
-        if not await self._is_ready(process):
+            worker = self._idle.pop()
+            if await self._is_ready(worker):
+                return worker
+        worker = _Worker(await self._start())
+        self._workers.add(worker)
+        if not await self._is_ready(worker):
+            self._check_open()
             raise QueryFailed("sql: the process for queries did not start; the server's log has the reason")
-        return process
+        return worker
 
-    @staticmethod
-    async def _is_ready(process: asyncio.subprocess.Process) -> bool:
+    async def _is_ready(self, worker: _Worker) -> bool:
         """Wait until a process is ready, and kill it if it is not; the time does not count for a request."""
-        assert process.stdout is not None
         is_ready = False
         try:
             async with asyncio.timeout(_READY_SECONDS):
-                is_ready = bool(await process.stdout.readline())
-            is_ready = is_ready and process.returncode is None and not process.stdout.at_eof()
+                is_ready = bool(await worker.line()) and not worker.has_ended()
         except TimeoutError:
             pass
         finally:
             if not is_ready:
-                await _kill(process)
+                await self._end(worker)
         return is_ready
 
-    async def _ask(self, process: asyncio.subprocess.Process, asked: bytes) -> bytes:
+    async def _ask(self, worker: _Worker, asked: bytes) -> bytes:
         """Return the answer line of a process; nothing if it has ended."""
-        assert process.stdin is not None
-        assert process.stdout is not None
         try:
             async with asyncio.timeout(self._seconds):
-                process.stdin.write(asked)
-                await process.stdin.drain()
-                return await process.stdout.readline()
+                await worker.send(asked)
+                return await worker.line()
         except ConnectionError:
             return b""
         except TimeoutError as error:
@@ -240,10 +289,3 @@ class PushProcesses(WorkerProcesses):
         # The changes of open streams wait longer, for each other.
         wait_seconds = None if changes is None else _PART_SECONDS
         return await self.answer(as_json({**asked, "bytes": self._answer}), wait_seconds)
-
-
-async def _kill(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            process.kill()
-    await process.wait()

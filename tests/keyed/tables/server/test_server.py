@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import psutil
 import pytest
 import uvicorn
 from hypothesis import given, settings
@@ -28,7 +30,7 @@ import keyed
 from keyed import windows as w
 from keyed.base import background
 from keyed.tables import StateTables, open_tables
-from keyed.tables.server import Access, event_stream, make_app, serve
+from keyed.tables.server import Access, event_stream, make_app, serve, serving
 from keyed.tables.server.event_stream import BatchEvents, ChangeEvents
 from keyed.testing import KeyedTestHarness
 from tests.support.limits import patient
@@ -714,3 +716,29 @@ def test_a_query_that_still_runs_when_the_server_stops_is_answered(job, monkeypa
 
     answer = asyncio.run(stopped())
     assert (answer.status_code, answer.json()["error"]["type"]) == (503, "Stopping")
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2.0], ids=["it starts", "it computes"])
+def test_a_query_that_runs_when_the_server_stops_is_refused_and_its_process_ends(job, monkeypatch, seconds):
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    slow = {"query": "select count(*) from range(100000000000) a, range(1000) b"}
+    answers: list[httpx.Response] = []
+
+    def workers() -> list[psutil.Process]:
+        running = psutil.process_iter(["ppid", "cmdline"])
+        mine = [each for each in running if each.info["ppid"] == os.getpid()]
+        return [each for each in mine if "keyed.tables.sql_worker" in (each.info["cmdline"] or ())]
+
+    def ask(address: str) -> None:
+        answers.append(httpx.post(f"{address}/sql", json=slow, timeout=300))
+
+    with serving(job[1], port=0) as address:
+        asking = threading.Thread(target=ask, args=(address,))
+        asking.start()
+        until(lambda: any(sum(each.cpu_times()[:2]) >= seconds for each in workers()))
+    asking.join()
+    assert [(each.status_code, each.json()["error"]["type"]) for each in answers] == [(503, "Stopping")]
+    assert not workers()
+    gc.collect()
+    assert not unraisable
