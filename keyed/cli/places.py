@@ -73,7 +73,7 @@ def place_of(text: str) -> Place:
         return Place.CHANGELOG
     if (path / COMMITS_FOLDER).is_dir():
         return Place.CHECKPOINT
-    if (path / "offsets").is_dir() or (path / "keyed-script").is_file():
+    if (path / "offsets").is_dir():
         return Place.SPARK_CHECKPOINT
     if next(path.glob("*/keyed-versions-*"), None) is not None:
         return Place.TABLES

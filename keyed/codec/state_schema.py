@@ -86,10 +86,16 @@ class StateSchema:
 
     @classmethod
     def of_table(
-        cls, name: str, key: list[str], columns: Any, ttl: Any = None, shown_as: Mapping[str, Any] | None = None
+        cls,
+        name: str,
+        key: list[str],
+        columns: Any,
+        ttl: Any = None,
+        shown_as: Mapping[str, Any] | None = None,
+        meaning: Mapping[str, str] | None = None,
     ) -> Self:
         """Describe a table: its key columns, and the fingerprint of its columns (`keyed.table_state.layout.Layout`)."""
-        return cls(name, "table", key, columns, _describe_ttl(ttl), shown_as=shown_as)
+        return cls(name, "table", key, columns, _describe_ttl(ttl), shown_as=shown_as, meaning=meaning)
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as JSON."""
@@ -208,7 +214,8 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
     """
     declared = {schema.name: schema for schema in new}
     before = {schema.name: schema for schema in old}
-    for stored in before.values():
+    # A changed state says more about a changed definition than one that is not declared.
+    for stored in sorted(before.values(), key=lambda each: each.name not in declared):
         schema = declared.get(stored.name)
         reason = "it is no longer declared, and its values would be lost" if schema is None else _why(stored, schema)
         if reason is not None:

@@ -202,7 +202,7 @@ def describe(bound: Any, stream_keys: int) -> StateSchema:
     state = bound.declaration
     if isinstance(bound, BoundTableState):
         columns = bound.layout.fingerprint(stream_keys)
-        return StateSchema.of_table(state.name, list(state.key), columns, state.ttl, state.shown_as)
+        return StateSchema.of_table(state.name, list(state.key), columns, state.ttl, state.shown_as, state.meaning)
     if isinstance(state, MapState):
         key, value = state.key_type, state.value_type
     elif isinstance(state, AggregatingState):

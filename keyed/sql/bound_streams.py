@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import json
-import logging
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +19,13 @@ from keyed.rows import members_of
 from keyed.sql.catalog import STREAM, SqlSource
 from keyed.sql.engine import MAJOR, Columns
 from keyed.sql.script_inputs import GONE, NO_TIME, TIME, UNREADABLE, ScriptInput, further_columns, given_names, typed
-from keyed.sql.script_source import VERSION, check_identity
 from keyed.sql.sql_operators import given_columns, schema_of
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
     from keyed.formats.declared_formats import Registry
 
-_log = logging.getLogger(__name__)
 _TIME = "#time"
-#: The file of a checkpoint of Spark with the version and the queries of a script, as JSON.
-_IDENTITY = "keyed-script"
 #: Nothing reads it: bad rows are counted.
 _BAD = keyed.OutputTag("unreadable")
 #: The columns of Spark's Kafka source that a record needs.
@@ -82,29 +75,6 @@ def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         version = ""
     for _ in batches:
         yield pa.record_batch([pa.array([version])], names=["version"])
-
-
-def keep_identity(session: Any, checkpoint: str, queries: Mapping[str, Mapping[str, str]]) -> None:
-    """Compare the queries of a script with those of a checkpoint of Spark, and write them to it.
-
-    Args:
-        session: The session.
-        checkpoint: The folder of the checkpoint.
-        queries: For each query the parts of it on which its state depends, by name.
-
-    Raises:
-        CheckpointError: The state of one does not fit it.
-    """
-    folder = importlib.import_module("keyed.runtimes.spark.checkpoint.folder").reached(session, checkpoint)
-    if folder is None:
-        _log.warning("the checkpoint %s is out of reach: a changed query is not compared with it", checkpoint)
-        return
-    now = {"version": VERSION, "queries": {name: dict(parts) for name, parts in queries.items()}}
-    content = folder.read(_IDENTITY)
-    before = now if content is None else json.loads(content)
-    check_identity(before, queries)
-    if content is None or before != now:
-        folder.write(_IDENTITY, json.dumps(now).encode())
 
 
 def is_topic(given: Any) -> bool:

@@ -663,8 +663,6 @@ class Planner:
             where = f'"{CHANGE}" < 0 OR ({where})'
         explodes = any(_explodes(each.words) for each in outputs)
         step = scope.step(cells, where, source.carried, explodes=explodes)
-        if is_table:
-            identity |= _columns_of(keys, values)
         return QueryPlan(source, step, None, keys, values, is_table, None, identity, ranks)
 
     def _own_keys(self, source: Relation, outputs: list[_Output]) -> list[Words]:
@@ -765,7 +763,6 @@ class Planner:
             "WHERE": where or "" if source.is_table else "",
         }
         size = None if window is None else (window.kind, None if window.kind == "SESSION" else window.size_ms)
-        identity |= _columns_of(keys, values)
         return QueryPlan(source, before, grouping, keys, values, True, size, identity)
 
     def _check_grouped(self, words: Words, scope: NameScope) -> None:
@@ -814,11 +811,6 @@ def _relation(source: SqlSource, given: Any, alias: str, *, is_joined: bool = Fa
     columns += [Column(each, type_, alias, stored, is_pseudo=True) for each, (stored, type_) in pseudo.items()]
     window = None if source.window is None else (source.window, source.window_ms)
     return Relation(tuple(columns), source.is_table, tuple((each,) for each in keys), window, given)
-
-
-def _columns_of(keys: Columns, values: Columns) -> dict[str, str]:
-    """Return the columns of a table's rows, which are state, as parts of its identity."""
-    return {f"column {each}": f"{type_}{' KEY' * (each in dict(keys))}" for each, type_ in (*keys, *values)}
 
 
 def _sql_of_key(part: Sequence[str]) -> str:

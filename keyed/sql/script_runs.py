@@ -22,8 +22,9 @@ from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT
 from keyed.formats.typed_columns import plain
 from keyed.job.graph import BoundOutput, is_dataframe
+from keyed.job.state import State
 from keyed.job.transforms import Kept
-from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, keep_identity, session_of
+from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, session_of
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
 from keyed.sql.engine import Columns, SqlStep
@@ -347,7 +348,7 @@ class Builder:
             step = attrs.evolve(step, groups=names)
         made = changes.map_batches(step, output=schema_of(held, **more)).key_by(*names)
         schema = schema_of(columns, **further, **{MOMENT: "bigint"})
-        return made.process(function, schema, name=name, order="arrival")
+        return made.process(_identified(function, plan.identity), schema, name=name, order="arrival")
 
     def _relation(self, relation: Relation, query: str) -> Any:
         """Return the stream of a relation's tables."""
@@ -355,7 +356,7 @@ class Builder:
             return self._source(relation.input)
         if isinstance(relation.input, FunctionCall):
             if isinstance(relation.input.function, MatchPlan):
-                return self._match(relation.input.function, relation.input.of, query)
+                return self._match(relation.input.function, relation, query)
             return self._call(relation.input, relation.label)
         join = relation.input
         sides: list[Any] = []
@@ -377,7 +378,8 @@ class Builder:
         (left, left_columns), (right, right_columns) = sides
         is_foreign = join.kind == "foreign-key"
         keys = [part[0] for part in relation.keys] if is_foreign else []
-        function = join_of(join, left_columns, right_columns, keys)
+        identity = {f"FROM of {query}": relation.label}
+        function: Any = _identified(join_of(join, left_columns, right_columns, keys), identity)
         columns = tuple((each.stored, each.type) for each in relation.columns if each.stored != TIMESTAMP_COLUMN)
         more = _more(is_table=relation.is_table)
         schema = schema_of(columns, **more)
@@ -393,9 +395,8 @@ class Builder:
         rest: Columns = tuple(each for each in columns if each[0] not in keys)
         name = self._name(f"{query}_rows")
         schema = schema_of((*own, *rest), **more, **{MOMENT: "bigint"})
-        return joined.key_by(*keys).process(
-            TableRows(name, own, rest, is_shown=False), schema, name=name, order="arrival"
-        )
+        table_rows = _identified(TableRows(name, own, rest, is_shown=False), identity)
+        return joined.key_by(*keys).process(table_rows, schema, name=name, order="arrival")
 
     def _call(self, call: FunctionCall, label: str) -> Any:
         """Return the output of a function of the user's."""
@@ -407,13 +408,14 @@ class Builder:
             self._sources[label] = bound_stream(call.source, output, has_places=self._found.names_places)
         return self._sources[label]
 
-    def _match(self, plan: MatchPlan, of: Relation, query: str) -> Any:
+    def _match(self, plan: MatchPlan, relation: Relation, query: str) -> Any:
         """Return the rows of the matches of a pattern."""
         before: Columns = tuple((each, type_) for each, _, type_ in plan.before.columns)
         step = Stepped(plan.before, query, self._skipped, plan.keys)
-        rows = self._relation(of, query).map_batches(step, output=schema_of(before)).key_by(*plan.keys)
-        name = self._name(f"{query}_match")
-        found = rows.process(plan.operator, schema_of(plan.matched), name=name, order="watermark")
+        assert isinstance(relation.input, FunctionCall)
+        rows = self._relation(relation.input.of, query).map_batches(step, output=schema_of(before)).key_by(*plan.keys)
+        operator, name = _identified(plan.operator, {f"FROM of {query}": relation.label}), self._name(f"{query}_match")
+        found = rows.process(operator, schema_of(plan.matched), name=name, order="watermark")
         more = _more(is_table=False)
         timed = found.map_batches(with_own_time, output=schema_of(plan.matched, **more))
         step = Stepped(plan.after, query, self._skipped)
@@ -452,6 +454,14 @@ class Builder:
         found = parts[0] if len(parts) == 1 else parts[0].union(*parts[1:])
         self._sources[source.name] = found
         return found
+
+
+def _identified(function: Any, identity: Mapping[str, str]) -> Any:
+    """Return a function whose states a checkpoint keeps only for the same parts of a query."""
+    for state in vars(function).values():
+        if isinstance(state, State):
+            state.meaning = {**(state.meaning or {}), **identity}
+    return function
 
 
 def record_columns(query: WrittenQuery) -> Schema:
@@ -836,18 +846,14 @@ class _Script:
                 f"{self._where}: an output is written to a Kafka topic, each record once, and that needs a checkpoint; "
                 "give checkpoint= (--checkpoint), a folder"
             )
-        identity = {each.name: each.plan.identity for each in found.queries}
         if self.session is not None:
             check_executors(self.session)
-            if self._keeps:
-                keep_identity(self.session, str(self.options["checkpoint"]), identity)
         sources = () if deployment is None or self.session is not None else deployment.sources
         live = {each.name: each.topic for each in sources}
         rows = ScriptRows(
             self._inputs,
             self._size,
             self._skipped,
-            identity,
             keeps=self._keeps,
             live=live,
             reader=deployment.reader() if deployment is not None and live else None,

@@ -25,8 +25,6 @@ from keyed.sql.script_inputs import PLACE, SOURCE, TIME, ScriptInput, Skipped
 _COMPARED = 100
 #: Records of a partition that are decoded at a time.
 _RECORDS = 10_000
-#: Version of positions, and of the descriptions of queries in checkpoints.
-VERSION = 1
 #: Seconds for which a script waits for records of topics before it yields `PAUSE`.
 _WAIT = 0.1
 
@@ -180,41 +178,6 @@ class _LiveHead(_Head):
             self.offset = self._end
 
 
-def check_identity(checkpoint: Mapping[str, Any], queries: Mapping[str, Mapping[str, str]]) -> None:
-    """Check that the state of a checkpoint fits the queries of a script.
-
-    Args:
-        checkpoint: Its ``version``, and ``queries``: for each the parts of it on which its state depends, by name.
-        queries: Those of the script.
-
-    Raises:
-        CheckpointError: A query has changed such a part, or is not there; or the version is another one.
-    """
-    if checkpoint.get("version") != VERSION:
-        raise CheckpointError(
-            f"the script of the checkpoint has the version {checkpoint.get('version')}, and this keyed reads version "
-            f"{VERSION}; run the keyed that wrote it, or start from a new checkpoint"
-        )
-    before: Mapping[str, Mapping[str, str]] = checkpoint["queries"]
-    for name, parts in before.items():
-        if name not in queries:
-            raise CheckpointError(
-                f"the checkpoint has the state of {name}, which the script does not define anymore; define it under "
-                "that name, or start from a new checkpoint"
-            )
-        now = queries[name]
-        # A table may have more columns, which are null in the rows that it has.
-        changed = [part for part in {**now, **parts} if parts.get(part, "") != now.get(part, "")]
-        changed = [part for part in changed if part in parts or not part.startswith("column ")]
-        if changed:
-            what = ", ".join(f"{part} (from {parts.get(part) or None} to {now.get(part) or None})" for part in changed)
-            raise CheckpointError(
-                f"{name} has changed its {what}, so its state in the checkpoint does not fit; define the new query "
-                "under another name and start from a new checkpoint. WHERE of streams, expressions without "
-                "aggregates and further columns may change"
-            )
-
-
 def _joined(before: Any, rows: pa.Table) -> pa.Table:
     return rows if before is None else pa.concat_tables([before, rows])
 
@@ -237,7 +200,6 @@ class ScriptRows:
         inputs: The inputs, by name.
         size: Rows of a batch.
         skipped: The rows that are skipped.
-        queries: For each query the parts of it on which its state depends, by name.
         keeps: A checkpoint keeps the position.
         live: Those of the inputs that are Kafka topics, by name, with their topics.
         reader: The reader of these topics.
@@ -247,7 +209,6 @@ class ScriptRows:
     inputs: Mapping[str, ScriptInput]
     size: int
     skipped: Skipped
-    queries: Mapping[str, Mapping[str, str]]
     keeps: bool = attrs.field(kw_only=True)
     live: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
     reader: TopicsReader | None = attrs.field(default=None, kw_only=True)
@@ -289,21 +250,17 @@ class ScriptRows:
             self._offsets.setdefault(each.name, {})[str(each.partition)] = each.position()
         topics = {name: {"topic": topic, "offsets": self._offsets.get(name, {})} for name, topic in self.live.items()}
         return {
-            "version": VERSION,
             "inputs": {each.name: each.position() for each in self._given},
             "topics": topics,
             "highest": self._highest,
-            "queries": {name: dict(parts) for name, parts in self.queries.items()},
         }
 
     def seek(self, position: Any) -> None:
         """Resume after what was read. See `keyed.SeekableSource.seek`.
 
         Raises:
-            CheckpointError: A query has changed so that its state does not fit it, an input has other rows, or the
-                checkpoint has read other topics.
+            CheckpointError: An input has other rows, or the checkpoint has read other topics.
         """
-        check_identity(position, self.queries)
         before = {name: each["topic"] for name, each in position["topics"].items()}
         if before != self.live:
             remedy = (

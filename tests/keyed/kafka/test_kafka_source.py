@@ -146,16 +146,10 @@ def test_lost_records_and_other_topics_are_refused(kafka, topic, tmp_path):
 
 
 def test_parameters_are_checked():
-    wrong = (
-        {"topic": ""},
-        {"start": "middle"},
-        {"batch_interval": 0},
-        {"settings": {"group.id": object()}},
-        {"bounded": 1},
-    )
-    for options in wrong:
+    wrong = {"topic": "", "start": "middle", "batch_interval": 0, "settings": {"group.id": object()}, "bounded": 1}
+    for name, value in wrong.items():
         with pytest.raises(DefinitionError):
-            KafkaSource(**{"topic": "t", "bootstrap": "b:1", **options})  # type: ignore[arg-type]
+            KafkaSource(**{"topic": "t", "bootstrap": "b:1", name: value})  # type: ignore[arg-type]
 
 
 def timed(kafka, topic, **options):

@@ -190,15 +190,15 @@ def test_a_table_goes_on_with_another_where_other_expressions_and_more_columns(t
 @pytest.mark.parametrize(
     ("text", "old", "new", "what"),
     [
-        (ADULTS, "id, age FROM", "id, age AS years FROM", r"column age \(from INT to None\)"),
-        (ADULTS, "id, age FROM", "id AS i, age FROM", r"column id \(from INT KEY to None\)"),
-        (ADULTS, "id, age FROM", "id, age + 0.5 AS age FROM", r"column age \(from INT to DECIMAL\(12, 1\)\)"),
-        (AGES, "AS n", "AS m", r"column n \(from BIGINT to None\)"),
-        (AGES, "id > 0", "id > 1", r'WHERE \(from "id" > 0 to "id" > 1\)'),
+        (ADULTS, "id, age FROM", "id, age AS years FROM", "'o' .*table no longer has the field age"),
+        (ADULTS, "id, age FROM", "id AS i, age FROM", "'o': the state is keyed by id, the query by i"),
+        (ADULTS, "id, age FROM", "id, age + 0.5 AS age FROM", r"'o' .*age of table: int32 became decimal128\(12, 1\)"),
+        (AGES, "AS n", "AS m", "'o' .*table no longer has the field n"),
+        (AGES, "id > 0", "id > 1", """'o' .*has changed its WHERE from '"id" > 0' to '"id" > 1'"""),
     ],
 )
 def test_columns_that_the_rows_of_a_table_have_and_the_where_of_its_groups_do_not_change(
     tmp_path, text, old, new, what
 ):
-    with pytest.raises(CheckpointError, match=f"o has changed its {what}, so its state"):
+    with pytest.raises(CheckpointError, match=what):
         changed(tmp_path, text, text.replace(old, new))

@@ -15,7 +15,6 @@ they are in a folder that this program shares with Spark, and are otherwise read
     state/0/...         the state; in _metadata/v2/<batch> the whole paths of the files that describe it
     keyed-lease         who runs it, and keyed-lease-jvm (`keyed.runtimes.spark.checkpoint.checkpoint_lease`)
     keyed-begin         how a query of keyed began (`keyed.runtimes.spark.checkpoint.begin`)
-    keyed-script        the queries of a script (`keyed.sql.bound_streams`)
     keyed-ticks/...     what wakes it (`keyed.runtimes.spark.checkpoint.ticks`)
 """
 
