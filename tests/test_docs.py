@@ -304,48 +304,30 @@ def test_every_flag_of_the_commands_is_documented():
     assert flags(benchmarks()) - rows_of_tables(ROOT / "tests" / "README.md") == set()
 
 
+#: Benchmarks with a parser.
+PARSED = "broadcast driver freshness joins nexmark properties requests scale scripts table_states tables versus_bytewax"
+#: The options of benchmarks without one.
+UNPARSED = {
+    "crowded delay idle kafka patterns recovery": "",
+    "latency": "--rates --seconds --kinds --parts",
+    "rocks_memory": "--minutes --keys --parallelism --rows-per-batch",
+    "soak": "--minutes --runtime",
+    "takeover": "--runtime",
+}
+
+
 def test_commands_in_the_docs_exist():
     from examples.nexmark.__main__ import _parser as nexmark
     from examples.top_n.__main__ import _parser as top_n
     from tests.benchmarks.__main__ import _parser as benchmarks
-    from tests.benchmarks.broadcast import _parser as broadcast
-    from tests.benchmarks.driver import _parser as driver
-    from tests.benchmarks.freshness import _parser as freshness
-    from tests.benchmarks.joins import _parser as joins
-    from tests.benchmarks.nexmark import _parser as nexmark_benchmark
-    from tests.benchmarks.properties import _parser as properties
-    from tests.benchmarks.requests import _parser as requests
-    from tests.benchmarks.scale import _parser as scale
-    from tests.benchmarks.scripts import _parser as scripts
-    from tests.benchmarks.table_states import _parser as table_states
-    from tests.benchmarks.tables import _parser as tables
-    from tests.benchmarks.versus_bytewax import _parser as versus_bytewax
 
     known: dict[str, set[str]] = {f"examples.{path.stem}": set() for path in ROOT.glob("examples/*.py")}
     known |= {"examples.top_n": flags(top_n()), "tests.benchmarks": flags(benchmarks())}
+    for names, options in UNPARSED.items():
+        known |= {f"tests.benchmarks.{name}": set(options.split()) for name in names.split()}
+    for name in PARSED.split():
+        known[f"tests.benchmarks.{name}"] = flags(importlib.import_module(f"tests.benchmarks.{name}")._parser())
     known |= {
-        "tests.benchmarks.broadcast": flags(broadcast()),
-        "tests.benchmarks.driver": flags(driver()),
-        "tests.benchmarks.freshness": flags(freshness()),
-        "tests.benchmarks.tables": flags(tables()),
-        "tests.benchmarks.table_states": flags(table_states()),
-        "tests.benchmarks.joins": flags(joins()),
-        "tests.benchmarks.nexmark": flags(nexmark_benchmark()),
-        "tests.benchmarks.patterns": set(),
-        "tests.benchmarks.properties": flags(properties()),
-        "tests.benchmarks.requests": flags(requests()),
-        "tests.benchmarks.scale": flags(scale()),
-        "tests.benchmarks.scripts": flags(scripts()),
-        "tests.benchmarks.versus_bytewax": flags(versus_bytewax()),
-        "tests.benchmarks.crowded": set(),
-        "tests.benchmarks.delay": set(),
-        "tests.benchmarks.idle": set(),
-        "tests.benchmarks.kafka": set(),
-        "tests.benchmarks.latency": {"--rates", "--seconds", "--kinds", "--parts"},
-        "tests.benchmarks.recovery": set(),
-        "tests.benchmarks.rocks_memory": {"--minutes", "--keys", "--parallelism", "--rows-per-batch"},
-        "tests.benchmarks.soak": {"--minutes", "--runtime"},
-        "tests.benchmarks.takeover": {"--runtime"},
         "tests.keyed.patterns.count_flink_cases": set(),
         "tests.keyed.sql.count_ksqldb_cases": set(),
         "tests.keyed.sql.random_scripts": {"--seeds"},
