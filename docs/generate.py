@@ -164,7 +164,24 @@ def pages() -> dict[Path, str]:
     made["exported-metrics.md"] += "\n" + _metrics()
     made["sql-functions.md"] = _sql_functions()
     made["support.md"] = importlib.import_module("tests.support.features").page()
-    return {REFERENCE / page: text for page, text in made.items()}
+    return {REFERENCE / page: text for page, text in made.items()} | _comparisons()
+
+
+def _comparisons() -> dict[Path, str]:
+    """Return the pages that compare keyed with others, with the features that the support matrix runs.
+
+    `<!-- features: Joins -->` to `<!-- end -->` holds the names of a table of the matrix.
+    """
+    features = importlib.import_module("tests.support.features")
+    names = {title: [each.name for each in group] for title, group in features.FEATURES.items()}
+    sinks = re.findall(r"^\| \[([^],;]+)", "\n".join(features.sink_lines()), re.MULTILINE)
+    names["Sinks"] = [name for name in sinks if " " in name and not name.startswith("function")]
+    marked = re.compile(r"(<!-- features: ([\w ]+) -->).*?(<!-- end -->)")
+    texts = {path: path.read_text() for path in (ROOT / "docs").glob("*/*.md") if "<!-- features: " in path.read_text()}
+    return {
+        path: marked.sub(lambda found: f"{found[1]}{', '.join(names[found[2]])}{found[3]}", text)
+        for path, text in texts.items()
+    }
 
 
 def _metrics() -> str:
