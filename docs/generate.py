@@ -60,6 +60,42 @@ DOORS = {
     "vectorized.md": ("Vectorized functions and tables", ("keyed.vectorized",)),
     "windows.md": ("Windows", ("keyed.windows",)),
 }
+#: Page → the names that come first, in the order in which a reader needs them; the others follow by name.
+FIRST = {
+    "functions.md": "KeyedProcessFunction Context TimerService OnTimerContext Timer OutputTag OpenContext TaskContext "
+    "KeyedCoProcessFunction KeyedBroadcastProcessFunction BroadcastContext BroadcastState ReadOnlyBroadcastState",
+    "state.md": "ValueState ListState MapState ReducingState AggregatingState AggregateFunction VersionedState "
+    "VersionedRecord NOT_PUT StateTtl TimeDomain UpdateType StateVisibility",
+    "streams.md": "stream Stream KeyedStream Output run start Query RunResult Progress bounded_out_of_orderness "
+    "ascending_timestamps WatermarkStrategy KafkaSource SeekableSource PAUSE INGESTION_TIME collect_sink parquet_sink "
+    "delta_sink iceberg_sink ConnectedStreams global_table GlobalTable BroadcastStream RestorePoint StateMigration "
+    "Restored RestoreProgress spark_session Row",
+    "changelogs.md": "DirectoryChangelog ObjectStoreChangelog KafkaChangelog Changelog",
+    "errors.md": "KeyedError",
+    "exported-metrics.md": "Prometheus OpenTelemetry export",
+    "extending.md": "Sink SinkWriter SinkBatch Changelog",
+    "joins.md": "IntervalJoin ProcessJoinFunction JoinContext Select AsOfJoin TableJoin EnrichmentJoin WindowJoin "
+    "WindowCoGroup lookup_join AsyncLookup",
+    "patterns.md": "Pattern Match PatternStream PatternProcessFunction PatternContext AfterMatchSkipStrategy",
+    "pyflink.md": "StreamExecutionEnvironment DataStream KeyedStream KeyedProcessFunction",
+    "recovery.md": "restore verify read_changelog StateChange Verified flush",
+    "sql.md": "start script ScriptResult Answer OutputRecord subscribe PushQuery PushedRow Kafka register",
+    "tables.md": "open_tables read_tables StateTables StateTable Entry QueryResult Scan Snapshot Subscription Change",
+    "testing.md": "KeyedTestHarness Record assert_batch_split_invariant assert_deterministic assert_matches "
+    "assert_recovery_invisible assert_rescale_invisible assert_runtimes_agree assert_state_bounded PropertyOptions",
+    "topics.md": "Json Avro Protobuf KafkaSink UpsertTopic",
+    "vectorized.md": "VectorizedFunction BatchContext TIMESTAMP_COLUMN TableState VectorizedCoFunction",
+    "windows.md": "WindowedStream TumblingEventTimeWindows TumblingProcessingTimeWindows HoppingEventTimeWindows "
+    "HoppingProcessingTimeWindows SlidingEventTimeWindows SlidingProcessingTimeWindows EventTimeSessionWindows "
+    "ProcessingTimeSessionWindows DynamicEventTimeSessionWindows DynamicProcessingTimeSessionWindows CalendarWindows "
+    "CalendarProcessingTimeWindows CountWindows GlobalWindows aggregate Count Sum Mean Min Max ArgMin ArgMax First "
+    "Latest TopK TopN MostFrequent ApproxMostFrequent CountDistinct ApproxCountDistinct CollectList CollectSet "
+    "Variance Stddev Reduce aggregate_of Aggregate ProcessWindowFunction ProcessWindowContext TimeWindow GlobalWindow "
+    "Window EventTimeTrigger ProcessingTimeTrigger ContinuousEventTimeTrigger ContinuousProcessingTimeTrigger "
+    "CountTrigger PurgingTrigger ProcessingTimeoutTrigger NeverTrigger Trigger TriggerResult TriggerContext "
+    "OnMergeContext TimeEvictor CountEvictor DeltaEvictor Evictor EvictorContext TimestampedValue WindowAssigner "
+    "MergingWindowAssigner WindowOperator",
+}
 #: The text before the tables of exported metrics.
 METRICS = """\
 All metrics have the label `query`: `query_name`, or the name of the last operator. Those of an operator also have the
@@ -116,12 +152,27 @@ MADE_BY_CALLS |= {
 MADE_BY_CALLS |= {"keyed.tables.entries", "keyed.tables.operator_view", "keyed.tables.state_table"}
 MADE_BY_CALLS |= {
     "keyed.tables.state_tables",
+    "keyed.windows.stream",
+    "keyed.patterns.pattern_operator",
+    "keyed.patterns.pattern_stream",
+    "keyed.patterns.shared_buffer",
+    "keyed.job.watermarks",
     "keyed.changelog.model",
     "keyed.changelog.directory.compaction",
     "keyed.recovery.reading",
 }
 #: Methods that only the library calls.
 PLUMBING = {"add_note", "set_name", "replaced", "mistake", "no_attribute"}
+#: Files of the constants that pages describe.
+CONSTANTS = (
+    "base/durations.py",
+    "base/sources.py",
+    "job/execution_path.py",
+    "job/state.py",
+    "job/vectorized_functions.py",
+)
+#: Class methods that users call instead of the class.
+FACTORIES = {"of", "create", "begin", "days", "no_skip"}
 LISTS = ("Args", "Attributes", "Raises")
 SECTIONS = (*LISTS, "Returns", "Yields")
 NOTE = "<!-- Written by docs/generate.py from the docstrings; change them, not this page. -->"
@@ -152,15 +203,11 @@ def pages() -> dict[Path, str]:
     made = {}
     for page, (title, about, _) in KEYED.items():
         things = [(f"keyed.{name}", name, thing) for name, thing in _names("keyed") if _page_of(name) == page]
-        made[page] = _page(title, about, [*things, *_beside(page)])
+        made[page] = _page(page, title, about, "keyed", [*things, *_beside(page)])
     for page, (title, packages) in DOORS.items():
         about = inspect.getdoc(importlib.import_module(packages[0])) or ""
         things = [(f"{package}.{name}", name, thing) for package in packages for name, thing in _names(package)]
-        # What `keyed` has too is called by its shorter name.
-        keyed = importlib.import_module("keyed")
-        shorter = {path for path, name, thing in things if name in keyed.__all__ and getattr(keyed, name) is thing}
-        named = [(f"keyed.{name}" if path in shorter else path, name, thing) for path, name, thing in things]
-        made[page] = _page(title, _rendered(about), [*named, *_beside(page)])
+        made[page] = _page(page, title, _rendered(about), packages[0], [*things, *_beside(page)])
     made["exported-metrics.md"] += "\n" + _metrics()
     made["sql-functions.md"] = _sql_functions()
     made["support.md"] = importlib.import_module("tests.support.features").page()
@@ -297,25 +344,46 @@ def _beside(page: str) -> Iterator[tuple[str, str, Any]]:
         yield f"{module}.{name}", name, getattr(importlib.import_module(module), name)
 
 
-def _page(title: str, about: str, things: Iterable[tuple[str, str, Any]]) -> str:
-    parts = [f"# {title}", NOTE, about, *(_entry(path, name, thing) for path, name, thing in things)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+def _page(page: str, title: str, about: str, package: str, things: Iterable[tuple[str, str, Any]]) -> str:
+    """Return a page: its introduction and its names, the first ones first."""
+    first = FIRST.get(page, "").split()
+    ordered = sorted(things, key=lambda each: first.index(each[1]) if each[1] in first else len(first))
+    shown: dict[Any, str] = {}
+    entries = [_entry(path.removeprefix(f"{package}."), name, thing, shown) for path, name, thing in ordered]
+    return "\n\n".join(part for part in (f"# {title}", NOTE, about, *entries) if part) + "\n"
 
 
-def _entry(path: str, name: str, thing: Any) -> str:
-    """Return a public name: its heading, signature, docstring and members."""
+def _entry(path: str, name: str, thing: Any, shown: dict[Any, str]) -> str:
+    """Return a public name: its heading, signature, docstring and members.
+
+    Args:
+        path: Where it is imported from, without the page's package.
+        name: Its name.
+        thing: The class, function or value.
+        shown: The page's members of private bases so far, and where they are. Updated.
+    """
     parts = [f"## `{name}`"]
     if isinstance(thing, type):
-        parts.append(f"`{path}{_signature(thing) if _is_constructed(thing) else ''}`")
+        if thing in shown:
+            return f"{parts[0]}\n\nAnother name of [`{shown[thing]}`](#{shown[thing].lower()})."
+        shown[thing] = name
+        constructed = _is_constructed(thing)
+        bases = _bases(thing)
+        signature = f"`{path}{_signature(thing)}`" if constructed else ""
+        extends = f"Extends {' and '.join(_link(base, thing) for base in bases)}." if bases else ""
+        parts.append(f"{signature}  {extends}".strip())
+        doc = _own_doc(thing) if constructed else re.sub(r"\n\nArgs:\n(?: .*\n?|\n)*", "\n\n", _own_doc(thing))
+        text = _rendered(doc)
+        members = _members(thing, name, shown)
+        if constructed and members and "\nArgs:\n" in doc:
+            members = f"Members:\n\n{members}"
+        *_, last = text.split("\n\n")
+        joined = "\n" if last.startswith("- ") and members.startswith("- ") else "\n\n"
+        parts.append(f"{text}{joined}{members}".strip())
     elif callable(thing):
-        parts.append(f"`{path}{_signature(thing)}`")
+        parts += [f"`{path}{_signature(thing)}`", _rendered(_own_doc(thing))]
     else:
-        parts.append(f"`{path}` = {thing}")
-        parts.append(_comment_of(name))
-        return "\n\n".join(parts)
-    parts.append(_rendered(_own_doc(thing)))
-    if isinstance(thing, type):
-        parts += _members(thing)
+        parts += [f"`{path}` = {thing}" if f"{thing}".rpartition(".")[2] != name else "", _rendered(_comment_of(name))]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -326,11 +394,14 @@ def _own_doc(thing: Any) -> str:
 
 
 def _is_constructed(cls: type) -> bool:
+    """Return whether users call the class: neither only the library does, nor has it class methods for that."""
     if (
         cls.__module__ in MADE_BY_CALLS
         or issubclass(cls, enum.Enum)
         or typing.is_typeddict(cls)
         or getattr(cls, "_is_protocol", False)
+        or "given" in inspect.signature(cls).parameters
+        or any(isinstance(each, classmethod) and name in FACTORIES for name, each in vars(cls).items())
     ):
         return False
     if issubclass(cls, BaseException):
@@ -338,32 +409,49 @@ def _is_constructed(cls: type) -> bool:
     return cls.__init__ is not object.__init__ or cls.__new__ is not object.__new__
 
 
-def _members(cls: type) -> list[str]:
-    """Methods, properties and enum members, and where the others are."""
+def _bases(cls: type) -> list[type]:
+    """Return the nearest bases of a class that are documented; the tree of errors is drawn on their page."""
+    if issubclass(cls, BaseException):
+        return []
+    public = [base for base in cls.__mro__[1:] if base.__module__.startswith("keyed.") and _page_of_class(base)]
+    return [base for base in public if not any(base in each.__mro__[1:] for each in public)]
+
+
+def _page_of_class(cls: type) -> str:
+    """Return the page that a class is on, nothing for others."""
+    if cls.__module__ == "keyed.pyflink":
+        return "pyflink.md" if cls.__name__ in importlib.import_module("keyed.pyflink").__all__ else ""
+    return _page_of(cls.__name__)
+
+
+def _members(cls: type, name: str, shown: dict[Any, str]) -> str:
+    """Return the methods, properties and enum members of a class that its documented bases do not have."""
     if issubclass(cls, enum.Enum):
-        return ["\n".join(f"- `{member.name}`" for member in cls)]
+        return ", ".join(f"`{member.name}`" for member in cls)
     lines: list[str] = []
-    also: list[str] = []
+    elsewhere: dict[str, list[str]] = {}
     seen: set[str] = set()
     for base in cls.__mro__:
         if base.__module__.partition(".")[0] != "keyed":
             continue
         if base is not cls and _page_of(base.__name__):
-            also.append(base.__name__)
-            seen.update(name for each in base.__mro__ for name in vars(each))
+            seen.update(each for above in base.__mro__ for each in vars(above))
             continue
-        for name, member in vars(base).items():
-            if name.startswith(("_", "test_")) or name in {*seen, *PLUMBING}:
+        for member_name, member in vars(base).items():
+            if member_name.startswith(("_", "test_")) or member_name in {*seen, *PLUMBING}:
                 continue
-            seen.add(name)
-            if _only_overrides(name, member, cls.__mro__[cls.__mro__.index(base) + 1 :]):
+            seen.add(member_name)
+            if _only_overrides(member_name, member, cls.__mro__[cls.__mro__.index(base) + 1 :]):
                 continue
-            line = _member(name, member)
-            if line:
+            line = _member(member_name, member)
+            if line and (base, member_name) in shown:
+                elsewhere.setdefault(shown[base, member_name], []).append(member_name)
+            elif line:
+                shown[base, member_name] = name
                 lines.append(line)
-    if also and not issubclass(cls, BaseException):
-        lines.append(f"- the members of {' and '.join(_link(name, cls) for name in also)}")
-    return ["\n".join(lines)] if lines else []
+    for other, names in elsewhere.items():
+        lines.append(f"- {', '.join(f'`{each}`' for each in names)}: as in [`{other}`](#{other.lower()}).")
+    return "\n".join(lines)
 
 
 def _only_overrides(name: str, member: Any, bases: Sequence[type]) -> bool:
@@ -371,10 +459,10 @@ def _only_overrides(name: str, member: Any, bases: Sequence[type]) -> bool:
     return not getattr(member, "__doc__", None) and any(name in vars(base) for base in bases)
 
 
-def _link(name: str, cls: type) -> str:
+def _link(base: type, cls: type) -> str:
     """Return a link to a public class, from the page of another one."""
-    page = _page_of(name)
-    return f"[`{name}`]({'' if page == _page_of(cls.__name__) else page}#{name.lower()})"
+    page = _page_of_class(base)
+    return f"[`{base.__name__}`]({'' if page == _page_of_class(cls) else page}#{base.__name__.lower()})"
 
 
 def _member(name: str, member: Any) -> str | None:
@@ -394,7 +482,11 @@ def _inside(doc: str) -> str:
 
 
 def _signature(thing: Any, *, method: bool = False) -> str:
-    signature = inspect.signature(thing)
+    function = thing.__init__ if isinstance(thing, type) else thing
+    unwrapped = inspect.unwrap(function)
+    method = method or (isinstance(thing, type) and unwrapped is not function)
+    # A function that shows its options in `help` has them as `**options` here: they are documented once.
+    signature = inspect.signature(unwrapped if unwrapped is not function else thing)
     parts: list[str] = []
     kind: Any = None
     parameters = list(signature.parameters.values())[1 if method else 0 :]
@@ -404,13 +496,15 @@ def _signature(thing: Any, *, method: bool = False) -> str:
         kind = parameter.kind
         star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(kind, "")
         text = star + parameter.name
-        if parameter.annotation is not parameter.empty:
+        if parameter.annotation is not parameter.empty and "Unpack[" not in str(parameter.annotation):
             text += f": {_annotation(parameter.annotation)}"
         if parameter.default is not parameter.empty:
-            text += f" = {_default(parameter.default)}"
+            text = (
+                f"{text.removesuffix(' | None') if parameter.default is None else text} = {_default(parameter.default)}"
+            )
         parts.append(text)
     result = ""
-    if not isinstance(thing, type) and signature.return_annotation is not signature.empty:
+    if not isinstance(thing, type) and signature.return_annotation not in (signature.empty, "None", None):
         result = f" -> {_annotation(signature.return_annotation)}"
     return f"({', '.join(parts)}){result}"
 
@@ -424,10 +518,10 @@ def _annotation(annotation: Any) -> str:
 
 
 def _default(default: Any) -> str:
-    if isinstance(default, enum.Enum):
-        return f"{type(default).__name__}.{default.name}"
     if default is attrs.NOTHING:
         return "..."
+    if isinstance(default, enum.Enum):
+        return f"{type(default).__name__}.{default.name}"
     if isinstance(default, type) or inspect.isroutine(default):
         return str(default.__name__)
     text = repr(default)
@@ -436,8 +530,8 @@ def _default(default: Any) -> str:
 
 def _comment_of(name: str) -> str:
     """Return the ``#:`` comment of a constant."""
-    source = "".join((ROOT / "keyed" / file).read_text() for file in ("base/durations.py", "base/sources.py"))
-    found = re.search(rf"((?:^#: .*\n)+)^{name} = ", source, re.MULTILINE)
+    source = "".join((ROOT / "keyed" / file).read_text() for file in CONSTANTS)
+    found = re.search(rf"((?:^#: .*\n)+)^{name}(?:: Final)? = ", source, re.MULTILINE)
     return re.sub(r"^#: ", "", found[1], flags=re.MULTILINE).strip() if found else ""
 
 
@@ -448,19 +542,20 @@ def _rendered(doc: str) -> str:
     held: list[str] = []
 
     def close() -> None:
-        if section in LISTS:
-            out.append(f"{'Fields' if section == 'Attributes' else 'Parameters' if section == 'Args' else section}:")
-            out.append("")
+        if section == "Raises":
+            raised = " ".join(item.removeprefix("- ") for item in _items(held))
+            out.append(f"Raises {raised}")
+        elif section in LISTS:
             out.extend(_items(held))
-            out.append("")
-        elif section:
+        else:
             out.append(f"{section}: {' '.join(line.strip() for line in held if line.strip())}")
-            out.append("")
+        out.append("")
 
     for line in doc.splitlines():
         head = line.rstrip().removesuffix(":")
         if line.rstrip().endswith(":") and head in SECTIONS:
-            close()
+            if section:
+                close()
             section, held = head, []
         elif section and (line.startswith(" ") or not line.strip()):
             held.append(line)
@@ -469,8 +564,9 @@ def _rendered(doc: str) -> str:
                 close()
                 section, held = "", []
             out.append(line.rstrip().removesuffix("::") + ":" if line.rstrip().endswith("::") else line.rstrip())
-    close()
-    text = "\n".join(out).strip().replace("``", "`")
+    if section:
+        close()
+    text = re.sub(r"(?<!`)``(?!`)", "`", "\n".join(out).strip())
     return re.sub(r"\n{3,}", "\n\n", text)
 
 
