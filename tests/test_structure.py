@@ -72,7 +72,6 @@ IMPORTS_BY_NAME = {
     "keyed": "keyed.",
     "keyed.extending": "keyed.arrow. keyed.sql.",
     "keyed.recovery": "keyed.runtimes.",
-    "keyed.sql.bound_streams": "keyed.runtimes.",
     "keyed.job.metrics_exports": "keyed.runtimes.",
     "keyed.job.streams": "keyed.runtimes.",
     "keyed.tables.operator_table": "keyed.windows.",
@@ -1047,7 +1046,7 @@ def test_other_english_is_seen(source, found):
 #: What the project may weigh: code lines (without blanks, comments and docstrings), exported names, words of pages. A
 #: change that raises one says why in its commit.
 CEILINGS = {
-    "code lines of the source": 59_500,
+    "code lines of the source": 59_480,
     "code lines of the tests": 75_400,
     "exported names without keyed.pyflink": 291,
     "exported names of keyed": 62,

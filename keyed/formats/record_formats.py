@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import re
 import struct
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -22,7 +23,7 @@ from keyed.formats.column_schemas import WRAPPERS, ProtobufMessage, avro_schema,
 from keyed.formats.declared_formats import Avro, Registry
 from keyed.formats.file_rows import long_fields
 from keyed.formats.plain_rows import cells_of, has_decimal, json_values
-from keyed.formats.sql_types import BadValue, SqlType
+from keyed.formats.sql_types import STRING, BadValue, SqlType
 from keyed.formats.topic_values import HEADER, avro_writer, check_format, header_of, plain_message
 from keyed.formats.topic_values import decoder as registry_decoder
 from keyed.formats.typed_columns import column, columns_of, plain_values
@@ -30,6 +31,8 @@ from keyed.formats.typed_columns import column, columns_of, plain_values
 Columns = Sequence[tuple[str, SqlType]]
 #: Formats whose schemas a registry has.
 REGISTERED = ("AVRO", "JSON_SR", "PROTOBUF")
+#: Types that the format KAFKA has.
+_PRIMITIVE = {"INT", "BIGINT", "DOUBLE", "STRING", "BYTES"}
 _NUMBERS = {"INT": struct.Struct(">i"), "BIGINT": struct.Struct(">q"), "DOUBLE": struct.Struct(">d")}
 _json = msgspec.json.Encoder(decimal_format="number").encode
 #: Exceptions of readers for bytes that do not have their format.
@@ -78,6 +81,26 @@ class RecordPart:
     @property
     def _what(self) -> str:
         return "key" if self.is_key else "value"
+
+    @property
+    def misfit(self) -> str | None:
+        """The reason why the format does not have these columns; ``None`` if it has them."""
+        format_, part = self.format, self._what
+        if format_ == "NONE" and self.columns:
+            return f"format NONE is for no {part}, and there are {part} columns"
+        if format_ == "KAFKA" and len(self.columns) > 1:
+            what = "a key" if self.is_key else "values"
+            return f"format KAFKA does not support {what} of several columns; write {part.upper()}_FORMAT='JSON'"
+        for name, type_ in self.columns:
+            is_nested = type_.base in ("ARRAY", "MAP", "STRUCT")
+            if (format_ == "KAFKA" and type_.base not in _PRIMITIVE) or (format_ == "DELIMITED" and is_nested):
+                return f"format {format_} does not support type {type_}, of column {name}"
+            if format_ == "AVRO" and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+                rule = "names have letters, digits and _, and begin with no digit"
+                return f"format AVRO does not support the name {name}: {rule}"
+            if (key := _other_map_key(type_)) is not None:
+                return f"format {format_} supports maps with keys of type STRING, not {key}"
+        return None
 
     def check(self, registry: Registry | None) -> None:
         """Check that the format can be used.
@@ -435,3 +458,11 @@ def _to_protobuf(value: Any, type_: SqlType, *, wraps: bool = False) -> Any:
             seconds, rest = divmod(value, 1000)
             return {"seconds": seconds, "nanos": rest * 1_000_000}
     return value
+
+
+def _other_map_key(type_: SqlType) -> SqlType | None:
+    """Return the type of a map's keys that are no text, at any depth; ``None`` if there is none."""
+    if type_.base == "MAP" and type_.parts[0] != STRING:
+        return type_.parts[0]
+    parts = map(_other_map_key, (*type_.parts, *(each for _, each in type_.fields)))
+    return next((each for each in parts if each is not None), None)

@@ -1,4 +1,4 @@
-"""Reading of several topics, partition by partition, and their creation.
+"""Reading of several topics, partition by partition.
 
 Offsets are kept by the caller's checkpoint, as those of a `keyed.KafkaSource` are.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from keyed.errors import ChangelogError, KeyedError, SourceError
-from keyed.kafka.client import Cluster, Partition, check_client
+from keyed.errors import KeyedError, SourceError
+from keyed.kafka.client import Cluster, Partition
 from keyed.kafka.fetching import OUT_OF_RANGE, Fetched, Place, fetched, is_passing
-from keyed.kafka.topic_creation import create_topic, partitions
 
 
 class TopicsReader:
@@ -141,52 +140,3 @@ class TopicsReader:
             "records that were not read yet were deleted, or the topic was recreated; start from a new checkpoint, in "
             "Python with restore_from= a changelog, which keeps the state"
         )
-
-
-class Topics:
-    """The topics of a cluster.
-
-    Args:
-        bootstrap: Addresses of brokers.
-        settings: Settings of the client.
-        seconds: Time for which an operation waits for a broker.
-
-    Raises:
-        DefinitionError: A setting is keyed's own.
-    """
-
-    def __init__(self, bootstrap: str, settings: Mapping[str, Any], seconds: float) -> None:
-        check_client(bootstrap, settings)
-        self._cluster = Cluster(bootstrap, dict(settings), seconds)
-
-    def reader(self, topics: Mapping[str, bool], *, bounded: bool) -> TopicsReader:
-        """Return a reader. See `TopicsReader`."""
-        return TopicsReader(self._cluster, topics, bounded=bounded)
-
-    def count(self, topic: str) -> int:
-        """Return the number of partitions of a topic, 0 if it does not exist.
-
-        Raises:
-            SourceError: No broker answers.
-        """
-        try:
-            return len(partitions(self._cluster, topic))
-        except ChangelogError as error:
-            raise SourceError(f"Kafka at {self._cluster.bootstrap}: {error}") from error
-
-    def create(self, topic: str, count: int, replicas: int | None, settings: Mapping[str, str]) -> None:
-        """Create a topic.
-
-        Args:
-            topic: The topic.
-            count: Number of partitions.
-            replicas: Number of replicas; ``None`` for the broker's default.
-            settings: Its settings.
-
-        Raises:
-            SourceError: It cannot be created.
-        """
-        try:
-            create_topic(self._cluster, topic, count, replicas, settings)
-        except ChangelogError as error:
-            raise SourceError(f"Kafka at {self._cluster.bootstrap}: {error}") from error

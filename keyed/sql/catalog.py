@@ -21,16 +21,11 @@ class SqlSource:
         keys: Columns of the key.
         values: The other columns.
         topic: Its topic.
-        key_format: Format of keys.
-        value_format: Format of values.
+        parts: The keys and the values of its records; none of what is in no topic.
         window: Type of its windows: ``TUMBLING``, ``HOPPING``, ``SESSION``; ``None`` without.
         window_ms: Size of its windows.
         timestamp: Name of the column with the timestamp, and the pattern of its text.
         headers: Names of columns with headers: the name of one header, or ``None`` for all.
-        delimiter: Delimiter of delimited values.
-        key_delimiter: Delimiter of delimited keys.
-        is_wrapped: A value of one column is an object with that column.
-        nullable: How Protobuf represents the nulls of keys and values: ``OPTIONAL``, ``WRAPPER`` or ``None``: not.
         is_read_only: Nothing may be inserted.
         is_query: A query of the script writes it.
         is_retimed: Its rows have other times than those by which the progress of its input is measured.
@@ -42,16 +37,11 @@ class SqlSource:
     keys: Columns
     values: Columns
     topic: str
-    key_format: str = "KAFKA"
-    value_format: str = "JSON"
+    parts: tuple[RecordPart, ...] = ()
     window: str | None = None
     window_ms: int | None = None
     timestamp: tuple[str, str | None] | None = None
     headers: tuple[tuple[str, str | None], ...] = ()
-    delimiter: str = ","
-    key_delimiter: str = ","
-    is_wrapped: bool = True
-    nullable: tuple[str | None, str | None] = (None, None)
     is_read_only: bool = False
     is_query: bool = False
     is_retimed: bool = False
@@ -72,16 +62,6 @@ class SqlSource:
         """The columns of values that records hold, without those of headers."""
         names = {name for name, _ in self.headers}
         return tuple(each for each in self.values if each[0] not in names)
-
-    @property
-    def parts(self) -> tuple[RecordPart, RecordPart]:
-        """The keys and the values of its records."""
-        wraps_key = len(self.keys) > 1 or self.key_format.startswith("PROTOBUF")
-        (key, value), topic, name = self.nullable, self.topic, self.name
-        return (
-            RecordPart(self.key_format, self.keys, True, topic, name, wraps_key, self.key_delimiter, key),
-            RecordPart(self.value_format, self.stored, False, topic, name, self.is_wrapped, self.delimiter, value),
-        )
 
 
 #: The column of a table's changes: 1 for a row that is there now, -1 for one that was there before.

@@ -10,6 +10,7 @@ import attrs
 
 from keyed.base.shown import nearest
 from keyed.errors import DefinitionError, SqlError
+from keyed.formats.record_formats import RecordPart
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT, BYTES, DOUBLE, STRING, SqlType, array, struct
 from keyed.formats.typed_columns import column
@@ -45,8 +46,6 @@ _RESET = "auto.offset.reset"
 _WINDOWS = ("TUMBLING", "HOPPING", "SESSION")
 #: Formats in which a value of one column is always written in the same way.
 _FIXED_WRAP = {*_PROTOBUF, "DELIMITED", "KAFKA", "NONE"}
-#: Types that the format KAFKA has.
-_PRIMITIVE = {"INT", "BIGINT", "DOUBLE", "STRING", "BYTES"}
 #: Names that no column may have.
 _OWN_NAMES = {*PSEUDO, *BOUNDS}
 
@@ -236,10 +235,11 @@ class _Definer:
         found, what = self._found, statement.what
         match what:
             case "STREAMS" | "TABLES":
-                columns = ("name", "topic", "key_format", "value_format", "window")
                 sources = [each for each in self._catalog.sources if what == f"{each.kind}S"]
                 rows: list[dict[str, Any]] = [
-                    {name: getattr(each, name) for name in columns} | {"is_written_by_a_query": each.is_query}
+                    {"name": each.name, "topic": each.topic}
+                    | {f"{name}_format": part.format for name, part in zip(("key", "value"), each.parts, strict=True)}
+                    | {"window": each.window, "is_written_by_a_query": each.is_query}
                     for each in sources
                 ]
             case "QUERIES":
@@ -344,35 +344,6 @@ class _Definer:
         if not isinstance(found, str) or len(found) != 1:
             self._text.fail(f"{name}={given!r} must be one character, TAB or SPACE", options[name].at)
         return found
-
-    def _check_formats(self, source: SqlSource, at: int) -> None:
-        fail = self._text.fail
-        parts = (
-            ("KEY", "a key", source.key_format, source.keys),
-            ("VALUE", "values", source.value_format, source.stored),
-        )
-        for part, what, format_, columns in parts:
-            if format_ == "NONE" and columns:
-                fail(f"format NONE is for no {part.lower()}, and there are {part.lower()} columns", at)
-            if format_ == "KAFKA" and len(columns) > 1:
-                fail(f"format KAFKA does not support {what} of several columns; write {part}_FORMAT='JSON'", at)
-            for name, type_ in columns:
-                is_nested = type_.base in ("ARRAY", "MAP", "STRUCT")
-                if (format_ == "KAFKA" and type_.base not in _PRIMITIVE) or (format_ == "DELIMITED" and is_nested):
-                    fail(f"format {format_} does not support type {type_}, of column {name}", at)
-                if format_ == "AVRO" and not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
-                    fail(
-                        f"format AVRO does not support the name {name}: names have letters, digits and _, "
-                        "and begin with no digit",
-                        at,
-                    )
-                self._check_maps(format_, type_, at)
-
-    def _check_maps(self, format_: str, type_: SqlType, at: int) -> None:
-        if type_.base == "MAP" and type_.parts[0] != STRING:
-            self._text.fail(f"format {format_} supports maps with keys of type STRING, not {type_.parts[0]}", at)
-        for part in (*type_.parts, *(each for _, each in type_.fields)):
-            self._check_maps(format_, part, at)
 
     def _create(self, statement: tree.Create) -> None:
         text, before = self._text, self._catalog.get(statement.name)
@@ -484,15 +455,27 @@ class _Definer:
         *,
         window: tuple[str | None, int | None] | None = None,
         headers: tuple[tuple[str, str | None], ...] = (),
-        delimiters: tuple[str, str] = (",", ","),
         read: Sequence[SqlSource] = (),
     ) -> SqlSource:
         """Add a source to the catalog."""
         options, at = statement.options, statement.at
         names = [name for name, _ in headers]
         stored = tuple(each for each in values if each[0] not in names)
-        nullable = [self._option(options, f"{part}_PROTOBUF_NULLABLE_REPRESENTATION") for part in ("KEY", "VALUE")]
-        key_null, value_null = (None if each is None else str(each).upper() for each in nullable)
+        topic, wraps_key = self._topic(statement), len(keys) > 1 or formats[0] in _PROTOBUF
+        of_parts = ((keys, wraps_key), (stored, self._wraps(options, formats[1], stored, at)))
+        parts = []
+        for place, (name, format_, (columns, wraps)) in enumerate(
+            zip(("KEY", "VALUE"), formats, of_parts, strict=True)
+        ):
+            before = [each.parts[place] for each in read[:1]]
+            default = next((each.delimiter for each in before if each.format == format_), ",")
+            delimiter = self._delimiter(options, f"{name}_DELIMITER", default)
+            null = self._option(options, f"{name}_PROTOBUF_NULLABLE_REPRESENTATION")
+            null = None if null is None else str(null).upper()
+            part = RecordPart(format_, columns, name == "KEY", topic, statement.name, wraps, delimiter, null)
+            if part.misfit is not None:
+                self._text.fail(part.misfit, at)
+            parts.append(part)
         timestamp = self._timestamp(options, (*keys, *values), at)
         is_query = statement.query is not None
         source = SqlSource(
@@ -500,21 +483,16 @@ class _Definer:
             statement.kind,
             keys,
             values,
-            self._topic(statement),
-            *formats,
+            topic,
+            tuple(parts),
             *(window or (None, None)),
             timestamp,
             headers,
-            self._delimiter(options, "VALUE_DELIMITER", delimiters[1]),
-            self._delimiter(options, "KEY_DELIMITER", delimiters[0]),
-            self._wraps(options, formats[1], stored, at),
-            (key_null, value_null),
             statement.read_only,
             is_query=is_query,
             is_retimed=is_query and (timestamp is not None or any(each.is_retimed for each in read)),
             topic_options=topic_options(self._text, options),
         )
-        self._check_formats(source, at)
         self._catalog.add(source)
         self._found.sources.add(source)
         return source
@@ -552,8 +530,9 @@ class _Definer:
         first = self._catalog.find(text, query.source.name, at)
         if statement.replace:
             self._replace(statement, plan)
-        key_default = "" if first.key_format == "NONE" and plan.keys else first.key_format
-        value_default = "" if first.value_format == "NONE" and plan.values else first.value_format
+        key, value = first.parts
+        key_default = "" if key.format == "NONE" and plan.keys else key.format
+        value_default = "" if value.format == "NONE" and plan.values else value.format
         key_format, value_format = self._formats(statement, key_default, value_default)
         if not plan.keys and "KEY_FORMAT" in options and key_format != "NONE":
             text.fail("KEY_FORMAT is for a key, and the output has none", options["KEY_FORMAT"].at)
@@ -563,13 +542,8 @@ class _Definer:
             text.fail("the projection has no columns beside the key; write AS_VALUE(...) for a copy of it", query.at)
         if not plan.keys and plan.is_table:
             text.fail("a table needs a key", at)
-        same = (key_format == first.key_format, value_format == first.value_format)
-        delimiters = (first.key_delimiter if same[0] else ",", first.delimiter if same[1] else ",")
-        formats = (key_format, value_format)
-        read = plan.relation.sources
-        source = self._add(
-            statement, plan.keys, plan.values, formats, window=plan.window, delimiters=delimiters, read=read
-        )
+        formats, read = (key_format, value_format), plan.relation.sources
+        source = self._add(statement, plan.keys, plan.values, formats, window=plan.window, read=read)
         self._found.queries.append(WrittenQuery(statement.name, source, self._timed(plan, source, options)))
 
     def _timed(self, plan: QueryPlan, target: SqlSource, options: dict[str, tree.Option]) -> QueryPlan:

@@ -13,9 +13,11 @@ import pyarrow as pa
 from keyed.base.arguments import text
 from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import Shown, shown
-from keyed.errors import DefinitionError, SourceError
+from keyed.errors import ChangelogError, DefinitionError, SourceError
 from keyed.formats.declared_formats import Registry, check_registry, shown_registry
-from keyed.kafka.topics_reader import Topics, TopicsReader
+from keyed.kafka.client import Cluster, check_client
+from keyed.kafka.topic_creation import create_topic, partitions
+from keyed.kafka.topics_reader import TopicsReader
 from keyed.sql.catalog import CHANGE, SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.sql_operators import MOMENT
@@ -65,11 +67,13 @@ class Kafka(Shown):
         if not isinstance(self.bounded, bool):
             raise DefinitionError(f"Kafka: bounded={shown(self.bounded)} must be True or False")
         milliseconds_of(self.batch_interval, "Kafka(batch_interval)", least=1)
-        self.topics()
+        check_client(self.bootstrap, self.settings)
+        _cluster_of(self)
 
-    def topics(self) -> Topics:
-        """Return the topics of the cluster."""
-        return Topics(self.bootstrap, self.settings, milliseconds_of(self.timeout, "Kafka(timeout)", least=1) / 1000)
+
+def _cluster_of(kafka: Kafka) -> Cluster:
+    seconds = milliseconds_of(kafka.timeout, "Kafka(timeout)", least=1) / 1000
+    return Cluster(kafka.bootstrap, dict(kafka.settings), seconds)
 
 
 class Deployment:
@@ -89,7 +93,7 @@ class Deployment:
 
     def __init__(self, found: Definitions, kafka: Kafka, given: Collection[str]) -> None:
         self._found = found
-        self._kafka = kafka
+        self._kafka, self._cluster = kafka, _cluster_of(kafka)
         #: The queries whose output is written.
         self._written = [query for query in found.queries if query.target.topic_options.is_named]
         self.sources: list[SqlSource] = []
@@ -136,20 +140,22 @@ class Deployment:
             SourceError: A topic is missing and the script does not create it, or no broker answers.
             DefinitionError: A topic has another number of partitions than its statement.
         """
-        topics = self._kafka.topics()
         counts: dict[str, int] = {}
-        for source in self.sources:
-            counts[source.topic] = self._prepared(topics, source, source.topic_options.partitions)
-        for query in self._written:
-            # What is given otherwise may be a topic too: a DataFrame of it.
-            named = [each.topic for each in query.plan.relation.sources if each.topic_options.is_named]
-            read = [counts.get(topic) or topics.count(topic) or 1 for topic in named]
-            count = query.target.topic_options.partitions or max(read, default=1)
-            counts[query.target.topic] = self._prepared(topics, query.target, count)
+        try:
+            for source in self.sources:
+                counts[source.topic] = self._prepared(source, source.topic_options.partitions)
+            for query in self._written:
+                # What is given otherwise may be a topic too: a DataFrame of it.
+                named = [each.topic for each in query.plan.relation.sources if each.topic_options.is_named]
+                read = [counts.get(topic) or len(partitions(self._cluster, topic)) or 1 for topic in named]
+                count = query.target.topic_options.partitions or max(read, default=1)
+                counts[query.target.topic] = self._prepared(query.target, count)
+        except ChangelogError as error:
+            raise SourceError(f"Kafka at {self._cluster.bootstrap}: {error}") from error
 
-    def _prepared(self, topics: Topics, source: SqlSource, count: int | None) -> int:
+    def _prepared(self, source: SqlSource, count: int | None) -> int:
         options, topic = source.topic_options, source.topic
-        there = topics.count(topic)
+        there = len(partitions(self._cluster, topic))
         if not there:
             if count is None:
                 raise SourceError(
@@ -164,7 +170,7 @@ class Deployment:
                 settings["cleanup.policy"] = policy
             if options.retention_ms is not None:
                 settings["retention.ms"] = str(options.retention_ms)
-            topics.create(topic, count, options.replicas, settings)
+            create_topic(self._cluster, topic, count, options.replicas, settings)
             return count
         if options.partitions not in (None, there):
             raise DefinitionError(
@@ -175,7 +181,7 @@ class Deployment:
 
     def reader(self) -> TopicsReader:
         """Return the reader of the topics."""
-        return self._kafka.topics().reader(self._reads, bounded=self._kafka.bounded)
+        return TopicsReader(self._cluster, self._reads, bounded=self._kafka.bounded)
 
     def frames(self, spark: Any) -> dict[str, Any]:
         """Return the topics as streaming DataFrames of Spark's Kafka source, by the names of their streams and tables.

@@ -502,7 +502,7 @@ class Planner:
     def _check_sources(self, left: Relation, right: Relation, join: Join) -> None:
         *others, last = sources = [*left.sources, *right.sources]
         for each in sources:
-            if each.value_format == "KAFKA":
+            if each.parts[1].format == "KAFKA":
                 self._text.fail(f"{each.name} has the value format KAFKA, which does not support JOIN", join.at)
         if last in others:
             self._text.fail(f"{last.name} does not join itself; create a second stream or table of its topic", join.at)

@@ -186,12 +186,10 @@ class PushQuery(Iterator[PushedRow]):
         Raises:
             StopIteration: ``LIMIT`` is reached.
         """
-        while not self._waiting:
-            if self.is_done:
-                raise StopIteration
-            self._waiting.extend(self._pushed(self._subscription.take(None)))
         if self.is_done:
             raise StopIteration
+        while not self._waiting:
+            self._waiting.extend(self._pushed(self._subscription.take(None)))
         if self._left is not None:
             self._left -= 1
         return self._waiting.popleft()
