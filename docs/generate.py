@@ -98,13 +98,14 @@ FIRST = {
 }
 #: The text before the tables of exported metrics.
 METRICS = """\
-All metrics have the label `query`: `query_name`, or the name of the last operator. Those of an operator also have the
-label `operator`. The counters of operators are committed with the state: they count from the first batch of the
-checkpoint, and a batch that is run again does not count twice. A metric is missing as long as it has no value.
-Those of a replication have operator and table as the label `query`.
+All metrics have the label `query`: `query_name`, or the name of the last operator; of a replication, operator and
+table. Those of an operator also have the label `operator`. A metric is missing as long as it has no value.
 
 In OpenTelemetry the names have a dot after `keyed` and no `_total`: `keyed_rows_in_total` is `keyed.rows_in`. Labels
 are attributes."""
+METRICS_OF_OPERATORS = """\
+Their meanings are those of the [counters](metrics.md) of these names; `keyed_busy_seconds_total` is
+`busy_microseconds`, and `keyed_group_batches_total` is `batches`."""
 #: What belongs on a page although it is not imported from `keyed` itself: things that a call hands out.
 BESIDE = {
     "streams.md": (
@@ -163,6 +164,20 @@ MADE_BY_CALLS |= {
 }
 #: Methods that only the library calls.
 PLUMBING = {"add_note", "set_name", "replaced", "mistake", "no_attribute"}
+#: Methods of the server and of scripts that only the library calls.
+PLUMBING |= {
+    "number_of",
+    "tables_of",
+    "session_of",
+    "number_of_session",
+    "is_host",
+    "is_origin",
+    "stored",
+    "lines",
+    "do",
+}
+#: Rules of the state machine, which Hypothesis calls.
+PLUMBING |= {"rows_come", "processing_time_moves", "process_dies", "key_groups_change", "teardown", "printed"}
 #: Files of the constants that pages describe.
 CONSTANTS = (
     "base/durations.py",
@@ -207,6 +222,9 @@ def pages() -> dict[Path, str]:
     for page, (title, packages) in DOORS.items():
         about = inspect.getdoc(importlib.import_module(packages[0])) or ""
         things = [(f"{package}.{name}", name, thing) for package in packages for name, thing in _names(package)]
+        if page == "pyflink.md":
+            made[page] = f"# {title}\n\n{NOTE}\n\n{_rendered(about)}\n\n{_pyflink(things)}\n"
+            continue
         made[page] = _page(page, title, _rendered(about), packages[0], [*things, *_beside(page)])
     made["exported-metrics.md"] += "\n" + _metrics()
     made["sql-functions.md"] = _sql_functions()
@@ -231,6 +249,22 @@ def _comparisons() -> dict[Path, str]:
     }
 
 
+def _pyflink(things: Iterable[tuple[str, str, Any]]) -> str:
+    """Return the table of PyFlink's names: summary, methods, and the class of keyed that each extends."""
+    first = FIRST["pyflink.md"].split()
+    rows = []
+    for _, name, thing in sorted(things, key=lambda each: first.index(each[1]) if each[1] in first else len(first)):
+        summary = _rendered(_own_doc(thing)).replace("\n\n", "\n").partition("\nFields:")[0].partition("\n- `")[0]
+        bases_of = thing.__mro__ if isinstance(thing, type) else ()
+        inside = [each for each in bases_of if each is thing or each.__qualname__.startswith("_")]
+        own = {each: member for base in reversed(inside) for each, member in vars(base).items()}
+        members = [each for each in own if not each.startswith("_") and _member(each, own[each])]
+        bases = [_link(base, thing) for base in _bases(thing)] if isinstance(thing, type) else []
+        methods = ", ".join(f"`{each}`" for each in members if each not in PLUMBING)
+        rows.append(f"| `{name}` | {' '.join(summary.split())} | {', '.join(bases)} | {methods} |")
+    return "| name | meaning | extends | methods |\n|---|---|---|---|\n" + "\n".join(rows)
+
+
 def _metrics() -> str:
     """Return the tables of exported metrics."""
     definitions = importlib.import_module("keyed.runtimes.job_metrics")
@@ -241,12 +275,16 @@ def _metrics() -> str:
         ("Of a replication", definitions.OF_REPLICATIONS),
     )
     for title, metrics in titles:
+        # The meanings of an operator's are on the page of counters.
+        is_counter = metrics is definitions.OF_OPERATORS
         rows = [
-            f"| `{each.prometheus_name}` | {each.kind}, {each.unit} | {each.meaning} | {each.alert} |"
+            f"| `{each.prometheus_name}` | {each.kind}, {each.unit} |"
+            f"{'' if is_counter else f' {each.meaning} |'} {each.alert} |"
             for each in metrics
         ]
-        head = "| Prometheus | kind, unit | meaning | worry when |\n|---|---|---|---|\n"
-        parts += [f"### {title}", head + "\n".join(rows)]
+        head = "| Prometheus | kind, unit |{} worry when |\n|---|---|{}---|\n"
+        parts += [f"### {title}", *([METRICS_OF_OPERATORS] if is_counter else [])]
+        parts += [head.format(*(("", "") if is_counter else (" meaning |", "---|"))) + "\n".join(rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -456,7 +494,8 @@ def _members(cls: type, name: str, shown: dict[Any, str]) -> str:
 
 def _only_overrides(name: str, member: Any, bases: Sequence[type]) -> bool:
     """Return whether a member is documented where it is declared, and adds nothing."""
-    return not getattr(member, "__doc__", None) and any(name in vars(base) for base in bases)
+    doc = getattr(member, "__doc__", None) or ""
+    return doc.startswith("See `") or (not doc and any(name in vars(base) for base in bases))
 
 
 def _link(base: type, cls: type) -> str:
@@ -585,7 +624,13 @@ def _items(lines: list[str]) -> list[str]:
             items[-1] += f" {text}"
         else:
             items.append(text)
-    return items
+    # An item that only repeats its name is there for the docstring's completeness; items with one text are one.
+    names: dict[str, list[str]] = {}
+    for item in items:
+        name, _, text = item.partition(": ")
+        if not re.fullmatch(r"- `(\**)(\w+?)_*`: The (?i:\2)s?\.", item):
+            names.setdefault(text, []).append(name.removeprefix("- "))
+    return [f"- {', '.join(each)}: {text}" for text, each in names.items()]
 
 
 def main() -> None:

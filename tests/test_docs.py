@@ -255,7 +255,7 @@ MODULES = ("keyed", *(package for _, packages in DOORS.values() for package in p
 
 
 def test_every_public_name_is_documented():
-    headings = set(re.findall(r"^#+ `(?:\w+\.)*(\w+)", "\n".join(pages().values()), re.MULTILINE))
+    headings = set(re.findall(r"^(?:#+|\|) `(?:\w+\.)*(\w+)", "\n".join(pages().values()), re.MULTILINE))
     missing = {module: set(importlib.import_module(module).__all__) - headings for module in MODULES}
     assert {module: names for module, names in missing.items() if names} == {}
 

@@ -55,7 +55,6 @@ class Replication:
 
     Attributes:
         table: Operator and table.
-        to: The copy.
         batch: Id of the last batch in the copy; −1 before it is known.
         transactions: Number of transactions so far.
         rows: Number of rows written so far.
@@ -147,11 +146,7 @@ class Replication:
         }
 
     def check(self) -> None:
-        """Raise the error that ended it, if there is one.
-
-        Raises:
-            KeyedError: That error.
-        """
+        """Raise the error that ended it, if there is one."""
         self._work.check()
 
     def wait_for(self, batch: int, timeout: float = 30.0) -> int:
@@ -166,8 +161,6 @@ class Replication:
 
         Raises:
             TimeoutError: It did not come in time; the message has `trouble`, if there is any.
-            StateAccessError: It is closed.
-            KeyedError: The error that ended it.
         """
         if type(batch) is not int:
             raise DefinitionError(f"wait_for({batch!r}): give the id of a batch")
@@ -188,11 +181,7 @@ class Replication:
         return self.batch
 
     def join(self) -> None:
-        """Wait until it ends: another thread closes it, or an error ends it.
-
-        Raises:
-            KeyedError: The error that ended it.
-        """
+        """Wait until it ends: another thread closes it, or an error ends it."""
         with self._changed:
             while self._work.is_running:
                 self._changed.wait(_WAIT)

@@ -124,11 +124,13 @@ class History(list[Version]):
 class StateTable:
     """The entries of one state, of all keys.
 
-    Each call answers from one batch: the newest one, the one that ``as_of`` names by number or time, or the batch of
-    the table's `Snapshot`. Entries that have expired by the clocks of that batch are omitted.
+    Each call answers from one batch: the newest, that of ``as_of``, or that of the table's `Snapshot`. Entries that
+    have expired by its clocks are omitted. Each raises `TableNotFound` if there is no such state or no batch yet,
+    `KeyTypeError` for a key of another type, and `HistoryCompacted` if the batch is older than the history.
 
-    Of tables with a share of the key groups (``groups=`` of `open_tables`), a call about a key of another group raises
-    `GroupUnavailable`, and so does one about all keys: `StateTables.share` answers the latter from the share.
+    With a share of the key groups (``groups=`` of `open_tables`), a call about a key of another group or about all
+    keys raises `GroupUnavailable`; `StateTables.share` answers the latter from the share. A copy (`replicate`) needs
+    all groups.
 
     Attributes:
         name: Name of the state.
@@ -146,23 +148,16 @@ class StateTable:
         """Return the value, or the entries, of a key.
 
         Args:
-            key: The key of ``key_by``: one value, or a tuple of several.
-            entry: The entry: the key of a map, the other key columns of a table as a tuple, the time as of which a
-                version is wanted, or the start or ``(start, end)`` of a window, as datetimes or milliseconds.
-            namespace: The namespace, for example a window that a function of yours keeps, as ``(start, end)``.
-            as_of: Id of a batch, as progress and sinks have it, or a time: the newest batch whose processing time is
-                not after it.
+            key: One value, or a tuple of several.
+            entry: The map key, the other key columns of a table as a tuple, the time of a version, or the start or
+            ``(start, end)`` of a window, as datetimes or milliseconds.
+            namespace: For example a window that your function keeps, as ``(start, end)``; ``None`` is the state
+            itself.
+            as_of: Id of a batch, or a time: the newest batch whose processing time is not after it.
 
         Returns:
-            The value, or ``None`` if there is none. Without ``entry``, a list state's elements, or a dict of all
-            entries of a map, of windows, or of a table with further key columns. For a versioned state, the
-            `VersionedRecord` of its ``get``.
-
-        Raises:
-            KeyTypeError: The keys of the state have another type.
-            GroupUnavailable: The tables have a share of the key groups, without that of the key.
-            HistoryCompacted: The batch is older than the history.
-            TableNotFound: There is no such state, or no batch yet.
+            The value, or ``None``. Without ``entry``, a list's elements, or a dict of all entries of a map, of
+            windows, or of a table with further key columns. For a versioned state, a `VersionedRecord`.
         """
         with self._view(as_of) as view:
             return self._value(view, key, entry, namespace)[0]
@@ -201,7 +196,6 @@ class StateTable:
 
         Raises:
             DefinitionError: The state has several entries per key, or ``keys`` is one text.
-            KeyTypeError: The keys of the state have another type.
         """
         if isinstance(keys, str | bytes):
             raise DefinitionError(f"get_many: {keys!r:.100} is one key; give a list of keys")
@@ -241,29 +235,22 @@ class StateTable:
 
         Args:
             key: Only this key.
-            namespace: Only this namespace of the key; ``None`` is the state itself.
-            prefix: Prefix of the keys: text, bytes, or the first parts of keys that are tuples.
-            from_: The least key; for keys that are tuples also their first parts.
+            namespace: Only this namespace.
+            prefix: Of the keys: text, bytes, or the first parts of tuples.
+            from_: The least key, or its first parts.
             to: End of the range, exclusive.
-            windows: For windowed state, only windows that start at the first time or later, and before the second:
-                milliseconds, or datetimes with a zone. For state that is windowed without `keyed.windows`, the window
-                is the namespace; in a table or map its start is the first further key column or the map key. With
-                ``key`` only these windows are read.
+            windows: Only windows that start from the first time to before the second: milliseconds, or datetimes with
+            a zone. Without `keyed.windows` the window is the namespace; in a table or map its start is the first
+            further key column or the map key. With ``key`` only these windows are read.
             limit: Maximal number of entries.
-            after: The `Scan.token` of an earlier scan with the same range: resumes after it, in the same batch.
+            after: The `Scan.token` of an earlier scan of the same range: resumes in the same batch.
             as_of: As in `get`.
             reverse: The greatest key comes first.
-            timeout: Maximal seconds of reading, from the call on. Expired entries, and entries of other windows, are
-                read too.
+            timeout: Maximal seconds of reading, of expired entries and other windows too.
 
         Raises:
             TimeoutError: Reading took longer.
             DefinitionError: A parameter breaks its rule.
-            KeyTypeError: The keys of the state have another type.
-            GroupUnavailable: The tables have a share of the key groups, without that of the key; or there is no
-                ``key``, and they are not `StateTables.share`.
-            HistoryCompacted: The batch is older than the history.
-            TableNotFound: There is no such state, or no batch yet.
         """
         if type(reverse) is not bool:
             raise DefinitionError(f"scan(reverse={reverse!r}): give True or False")
@@ -328,20 +315,18 @@ class StateTable:
         limit: int | None = None,
         after: str | None = None,
     ) -> History:
-        """Return the versions of an entry, the newest first, as far back as the history is kept.
+        """Return the versions of an entry, the newest first.
 
         Args:
             key: The key.
-            entry: The entry, if there are several.
+            entry: As in `get`; required if there are several.
             namespace: The namespace.
             limit: Maximal number of versions.
-            after: The `History.token` of an earlier answer: continues with older versions.
+            after: The `History.token` of an earlier answer.
 
         Raises:
-            DefinitionError: The state has several entries per key, and none is named; or a parameter breaks its rule.
-            GroupUnavailable: The tables have a share of the key groups, without that of the key.
+            DefinitionError: No entry is named, or a parameter breaks its rule.
             HistoryCompacted: The version of ``after`` is older than the history.
-            KeyTypeError: The keys of the state have another type.
         """
         if limit is not None and (type(limit) is not int or limit < 1):
             raise DefinitionError(f"history(limit={limit!r}): give a number from 1, or None")
@@ -378,11 +363,7 @@ class StateTable:
 
     @property
     def schema(self) -> StateSchema:
-        """Name, kind, types and time to live of the state, in their stored form.
-
-        Raises:
-            TableNotFound: There is no such state, or no batch yet.
-        """
+        """Name, kind, types and time to live of the state, in their stored form."""
         with self._view(None) as view:
             return view.reader(self.name).schema
 
@@ -425,11 +406,7 @@ class StateTable:
             return view.position
 
     def first(self) -> Entry | None:
-        """Return the entry with the least key; ``None`` if the table is empty.
-
-        Raises:
-            GroupUnavailable: The tables have a share of the key groups, and are not `StateTables.share`.
-        """
+        """Return the entry with the least key; ``None`` if the table is empty."""
         with self._view(None) as view:
             reader = view.reader(self.name)
             self._check_all(view, reader, "first")
@@ -441,15 +418,12 @@ class StateTable:
         Args:
             key: Only this key.
             prefix: Only keys that begin with this, as in `scan`.
-            after: The start: ``None`` with the state; ``"now"`` with the next change; ``"beginning"`` with the state at
-                the oldest batch that is kept; or a `Subscription.token`, after which it resumes.
+            after: ``None`` begins with the newest state, ``"now"`` with the next change, ``"beginning"`` with the
+            oldest state that is kept; a `Subscription.token` resumes after it.
 
         Raises:
-            DefinitionError: ``after`` is not a token; both ``key`` and ``prefix`` are given; or the table belongs to a
-                snapshot, which does not change.
-            GroupUnavailable: As in `scan`.
-            KeyTypeError: The keys of the state have another type.
-            TableNotFound: There is no such state, or no batch yet.
+            DefinitionError: ``after`` is not a token, both ``key`` and ``prefix`` are given, or the table belongs to
+                a snapshot.
         """
         if self._feed is None:
             raise DefinitionError(f"subscribe: a snapshot of {self.name!r} does not change; subscribe to the tables")
@@ -478,20 +452,17 @@ class StateTable:
     def replicate(self, to: ReplicationTarget) -> Replication:
         """Copy the table to a compacted Kafka topic or a Delta table, in a thread: its state, then each change of it.
 
-        The changes of each batch are one transaction, in which the copy also stores the batch. So each batch is in the
-        copy exactly once, and after a restart `replicate` continues after the last one. The last replication that
-        started is the only one that writes. See `Replication`.
+        Each batch is in the copy exactly once, also after a restart. Only the replication that started last writes.
+        See `Replication`.
 
         Args:
-            to: A `keyed.topics.UpsertTopic`; or the result of ``keyed.delta_sink(path, mode="upsert", key=[...])``,
-                whose key has the columns that identify a row of the table.
+            to: A `keyed.topics.UpsertTopic`, or ``keyed.delta_sink(path, mode="upsert", key=[...])`` with the columns
+            of `row_key`.
 
         Raises:
-            DefinitionError: ``to`` is neither, or the table belongs to a snapshot, which does not change.
+            DefinitionError: ``to`` is neither, or the table belongs to a snapshot.
             SinkError: The copy belongs to another table, its topic is not compacted, or it cannot be reached.
             ExtraNotInstalled: A package is not installed.
-            GroupUnavailable: The tables have a share of the key groups.
-            TableNotFound: There is no such state, or no batch yet.
         """
         if self._feed is None:
             raise DefinitionError(f"replicate: a snapshot of {self.name!r} does not change; replicate from the tables")
@@ -512,9 +483,6 @@ class StateTable:
 
         Raises:
             DefinitionError: ``limit`` is less than 1.
-            GroupUnavailable: As in `scan`.
-            HistoryCompacted: The batch is older than the history.
-            TableNotFound: There is no such state, or no batch yet.
         """
         if type(limit) is not int or limit < 1:
             raise DefinitionError(f"last_changes(limit={limit!r}): give a number from 1")
@@ -549,15 +517,10 @@ class StateTable:
         """Return the table as an Arrow dataset, for DuckDB, Polars and others. Needs pyarrow's ``dataset``.
 
         Args:
-            has_key: Repeat the key's columns, named as in ``key_by``, as ``key``, or ``key_1``, ``key_2`` and so on,
-                after all others.
-            beside: ``namespace`` or ``expires``, which a table state has only if they are named here: they are null
-                without a time to live.
-            groups: Only keys of these key groups, of those that the tables have.
+            has_key: Repeat the key's columns at the end, as ``key``, or ``key_1``, ``key_2`` and so on.
+            beside: ``namespace`` or ``expires``, which a table state has only if named here.
+            groups: Only keys of these key groups.
             files: Files with the rows of other servers, Arrow streams of the same table.
-
-        Raises:
-            GroupUnavailable: The tables have a share of the key groups, and are not `StateTables.share`.
         """
         from keyed.tables.state_dataset import StateDataset
 
@@ -658,20 +621,12 @@ class TimersTable:
         self.operator = operator
 
     def get(self, key: Any, *, as_of: AsOf = None) -> list[Timer]:
-        """Return the pending timers of a key, by domain and time.
-
-        Raises:
-            GroupUnavailable: The tables have a share of the key groups, without that of the key.
-        """
+        """Return the pending timers of a key, by domain and time."""
         found = [timer for _, timer in self.stored(key, as_of=as_of)]
         return sorted(found, key=lambda timer: (timer.domain.value, timer.timestamp))
 
     def scan(self, *, as_of: AsOf = None) -> Iterator[Timer]:
-        """Yield all pending timers: those in event time, then those in processing time, by key.
-
-        Raises:
-            GroupUnavailable: The tables have a share of the key groups, and are not `StateTables.share`.
-        """
+        """Yield all pending timers: those in event time, then those in processing time, by key."""
         return (timer for _, timer in self.stored(as_of=as_of))
 
     def stored(self, key: Any = NOT_GIVEN, *, as_of: AsOf = None) -> Iterator[tuple[bytes, Timer]]:

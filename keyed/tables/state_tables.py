@@ -116,7 +116,6 @@ class _Tables(Mapping[str, StateTable]):
 
         Raises:
             DefinitionError: The query is invalid, or names an unknown table or column.
-            GroupUnavailable: The tables have a share of the key groups, and are not `share`.
             QueryFailed: It failed while it ran.
         """
         from keyed.tables.sql import run_sql
@@ -281,7 +280,6 @@ class StateTables(_Tables):
         Raises:
             ChangelogError: A changelog cannot be read, or is damaged.
             DefinitionError: ``types`` has an unknown name.
-            StateAccessError: The tables are closed.
             KeyedError: The error that ended following in a thread.
         """
         self.check()
@@ -389,11 +387,7 @@ class StateTables(_Tables):
         return self
 
     def stop(self) -> None:
-        """End the thread of `start`.
-
-        Raises:
-            KeyedError: The error that ended it.
-        """
+        """End the thread of `start`."""
         self._following.stop()
         self._following.check()
 
@@ -410,7 +404,6 @@ class StateTables(_Tables):
         Raises:
             TimeoutError: It did not come in time; the message has `trouble`, if there is any.
             DefinitionError: ``position`` is neither.
-            KeyedError: The error that ended following.
         """
         batch = position.batch if isinstance(position, Position) else position
         if type(batch) is not int:
