@@ -197,7 +197,7 @@ Expressions are DuckDB's: its [functions](https://duckdb.org/docs/stable/sql/fun
 [types and casts](https://duckdb.org/docs/stable/sql/data_types/overview) and
 [operators](https://duckdb.org/docs/stable/sql/expressions/overview). `SHOW FUNCTIONS` lists all names.
 
-<!-- Written by docs/generate.py; change keyed/sql, not this page. -->"""
+<!-- Written by docs/generate.py; change keyed/sql or keyed/expressions, not this page. -->"""
 SQL_AGGREGATES = """\
 `T` is the type of the argument. Each takes `FILTER (WHERE ...)`, and `COUNT` also `DISTINCT`. The second argument of
 `LATEST_BY_OFFSET` and `EARLIEST_BY_OFFSET` is false if nulls count, that of `TOPK` the number of values. Aggregates
@@ -290,7 +290,7 @@ def _metrics() -> str:
 
 def _sql_functions() -> str:
     """Return the page of SQL functions: what the tables of `keyed.sql` have, and what scripts answer."""
-    macros = importlib.import_module("keyed.sql.macros").MACROS
+    macros = importlib.import_module("keyed.expressions.macros").MACROS
     aggregates = importlib.import_module("keyed.sql.sql_aggregates").AGGREGATES
     parts = ["# SQL functions", SQL_FUNCTIONS, "## Aggregates"]
     over = {name: "yes" if _result(name, "INT", "TABLE") else "" for name in aggregates}

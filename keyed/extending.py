@@ -41,7 +41,7 @@ from keyed.job.state import inner_state
 if TYPE_CHECKING:
     from keyed.arrow.read import table_rows
     from keyed.arrow.write import table_of
-    from keyed.sql.row_conditions import conditions_over
+    from keyed.expressions.row_conditions import conditions_over
 
 #: Names that need pyarrow, by module.
 _ON_DEMAND = {"table_of": "write", "table_rows": "read"}
@@ -81,7 +81,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "conditions_over":
-        return importlib.import_module("keyed.sql.row_conditions").conditions_over
+        return importlib.import_module("keyed.expressions.row_conditions").conditions_over
     if name in _ON_DEMAND:
         return getattr(importlib.import_module(f"keyed.arrow.{_ON_DEMAND[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

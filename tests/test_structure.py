@@ -22,7 +22,7 @@ ALL_PYTHON = sorted([*LIBRARY, *ROOT.glob("examples/**/*.py"), *ROOT.glob("tests
 
 #: The rooms of the library, from the ground up: a room imports those below it, and of these not the ones of `APART`.
 ROOMS = (
-    *("errors", "base", "codec", "arrow", "content", "formats", "kafka", "changelog", "destinations"),
+    *("errors", "base", "codec", "arrow", "content", "formats", "expressions", "kafka", "changelog", "destinations"),
     *("topics", "job"),
     *("table_state", "engine", "stores", "recovery", "tables", "runtimes"),
 )
@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "postgres": set(),
     "windows": set(),
     "sql": {
-        *("errors", "base", "formats", "kafka", "topics", "job", "tables"),
+        *("errors", "base", "formats", "expressions", "kafka", "topics", "job"),
         *("keyed", "extending", "vectorized", "joins", "patterns", "windows"),
     },
     "testing": {*ROOMS, "keyed", "vectorized"} - {"formats"},
@@ -70,7 +70,7 @@ STANDING_ALONE = {"rows": "base"}
 # What is imported by name, on demand: public names that need the engine, and the runtime that runs a chain.
 IMPORTS_BY_NAME = {
     "keyed": "keyed.",
-    "keyed.extending": "keyed.arrow. keyed.sql.",
+    "keyed.extending": "keyed.arrow. keyed.expressions.",
     "keyed.recovery": "keyed.runtimes.",
     "keyed.job.metrics_exports": "keyed.runtimes.",
     "keyed.job.streams": "keyed.runtimes.",
@@ -95,7 +95,7 @@ PUBLIC_MODULES = {
 DOORS = {"keyed", "keyed.errors", "keyed.extending", "keyed.vectorized"}
 # Imported for type checkers alone: what is fetched when it is first used.
 TYPED = {
-    "keyed.extending": "keyed.sql.",
+    "keyed.extending": "keyed.expressions.",
     "keyed.job.metrics_exports": "keyed.tables",
     "keyed.recovery": "keyed.runtimes.",
     "keyed.job.results": "keyed.tables",

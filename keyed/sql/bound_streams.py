@@ -13,11 +13,11 @@ from keyed.base.column_types import quoted
 from keyed.base.durations import Duration
 from keyed.base.shown import shown
 from keyed.errors import DefinitionError
+from keyed.expressions.engine import MAJOR, Columns
 from keyed.job.graph import Source, Transformed, columns_of, is_dataframe, source_of
 from keyed.job.transforms import Kept
 from keyed.rows import members_of
 from keyed.sql.catalog import STREAM, SqlSource
-from keyed.sql.engine import MAJOR, Columns
 from keyed.sql.script_inputs import GONE, NO_TIME, TIME, UNREADABLE, ScriptInput, further_columns, given_names, typed
 from keyed.sql.sql_operators import given_columns, schema_of
 from keyed.vectorized import TIMESTAMP_COLUMN

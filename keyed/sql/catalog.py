@@ -5,9 +5,9 @@ from __future__ import annotations
 import attrs
 
 from keyed.base.shown import nearest
+from keyed.expressions.engine import Columns
+from keyed.expressions.sql_text import Text
 from keyed.formats.record_formats import RecordPart
-from keyed.sql.engine import Columns
-from keyed.sql.script_errors import Text
 from keyed.sql.topic_options import TopicOptions
 
 

@@ -10,19 +10,19 @@ import attrs
 
 from keyed.base.shown import nearest
 from keyed.errors import DefinitionError, SqlError
+from keyed.expressions.engine import Columns, SqlStep, functions
+from keyed.expressions.sql_text import Text
+from keyed.expressions.tokens import sql
 from keyed.formats.record_formats import RecordPart
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT, BYTES, DOUBLE, STRING, SqlType, array, struct
 from keyed.formats.typed_columns import column
 from keyed.sql import statements as tree
 from keyed.sql.catalog import Catalog, SqlSource
-from keyed.sql.engine import Columns, SqlStep, functions
 from keyed.sql.name_scope import BOUNDS, PSEUDO, NameScope
 from keyed.sql.planner import Planner, QueryPlan
-from keyed.sql.script_errors import Text
 from keyed.sql.script_inputs import LATEST, NO_TIME
 from keyed.sql.sql_aggregates import AGGREGATES
-from keyed.sql.tokens import sql
 from keyed.sql.topic_options import time_option, topic_options
 from keyed.vectorized import TIMESTAMP_COLUMN
 

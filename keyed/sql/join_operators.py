@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from keyed.expressions.engine import Columns
 from keyed.extending import Schema
 from keyed.joins.column_join import TIME, integers
 from keyed.joins.interval_columns import IntervalColumns
@@ -17,7 +18,6 @@ from keyed.joins.pairs import Pairing
 from keyed.joins.select import Select
 from keyed.joins.table_columns import ChangeColumns, TableJoinColumns
 from keyed.sql.catalog import CHANGE, STREAM
-from keyed.sql.engine import Columns
 from keyed.sql.planner import DAY_MS, JOIN, SourceJoin
 from keyed.sql.sql_operators import schema_of
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedCoFunction

@@ -21,6 +21,9 @@ import numpy as np
 
 from keyed import Context, ValueState
 from keyed.errors import DefinitionError
+from keyed.expressions.engine import Columns, SqlStep, parsed, unparsed
+from keyed.expressions.sql_text import Text
+from keyed.expressions.tokens import SqlToken, calls, folded, name, split, sql, tokens
 from keyed.extending import inner_state
 from keyed.formats.sql_types import BIGINT, SqlType
 from keyed.patterns import AfterMatchSkipStrategy, Match, Pattern, PatternOperator
@@ -28,12 +31,9 @@ from keyed.patterns.pattern_functions import Selecting
 from keyed.patterns.pattern_stream import MOST_PARTIAL_MATCHES
 from keyed.patterns.steps import check_pattern
 from keyed.sql.catalog import SqlSource
-from keyed.sql.engine import Columns, SqlStep, parsed, unparsed
 from keyed.sql.name_scope import Column, NameScope
-from keyed.sql.script_errors import Text
 from keyed.sql.sql_aggregates import AGGREGATES
 from keyed.sql.statements import From, MatchClause, Variable, Words
-from keyed.sql.tokens import SqlToken, calls, folded, name, split, sql, tokens
 
 #: A part of a condition: its value for a row and the match so far.
 Value: TypeAlias = Callable[[Any, Any], Any]

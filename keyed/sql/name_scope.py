@@ -8,12 +8,12 @@ from typing import Any
 import attrs
 
 from keyed.base.shown import nearest
+from keyed.expressions.engine import Columns, SqlStep, bind
+from keyed.expressions.macros import OVER_LISTS
+from keyed.expressions.sql_text import Text
+from keyed.expressions.tokens import SqlToken, bare, closing, name, sign, split, sql, word
 from keyed.formats.sql_types import BIGINT, INT, SqlType
-from keyed.sql.engine import Columns, SqlStep, bind
-from keyed.sql.macros import OVER_LISTS
-from keyed.sql.script_errors import Text
 from keyed.sql.statements import Parser
-from keyed.sql.tokens import SqlToken, bare, closing, name, sign, split, sql, word
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 #: Columns that each source has: their names in a script, in batches, and their types.

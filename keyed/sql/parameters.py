@@ -11,8 +11,8 @@ import attrs
 
 from keyed.base.shown import nearest, shown
 from keyed.errors import DefinitionError
-from keyed.sql.script_errors import Text
-from keyed.sql.tokens import SqlToken, closing
+from keyed.expressions.sql_text import Text
+from keyed.expressions.tokens import SqlToken, closing
 
 #: Values of ``?`` in their order, or of ``$name`` by name.
 Given: TypeAlias = Sequence[Any] | Mapping[str, Any]

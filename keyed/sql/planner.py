@@ -10,17 +10,17 @@ import attrs
 
 from keyed.base.shown import nearest
 from keyed.errors import OutputDefinitionError
+from keyed.expressions.engine import PYTHON, Columns, SqlStep, check, functions, keywords
+from keyed.expressions.sql_text import Text
+from keyed.expressions.tokens import SqlToken, bare, calls, closing, folded, name, sign, split, sql
 from keyed.extending import table_of
 from keyed.formats.sql_types import BIGINT, STRING, SqlType, of_arrow
 from keyed.job.inference import inferred_output
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
-from keyed.sql.engine import PYTHON, Columns, SqlStep, check, functions, keywords
 from keyed.sql.match_recognize import MatchPlanner
 from keyed.sql.name_scope import BOUNDS, PSEUDO, Column, NameScope, replaced
-from keyed.sql.script_errors import Text
 from keyed.sql.sql_aggregates import AGGREGATES, aggregate_of
 from keyed.sql.statements import REFUSED, From, Item, Join, SelectQuery, WindowClause, Words
-from keyed.sql.tokens import SqlToken, bare, calls, closing, folded, name, sign, split, sql
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows import Sum
 

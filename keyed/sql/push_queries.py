@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.base.shown import nearest
+from keyed.expressions.engine import Columns, SqlStep
+from keyed.expressions.sql_text import Text
+from keyed.expressions.tokens import calls, tokens
 from keyed.formats.sql_types import BIGINT, STRING, of_arrow
 from keyed.formats.typed_columns import column, shown_values
 from keyed.sql.catalog import Catalog, SqlSource
-from keyed.sql.engine import Columns, SqlStep
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import Planner
-from keyed.sql.script_errors import Text
 from keyed.sql.statements import Parser
-from keyed.sql.tokens import calls, tokens
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:

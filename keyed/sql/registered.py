@@ -9,7 +9,7 @@ from typing import Any
 
 from keyed.base.shown import type_of
 from keyed.errors import DefinitionError
-from keyed.sql import engine
+from keyed.expressions import engine
 from keyed.sql.sql_aggregates import AGGREGATES
 from keyed.sql.statements import parse_type
 

@@ -17,6 +17,7 @@ from keyed.base.arguments import texts
 from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import nearest, shown
 from keyed.errors import DefinitionError
+from keyed.expressions.engine import Columns, SqlStep
 from keyed.extending import Schema
 from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT
@@ -27,7 +28,6 @@ from keyed.job.transforms import Kept
 from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, session_of
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
-from keyed.sql.engine import Columns, SqlStep
 from keyed.sql.join_operators import NO_KEY, join_of
 from keyed.sql.kafka_deployment import Deployment, Kafka, last_changes
 from keyed.sql.match_recognize import MatchPlan

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.expressions.engine import PYTHON, PythonFunction
+from keyed.expressions.sql_text import Text
+from keyed.expressions.tokens import SqlToken, closing, split, sql, word
 from keyed.formats.sql_types import BIGINT, DOUBLE, SqlType, array, decimal, struct
 from keyed.sql.catalog import CHANGE
-from keyed.sql.engine import PYTHON, PythonFunction
-from keyed.sql.script_errors import Text
-from keyed.sql.tokens import SqlToken, closing, split, sql, word
 from keyed.windows import (
     CollectList,
     CollectSet,

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, TaskContext
 from keyed.errors import TableOverflowError
+from keyed.expressions.engine import Columns
 from keyed.extending import Schema, inner_state
 from keyed.formats.sql_types import BIGINT
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
-from keyed.sql.engine import Columns
 from keyed.sql.planner import Aggregation
 from keyed.sql.script_inputs import GONE, further_columns
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction

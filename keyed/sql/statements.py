@@ -8,10 +8,10 @@ from typing import Any, NoReturn, TypeAlias
 import attrs
 
 from keyed.base.shown import nearest
+from keyed.expressions.sql_text import Text
+from keyed.expressions.tokens import SqlToken, closing, folded, split, tokens
 from keyed.formats.sql_types import NAMED, SqlType, array, decimal, map_of, struct
 from keyed.sql.parameters import BoundParameter, Parameters
-from keyed.sql.script_errors import Text
-from keyed.sql.tokens import SqlToken, closing, folded, split, tokens
 
 #: Units of time in milliseconds.
 _UNITS = {"MILLISECOND": 1, "SECOND": 1000, "MINUTE": 60_000, "HOUR": 3_600_000, "DAY": 86_400_000}

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from keyed.expressions.engine import SqlStep
+from keyed.expressions.tokens import quoted
 from keyed.formats.sql_types import BIGINT
 from keyed.sql.catalog import CHANGE
-from keyed.sql.engine import SqlStep
 from keyed.sql.planner import RankPlan
 from keyed.sql.sql_operators import emit_changes, table_state
-from keyed.sql.tokens import quoted
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedFunction
 from keyed.windows.vectorized.row_groups import grouped, integers, pc, plain_column
 

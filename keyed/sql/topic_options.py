@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from keyed.base.shown import shown
-from keyed.sql.script_errors import Text
+from keyed.expressions.sql_text import Text
 from keyed.sql.statements import duration_ms
 
 _POLICIES = ("compact", "delete", "compact,delete")

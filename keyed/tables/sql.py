@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyed.base.extras import extra
 from keyed.errors import DefinitionError, QueryFailed
+from keyed.expressions.duckdb_settings import SETTINGS
 
 if TYPE_CHECKING:
     import duckdb
@@ -19,24 +20,6 @@ if TYPE_CHECKING:
 
     from keyed.tables.state_dataset import StateDataset
     from keyed.tables.state_table import StateTable
-
-#: Settings that restrict a query to the registered tables: no files, no network.
-SETTINGS = {
-    "allow_community_extensions": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "enable_external_access": "false",
-    # duckdb_settings() lists them, with the home of this user in their defaults.
-    "extension_directory": "/nonexistent",
-    "home_directory": "/nonexistent",
-    "secret_directory": "/nonexistent",
-    "temp_directory": "",
-    "python_enable_replacements": "false",
-    "lock_configuration": "true",
-    # Python produces rows one after the other, so more threads would only cost.
-    "threads": "1",
-}
-
 
 #: Number of idle connections that are kept, and of cached texts that are known to be one SELECT.
 _CONNECTIONS, _TEXTS = 4, 256

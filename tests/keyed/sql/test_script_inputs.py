@@ -8,8 +8,8 @@ import pytest
 import keyed
 from keyed import sql
 from keyed.errors import DefinitionError, SqlError
+from keyed.expressions import engine
 from keyed.job.graph import source_of
-from keyed.sql import engine
 from keyed.sql.catalog import SqlSource
 from keyed.sql.script_inputs import ScriptInput
 from keyed.sql.script_runs import streams_of

@@ -10,8 +10,8 @@ import pytest
 
 from keyed import sql
 from keyed.errors import DefinitionError, SqlError, TableOverflowError
+from keyed.expressions import engine
 from keyed.metrics import Prometheus
-from keyed.sql import engine
 
 READINGS = (
     "CREATE STREAM readings (id INT KEY, name STRING, amount BIGINT) WITH (KAFKA_TOPIC='in', VALUE_FORMAT='JSON');"

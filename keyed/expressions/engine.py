@@ -21,12 +21,12 @@ import attrs
 from keyed.base.extras import extra
 from keyed.base.shown import nearest
 from keyed.errors import DefinitionError
+from keyed.expressions.duckdb_settings import SETTINGS
+from keyed.expressions.macros import LIMITED, MACROS
+from keyed.expressions.sql_text import Text
+from keyed.expressions.tokens import SqlToken, calls, quoted, sql
 from keyed.formats.sql_types import BIGINT, BOOLEAN, SqlType, of_duckdb
 from keyed.formats.typed_columns import as_times, column
-from keyed.sql.macros import LIMITED, MACROS
-from keyed.sql.script_errors import Text
-from keyed.sql.tokens import SqlToken, calls, quoted, sql
-from keyed.tables.sql import SETTINGS
 
 if TYPE_CHECKING:
     import duckdb

@@ -9,10 +9,10 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
+from keyed.expressions.engine import Columns, SqlStep, bind
+from keyed.expressions.sql_text import Text
+from keyed.expressions.tokens import sql, tokens
 from keyed.formats.sql_types import BOOLEAN, of_arrow
-from keyed.sql.engine import Columns, SqlStep, bind
-from keyed.sql.script_errors import Text
-from keyed.sql.tokens import sql, tokens
 
 
 @attrs.frozen(eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from keyed.sql.script_errors import Text
+from keyed.expressions.sql_text import Text
 
 _PATTERN = re.compile(
     r"""
