@@ -24,23 +24,87 @@ import attrs
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 
+#: Introductions of the pages of `keyed`.
+FUNCTIONS = """\
+The classes to subclass, and the arguments of their methods.
+
+```python
+import keyed
+from keyed.rows import row
+
+
+class Silence(keyed.KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        ctx.timer_service().set_timer("silent", ctx.timestamp() + 60_000)
+
+    def on_timer(self, timestamp, ctx):
+        yield f"{ctx.get_current_key()} has been silent since {timestamp - 60_000}"
+
+
+readings = keyed.stream([row(sensor="a", at=1_000)], timestamp="at")
+print(readings.key_by("sensor").process(Silence()).run().values)
+```
+
+```output
+['a has been silent since 1000']
+```"""
+STATE = """\
+Declarations of state and its operations; [state](../explanation/state.md) explains what happens below.
+
+```python
+import keyed
+from keyed.rows import row
+
+
+class Visits(keyed.KeyedProcessFunction):
+    count = keyed.ValueState(int, 0)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + 1)
+        yield value.user, self.count.value()
+
+
+print(keyed.stream([row(user="u"), row(user="u")]).key_by("user").process(Visits()).run().values)
+```
+
+```output
+[('u', 1), ('u', 2)]
+```
+
+Options of all states: `name` in logs and checkpoints, by default the attribute's, and `ttl`, a `StateTtl` or its
+duration (`VersionedState` has none). Without a type, a state takes any plain encodable value."""
+STREAMS = """\
+The chain `stream → key_by → process → outputs`, and what runs it.
+
+```python
+import keyed
+from keyed.rows import row
+
+
+class Double(keyed.KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield 2 * value.amount
+
+
+doubles = keyed.stream([row(shop="A", amount=2)]).key_by("shop").process(Double())
+print(keyed.run(doubles.to(keyed.collect_sink())).values)
+```
+
+```output
+[4]
+```
+
+Durations are `int` milliseconds, a `timedelta`, or keywords: `**units` are `days`, `hours`, `minutes`, `seconds` and
+`milliseconds`. Options of runs: [options](options.md)."""
 #: Page → title, introduction, and the modules whose names of `keyed` it holds; the last page has all others too.
 KEYED = {
     "functions.md": (
         "Functions, contexts and timers",
-        "The classes to subclass, and what their methods are given.",
+        FUNCTIONS,
         ("keyed.job.functions", "keyed.job.context", "keyed.job.broadcast", "keyed.job.outputs"),
     ),
-    "state.md": (
-        "State and time to live",
-        "Declarations of state and the operations on it. See [state](../explanation/state.md) for what happens below.",
-        ("keyed.job.state", "keyed.job.ttl"),
-    ),
-    "streams.md": (
-        "Streams, sources, sinks and results",
-        "The chain `stream → key_by → process → outputs`, and what runs it. Options of runs: [options](options.md).",
-        (),
-    ),
+    "state.md": ("State and time to live", STATE, ("keyed.job.state", "keyed.job.ttl")),
+    "streams.md": ("Streams, sources, sinks and results", STREAMS, ()),
 }
 #: Page → title, and the packages that it is of.
 DOORS = {
@@ -153,6 +217,7 @@ MADE_BY_CALLS |= {
 MADE_BY_CALLS |= {"keyed.tables.entries", "keyed.tables.operator_view", "keyed.tables.state_table"}
 MADE_BY_CALLS |= {
     "keyed.tables.state_tables",
+    "keyed.joins.lookups",
     "keyed.windows.stream",
     "keyed.patterns.pattern_operator",
     "keyed.patterns.pattern_stream",
@@ -163,7 +228,20 @@ MADE_BY_CALLS |= {
     "keyed.recovery.reading",
 }
 #: Methods that only the library calls.
-PLUMBING = {"add_note", "set_name", "replaced", "mistake", "no_attribute"}
+# fmt: off
+PLUMBING = {
+    "add_note", "set_name", "replaced", "mistake", "no_attribute", "drop_late", "row_reason", "spans_ms",
+    "explanation", "check_class", "origins", "operators", "address", "sides", "watermark_delay_ms", "on_spark",
+    "skips", "oldest_kept", "matched", "within_ms", "step_names", "windowed", "gap_ms", "start_of",
+    "IntervalJoin.for_stream", "AsOfJoin.for_stream", "TableJoin.for_stream", "WindowCoGroup.for_stream",
+    "Select.check", "LookupJoin.process_batch", "LocalQuery.start", "LocalQuery.run", "SparkQuery.wait",
+    "SparkQuery.leave", "SparkQuery.has_drained", "WindowOperator.of", "WindowOperator.known_side_outputs",
+    "KafkaSource.between", "KafkaSource.set_waits", "LocalQuery.status", "LocalQuery.is_active",
+    "LocalQuery.tables", "LocalQuery.metrics", "LocalQuery.await_termination", "SparkQuery.status",
+    "SparkQuery.is_active", "SparkQuery.tables", "SparkQuery.metrics", "SparkQuery.await_termination",
+    "SparkQuery.progress", "SparkQuery.restored",
+}
+# fmt: on
 #: Methods of the server and of scripts that only the library calls.
 PLUMBING |= {
     "number_of",
@@ -185,6 +263,11 @@ CONSTANTS = (
     "job/execution_path.py",
     "job/state.py",
     "job/vectorized_functions.py",
+)
+#: The parameters of `run` and `start` that the page of options describes.
+OPTIONS = (
+    r"(?m)^- `(?:checkpoint|drain|on_restore|local_dir|group_access|metrics|query_name|rows_per_batch|processing_time"
+    r"|trigger)`:.*\n"
 )
 #: Class methods that users call instead of the class.
 FACTORIES = {"of", "create", "begin", "days", "no_skip"}
@@ -220,7 +303,8 @@ def pages() -> dict[Path, str]:
         things = [(f"keyed.{name}", name, thing) for name, thing in _names("keyed") if _page_of(name) == page]
         made[page] = _page(page, title, about, "keyed", [*things, *_beside(page)])
     for page, (title, packages) in DOORS.items():
-        about = inspect.getdoc(importlib.import_module(packages[0])) or ""
+        # The map of the modules is for contributors.
+        about = (inspect.getdoc(importlib.import_module(packages[0])) or "").partition("\n\nThe modules:")[0]
         things = [(f"{package}.{name}", name, thing) for package in packages for name, thing in _names(package)]
         if page == "pyflink.md":
             made[page] = f"# {title}\n\n{NOTE}\n\n{_rendered(about)}\n\n{_pyflink(things)}\n"
@@ -419,7 +503,8 @@ def _entry(path: str, name: str, thing: Any, shown: dict[Any, str]) -> str:
         joined = "\n" if last.startswith("- ") and members.startswith("- ") else "\n\n"
         parts.append(f"{text}{joined}{members}".strip())
     elif callable(thing):
-        parts += [f"`{path}{_signature(thing)}`", _rendered(_own_doc(thing))]
+        text = _rendered(_own_doc(thing))
+        parts += [f"`{path}{_signature(thing)}`", re.sub(OPTIONS, "", text) if path in ("run", "start") else text]
     else:
         parts += [f"`{path}` = {thing}" if f"{thing}".rpartition(".")[2] != name else "", _rendered(_comment_of(name))]
     return "\n\n".join(part for part in parts if part)
@@ -476,7 +561,8 @@ def _members(cls: type, name: str, shown: dict[Any, str]) -> str:
             seen.update(each for above in base.__mro__ for each in vars(above))
             continue
         for member_name, member in vars(base).items():
-            if member_name.startswith(("_", "test_")) or member_name in {*seen, *PLUMBING}:
+            hidden = {member_name, f"{base.__name__}.{member_name}"} & PLUMBING
+            if member_name.startswith(("_", "test_")) or member_name in seen or hidden:
                 continue
             seen.add(member_name)
             if _only_overrides(member_name, member, cls.__mro__[cls.__mro__.index(base) + 1 :]):
@@ -606,7 +692,8 @@ def _rendered(doc: str) -> str:
     if section:
         close()
     text = re.sub(r"(?<!`)``(?!`)", "`", "\n".join(out).strip())
-    return re.sub(r"\n{3,}", "\n\n", text)
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if part.startswith("```") else re.sub(r"\n{3,}", "\n\n", part) for part in parts)
 
 
 def _items(lines: list[str]) -> list[str]:

@@ -58,10 +58,10 @@ def members_of(value: Any) -> dict[str, Any] | None:
 
 
 class Row(tuple[Any, ...]):
-    """A tuple with named fields. Made by `row_class`; equal to, and hashed as, the plain tuple of its values.
+    """A tuple with named fields, equal to, and hashed as, the plain tuple of its values.
 
-    Calling a row class takes one iterable with all values in order, as `tuple` does and without counting them, because
-    this runs once per input row: ``map(row_class(names), zip(*columns))``.
+    A class of ``row_class`` takes one iterable with all values in order, without counting them:
+    ``map(row_class(names), zip(*columns))``.
 
     Attributes:
         _fields: The field names in order.
@@ -100,7 +100,7 @@ class Row(tuple[Any, ...]):
         return tuple.__contains__(self, key)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of the field ``name``, or ``default`` if the row has no such field."""
+        """Return the value of a field, or ``default`` without it."""
         position = self._positions.get(name)
         return default if position is None else tuple.__getitem__(self, position)
 

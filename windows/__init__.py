@@ -1,7 +1,22 @@
-"""Windows over keyed streams, for writers of jobs: assigners, triggers, aggregates and evictors.
+"""Windows over keyed streams: assigners, triggers, aggregates and evictors.
 
-Library code on the public names of `keyed` and `keyed.extending`. It is imported as `keyed.windows`; in a clone, where
-the folder is at the top, ``windows`` is another name of the same modules.
+```python
+import keyed
+from keyed.rows import row
+from keyed.windows import Count, Sum, TumblingEventTimeWindows
+
+orders = [row(shop="A", amount=2, at=1_000), row(shop="A", amount=3, at=2_000)]
+hours = keyed.stream(orders, timestamp="at").key_by("shop").window(TumblingEventTimeWindows.of(hours=1))
+print(hours.aggregate(orders=Count(), revenue=Sum("amount")).run().values)
+```
+
+```output
+[WindowResult(shop='A', window_start=0, window_end=3600000, orders=2, revenue=5)]
+```
+
+Durations are `int` milliseconds, a `timedelta`, or keywords: ``**units`` are ``days``, ``hours``, ``minutes``,
+``seconds`` and ``milliseconds``. Windows are half-open, and library code on the public names of `keyed` and
+`keyed.extending`. In a clone, ``windows`` is another name of the package.
 """
 
 from keyed.windows.aggregates import (

@@ -99,15 +99,17 @@ def kept_getter(column: Column) -> Callable[[Any], Any]:
 
 
 class Aggregate(Generic[IN, ACC, OUT]):
-    """An aggregate of the elements of a window. For your own, subclass it and define the four methods.
+    """An aggregate of the elements of a window; for your own, subclass ``Aggregate[IN, ACC, OUT]``.
 
-    Its type parameters are those of elements, accumulators and results: ``class Longest(Aggregate[str, int, int])``.
+    Parameters of all aggregates: ``column`` is the name of a column, or a function of the element, without which the
+    element is the value; ``type`` is the result's column type where it does not follow from the column. Nulls are
+    ignored unless stated.
 
     Attributes:
-        timed: It needs the elements' timestamps: `add_at` is called instead of `add`.
-        commutative: The result does not depend on the order of elements, and `merge` changes neither argument. Then
-            hopping windows share slices; otherwise each window has its own accumulator.
-        accumulator_type: Type of the accumulator for the codec; ``None`` for plain data.
+        timed: It needs timestamps: ``add_at`` is called instead of ``add``.
+        commutative: The order of elements does not matter, and ``merge`` changes neither argument. Hopping windows
+            then share slices.
+        accumulator_type: Type of the accumulator for the codec; `None` for plain data.
         type: Column type of the result, if it was set.
     """
 
@@ -121,7 +123,7 @@ class Aggregate(Generic[IN, ACC, OUT]):
         raise NotImplementedError(f"{type(self).__name__} does not define create_accumulator")
 
     def add(self, value: IN, accumulator: ACC) -> ACC:
-        """Return the accumulator with an element added; may be the same object."""
+        """Return the accumulator, which may be changed, with an element added."""
         raise NotImplementedError(f"{type(self).__name__} does not define add")
 
     def add_at(self, value: IN, timestamp: int, accumulator: ACC) -> ACC:
@@ -129,7 +131,7 @@ class Aggregate(Generic[IN, ACC, OUT]):
         return self.add(value, accumulator)
 
     def merge(self, a: ACC, b: ACC) -> ACC:
-        """Return the merged accumulator. ``a`` is the earlier one and may be changed; ``b`` may not."""
+        """Return the merged accumulator. ``a``, the earlier one, may be changed; ``b`` may not."""
         raise NotImplementedError(f"{type(self).__name__} does not define merge")
 
     def get_result(self, accumulator: ACC) -> OUT:
@@ -140,11 +142,7 @@ class Aggregate(Generic[IN, ACC, OUT]):
         return f"{type(self).__name__.lstrip('_')}()"
 
     def output_type(self, columns: Mapping[str, str]) -> str | None:
-        """Return the column type of the result, ``None`` if it is not known.
-
-        Args:
-            columns: Types of the input columns.
-        """
+        """Return the result's column type from those of the input columns, `None` if unknown."""
         return self.type
 
 
@@ -323,10 +321,7 @@ class Max(ColumnAggregate):
 
 
 class Mean(ColumnAggregate):
-    """Arithmetic mean: sum divided by number, as a float; of decimals a decimal with four more digits, as in Spark.
-
-    A ``decimal(p,s)`` has a mean of type ``decimal(p+4,s+4)``, each at most 38.
-    """
+    """Arithmetic mean as a float; of ``decimal(p,s)`` a ``decimal(p+4,s+4)``, each at most 38, as in Spark."""
 
     _needs_numbers = True
     _parts = (Part("sum", "sum"), Part("count", "sum"))
@@ -362,14 +357,7 @@ class Mean(ColumnAggregate):
 
 
 class Variance(ColumnAggregate):
-    """Variance of the values as a float.
-
-    Numerically stable: number, mean and sum of squared deviations, merged by Chan's formula.
-
-    Args:
-        column: As for all.
-        sample: Divide by n − 1 (null for fewer than two values); otherwise by n.
-    """
+    """Variance as a float, stable (Chan's formula): over n − 1 (null for fewer than two values), or n."""
 
     _needs_numbers = True
     _parts = (Part("count", "moments"), Part("mean", "moments"), Part("m2", "moments"))
@@ -414,12 +402,7 @@ class Stddev(Variance):
 
 
 class Reduce(AnyAggregate):
-    """Combines elements with a function (Flink's ``reduce``).
-
-    Args:
-        reduce: ``(current, element) -> new``, associative; elements and results have the same type.
-        type: Type of the elements for the codec.
-    """
+    """Combines elements with ``reduce(current, element) -> new``, associative; ``type`` is theirs for the codec."""
 
     def __init__(self, reduce: Callable[[Any, Any], Any], type: Any = None) -> None:
         if not callable(reduce):

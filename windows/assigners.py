@@ -34,10 +34,10 @@ _UNITS = {"weeks", "days", "hours", "minutes", "seconds", "milliseconds"}
 
 
 class WindowAssigner(AnyAssigner):
-    """Assigns elements to windows (Flink's ``WindowAssigner``). Subclass it for your own windows.
+    """Assigns elements to windows (Flink's `WindowAssigner`); subclass it for your own.
 
     Attributes:
-        event_time: True for windows in event time, false for processing time.
+        event_time: False for processing time.
         window_type: Class of the windows: a named tuple with ``max_timestamp()``.
     """
 
@@ -112,13 +112,13 @@ class _Tumbling(WindowAssigner, HoppingWindows, metaclass=Made):
     @_refuses_other_calls
     @shows_units
     def of(cls, size: Duration | None = None, offset: Duration = 0, **units: Unpack[Units]) -> Self:
-        """Make windows of ``size`` that follow each other.
+        """Make windows of ``size``, at least 1 ms.
 
         Args:
-            size: Length of a window, at least 1 ms; or give units as keywords.
-            units: The size in days, hours and so on.
-            offset: Windows start at this time modulo the size; an hour's windows with an offset of 15 minutes start at
-                a quarter past. May be negative.
+            size: Length of a window.
+            offset: Windows start at this time modulo the size: an offset of 15 minutes moves an hour's windows to a
+                quarter past. May be negative.
+            units: The size.
 
         Raises:
             DefinitionError: The size is below 1 ms, or the offset's absolute value is not below the size.
@@ -138,12 +138,7 @@ class _Hopping(WindowAssigner, HoppingWindows, metaclass=Made):
     @classmethod
     @_refuses_other_calls
     def of(cls, size: Duration, slide: Duration, offset: Duration = 0) -> Self:
-        """Make windows of ``size`` that start every ``slide``.
-
-        Args:
-            size: Length of a window, at least 1 ms.
-            slide: Distance between the starts of two windows, at least 1 ms.
-            offset: Windows start at this time modulo the slide. May be negative.
+        """Make windows of ``size`` that start every ``slide``, each at least 1 ms, at ``offset`` modulo the slide.
 
         Raises:
             DefinitionError: Size or slide is below 1 ms, or the offset's absolute value is not below the slide.
@@ -155,21 +150,21 @@ class _Hopping(WindowAssigner, HoppingWindows, metaclass=Made):
 
 
 class TumblingEventTimeWindows(_Tumbling):
-    """Windows of one size that follow each other, in event time. Make them with `of`."""
+    """Windows of one size that follow each other, in event time."""
 
 
 class TumblingProcessingTimeWindows(_Tumbling):
-    """Windows of one size that follow each other, in processing time. Make them with `of`."""
+    """Windows of one size that follow each other, in processing time."""
 
     event_time = False
 
 
 class HoppingEventTimeWindows(_Hopping):
-    """Windows of one size that start every slide, in event time (Flink: sliding). Make them with `of`."""
+    """Windows of one size that start every slide (Flink: sliding), in event time."""
 
 
 class HoppingProcessingTimeWindows(_Hopping):
-    """Windows of one size that start every slide, in processing time (Flink: sliding). Make them with `of`."""
+    """Windows of one size that start every slide (Flink: sliding), in processing time."""
 
     event_time = False
 
@@ -195,31 +190,23 @@ class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=Made):
     @_refuses_other_calls
     @shows_units
     def with_gap(cls, gap: Duration | None = None, **units: Unpack[Units]) -> Self:
-        """Make sessions that end ``gap`` after their last element.
+        """Make sessions that end ``gap``, at least 1 ms, after their last element.
 
-        A row that comes exactly ``gap`` after the last one belongs to the session only if the session has not fired:
-        with a gap of 10 and a watermark without delay, rows at 0, 9 and 19 make the sessions [0, 19) and [19, 29),
-        because the session fires at 18, which is before the row at 19. With a delay of 1 or more they make the one
-        session [0, 29). The boundaries of batches do not matter.
-
-        Args:
-            gap: At least 1 ms; or give units as keywords.
-            units: The gap in days, hours and so on.
+        A row exactly ``gap`` after the last one belongs to the session only if that has not fired. With a gap of 10
+        and a watermark without delay, rows at 0, 9 and 19 make [0, 19) and [19, 29): the first fires at 18. With a
+        delay of 1 or more they make [0, 29). Batches do not matter.
 
         Raises:
-            DefinitionError: It is below 1 ms.
+            DefinitionError: The gap is below 1 ms.
         """
         return cls._of_gap(duration_of(gap, "gap", least=1, **units))
 
     @classmethod
     @_refuses_other_calls
     def with_dynamic_gap(cls, gap_of: Callable[[Any], Any]) -> Self:
-        """Make sessions with a gap that depends on the element.
+        """Make sessions whose gap a function of the element returns.
 
-        A row at the very end of a session belongs to it only if it has not fired, as `with_gap` explains.
-
-        Args:
-            gap_of: Returns the gap after an element: `int` milliseconds or a `timedelta`, at least 1 ms.
+        The gap is `int` milliseconds or a `timedelta`, at least 1 ms.
 
         Raises:
             DefinitionError: It is not callable.
@@ -230,11 +217,11 @@ class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=Made):
 
 
 class EventTimeSessionWindows(_Sessions):
-    """Sessions in event time. Make them with `with_gap` or `with_dynamic_gap`."""
+    """Sessions in event time: windows that end after a gap without elements."""
 
 
 class ProcessingTimeSessionWindows(_Sessions):
-    """Sessions in processing time. Make them with `with_gap` or `with_dynamic_gap`."""
+    """Sessions in processing time."""
 
     event_time = False
 
@@ -247,7 +234,7 @@ _GLOBAL = (GlobalWindow(),)
 
 
 class GlobalWindows(WindowAssigner):
-    """One window per key that never ends. Needs a trigger: by default it never fires."""
+    """One window per key that never ends. Without a trigger it never fires."""
 
     # As in Flink: no clock ends the window, so its elements need no timestamps.
     event_time = False
@@ -262,12 +249,12 @@ class GlobalWindows(WindowAssigner):
 
     @classmethod
     def create(cls) -> GlobalWindows:
-        """Make the windows; give them a trigger."""
+        """Make the windows, to be given a trigger."""
         return GlobalWindows()
 
     @classmethod
     def create_with_end_of_stream_trigger(cls) -> GlobalWindows:
-        """Make the windows with a trigger that fires at the end of the input."""
+        """Make windows that fire at the end of the input."""
         return GlobalWindows(EventTimeTrigger())
 
     def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:
@@ -281,17 +268,12 @@ class GlobalWindows(WindowAssigner):
 
 
 class CountWindows(GlobalWindows):
-    """Windows of a number of elements (Flink's ``countWindow``): global windows with a trigger and an evictor."""
+    """Windows of a number of elements (Flink's ``countWindow``)."""
 
     @classmethod
     @_refuses_other_calls
     def of(cls, size: int, slide: int | None = None) -> CountWindows:
-        """Make windows of ``size`` elements.
-
-        Args:
-            size: Number of elements of a window.
-            slide: Without it, windows follow each other: each fires when it is full. With it, every ``slide`` elements
-                the last ``size`` are emitted (fewer at the start).
+        """Make windows of ``size`` elements; with ``slide``, the last ``size`` are emitted every ``slide`` elements.
 
         Raises:
             DefinitionError: A number is below 1.

@@ -33,12 +33,12 @@ class AnyAssigner:
         return f"{type(self).__name__}()"
 
     def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:
-        """Return the windows of an element. Called once per element; must depend only on its arguments.
+        """Return the windows of an element, from these arguments alone; called once per element.
 
         Args:
             element: The element.
-            timestamp: Its event timestamp, milliseconds; never ``None`` if ``event_time`` is true.
-            processing_time: The batch's processing time, milliseconds.
+            timestamp: In milliseconds; never `None` if ``event_time`` is true.
+            processing_time: The batch's, milliseconds.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define assign_windows")
 

@@ -27,7 +27,7 @@ _MOST_CACHED = 10_000
 
 
 class CalendarWindows(WindowAssigner, metaclass=Made):
-    """Windows of calendar days, weeks or months in event time. Make them with `days`, `weeks` or `months`."""
+    """Windows of calendar days, weeks or months in event time, in a time zone by its IANA name."""
 
     _made_by = "days(zone), weeks(zone) or months(zone)"
     #: The range of milliseconds since the epoch that have a date in every zone.
@@ -56,9 +56,6 @@ class CalendarWindows(WindowAssigner, metaclass=Made):
     def days(cls, zone: str = "UTC") -> CalendarWindows:
         """Make a window for each day.
 
-        Args:
-            zone: IANA name of the time zone.
-
         Raises:
             DefinitionError: There is no such zone.
         """
@@ -66,11 +63,7 @@ class CalendarWindows(WindowAssigner, metaclass=Made):
 
     @classmethod
     def weeks(cls, zone: str = "UTC", starts_on: str = "monday") -> CalendarWindows:
-        """Make a window for each week.
-
-        Args:
-            zone: IANA name of the time zone.
-            starts_on: First day of the week, in English.
+        """Make a window for each week; ``starts_on`` is its first day, in English.
 
         Raises:
             DefinitionError: There is no such zone or weekday.
@@ -81,14 +74,7 @@ class CalendarWindows(WindowAssigner, metaclass=Made):
 
     @classmethod
     def months(cls, zone: str = "UTC") -> CalendarWindows:
-        """Make a window for each month.
-
-        Args:
-            zone: IANA name of the time zone.
-
-        Raises:
-            DefinitionError: There is no such zone.
-        """
+        """Make a window for each month. Raises as ``days``."""
         return cls("month", zone)
 
     def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:

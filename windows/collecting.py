@@ -14,14 +14,14 @@ from keyed.windows.aggregates import Column, ColumnAggregate, Part, kept_getter
 class CollectList(ColumnAggregate):
     """All values in order of arrival.
 
-    The whole list is one value of state, written again in each batch that adds to it. For large windows use
-    ``.process``, which appends.
+    The list is one value of state, written again in each batch that adds to it: for large windows use ``.process``,
+    which appends.
 
     Args:
-        column: As for all.
-        ignore_nulls: Nulls are left out, by default.
-        limit: The number of values that are kept, the first ones; by default all.
-        type: Column type of the result, if it does not follow from the column's.
+        column: The values.
+        ignore_nulls: False keeps nulls.
+        limit: Keep this number of values, the first ones; by default all.
+        type: As of all aggregates.
     """
 
     commutative = False
@@ -54,13 +54,7 @@ class CollectList(ColumnAggregate):
 
 
 class CollectSet(ColumnAggregate):
-    """The distinct values as a list in ascending order. NaN is one value, the last; there is one zero.
-
-    Args:
-        column: As for all.
-        limit: The number of values that are kept; by default all.
-        type: Column type of the result, if it does not follow from the column's.
-    """
+    """The distinct values, at most ``limit``, in ascending order. NaN is one value, the last; −0.0 is 0.0."""
 
     _keeps = True
     _parts = (Part("values", "union"),)
@@ -104,7 +98,7 @@ class CollectSet(ColumnAggregate):
 
 
 class CountDistinct(CollectSet):
-    """Exact number of distinct values. Keeps them all; `ApproxCountDistinct` does not."""
+    """Exact number of distinct values, all of which it keeps."""
 
     _result = "bigint"
 
@@ -113,13 +107,13 @@ class CountDistinct(CollectSet):
 
 
 class First(ColumnAggregate):
-    """The first value, by arrival or by time.
+    """The first value by arrival, null included.
 
     Args:
-        column: As for all.
-        by_time: By the elements' timestamps; of equal timestamps, the first to arrive.
-        ignore_nulls: Elements whose value is null do not count; by default null is a value.
-        type: Column type of the result, if it does not follow from the column's.
+        column: The value.
+        by_time: By timestamps; of equal ones, the first to arrive.
+        ignore_nulls: Skip nulls.
+        type: As of all aggregates.
     """
 
     commutative = False
@@ -155,14 +149,7 @@ class First(ColumnAggregate):
 
 
 class Latest(First):
-    """The last value, by arrival or by time.
-
-    Args:
-        column: As for all.
-        by_time: By the elements' timestamps; of equal timestamps, the last to arrive.
-        ignore_nulls: Elements whose value is null do not count; by default null is a value.
-        type: Column type of the result, if it does not follow from the column's.
-    """
+    """The last value by arrival, or by time (of equal timestamps, the last to arrive). Parameters as of `First`."""
 
     _parts = (Part("value", "latest"),)
 
@@ -183,15 +170,9 @@ class Latest(First):
 class TopK(ColumnAggregate):
     """The k values with the greatest rank, as a list.
 
-    Ties are defined: values are ordered by rank descending (NaN last), and within a rank by value ascending (NaN, then
-    null last). Equal values are each counted. So the result depends on neither order nor batches. Elements with a null
-    rank are ignored.
-
-    Args:
-        k: Number of values.
-        column: The value that is listed.
-        by: Its rank: a column or a function of the element; by default the value itself.
-        type: Column type of the result, if it does not follow from the column's.
+    Order: rank descending (NaN last), then value ascending (NaN, then null last); equal values are each counted. So
+    neither order nor batches matter. Elements with a null rank are ignored. The rank ``by`` is a column or a function
+    of the element, by default the value.
     """
 
     _keeps = True
@@ -231,13 +212,9 @@ class TopK(ColumnAggregate):
 
 
 class ArgMax(ColumnAggregate):
-    """The value of one column where another is greatest; for ties, the least value.
+    """The value of ``column`` where ``by`` is greatest; of ties, the least value.
 
-    Args:
-        column: The value of the result.
-        by: The column (or function of the element) of the extreme; elements where it is null are ignored, and NaN
-            counts only without other values.
-        type: Column type of the result, if it does not follow from the column's.
+    Elements with a null ``by`` are ignored; NaN counts only without other values.
     """
 
     _keeps = True
@@ -273,6 +250,6 @@ class ArgMax(ColumnAggregate):
 
 
 class ArgMin(ArgMax):
-    """The value of one column where another is least; for ties, the least value."""
+    """The value of ``column`` where ``by`` is least; ties and nulls as in `ArgMax`."""
 
     _greatest = False

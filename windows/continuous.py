@@ -52,23 +52,19 @@ def aggregate(
 ) -> Output:
     """Aggregate all rows of each key continuously: ``aggregate(readings.key_by("sensor"), {"avg": Mean("reading")})``.
 
-    For each key with rows in a batch, one row is emitted: the key's columns and the current aggregates. Its timestamp
-    is the highest of those rows. A later row of a key replaces earlier ones, so a sink may replace by key.
+    Each key with rows in a batch emits one row: key columns and current aggregates, with the highest timestamp of
+    those rows. It replaces the key's earlier rows. Rows are added as they arrive: ``Latest("x")`` is the value that
+    arrived last (ksqlDB's `LATEST_BY_OFFSET`), ``Latest("x", by_time=True)`` the one with the highest timestamp.
 
-    Rows are added in the order in which they arrive, so ``Latest("x")`` is the value that arrived last (ksqlDB's
-    ``LATEST_BY_OFFSET``), and ``Latest("x", by_time=True)`` the one with the highest timestamp.
-
-    The results are also a state that is named after the operator: with a changelog `keyed.tables.open_tables` has them
-    as ``tables[name]``, a row for each key.
+    The results are also a state: with a changelog, `keyed.tables.open_tables` has them as ``tables[name]``.
 
     Args:
         stream: The keyed stream.
-        aggregates: The aggregates by the names of their columns.
-        output: Columns of the output, as in ``KeyedStream.process``; by default they follow from the input's.
+        aggregates: The aggregates by column name.
+        output: Columns of the output; by default they follow from the input's.
         name: Name of the operator, and of its state.
-        path: Whole columns if the aggregates allow it (``"auto"``), or one of ``"row"`` and ``"vectorized"``. A
-            checkpoint keeps the path that it was started with.
-        options: Number of key groups and so on, as in ``KeyedStream.process``.
+        path: As of `WindowedStream.path`.
+        options: As in `KeyedStream.process`.
 
     Raises:
         DefinitionError: A parameter breaks a rule, or parameters do not fit each other.

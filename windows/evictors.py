@@ -37,19 +37,12 @@ class EvictorContext(Protocol):
 
 
 class Evictor:
-    """Removes elements of a window that fires. Subclass it and define one of the two methods, or both."""
+    """Removes elements of a window that fires. Subclass it and define one of the methods, or both."""
 
     def evict_before(
         self, elements: list[TimestampedValue], size: int, window: Any, ctx: EvictorContext
     ) -> list[TimestampedValue]:
-        """Return the elements for the window's function, which is called next; the others are removed.
-
-        Args:
-            elements: The elements in order of arrival.
-            size: Their number.
-            window: The window.
-            ctx: Clocks.
-        """
+        """Return the elements that the window keeps and its function gets, in order of arrival."""
         return elements
 
     def evict_after(
@@ -80,7 +73,7 @@ class _Eviction(Evictor):
 
 
 class CountEvictor(_Eviction):
-    """Keeps the last elements up to a number."""
+    """Keeps the last ``max_count`` elements."""
 
     def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
@@ -90,7 +83,7 @@ class CountEvictor(_Eviction):
 
     @classmethod
     def of(cls, max_count: int, do_evict_after: bool = False) -> CountEvictor:
-        """Keep the last ``max_count`` elements.
+        """Make the evictor.
 
         Raises:
             DefinitionError: The number is negative.
@@ -102,7 +95,7 @@ class CountEvictor(_Eviction):
 
 
 class TimeEvictor(_Eviction):
-    """Keeps the elements whose timestamp is less than a duration below the highest one in the window."""
+    """Keeps the elements less than a duration older than the newest in the window."""
 
     def __init__(self, duration: Duration, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
@@ -111,12 +104,7 @@ class TimeEvictor(_Eviction):
     @classmethod
     @shows_units
     def of(cls, duration: Duration | None = None, do_evict_after: bool = False, **units: Unpack[Units]) -> TimeEvictor:
-        """Keep elements younger than ``duration``, and all elements without timestamps.
-
-        Args:
-            duration: Milliseconds or a `timedelta`; or give units as keywords.
-            do_evict_after: Evict after the function was called, not before.
-            units: The duration in days, hours and so on.
+        """Keep elements younger than ``duration``, and those without timestamps; evict before the function, or after.
 
         Raises:
             DefinitionError: The duration is negative, or given twice.
@@ -132,7 +120,7 @@ class TimeEvictor(_Eviction):
 
 
 class DeltaEvictor(_Eviction):
-    """Keeps the elements whose distance to the last one is below a threshold."""
+    """Keeps the elements with ``delta(element, last element) < threshold``."""
 
     def __init__(self, threshold: float, delta: Callable[[Any, Any], float], do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
@@ -143,7 +131,7 @@ class DeltaEvictor(_Eviction):
 
     @classmethod
     def of(cls, threshold: float, delta: Callable[[Any, Any], float], do_evict_after: bool = False) -> DeltaEvictor:
-        """Keep the elements with ``delta(element, last element) < threshold``.
+        """Make the evictor.
 
         Raises:
             DefinitionError: ``delta`` is not callable.

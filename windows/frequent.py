@@ -26,16 +26,10 @@ class _Counted(Row):
 
 
 class MostFrequent(ColumnAggregate):
-    """The k most frequent values with their counts, the most frequent first.
+    """The k most frequent values, a list of rows ``(value, count)``, the most frequent first.
 
-    The result is a list of rows ``(value, count)``. Values of equal counts are in ascending order (NaN last), so the
-    result depends on neither the order of elements nor batches. Nulls are ignored. It keeps a count for each distinct
-    value; `ApproxMostFrequent` keeps a bounded number of them. `TopK` ranks values by another column instead.
-
-    Args:
-        k: Number of values.
-        column: As for all.
-        type: Column type of the result, where it does not follow from the column's.
+    Equal counts are in ascending order of values (NaN last), so neither order nor batches matter. It keeps a count for
+    each distinct value; `ApproxMostFrequent` is bounded. `TopK` ranks by another column.
 
     Raises:
         DefinitionError: ``k`` is below 1.
@@ -82,22 +76,13 @@ class MostFrequent(ColumnAggregate):
 
 
 class ApproxMostFrequent(MostFrequent):
-    """The k most frequent values with approximate counts, in bounded space: a Misra–Gries summary.
+    """The k most frequent values with approximate counts, by at most ``capacity`` counters (Misra–Gries).
 
-    It keeps at most ``capacity`` counters. Of n values that are not null, each count in the result is at most the true
-    count, and at least the true count less n / (capacity + 1). So every value with more than n / (capacity + 1)
-    occurrences is kept, and up to ``capacity`` distinct values all counts are exact. Merging, for sessions that merge,
-    keeps the bound (Misra and Gries 1982, "Finding repeated elements"; Agarwal et al. 2012, "Mergeable summaries").
-
-    It is deterministic. Beyond ``capacity`` distinct values the counts depend on the order of elements; rows run
-    in event-time order, so they do not depend on where batches are cut. For that reason hopping windows do not share
-    slices, and it is computed row by row.
-
-    Args:
-        k: Number of values.
-        column: As for all.
-        capacity: Number of counters, at least ``k``.
-        type: Column type of the result, where it does not follow from the column's.
+    Of n values, a count is at most the true one, and at least the true one less n / (capacity + 1). Every more
+    frequent value is kept, and up to ``capacity`` distinct values counts are exact; also after merging (Misra and
+    Gries 1982; Agarwal et al. 2012, "Mergeable summaries"). Beyond ``capacity`` counts depend on the order of
+    elements, which is that of event time whatever the batches; so hopping windows share no slices, and rows run one by
+    one.
 
     Raises:
         DefinitionError: ``k`` is below 1, or the capacity below ``k``.

@@ -24,26 +24,23 @@ class ProcessWindowContext(Protocol):
         """Return the processing time, milliseconds."""
 
     def window_state(self, descriptor: Any) -> Any:
-        """Return the state that the function declares as ``descriptor``, for this key and window.
-
-        Clear it in ``clear``.
+        """Return the state declared as ``descriptor``, for this key and window. Clear it in ``clear``.
 
         Raises:
             StateAccessError: The windows merge, so there is no state per window.
         """
 
     def global_state(self, descriptor: Any) -> Any:
-        """Return the state that the function declares as ``descriptor``, for this key and all its windows."""
+        """Return the state declared as ``descriptor``, for this key and all its windows."""
 
     def output(self, tag: OutputTag | str, value: Any) -> None:
         """Emit ``value`` to the side output ``tag``."""
 
 
 class ProcessWindowFunction:
-    """A function over the elements of a window. State is declared by class attributes, as in `KeyedProcessFunction`.
+    """A function over the elements of a window; state is declared as in `KeyedProcessFunction`.
 
-    A declaration can be used for ``context.window_state`` and for ``context.global_state``; the two do not share
-    values.
+    A declaration serves ``context.window_state`` and ``context.global_state``, which share no values.
     """
 
     def __repr__(self) -> str:
@@ -58,10 +55,10 @@ class ProcessWindowFunction:
         Args:
             key: The key.
             context: Window, clocks, state and side outputs.
-            elements: The elements in order of arrival, at least one; with an aggregate, only its result.
+            elements: In order of arrival, at least one; with an aggregate, only its result.
 
         Returns:
-            An iterable of outputs (write it as a generator), or ``None``. They get the window's last timestamp.
+            An iterable of outputs (write a generator), or `None`. They get the window's last timestamp.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define process")
 

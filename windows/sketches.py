@@ -32,11 +32,9 @@ _ALPHA = 1 / (2 * math.log(2))
 
 
 class ApproxCountDistinct(ColumnAggregate):
-    """Approximate number of distinct values, within 2^precision bytes.
+    """Approximate number of distinct values, with a relative standard error of 1.04 / √(2^precision).
 
-    Args:
-        column: As for all.
-        precision: 4 to 16; the relative standard error is 1.04 / √(2^precision).
+    It takes 2^precision bytes; precision is 4 to 16.
 
     Raises:
         DefinitionError: The precision is out of range.

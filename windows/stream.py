@@ -57,7 +57,9 @@ _shows = shows_options(WindowOptions, order="event_time", store="memory")
 
 @attrs.frozen(eq=False, repr=False)
 class WindowedStream:
-    """A keyed stream cut into windows. Each method returns a new description; the last one is an output.
+    """A keyed stream cut into windows, the result of ``stream.key_by(...).window(assigner)``.
+
+    The first methods return a changed description; ``aggregate``, ``reduce`` and ``process`` return the output.
 
     Attributes:
         stream: The keyed stream.
@@ -105,7 +107,7 @@ class WindowedStream:
         return attrs.evolve(self, trigger=trigger)
 
     def evictor(self, evictor: Evictor) -> WindowedStream:
-        """Remove elements with ``evictor`` when a window fires. The window then keeps all elements."""
+        """Remove elements with ``evictor`` when a window fires; the window then keeps all elements."""
         _no_class("evictor", evictor)
         return attrs.evolve(self, evictor=evictor)
 
@@ -113,17 +115,13 @@ class WindowedStream:
     def allowed_lateness(self, lateness: Duration | None = None, **units: Unpack[Units]) -> WindowedStream:
         """Keep windows for ``lateness`` after their end, and fire again for each element that comes in that time.
 
-        Args:
-            lateness: Milliseconds or a `timedelta`; or give units as keywords.
-            units: The duration in days, hours and so on.
-
         Raises:
-            DefinitionError: It is negative, or given twice.
+            DefinitionError: The duration is negative, or given twice.
         """
         return attrs.evolve(self, lateness_ms=duration_of(lateness, "allowed_lateness", **units))
 
     def side_output_late_data(self, tag: OutputTag | str) -> WindowedStream:
-        """Emit elements that are late for all of their windows to the side output ``tag`` instead of dropping them."""
+        """Emit elements that are late for all their windows to the side output ``tag``; by default they are dropped."""
         return attrs.evolve(self, late_tag=tag)
 
     @shows_units
@@ -132,25 +130,20 @@ class WindowedStream:
 
         For streams that may be silent: their watermark does not move, so windows would stay open.
 
-        Args:
-            timeout: Milliseconds or a `timedelta`; or give units as keywords.
-            units: The time-out in days, hours and so on.
-
         Raises:
-            DefinitionError: It is below 1 ms, or given twice.
+            DefinitionError: The duration is below 1 ms, or given twice.
         """
         return attrs.evolve(self, idle_ms=duration_of(timeout, "timeout", least=1, **units))
 
     def element_type(self, type: Any) -> WindowedStream:
-        """Declare the elements' type for the codec, if windows keep elements that are neither rows nor plain data."""
+        """Declare the type for the codec of kept elements that are neither rows nor plain data."""
         return attrs.evolve(self, element_type=type)
 
     def path(self, path: Path) -> WindowedStream:
-        """Choose the path of the aggregates: ``"row"`` (row by row), ``"vectorized"`` (whole columns), or ``"auto"``.
+        """Choose whole columns (``"vectorized"``), rows (``"row"``), or columns if possible (``"auto"``).
 
-        The default is whole columns if the definition allows it; `keyed.Output.explain` shows the path and the reason.
-        Results are the same. A checkpoint keeps the path that it was started with: another one is refused
-        (`keyed.errors.StateSchemaChanged`).
+        Results are the same. `keyed.Output.explain` shows the path and its reason. A checkpoint keeps its path and
+        refuses another (`keyed.errors.StateSchemaChanged`).
 
         Raises:
             DefinitionError: ``path`` is none of the three.
@@ -172,8 +165,8 @@ class WindowedStream:
         Args:
             reduce: ``(current, element) -> new``, associative.
             process: Gets the reduced element; without it that is the output.
-            type: Type of the elements for the codec, if they are neither rows nor plain data.
-            options: Columns of the output, name of the operator and so on, as in ``KeyedStream.process``.
+            type: Type for the codec, if elements are neither rows nor plain data.
+            options: ``output``, ``name``, ``order`` and others of `KeyedStream.process`.
 
         Raises:
             DefinitionError: Parts do not fit each other.
@@ -193,18 +186,15 @@ class WindowedStream:
     def aggregate(self, aggregate: Any = None, process: Any = None, /, **named: Any) -> Output:
         """Aggregate the elements of each window.
 
-        ``aggregate(Sum("amount"))`` outputs the sum. ``aggregate(orders=Count(), revenue=Sum("amount"))`` outputs rows:
-        the key's columns, ``window_start`` and ``window_end``, ``orders`` and ``revenue``. Their types follow from the
-        input's columns; the window's bounds are milliseconds, or timestamps if ``output`` declares them so.
-
-        A keyword is the name of a column. With a positional aggregate or dict it is an option, as in
-        ``KeyedStream.process``: ``aggregate({"orders": Count()}, output=..., name=..., parallelism=..., order=...,
-        store=..., changelog=..., restore_from=...)``.
+        ``aggregate(Sum("amount"))`` emits the sum; ``aggregate(orders=Count(), revenue=Sum("amount"))`` rows of the
+        key's columns, ``window_start``, ``window_end``, ``orders`` and ``revenue``. Types follow from the input's
+        columns; the bounds are milliseconds, or timestamps if ``output`` declares them so. Options stand beside a
+        dict: ``aggregate({"orders": Count()}, output=..., name=...)``.
 
         Args:
             aggregate: One aggregate, or a dict of them by column name.
-            process: Gets the aggregate's result (named aggregates: one row of them) and yields the outputs.
-            named: Aggregates by column name, or options.
+            process: Gets the aggregate's result (of named ones, a row) and yields the outputs.
+            named: Aggregates by column name; or, beside ``aggregate``, options as of ``reduce``.
 
         Raises:
             DefinitionError: Both or neither form is used, or parts do not fit each other.
@@ -241,15 +231,7 @@ class WindowedStream:
         process: ProcessWindowFunction,
         **options: Unpack[WindowOptions],
     ) -> Output:
-        """Call a function with all elements of each window. The window keeps them all.
-
-        Args:
-            process: The function.
-            options: Columns of the output, name of the operator and so on, as in ``KeyedStream.process``.
-
-        Raises:
-            DefinitionError: Parts do not fit each other.
-        """
+        """Call a function with all elements of each window, which keeps them. Options: see ``reduce``."""
         return self._build(None, process, **options)
 
     def _build(

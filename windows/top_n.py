@@ -20,21 +20,17 @@ _TIME = "row.time"
 class TopN(VectorizedFunction):
     """Ranks the rows of each key and emits the first ``n``, with a column ``rank`` from 1.
 
-    For the results of windows, keyed by their bounds: ``counts.key_by("window_start", "window_end").process(TopN(10,
-    by="count", item="item", columns=WindowCount), output=Ranked)``. Rows wait until the watermark reaches their
-    timestamps, when the window is complete, and are then ranked together: by ``by`` descending (null last), and for
-    equal values by ``item`` ascending. A row replaces a waiting row of the same key and item.
-
-    Rows without a timestamp, such as results of processing-time windows, do not wait: the rows of one batch are ranked
-    together, and all results of such a window come in one batch. Their ranks have no timestamp either.
-
-    Outputs have the columns of the rows and ``rank`` that the declared output names.
+    For the results of windows: ``counts.key_by("window_start", "window_end").process(TopN(10, by="count", item="item",
+    columns=WindowCount), output=Ranked)``. Rows wait until the watermark reaches their timestamps, when the window is
+    complete. They are ranked by ``by`` descending (null last), then by ``item`` ascending; a row replaces a waiting
+    one of its key and item. Rows without a timestamp (processing-time windows) are ranked with those of their batch,
+    which has all of their window.
 
     Args:
         n: Number of rows of a key, at least 1.
         by: The column whose greatest values come first.
         item: The column that identifies a row of a key.
-        columns: The input's columns: a DDL string, ``StructType``, attrs class or dataclass.
+        columns: The input's columns: a DDL string, `StructType`, attrs class or dataclass.
         keys: The key's columns.
 
     Raises:

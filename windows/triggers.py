@@ -19,7 +19,7 @@ from keyed.windows.window import Duration
 
 
 class TriggerResult(enum.Enum):
-    """The action on a window after a call of its trigger: (emit its result, remove its contents)."""
+    """The action on a window: `FIRE` emits its result, `PURGE` removes its contents."""
 
     CONTINUE = (False, False)
     FIRE = (True, False)
@@ -41,19 +41,19 @@ class TriggerContext(Protocol):
         """Return the processing time, milliseconds."""
 
     def register_event_time_timer(self, time: int) -> None:
-        """Call ``on_event_time`` for this window when the watermark reaches ``time``."""
+        """Call ``on_event_time`` when the watermark reaches ``time``."""
 
     def register_processing_time_timer(self, time: int) -> None:
-        """Call ``on_processing_time`` for this window when the processing time reaches ``time``."""
+        """Call ``on_processing_time`` when the processing time reaches ``time``."""
 
     def delete_event_time_timer(self, time: int) -> None:
-        """Delete the event-time timer of this window at ``time``, if it is set."""
+        """Delete the event-time timer at ``time``, if set."""
 
     def delete_processing_time_timer(self, time: int) -> None:
-        """Delete the processing-time timer of this window at ``time``, if it is set."""
+        """Delete the processing-time timer at ``time``, if set."""
 
     def get_partitioned_state(self, descriptor: Any) -> Any:
-        """Return the state that the trigger declares as ``descriptor``, for this key and window."""
+        """Return the state declared as ``descriptor``, for this key and window."""
 
 
 class OnMergeContext(TriggerContext, Protocol):
@@ -64,32 +64,26 @@ class OnMergeContext(TriggerContext, Protocol):
 
 
 class Trigger:
-    """Decides when a window fires. Subclass it for your own triggers.
+    """Decides when a window fires; subclass it for your own.
 
-    All methods are called with the window's key current. Timers belong to the window for which they were set.
+    Methods run with the window's key current. Timers belong to the window for which they were set. Timestamps are
+    `None` in a stream without event time.
     """
 
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Decide about an element; called for each after it was added to the window.
-
-        Args:
-            element: The element.
-            timestamp: Its event timestamp, ``None`` in a stream without event time.
-            window: The window.
-            ctx: Clocks, timers and state.
-        """
+        """Decide about an element, after it was added to the window."""
         raise NotImplementedError(f"{type(self).__name__} does not define on_element")
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Decide when an event-time timer of the window fires; also for its cleanup timer."""
+        """Decide when an event-time timer of the window fires, its cleanup timer too."""
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """Decide when a processing-time timer of the window fires; also for its cleanup timer."""
+        """Decide when a processing-time timer of the window fires, its cleanup timer too."""
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
-        """Return true if the trigger supports windows that merge: by default if it defines `on_merge`."""
+        """Return whether merging windows are supported: by default if ``on_merge`` is defined."""
         return type(self).on_merge is not Trigger.on_merge
 
     def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
@@ -153,11 +147,7 @@ class _ContinuousTrigger(Trigger):
     @classmethod
     @shows_units
     def of(cls, interval: Duration | None = None, **units: Unpack[Units]) -> Any:
-        """Fire at every multiple of ``interval``.
-
-        Args:
-            interval: Milliseconds or a `timedelta`; or give units as keywords.
-            units: The interval in days, hours and so on.
+        """Make the trigger.
 
         Raises:
             DefinitionError: The interval is below 1 ms, or given twice.
@@ -169,7 +159,7 @@ class _ContinuousTrigger(Trigger):
 
 
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
-    """Fires whenever the watermark passes a multiple of an interval, and at the window's end (early results)."""
+    """Fires when the watermark passes a multiple of an interval, and at the end (early results)."""
 
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
         last = window.max_timestamp()
@@ -215,10 +205,10 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
-    """Fires at every multiple of an interval of processing time until the window's end, and at the end.
+    """Fires at every multiple of an interval of processing time, and at the window's end.
 
-    A window that still exists after its end by this clock, as in event time, fires at the next multiple
-    after an element (Flink's FLINK-35069).
+    A window that outlives its end by this clock, as in event time, fires at the next multiple after an element
+    (FLINK-35069).
     """
 
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
@@ -259,7 +249,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
 
 
 class CountTrigger(Trigger):
-    """Fires whenever a window has received a number of elements."""
+    """Fires at every ``max_count`` elements of a window."""
 
     def __init__(self, max_count: int) -> None:
         if not isinstance(max_count, int) or isinstance(max_count, bool) or max_count < 1:
@@ -269,7 +259,7 @@ class CountTrigger(Trigger):
 
     @classmethod
     def of(cls, max_count: int) -> CountTrigger:
-        """Fire at every ``max_count`` elements.
+        """Make the trigger.
 
         Raises:
             DefinitionError: The number is below 1.
@@ -305,14 +295,14 @@ class NeverTrigger(Trigger):
 
 
 class PurgingTrigger(Trigger):
-    """Fires when another trigger fires, and removes the window's contents each time."""
+    """Fires when ``nested`` does, and then removes the window's contents."""
 
     def __init__(self, nested: Trigger) -> None:
         self.nested = _trigger(nested)
 
     @classmethod
     def of(cls, nested: Trigger) -> PurgingTrigger:
-        """Purge whenever ``nested`` fires.
+        """Make the trigger.
 
         Raises:
             DefinitionError: ``nested`` is not a trigger.
@@ -342,7 +332,7 @@ class PurgingTrigger(Trigger):
 
 
 class ProcessingTimeoutTrigger(Trigger):
-    """Fires when another trigger fires, or after a timeout without that (Flink's ``ProcessingTimeoutTrigger``)."""
+    """Fires when another trigger fires, or after a time-out without that (Flink)."""
 
     def __init__(
         self, nested: Trigger, timeout_ms: int, reset_timer_on_new_record: bool, clear_on_timeout: bool
@@ -363,14 +353,14 @@ class ProcessingTimeoutTrigger(Trigger):
         should_clear_on_timeout: bool = True,
         **units: Unpack[Units],
     ) -> ProcessingTimeoutTrigger:
-        """Fire when ``nested`` does, or ``timeout`` of processing time after an element.
+        """Fire when ``nested`` does, or ``timeout`` of processing time, at least 1 ms, after an element.
 
         Args:
             nested: The other trigger.
-            timeout: At least 1 ms; or give units as keywords.
-            reset_timer_on_new_record: Each element restarts the timeout; otherwise only the first one starts it.
-            should_clear_on_timeout: Clear the nested trigger at a timeout.
-            units: The timeout in days, hours and so on.
+            timeout: The time-out.
+            reset_timer_on_new_record: Each element restarts the time-out, not only the first.
+            should_clear_on_timeout: Clear the nested trigger at a time-out.
+            units: The time-out.
 
         Raises:
             DefinitionError: ``nested`` is not a trigger, or the timeout below 1 ms or given twice.

@@ -19,7 +19,7 @@ class Window(Protocol):
     """Protocol of a window: a tuple of encodable values with an end."""
 
     def max_timestamp(self) -> int:
-        """Return the last timestamp that belongs to the window; timers and results of the window have this time."""
+        """Return the last timestamp that belongs to the window, which its timers and results have."""
 
 
 class TimeWindow(NamedTuple):
@@ -38,7 +38,7 @@ class TimeWindow(NamedTuple):
         return self.end - 1
 
     def intersects(self, other: TimeWindow) -> bool:
-        """Return true if the windows overlap or touch; such sessions merge."""
+        """Return whether the windows overlap or touch; such sessions merge."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow) -> TimeWindow:

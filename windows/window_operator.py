@@ -37,26 +37,25 @@ class OperatorParts(TypedDict, total=False):
 
 
 class WindowOperator(KeyedProcessFunction):
-    """Cuts a keyed stream into windows (Flink's ``WindowOperator``).
+    """The function that runs windows row by row (Flink's `WindowOperator`); `WindowedStream` builds it.
 
     A window ``[start, end)`` fires by its trigger, by default when the watermark reaches ``end - 1``, and its state is
-    removed at ``end - 1 + allowed lateness``. An element is late for a window whose state was removed; one that is late
-    for all of its windows goes to ``late_tag``. Outputs carry the timestamp ``end - 1``.
+    removed at ``end - 1 + allowed lateness``. An element is late for a window whose state was removed. Outputs carry
+    the timestamp ``end - 1``.
 
     Args:
         assigner: Assigns windows to elements.
-        trigger: Decides when they fire; by default the assigner's.
+        trigger: By default the assigner's.
         evictor: Removes elements before or after the window function.
-        aggregate: Kept instead of the elements: one aggregate (its result is the output), or a dict of them by
-            column name (the output is a row of key, window and results).
-        process: A function over the window's elements, or over the aggregate's result.
-        allowed_lateness_ms: Time after its end in which a window accepts elements, and fires again for each.
+        aggregate: One aggregate, whose result is the output, or a dict by column name, for rows of key, window and
+            results.
+        process: A function over the elements, or over the aggregate's result.
+        allowed_lateness_ms: As of `WindowedStream.allowed_lateness`.
         late_tag: Side output for late elements; without it they are dropped.
-        idle_timeout_ms: Closes a window that got no element for this long in processing time, although the watermark
-            has not reached its end: it fires and its state is removed. A later element opens it again.
-        key_names: Names of the key's columns, for rows.
-        timestamps: ``window_start`` and ``window_end`` of rows are aware datetimes, not milliseconds.
-        element_type: Type of the elements for the codec, if they are kept; plain data and rows need none.
+        idle_timeout_ms: As of `WindowedStream.close_when_idle`; a later element opens the window again.
+        key_names: Names of the key's columns.
+        timestamps: ``window_start`` and ``window_end`` are aware datetimes, not milliseconds.
+        element_type: As of `WindowedStream.element_type`.
 
     Raises:
         DefinitionError: A part is of the wrong type, or parts do not fit each other.

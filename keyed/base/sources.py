@@ -57,15 +57,13 @@ INGESTION_TIME = IngestionTime()
 
 @runtime_checkable
 class SeekableSource(Protocol):
-    """A source that resumes from a position, so that it is not read from its start (like Kafka's consumers).
+    """An iterable that resumes from a position, which each batch keeps in checkpoints and changelogs.
 
-    A checkpoint keeps `position` with each batch, and so do changelogs. If the source has a method ``close()``, it is
-    called when the query stops, perhaps from another thread, and the iteration has to end soon after.
-
-    With an attribute ``schema`` (a `pyarrow.Schema`) its elements are Arrow tables with these columns, each the
-    rows of a batch. A method ``set_waits(first, more)`` is called before a batch with two times in seconds: for how
-    long the source should wait for the first element of a batch before it yields `PAUSE`, and for how long from
-    then on for others. The latter is a second if each batch makes a file or a version of a table, else 0.
+    A method ``close()``, if there is one, is called when the query stops, perhaps from another thread; the iteration
+    has to end soon after. With an attribute ``schema`` (a ``pyarrow.Schema``) elements are Arrow tables, each the rows
+    of a batch. A method ``set_waits(first, more)`` is called before a batch with the seconds to wait for its first
+    element before yielding `PAUSE`, and then for others: a second if each batch makes a file or a version of a table,
+    else 0.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -74,12 +72,11 @@ class SeekableSource(Protocol):
     def position(self) -> Any:
         """Return the position after the last element of the iteration.
 
-        Returns:
-            Plain data of MessagePack, except None: lists instead of tuples, and text as keys of dictionaries.
+        Plain data of MessagePack, except None: lists instead of tuples, and text as keys of dictionaries.
         """
 
     def seek(self, position: Any) -> None:
-        """Let the next iteration begin after a position that `position` returned in an earlier run.
+        """Let the next iteration begin after a position of an earlier run.
 
         Raises:
             KeyedError: The position is not one of this source.

@@ -103,20 +103,18 @@ def delta_sink(
     deleted: str | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> DeltaSink:
-    """Write the rows of an output to a Delta table, each exactly once.
+    """Write rows to a Delta table, each exactly once: a batch is a transaction with the query's id and its own.
 
-    Each batch is one transaction of the table, which records the query's id and the batch's. A batch that comes again
-    is not written twice. The local runtime needs ``keyed-streams[delta]``. Spark needs Delta Lake in the session,
-    whose settings reach the store.
+    The local runtime needs ``keyed-streams[delta]``; Spark needs Delta Lake in the session, whose settings reach the
+    store.
 
     Args:
-        path: The table's folder or URI. If there is no table, one with the output's columns is created.
-        mode: ``"append"`` adds the rows. ``"upsert"`` replaces the rows with the same key by the batch's last one.
+        path: The table's folder or URI. A missing table is created with the output's columns.
+        mode: ``"append"`` adds rows; ``"upsert"`` replaces those with the same key by the batch's last one.
         key: The columns of the key, for ``"upsert"``.
-        deleted: A boolean column that is true in a row that deletes its key, for ``"upsert"``. The table does not have
-            this column.
-        storage_options: Options of the store beyond those in the environment, in the local runtime; their values are
-            never shown.
+        deleted: For ``"upsert"``, a boolean column that is true in a row that deletes its key; the table does not have
+            it.
+        storage_options: Further options of the store, in the local runtime; their values are never shown.
 
     Raises:
         DefinitionError: Parameters are missing or exclude each other.

@@ -110,20 +110,17 @@ def iceberg_sink(
     deleted: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> IcebergSink:
-    """Write the rows of an output to an Iceberg table, each exactly once.
+    """Write rows to an Iceberg table, each exactly once: a batch is a snapshot with the query's id and its own.
 
-    The snapshot of each batch has the query's id and the batch's as properties. A batch that comes again is not written
-    twice. The local runtime needs ``keyed-streams[iceberg]``. Spark needs a catalog of Iceberg in the session.
+    The local runtime needs ``keyed-streams[iceberg]``; Spark needs a catalog of Iceberg in the session.
 
     Args:
-        table: The table's name with its namespace, such as ``"sales.counts"``. If there is no table, one with the
-            output's columns is created.
+        table: The table's name with its namespace, such as ``"sales.counts"``; created if missing.
         catalog: Name of the catalog: of pyiceberg, and on Spark of the session.
-        mode: See `delta_sink`.
-        key: See `delta_sink`.
-        deleted: See `delta_sink`.
-        options: Properties of the catalog beyond those of pyiceberg's configuration, in the local runtime; their values
-            are never shown.
+        mode: As of ``delta_sink``.
+        key: As of ``delta_sink``.
+        deleted: As of ``delta_sink``.
+        options: Further properties of the catalog, in the local runtime; their values are never shown.
 
     Raises:
         DefinitionError: Parameters are missing or exclude each other.

@@ -85,11 +85,8 @@ class ParquetSink(Sink):
 def parquet_sink(path: str | os.PathLike[str], *, mode: SinkMode = "error") -> ParquetSink:
     """Write Parquet files into a folder, which belongs to one query.
 
-    Args:
-        path: The folder.
-        mode: For a folder that another query has written: ``"error"`` refuses it, ``"overwrite"`` removes the Parquet
-            files of that query when this one starts. A query that resumes from its checkpoint keeps its folder with
-            either.
+    If another query has written it, ``mode="error"`` refuses, and ``"overwrite"`` removes that query's Parquet files
+    when this one starts, though not when it resumes from its checkpoint.
     """
     return ParquetSink(path_text(path, "parquet_sink: path", "the path of a folder"), mode)
 

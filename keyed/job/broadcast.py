@@ -22,10 +22,7 @@ S = TypeVar("S", bound=KeyedState)
 
 
 class ReadOnlyBroadcastState(Protocol, Generic[K, V_co]):
-    """A broadcast state as keyed elements and their timers read it: with all broadcast elements of the batch.
-
-    Its reads return copies. Its order is that of the encoded keys, as in a `MapState`.
-    """
+    """A broadcast state as keyed elements and timers read it: copies, in the order of the encoded keys."""
 
     @overload
     def get(self, key: K) -> V_co | None: ...
@@ -59,7 +56,7 @@ class ReadOnlyBroadcastState(Protocol, Generic[K, V_co]):
 
 
 class BroadcastState(ReadOnlyBroadcastState[K, V], Protocol):
-    """A broadcast state as elements of the broadcast side read and write it."""
+    """A broadcast state as the broadcast side reads and writes it."""
 
     def put(self, key: K, value: V) -> None:
         """Set the value of ``key``."""
@@ -68,17 +65,17 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], Protocol):
         """Set all of ``entries``."""
 
     def update(self, entries: Mapping[K, V] | Iterable[tuple[K, V]] = (), /, **named: V) -> None:
-        """Set all of ``entries``, a mapping or pairs, and those given by keyword."""
+        """Set all of ``entries``, a mapping or pairs, and of the keywords."""
 
     def setdefault(self, key: K, default: V) -> V:
-        """Return a copy of the value of ``key``; a missing one is set to ``default`` first."""
+        """Return a copy of the value of ``key``, set to ``default`` if missing."""
 
     @overload
     def pop(self, key: K) -> V: ...
     @overload
     def pop(self, key: K, default: D) -> V | D: ...
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove ``key`` and return its value, or ``default`` if it is missing."""
+        """Remove ``key`` and return its value, or ``default``."""
 
     def remove(self, key: K) -> None:
         """Remove ``key`` if it is there."""
@@ -92,10 +89,10 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], Protocol):
 
 
 class BroadcastContext(Protocol):
-    """The second argument of ``process_broadcast_element``. There is no key, and there are no timers."""
+    """The second argument of ``process_broadcast_element``: no key, no timers."""
 
     def timestamp(self) -> int | Any:
-        """Return the element's timestamp in milliseconds, ``None`` if it has none."""
+        """Return the element's timestamp, milliseconds; `None` if it has none."""
 
     def current_watermark(self) -> int:
         """Return the watermark before the batch."""
@@ -104,21 +101,20 @@ class BroadcastContext(Protocol):
         """Return the processing time of the batch."""
 
     def get_broadcast_state(self, descriptor: MapState[K, V]) -> BroadcastState[K, V]:
-        """Return the broadcast state of a descriptor that was given to `keyed.Stream.broadcast`.
+        """Return the state of a descriptor of `keyed.Stream.broadcast`.
 
         Raises:
             StateAccessError: The descriptor was not given there.
         """
 
     def apply_to_keyed_state(self, descriptor: S, function: Callable[[Any, S], object]) -> None:
-        """Call ``function`` for each key of the key group with an entry in a keyed state, with the key and that state.
+        """Call ``function(key, state)`` for each key of the key group with an entry in a keyed state.
 
-        The keys come in the order of their encoding. The function may read, update and clear the state, and use this
-        context; the other keyed states have the same key during the call. It costs a pass over the state of the key
-        group.
+        Keys come in the order of their encoding. The function may read, update and clear the state, and use this
+        context; other keyed states have the same key meanwhile. It costs a pass over the key group's state.
 
         Args:
-            descriptor: The state: the attribute that declares it, as in ``self.count``.
+            descriptor: The attribute that declares the state, as in ``self.count``.
             function: Takes the key and its state, without a namespace.
 
         Raises:
@@ -129,13 +125,13 @@ class BroadcastContext(Protocol):
         """Emit ``value`` to the side output ``tag``, in each key group."""
 
     def collect(self, value: Any, timestamp: int | None = None) -> None:
-        """Emit ``value`` to the main output, in each key group; without a timestamp it has the element's."""
+        """Emit ``value`` to the main output, in each key group; by default with the element's timestamp."""
 
     def drop(self) -> None:
-        """Count the current element as dropped (``rows_dropped``): once, and not in each key group."""
+        """Count the element as dropped (``rows_dropped``), once for all key groups."""
 
     def is_late(self) -> bool:
-        """Return whether the element's timestamp was at or below the watermark at the start of its batch."""
+        """Return whether the element was at or below the watermark at the start of its batch."""
 
 
 def check_descriptors(descriptors: tuple[Any, ...]) -> None:

@@ -37,12 +37,12 @@ class Timer(NamedTuple):
 
 
 class TimerService(Protocol):
-    """Clocks and timers of the current key. Times are `int` milliseconds since the epoch.
+    """Clocks and timers of the current key, in `int` milliseconds since the epoch.
 
     An unnamed timer is one per (key, domain, timestamp), as in Flink; a named one is one per (key, domain, name), and
-    setting it again replaces it, as in Beam. Timers fire by timestamp, then key, then name. An event-time timer at
-    ``t`` fires when the watermark reaches ``t``; set in the past it waits for the next advance. A processing-time
-    timer set in the past fires right after the call that set it.
+    setting it again replaces it, as in Beam. Timers fire by timestamp, key, name. An event-time timer at ``t`` fires
+    when the watermark reaches ``t``; set in the past it waits for the next advance. A processing-time timer set in the
+    past fires right after the call that set it.
     """
 
     def current_watermark(self) -> int:
@@ -58,56 +58,54 @@ class TimerService(Protocol):
         """Call ``on_timer`` when the processing time reaches ``timestamp``."""
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Delete the unnamed event-time timer at ``timestamp``, if it is set."""
+        """Delete the unnamed event-time timer at ``timestamp``, if set."""
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Delete the unnamed processing-time timer at ``timestamp``, if it is set."""
+        """Delete the unnamed processing-time timer at ``timestamp``, if set."""
 
     def set_timer(self, name: Any, timestamp: int, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
-        """Set the timer ``name``, replacing its earlier time. ``name`` is any plain encodable value but ``None``."""
+        """Set the timer ``name``, any plain encodable value but `None`."""
 
     def cancel_timer(self, name: Any, domain: TimeDomain = TimeDomain.EVENT_TIME) -> None:
         """Cancel the timer ``name`` if it is set."""
 
     def timers(self) -> list[Timer]:
-        """Return the pending timers of the current key: by domain (event time first), timestamp and name."""
+        """Return the key's pending timers by domain (event time first), timestamp and name."""
 
 
 class Context(Protocol):
     """The second argument of ``process_element``: key, timestamp, timers and outputs."""
 
     def timestamp(self) -> int | Any:
-        """Return the element's timestamp in milliseconds, ``None`` if it has none; in ``on_timer`` the timer's time.
+        """Return the element's timestamp or the timer's time, milliseconds; `None` without event time.
 
         Annotated as `int`, because a function that uses it runs on a stream with timestamps.
         """
 
     def get_current_key(self) -> Any:
-        """Return the key: a scalar, or a tuple where ``key_by`` has several columns."""
+        """Return the key, a tuple where ``key_by`` has several columns."""
 
     def timer_service(self) -> TimerService:
         """Return the clocks and timers of the current key."""
 
     def get_broadcast_state(self, descriptor: MapState[K, V]) -> ReadOnlyBroadcastState[K, V]:
-        """Return the broadcast state of a descriptor; writing it raises `StateAccessError`.
-
-        Available in a `keyed.KeyedBroadcastProcessFunction`, with all broadcast elements up to this batch.
+        """Return a broadcast state with all broadcast elements up to this batch.
 
         Raises:
-            StateAccessError: No stream was broadcast with this descriptor.
+            StateAccessError: No stream was broadcast with this descriptor; or the state is written.
         """
 
     def output(self, tag: OutputTag | str, value: Any) -> None:
         """Emit ``value`` to the side output ``tag``."""
 
     def collect(self, value: Any, timestamp: int | None = None) -> None:
-        """Emit ``value`` to the main output; without a timestamp it has the element's or the event timer's."""
+        """Emit ``value`` to the main output; by default with the timestamp of the element or event timer."""
 
     def drop(self) -> None:
-        """Count the current element as dropped, in the counter ``rows_dropped``."""
+        """Count the element as dropped (``rows_dropped``)."""
 
     def is_late(self) -> bool:
-        """Return whether the element's timestamp was at or below the watermark at the start of its batch."""
+        """Return whether the element was at or below the watermark at the start of its batch."""
 
 
 class OnTimerContext(Context, Protocol):
@@ -134,22 +132,22 @@ class TaskContext(Protocol):
 
 
 class OpenContext(TaskContext, Protocol):
-    """The argument of ``open``: the part of PyFlink's ``RuntimeContext`` that applies here."""
+    """The argument of ``open``, with the part of PyFlink's `RuntimeContext` that applies: state by descriptor."""
 
     def get_state(self, descriptor: ValueState[T]) -> ValueState[T]:
-        """Return the `ValueState` that ``descriptor`` names, bound to this task."""
+        """Return the state, bound to this task."""
 
     def get_list_state(self, descriptor: ListState[T]) -> ListState[T]:
-        """Return the `ListState` that ``descriptor`` names, bound to this task."""
+        """Return the state, bound to this task."""
 
     def get_map_state(self, descriptor: MapState[K, V]) -> MapState[K, V]:
-        """Return the `MapState` that ``descriptor`` names, bound to this task."""
+        """Return the state, bound to this task."""
 
     def get_reducing_state(self, descriptor: ReducingState[T]) -> ReducingState[T]:
-        """Return the `ReducingState` that ``descriptor`` names, bound to this task."""
+        """Return the state, bound to this task."""
 
     def get_aggregating_state(self, descriptor: AggregatingState[IN, OUT]) -> AggregatingState[IN, OUT]:
-        """Return the `AggregatingState` that ``descriptor`` names, bound to this task."""
+        """Return the state, bound to this task."""
 
     def get_versioned_state(self, descriptor: VersionedState[T]) -> VersionedState[T]:
-        """Return the `VersionedState` that ``descriptor`` names, bound to this task."""
+        """Return the state, bound to this task."""

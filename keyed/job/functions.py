@@ -35,142 +35,99 @@ class _RowFunction(Shown):
         return f"{type(self).__name__}()"
 
     def open(self, context: OpenContext) -> None:
-        """Prepare for the first element of a key group (on Spark, of each micro-batch). State has no key here.
-
-        Args:
-            context: Returns state by descriptor and names the task.
-        """
+        """Prepare for a key group's first element (on Spark, of each micro-batch). State has no key here."""
 
     def for_stream(self, stream: Any, output: Any, order: str) -> Function:
         """Return the function that runs over a stream: this one, unless a library overrides it.
 
-        Called once, by ``process``. A function with another form, for example over whole columns, returns that form if
-        the stream allows it. Both have the name of this one.
-
-        Args:
-            stream: The `keyed.KeyedStream`.
-            output: The output's columns as ``process`` was given them.
-            order: Order of the rows of a batch.
+        Called once by ``process``, with the `keyed.KeyedStream` and the ``output`` and ``order`` of that call. A
+        library returns another form, such as one over whole columns, if the stream allows it.
         """
         return self  # type: ignore[return-value]
 
     def on_timer(self, timestamp: int, ctx: OnTimerContext, /) -> Iterable[Any] | None:
-        """Act on a timer of a key that fires. The timer is removed before the call.
+        """Act on a timer that fires, and was removed before. Returns as ``process_element``.
 
         Args:
-            timestamp: The time for which the timer was set, in milliseconds.
+            timestamp: The time for which it was set, milliseconds.
             ctx: Key, domain and name of the timer, timers and outputs.
-
-        Returns:
-            As `process_element`.
         """
         return None
 
     def on_batch_end(self, ctx: Context) -> Iterable[Any] | None:
-        """Act at the end of a micro-batch, once for each key that had elements in it.
+        """Act at the end of a micro-batch, once per key that had elements in it. Returns as ``process_element``.
 
-        For results once per batch instead of with each element. The watermark has advanced, and timers have fired.
-        Called only if it is defined, and not for keys for which only timers fired.
-
-        Args:
-            ctx: Key, timers and outputs. There is no element, so outputs have no timestamp unless ``ctx.collect`` sets
-                one.
-
-        Returns:
-            As `process_element`.
+        Optional. The watermark has advanced and timers have fired. Outputs have no timestamp unless ``ctx.collect``
+        sets one.
         """
         return None
 
     def close(self) -> None:
-        """Release what `open` took, after a key group's last element (on Spark, of each micro-batch) or a failure."""
+        """Release what ``open`` took, after the last element (on Spark, of each micro-batch) or a failure."""
 
 
 class KeyedProcessFunction(_RowFunction):
-    """A function over a keyed stream, with state and timers per key (Flink's ``KeyedProcessFunction``).
+    """A function over a keyed stream, with state and timers per key (Flink's `KeyedProcessFunction`).
 
-    State is declared by class attributes (`ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState`,
-    `VersionedState`) or obtained in `open`. A copy of the object serves each key group, on Spark a new one in each
-    micro-batch: keep nothing on ``self`` but declared state and objects that `open` can create again.
+    State is declared by class attributes, or obtained in ``open``. A copy of the object serves each key group, on
+    Spark a new one in each micro-batch: keep nothing on ``self`` but declared state and what ``open`` can create
+    again.
 
     Attributes:
-        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
-        forwarded_fields: Columns of the main output that forward a key column of the input, by the name of that column:
-            an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are
-            assumed to.
-        migration: Changes of the states since earlier classes stored them: see `StateMigration`.
+        known_side_outputs: Names of all its side outputs, so that others are refused; `None` allows any.
+        forwarded_fields: Output columns that forward a key column, by the name of that column (equal names are assumed
+            to): an operator keyed by them needs no shuffle (Flink's `ForwardedFields`).
+        migration: A `StateMigration` of states that earlier classes stored.
     """
 
     def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
-        """Process an element; called for each element of the stream.
+        """Process an element; called for each.
 
         Args:
-            value: The element: a row with attribute access, or the source's own object in the local runtime.
+            value: A row with attribute access, or the source's own object in the local runtime.
             ctx: Key, timestamp, timers and outputs.
 
         Returns:
-            An iterable of main outputs (write the method as a generator and ``yield`` them), or ``None``. A pair with
-            an `OutputTag` first, ``yield tag, value``, goes to that side output, as ``ctx.output(tag, value)`` does.
+            An iterable of main outputs (write a generator that yields them), or `None`. ``yield tag, value`` with an
+                `OutputTag` goes to that side output, as ``ctx.output(tag, value)`` does.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define process_element")
 
 
 class KeyedCoProcessFunction(_RowFunction):
-    """A function over two connected streams (Flink's ``KeyedCoProcessFunction``): see `keyed.Stream.connect`.
+    """A function over two connected streams (Flink's `KeyedCoProcessFunction`): see `keyed.Stream.connect`.
 
-    Elements of both sides with the same key share one state and one set of timers. State is declared as for a
-    `KeyedProcessFunction`. The watermark is the least of the two sides'.
-
-    Attributes:
-        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
-        forwarded_fields: Columns of the main output that forward a key column of the input, by the name of that column:
-            an operator keyed by them needs no shuffle (Flink's ``ForwardedFields``). Columns of the same name are
-            assumed to.
-        migration: Changes of the states since earlier classes stored them: see `StateMigration`.
+    Elements of both sides with one key share its state and timers. The watermark is the lesser one.
     """
 
     def process_element1(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
-        """Process an element of the first stream. As `KeyedProcessFunction.process_element`."""
+        """Process an element of the first stream, as `KeyedProcessFunction.process_element`."""
         raise NotImplementedError(f"{type(self).__name__} does not define process_element1")
 
     def process_element2(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
-        """Process an element of the second stream. As `KeyedProcessFunction.process_element`."""
+        """Process an element of the second stream."""
         raise NotImplementedError(f"{type(self).__name__} does not define process_element2")
 
 
 class KeyedBroadcastProcessFunction(_RowFunction):
-    """A function over a keyed stream and a broadcast one: see `keyed.Stream.broadcast`.
+    """A function over a keyed stream and a broadcast one (Flink's): see `keyed.Stream.broadcast`.
 
-    Flink's ``KeyedBroadcastProcessFunction``. Every key group gets every broadcast element, and keeps its own copy of
-    the broadcast state; elements with a key, and their timers, only read it. In a micro-batch the broadcast elements
-    run before everything else. State is declared as for a `KeyedProcessFunction`.
+    Every key group gets every broadcast element, before everything else of its micro-batch, and has its own copy of
+    the broadcast state; keyed elements and timers only read it.
 
     Attributes:
-        known_side_outputs: Names of all its side outputs, so that others are refused; ``None`` allows any name.
+        known_side_outputs: As `KeyedProcessFunction.known_side_outputs`.
     """
 
     def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
-        """Process an element of the keyed stream. As `KeyedProcessFunction.process_element`.
-
-        Args:
-            value: The element.
-            ctx: Key, timestamp, timers and outputs; ``ctx.get_broadcast_state(descriptor)`` gives broadcast state to
-                read.
-        """
+        """Process a keyed element, as `KeyedProcessFunction.process_element`."""
         raise NotImplementedError(f"{type(self).__name__} does not define process_element")
 
     def process_broadcast_element(self, value: Any, ctx: BroadcastContext, /) -> Iterable[Any] | None:
         """Process an element of the broadcast stream, in each key group, with the same result in all of them.
 
         Writes to broadcast state may depend only on the element and on broadcast state: not on keyed state, a clock,
-        random numbers, or the key group.
-
-        Args:
-            value: The element.
-            ctx: Broadcast state to read and write, keyed state of all keys, timestamp and outputs.
-
-        Returns:
-            As `KeyedProcessFunction.process_element`. Outputs are emitted in each key group, as Flink emits them in
-            each parallel task: once per key group.
+        random numbers or the key group. Outputs are emitted once per key group, as by Flink's tasks.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define process_broadcast_element")
 

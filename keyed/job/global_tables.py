@@ -158,17 +158,16 @@ def global_table(
     """Return a table for `KeyedStream.connect` that every key group has a full copy of.
 
     A `KeyedProcessFunction` reads it with ``ctx.get_broadcast_state(state)``, by key. It is loaded before the first
-    row. When it has changed, the next micro-batch begins with the whole new version; deleted rows are removed. On Spark
-    a version is kept in the checkpoint as long as the batches that read it, so a batch that runs again sees the same
-    one.
+    row; after a change the next micro-batch begins with the whole new version. On Spark the checkpoint keeps a version
+    as long as the batches that read it, for reruns.
 
     Args:
-        source: An Arrow or pandas table, a batch DataFrame of Spark, a Parquet file or a folder of such files, or a
-            function that returns a table. All but Arrow and pandas tables are read again.
+        source: An Arrow or pandas table; or, to be read again, a batch DataFrame of Spark, a Parquet file or a folder
+            of such files, or a function that returns a table.
         state: A descriptor with a name, of the key's type and the type of a row: a class with the columns, or none for
             dictionaries.
         key: The columns of the key; several give tuples.
-        every: Least time between two reads: `int` milliseconds or `timedelta`.
+        every: Least time between two reads.
 
     Raises:
         DefinitionError: A parameter breaks a rule.

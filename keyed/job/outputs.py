@@ -13,11 +13,11 @@ from keyed.job.state import _NAME
 
 @attrs.frozen(init=False)
 class OutputTag:
-    """Names a side output (Flink's ``OutputTag``).
+    """Names a side output (Flink's `OutputTag`).
 
     Args:
         name: Matches ``[A-Za-z0-9_-]{1,128}``.
-        type: Type of its rows, in any form of `schema_of`; ``None`` means the columns of the operator's input rows.
+        type: Type of its rows, in any form of ``schema_of``; `None` for the operator's input columns.
 
     Raises:
         OutputDefinitionError: A bad name or type.

@@ -19,22 +19,17 @@ from keyed.errors import DefinitionError
 class StateMigration:
     """Declared changes of an operator's states since they were stored, beyond compatible ones.
 
-    Given to a `RestorePoint`, or declared by the class, as ``migration = StateMigration(...)``. The class applies it at
-    a restore without one, and in place: a checkpoint is migrated in its first batch. There it has no effect on states
-    that are migrated already, so it may stay declared.
-
-    It is data, so that it can be checked against the stored and the declared states before the first entry is read,
-    printed when it does not fit, and used when the class of the stored values no longer exists.
+    Given to a `RestorePoint`, or declared by the class, ``migration = StateMigration(...)``. The class applies it at a
+    restore without one, and to a checkpoint in its first batch; it has no effect on migrated states, so it may stay.
 
     Attributes:
-        renamed: New name by old name, for states that were renamed.
-        added: Fields that were added to the class of a state's values, as ``{state: {field: value}}``, with the state's
-            new name. The stored values get ``value``: None, or a bool, int, float, str, bytes, datetime, date, time,
-            timedelta, Decimal or UUID. A field with a default in the class needs no migration.
+        renamed: New name by old name of a state.
+        added: Fields added to the class of a state's values, ``{state: {field: value}}``, by the state's new name.
+            Stored values get ``value``: None, or a bool, int, float, str, bytes, datetime, date, time, timedelta,
+            Decimal or UUID. A field with a default needs no migration.
         dropped: Names of states whose entries are left out.
-        converted: New type of the values, elements or accumulators by the state's new name, as in
-            ``{"total": float}``. Each value is decoded as the new type; one that would change, as 0.5 as an int, raises
-            `StateSchemaChanged` with its key.
+        converted: New type of values, elements or accumulators by the state's new name, ``{"total": float}``. A value
+            that would change, as 0.5 as an int, raises `StateSchemaChanged` with its key.
 
     Raises:
         DefinitionError: A dropped state is also renamed, or ``dropped`` is a text.
@@ -77,15 +72,15 @@ class StateMigration:
 
 @attrs.frozen
 class RestorePoint:
-    """A state to start with, for `KeyedStream.process` with ``restore_from=``.
+    """A state to start with, for ``restore_from=`` of `KeyedStream.process`.
 
     Attributes:
         changelog: The changelog of this operator in an earlier query, or the URL of one in an object store.
-        as_of: Id of the batch to restore, as in progress and sinks, or a time with a zone for the newest batch whose
-            processing time is not after it. By default the newest batch that all key groups have.
+        as_of: Id of the batch, or a time with a zone for the newest batch whose processing time is not after it. By
+            default the newest batch that all key groups have.
         migrate: Changes of the states' declarations that are not compatible.
-        standby: Folder of state tables that follow the changelog (`keyed.tables.open_tables`), on this machine or
-            wherever the key groups run: only missing batches are read from the changelog.
+        standby: Folder of state tables that follow the changelog (`keyed.tables.open_tables`), wherever the key groups
+            run: only missing batches are read from the changelog.
     """
 
     changelog: Changelog = attrs.field(converter=changelog_at)

@@ -34,9 +34,8 @@ class Progress(Shown):
     """One committed micro-batch.
 
     Attributes:
-        batch_id: Its id, from 0, the same in sinks, tables, restore points and commands. On Spark it is the id of
-            ``foreachBatch`` and of Spark's own progress, unless the query was restored: then ids continue after the
-            restored batch.
+        batch_id: Its id, from 0, the same in sinks, tables, restore points and commands. On Spark it is that of
+            ``foreachBatch`` and Spark's progress; in a restored query ids continue after the restored batch.
         rows: Number of rows that it read from the sources.
         watermark: Watermark of the last operator after it, milliseconds; −2^63 before any row.
         processing_time: Its processing time, milliseconds.
@@ -76,12 +75,11 @@ def log_restore(progress: RestoreProgress) -> None:
 
 @attrs.frozen
 class Restored:
-    """The batch and position from which a query was restored.
+    """The batch from which a query was restored.
 
     Attributes:
-        batch_id: Id of the restored batch.
-        with_position: True if the query resumes its sources where that batch ended. If not, they are read as by a new
-        query: only state, timers and clocks were restored.
+        batch_id: Its id.
+        with_position: True if the sources resume where it ended; if not, only state, timers and clocks were restored.
     """
 
     batch_id: int
@@ -142,8 +140,8 @@ class RunResult(Shown):
     def to_arrow(self) -> pa.Table:
         """Return the values as an Arrow table.
 
-        The columns are those of the output's declared type, else the fields of the values: of rows, named tuples,
-        dictionaries, attrs classes and dataclasses. Other values are one column, ``value``.
+        Columns are those of the output's declared type, else the fields of the values; values without fields are one
+        column, ``value``.
 
         Raises:
             OutputDefinitionError: The values have no common columns or types.
@@ -153,7 +151,7 @@ class RunResult(Shown):
         return self._table(self.values)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the values as a pandas DataFrame, with the columns of `to_arrow`.
+        """Return the values as a pandas DataFrame, as ``to_arrow``.
 
         Raises:
             ExtraNotInstalled: pandas is not installed.
@@ -174,10 +172,7 @@ class RunResult(Shown):
 
 
 class Query(Protocol):
-    """A query that `keyed.start` has started, on either runtime.
-
-    On Spark it is a `keyed.runtimes.spark.query.spark_query.SparkQuery`, whose ``query`` is Spark's own handle.
-    """
+    """A query that `keyed.start` has started, on either runtime."""
 
     @property
     def is_active(self) -> bool:
@@ -187,9 +182,9 @@ class Query(Protocol):
     def status(self) -> Status:
         """Status of the query: its ``value`` is ``"starting"`` until its first batch, then ``"following"``.
 
-        On Spark a trigger that found no rows counts as well. The query ends as ``"failed"``, and `await_termination`
-        raises the error, or as ``"closed"``. An export to a changelog that fails and is retried does not change it;
-        ``repr`` of the query names that error.
+        On Spark a trigger without rows counts too. The query ends as ``"closed"``, or as ``"failed"``, when
+        ``await_termination`` raises the error. A failed export to a changelog is retried and does not change it;
+        ``repr`` names that error.
         """
 
     @property
@@ -202,32 +197,25 @@ class Query(Protocol):
 
     @property
     def tables(self) -> StateTables:
-        """The tables of the query's state, which follow it, and have its last batch when it has ended.
+        """The tables of the query's state, which follow it to its last batch.
 
         Raises:
             DefinitionError: The query was started without ``tables=``.
         """
 
     def metrics(self) -> dict[str, dict[str, int]]:
-        """Return the cumulative counters of each operator as of the last batch, and statuses as of now.
+        """Return the operators' cumulative counters as of the last batch, and statuses as of now.
 
-        ``query_status`` is `Status.number` of the query. ``tables_status`` and ``tables_failures`` are there with
-        ``tables=``, ``metrics_status`` and ``metrics_failures`` with ``metrics=``; ``export_status`` and
-        ``export_failures`` are those of the export to changelogs on Spark. Statuses are there before the first batch
-        too.
+        ``query_status`` is `Status.number`. ``tables_status`` and ``tables_failures`` need ``tables=``,
+        ``metrics_status`` and ``metrics_failures`` ``metrics=``; ``export_status`` and ``export_failures`` are those
+        of changelogs on Spark.
         """
 
     def stop(self) -> None:
         """Stop the query; its committed batches stay, also in its changelogs."""
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait for the end of the query.
-
-        Args:
-            timeout: Seconds; ``None`` waits for ever.
-
-        Returns:
-            True if it has ended.
+        """Wait for the end, or ``timeout`` seconds; return true if the query has ended.
 
         Raises:
             KeyedError: The query failed.

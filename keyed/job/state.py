@@ -38,11 +38,11 @@ NOT_PUT: Final = MIN_TIMESTAMP
 
 
 class AggregateFunction(Protocol[IN_contra, ACC, OUT_co]):
-    """The aggregation of an `AggregatingState` (Flink's ``AggregateFunction``).
+    """The aggregation of an `AggregatingState` (Flink's `AggregateFunction`).
 
-    Accumulators belong to the engine: ``add`` may change its argument, and ``merge`` both. Mutable values and results
-    are copied. Put values of the declared type into a list or dict of an accumulator: they are converted only when the
-    batch ends (an int to a float, a datetime to UTC).
+    ``add`` may change its accumulator, and ``merge`` both. Mutable values and results are copied. Lists and dicts of
+    an accumulator need values of the declared type: conversions (int to float, datetime to UTC) happen only when the
+    batch ends.
     """
 
     def create_accumulator(self) -> ACC:
@@ -312,14 +312,13 @@ class KeyedState(State):
     """Base of the states of a row function, which belong to the current key."""
 
     def clear(self) -> None:
-        """Remove all entries of this state for the current key (and namespace)."""
+        """Remove the state of the current key (and namespace)."""
         self._unbound()
 
     def namespace(self, namespace: Any) -> Self:
-        """Return the same state under ``namespace`` beside the key, as Flink's windows have it.
+        """Return the same state under a namespace beside the key, such as ``(start, end)``.
 
-        Args:
-            namespace: A plain encodable value, for example a window as ``(start, end)``; ``None`` is the state itself.
+        `None` is the state itself.
 
         Raises:
             EncodingError: The namespace cannot be encoded.
@@ -356,10 +355,7 @@ class ValueState(KeyedState, Generic[T]):
         return (self.type,)
 
     def value(self) -> T:
-        """Return a copy of the stored value, or of the default: changing it does not change the state.
-
-        Store a changed list with `update`.
-        """
+        """Return a copy of the stored value, or of the default; store a changed one with ``update``."""
         self._unbound()
 
     def update(self, value: T | None) -> None:
@@ -368,12 +364,9 @@ class ValueState(KeyedState, Generic[T]):
 
 
 class ListState(KeyedState, Generic[T]):
-    """A list per key. Appending does not read or rewrite it. Null elements are rejected.
+    """A list per key: appending does not read or rewrite it. Null elements are rejected.
 
-    ``len``, truth, iteration and ``state[index]`` read the list as `get` does. There is no assignment to an index.
-
-    Args:
-        type: Type of the elements.
+    ``len``, truth, iteration and ``state[index]`` read it as ``get`` does; an index cannot be assigned.
     """
 
     kind = "list"
@@ -394,10 +387,7 @@ class ListState(KeyedState, Generic[T]):
         return (self.type,)
 
     def get(self) -> list[T]:
-        """Return the elements in the order in which they were added; an empty list if there are none.
-
-        The list and its elements are copies: store a changed list with `update`.
-        """
+        """Return copies of the elements in the order of adding: store a changed list with ``update``."""
         self._unbound()
 
     def __iter__(self) -> Iterator[T]:
@@ -423,7 +413,7 @@ class ListState(KeyedState, Generic[T]):
         self._unbound()
 
     def append(self, value: T) -> None:
-        """Append one element: `add` by its name in Python's lists."""
+        """Append one element, as ``add``."""
         self.add(value)
 
     def add_all(self, values: Iterable[T]) -> None:
@@ -431,25 +421,20 @@ class ListState(KeyedState, Generic[T]):
         self._unbound()
 
     def update(self, values: Iterable[T]) -> None:
-        """Replace the list by ``values``; an empty iterable clears. ``None`` is refused, as in Flink."""
+        """Replace the list; an empty iterable clears, `None` is refused, as in Flink."""
         self._unbound()
 
 
 class MapState(KeyedState, Generic[K, V]):
-    """A map per key, iterated in the order of its encoded keys. Null values are allowed, null keys too.
+    """A map per key, in the order of its encoded keys; null keys and values are allowed.
 
-    It has the operations of a dictionary, with one difference: reads return copies. Put a changed list or dict back::
+    It has a dictionary's operations, but reads return copies. Put a changed list or dict back:
 
         recent = self.recent.get(user, [])
         recent.append(page)
         self.recent[user] = recent
 
-    ``self.recent[user].append(page)`` changes a copy that is discarded; `KeyedStream.process` refuses a function with
-    such a line.
-
-    Args:
-        key: Type of the map keys.
-        value: Type of the map values.
+    `KeyedStream.process` refuses a function with ``self.recent[user].append(page)``, which changes a discarded copy.
     """
 
     kind = "map"
@@ -477,7 +462,7 @@ class MapState(KeyedState, Generic[K, V]):
     @overload
     def get(self, key: K, default: D) -> V | D: ...
     def get(self, key: K, default: Any = None) -> Any:
-        """Return a copy of the value of ``key``, or ``default``. Reads this one entry."""
+        """Return a copy of the value of ``key``, or ``default``; reads this entry only."""
         self._unbound()
 
     @overload
@@ -485,11 +470,7 @@ class MapState(KeyedState, Generic[K, V]):
     @overload
     def setdefault(self, key: K, default: V) -> V: ...
     def setdefault(self, key: K, default: Any = None) -> Any:
-        """Return a copy of the value of ``key``; a missing one is set to ``default`` first.
-
-        Unlike with a dictionary, the returned value is a copy, also of ``default``: put it back with ``state[key] =
-        value`` after changing it.
-        """
+        """Return a copy of the value of ``key``, set to ``default`` if missing; put it back after changing it."""
         self._unbound()
 
     @overload
@@ -497,7 +478,7 @@ class MapState(KeyedState, Generic[K, V]):
     @overload
     def pop(self, key: K, default: D) -> V | D: ...
     def pop(self, key: K, default: Any = _NO_DEFAULT) -> Any:
-        """Remove ``key`` and return its value, or ``default`` if it is missing.
+        """Remove ``key`` and return its value, or ``default``.
 
         Raises:
             KeyError: It is missing, and there is no default.
@@ -513,7 +494,7 @@ class MapState(KeyedState, Generic[K, V]):
         self._unbound()
 
     def update(self, entries: Mapping[K, V] | Iterable[tuple[K, V]] = (), /, **named: V) -> None:
-        """Set all of ``entries``, a mapping or pairs, and those given by keyword, as a dictionary's ``update``."""
+        """Set all of ``entries``, a mapping or pairs, and of the keywords."""
         self.put_all(dict(entries, **named))
 
     def remove(self, key: K) -> None:
@@ -525,10 +506,7 @@ class MapState(KeyedState, Generic[K, V]):
         self._unbound()
 
     def keys(self) -> Iterator[K]:
-        """Iterate over the keys in order.
-
-        The map may be changed meanwhile: removed keys are skipped, new ones may be.
-        """
+        """Iterate in order. If the map changes meanwhile, removed keys are skipped, new ones may be."""
         self._unbound()
 
     def values(self) -> Iterator[V]:
@@ -540,7 +518,7 @@ class MapState(KeyedState, Generic[K, V]):
         self._unbound()
 
     def items_from(self, key: K) -> Iterator[tuple[K, V]]:
-        """Return pairs of key and value in the order of the keys, from ``key`` on; the ones before are not read."""
+        """Return the pairs from ``key`` on; the ones before are not read."""
         self._unbound()
 
     def is_empty(self) -> bool:
@@ -651,13 +629,12 @@ class AggregatingState(KeyedState, Generic[IN, OUT]):
 
 @attrs.frozen
 class VersionedRecord(Generic[T]):
-    """A version of a value (Kafka Streams' ``VersionedRecord``).
+    """A version of a value (Kafka Streams' `VersionedRecord`).
 
     Attributes:
         value: The value.
-        timestamp: Start of its validity, in milliseconds.
-        valid_to: End of its validity, exclusive: the timestamp of the next version or deletion; ``None`` for the
-            newest.
+        timestamp: Start of its validity, milliseconds.
+        valid_to: Exclusive end: the timestamp of the next version or deletion; `None` for the newest.
     """
 
     value: T
@@ -666,19 +643,17 @@ class VersionedRecord(Generic[T]):
 
 
 class VersionedState(KeyedState, Generic[T]):
-    """The versions of one value per key, by their timestamps (Kafka Streams' ``VersionedKeyValueStore``, KIP-889).
+    """The versions of one value per key, by timestamp (Kafka Streams' `VersionedKeyValueStore`, KIP-889).
 
-    A version is valid from its timestamp until that of the next one. Versions may be put in any order of time. The
-    newest one is kept, and all that were valid within the history. A time ``t`` is within it while ``t + history`` is
-    above the watermark. The watermark is the highest timestamp less the delay less 1 ms, so without a delay that is
-    Kafka's rule: no older than stream time less the history. Puts and deletes that are older than the history change
-    nothing; the counter ``versions_dropped`` counts them. Without timestamps in the stream no time passes, and all
-    versions stay.
+    A version is valid from its timestamp to that of the next one; they may be put in any order. Kept are the newest
+    one, and all that were valid within the history: ``t`` is within it while ``t + history`` is above the watermark.
+    Without a delay that is Kafka's rule, no older than stream time less the history. Older puts and deletes change
+    nothing and are counted (``versions_dropped``). Without timestamps in the stream all versions stay.
 
     Args:
         type: Type of the values.
-        history: How far back in event time versions are kept and may be put: milliseconds or a `timedelta`. 0 keeps
-            the newest version alone.
+        history: Event time for which versions are kept and may be put, milliseconds or a `timedelta`; 0 keeps the
+            newest alone.
     """
 
     kind = "versioned"
@@ -707,15 +682,11 @@ class VersionedState(KeyedState, Generic[T]):
         return (self.type,)
 
     def put(self, value: T | None, timestamp: int) -> int | None:
-        """Store ``value`` as it is now under ``timestamp``, in place of a version that is there; ``None`` deletes.
-
-        Args:
-            value: The value.
-            timestamp: Start of its validity, in milliseconds.
+        """Store ``value`` as it is now under ``timestamp`` (milliseconds); `None` deletes.
 
         Returns:
-            The end of its validity: the timestamp of the next version or deletion, ``None`` if it is the newest, or
-            `NOT_PUT` if it was dropped, because it is older than the history.
+            The timestamp of the next version or deletion, `None` if it is the newest, `NOT_PUT` if it is older than
+                the history and was dropped.
         """
         self._unbound()
 
@@ -724,31 +695,22 @@ class VersionedState(KeyedState, Generic[T]):
     @overload
     def get(self, as_of: int) -> VersionedRecord[T] | None: ...
     def get(self, as_of: int | None = None) -> VersionedRecord[T] | None:
-        """Return the version that was valid at a time.
+        """Return the version valid at ``as_of`` (milliseconds), by default the newest one.
 
-        Args:
-            as_of: The time in milliseconds; by default that of the newest version.
-
-        Returns:
-            The version, or ``None`` if there was none, it was deleted, or ``as_of`` is older than the history. The
-            newest version is returned however old it is.
+        `None` if there was none, it was deleted, or ``as_of`` is older than the history. The newest is returned
+        however old.
         """
         self._unbound()
 
     def get_range(self, from_: int | None = None, to: int | None = None) -> list[VersionedRecord[T]]:
-        """Return the versions valid at any time of a range, the oldest first (Kafka's ``MultiVersionedKeyQuery``).
-
-        Args:
-            from_: The first time of the range; without one as far back as versions are kept.
-            to: The last time of the range, inclusive; without one there is no end.
-        """
+        """Return the versions valid from ``from_`` to ``to``, inclusive (Kafka's `MultiVersionedKeyQuery`)."""
         self._unbound()
 
     def delete(self, timestamp: int) -> VersionedRecord[T] | None:
-        """Delete the value at ``timestamp``: from then on, to the next version, there is none.
+        """Delete the value from ``timestamp`` to the next version.
 
         Returns:
-            The result of `get` as of ``timestamp`` before the call; ``None`` also if the deletion is older than the
-            history, and was dropped.
+            The result of ``get`` as of ``timestamp`` before; `None` also if the deletion is older than the history,
+                and was dropped.
         """
         self._unbound()

@@ -172,12 +172,11 @@ class Unkeyed(_SuggestsOperations):
         raise NotImplementedError
 
     def map(self, function: Callable[[Any], Any], output: Any = None) -> Self:
-        """Return a stream of the results of a function of each element, with the timestamps of the elements.
+        """Return a stream of the results of a function of each element, with its timestamp.
 
         Args:
-            function: Returns one row for an element: a tuple, a dictionary, or an object of a class with fields.
-            output: Type of the results, as in `KeyedStream.process`; by default the type that the function is annotated
-                to return. Spark needs it.
+            function: Returns one row: a tuple, a dictionary, or an object of a class with fields.
+            output: Type of the results, by default that of the function's annotation. Spark needs it.
 
         Raises:
             DefinitionError: It is not a function of one element, or is a generator.
@@ -185,13 +184,9 @@ class Unkeyed(_SuggestsOperations):
         return self._transformed("map", function, output)
 
     def flat_map(self, function: Callable[[Any], Any], output: Any = None) -> Self:
-        """Return a stream of the rows that a function returns or yields for each element, any number of them.
+        """Return a stream of the rows that a function returns or yields for each element, with its timestamp.
 
-        Each has the timestamp of its element.
-
-        Args:
-            function: Returns an iterable of rows, or yields them; ``None`` for no rows.
-            output: As in `map`; by default the annotation: ``-> Iterator[Word]``.
+        `None` is no rows; ``output`` as in ``map``: ``-> Iterator[Word]``.
 
         Raises:
             DefinitionError: It is not a function of one element.
@@ -199,9 +194,7 @@ class Unkeyed(_SuggestsOperations):
         return self._transformed("flat_map", function, output)
 
     def filter(self, function: Callable[[Any], bool]) -> Self:
-        """Return a stream of the elements for which a function returns true.
-
-        The others still advance the watermark.
+        """Return a stream of the elements for which a function returns true; others still advance the watermark.
 
         Raises:
             DefinitionError: It is not a function of one element.
@@ -211,12 +204,12 @@ class Unkeyed(_SuggestsOperations):
     def map_batches(self, function: Callable[[Any], Any], output: Any = None) -> Self:
         """Return a stream of the rows of the tables that a function returns for tables of rows.
 
-        The results should not depend on where the input is cut into tables.
+        Results should not depend on where the input is cut into tables.
 
         Args:
-            function: Takes and returns a ``pyarrow.Table``. Before `key_by`, if the stream has event time, the table
-                has the column `keyed.vectorized.TIMESTAMP_COLUMN`, which the result needs too.
-            output: Type of the result; without it the result has the columns of the input, as those of a filter.
+            function: Takes and returns a ``pyarrow.Table``. Before ``key_by``, with event time, both have the column
+                `keyed.vectorized.TIMESTAMP_COLUMN`.
+            output: Type of the result, by default that of the input.
 
         Raises:
             DefinitionError: It is not a function of one table.
@@ -227,10 +220,10 @@ class Unkeyed(_SuggestsOperations):
         raise NotImplementedError
 
     def union(self, *others: Stream | Output) -> Stream:
-        """Return a stream of the rows of this one and of others, which have the same columns.
+        """Return a stream of the rows of this one and of others with the same columns.
 
-        Each source keeps its own timestamps, watermark and bad rows; the watermark of what reads the union is the least
-        of theirs. Rows of one micro-batch run by timestamp, those of equal times in the order of the streams.
+        Each source keeps its timestamps, watermark and bad rows; the union's watermark is the least. Rows of a
+        micro-batch run by timestamp, at equal times in the order of the streams.
 
         Raises:
             DefinitionError: An argument is not a stream or output, or columns differ.
@@ -249,7 +242,7 @@ class Unkeyed(_SuggestsOperations):
         return Stream(tuple(origins))
 
     def connect(self, other: Stream | Output) -> ConnectedStreams:
-        """Connect this stream with another one, for a `KeyedCoProcessFunction` over both.
+        """Connect this stream with another one, for a `KeyedCoProcessFunction`.
 
         Raises:
             DefinitionError: It is not a stream or output, or the two cannot be in one query.
@@ -266,11 +259,8 @@ class Unkeyed(_SuggestsOperations):
     def broadcast(self, *descriptors: MapState[Any, Any]) -> BroadcastStream:
         """Return this stream for `KeyedStream.connect`: every key group gets all of its elements.
 
-        Without timestamps it does not affect the watermark; with them the watermark is the least of both sides'.
-
-        Args:
-            descriptors: The broadcast states that a `KeyedBroadcastProcessFunction` writes, each with a name:
-                ``keyed.MapState(str, Rule, name="rules")``.
+        Without timestamps it does not affect the watermark; with them the watermark is the least of both sides'. A
+        `KeyedBroadcastProcessFunction` writes the descriptors: ``keyed.MapState(str, Rule, name="rules")``.
 
         Raises:
             DefinitionError: There is none, or an argument is not a descriptor.
@@ -280,9 +270,9 @@ class Unkeyed(_SuggestsOperations):
         return BroadcastStream(cast("Stream | Output", self), descriptors)
 
     def key_by(self, *keys: KeyColumns) -> KeyedStream:
-        """Key the rows by columns, or by a list of them (or, in the local runtime, by a function of the element).
+        """Key the rows by columns, or by a list of them; in the local runtime also by a function.
 
-        One stream or output may feed several operators; `run` them together, with outputs of all of them.
+        One stream or output may feed several operators; ``run`` them together, with outputs of all.
 
         Raises:
             DefinitionError: No key, or a function beside other keys.
@@ -319,14 +309,13 @@ class Stream(Unkeyed):
         return f"Stream({' ∪ '.join(map(repr, self.origins))})"
 
     def to(self, sink: SinkLike, *, name: str = "rows") -> BoundOutput:
-        """Return this stream with its sink, for `keyed.run` and `keyed.start`.
+        """Return this stream with its sink, for `keyed.run` and `keyed.start`: rows are written without key or state.
 
-        Its rows are written as they come, without a key or state. On Spark this is a plain write, without a shuffle; if
-        it is not the first operator that reads its source, the other one passes its rows on.
+        On Spark this is a plain write; if another operator reads its source first, that one passes the rows on.
 
         Args:
             sink: The sink.
-            name: Name in metrics and checkpoints, another one for each such stream of a query.
+            name: Name in metrics and checkpoints, unique in the query.
 
         Raises:
             DefinitionError: The name or the sink is not valid.
@@ -367,11 +356,9 @@ class ConnectedStreams(_SuggestsOperations):
         return f"ConnectedStreams({self.first!r}, {self.second!r})"
 
     def key_by(self, first: ConnectedKeys, second: ConnectedKeys | None = None) -> KeyedStream:
-        """Key both streams, so that elements with the same key meet.
+        """Key both streams, the second by default as the first.
 
-        Args:
-            first: Column of the first stream, a tuple of columns, or (in the local runtime) a function of the element.
-            second: The same for the second stream; by default as the first.
+        Each by a column, a tuple of columns or, in the local runtime, a function.
 
         Raises:
             DefinitionError: No key, or the two have different numbers of columns.
@@ -398,11 +385,11 @@ class BroadcastStream(_SuggestsOperations):
 
 @attrs.frozen(eq=False)
 class KeyedStream(_SuggestsOperations):
-    """A stream partitioned by key, or two of them that are connected.
+    """A stream partitioned by key, or two connected ones.
 
     Attributes:
         inputs: The streams that it combines.
-        broadcast_states: Descriptors of the broadcast states, where it is connected with a broadcast stream.
+        broadcast_states: Descriptors of the broadcast states that it is connected with.
         global_tables: Those of them that are global tables, as key columns by name.
     """
 
@@ -414,16 +401,15 @@ class KeyedStream(_SuggestsOperations):
         return f"KeyedStream({shown_inputs(self.inputs)})"
 
     def connect(self, other: KeyedStream | BroadcastStream | GlobalTable) -> KeyedStream:
-        """Connect this keyed stream with another one, for a function over both, or with a table.
+        """Connect this keyed stream with another one, or with a table.
 
         Args:
-            other: A keyed stream, for a `KeyedCoProcessFunction`; or a broadcast one, for a
-                `KeyedBroadcastProcessFunction`; or a `global_table`, of which there may be several, for a
+            other: A keyed stream, for a `KeyedCoProcessFunction`; a broadcast one, for a
+                `KeyedBroadcastProcessFunction`; or a ``global_table``, of which there may be several, for a
                 `KeyedProcessFunction`.
 
         Raises:
-            DefinitionError: The other one has another type or number of key columns, or one of them is connected
-                already.
+            DefinitionError: The key columns differ in type or number, or one is connected already.
         """
         if isinstance(other, BroadcastStream):
             return self._with_broadcast(other)
@@ -467,23 +453,20 @@ class KeyedStream(_SuggestsOperations):
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns of the key; none where the stream is keyed by a function."""
+        """The key's columns; none for a function."""
         keys = self.inputs[0].keys
         return () if callable(keys) else keys
 
     def prepared(self, function: Callable[[Any], Any], output: Any) -> KeyedStream:
-        """Return the stream with a function of tables that runs before rows are keyed, as `Stream.map_batches`.
-
-        For operators of libraries, which get a keyed stream.
-        """
+        """Apply a function of tables before rows are keyed, as `Stream.map_batches`, in operators of libraries."""
         step = transform_of("map_batches", function, output)
         return attrs.evolve(self, inputs=tuple(attrs.evolve(each, steps=(*each.steps, step)) for each in self.inputs))
 
     @property
     def columns(self) -> dict[str, str | None] | None:
-        """Types of the columns by name, as in `Schema`; ``None`` if they are not known before the stream runs.
+        """Types of the columns by name, as in `Schema`; `None` if unknown before the stream runs.
 
-        A type is ``None`` if an Arrow column has one without a Spark equivalent, or a nested one.
+        A type is `None` if it is nested, or has no Spark equivalent.
         """
         return self.inputs[0].columns
 
@@ -523,30 +506,30 @@ class KeyedStream(_SuggestsOperations):
         """Run ``function`` over the keyed stream.
 
         Args:
-            function: The function; one copy of it serves each task.
-            output: Type of the main output: DDL string, ``StructType``, attrs class, dataclass or named tuple. Spark
-                needs it, the local runtime for Parquet only. By default it is inferred from the annotations of
-                ``process_element`` and ``on_timer``: ``-> Iterator[Count]`` with such a class.
-            name: Name of the operator, in checkpoints and metrics; by default the function's class name.
-            parallelism: Number of key groups; by default ``spark.sql.shuffle.partitions`` on Spark and 1 locally.
-                Fixed by the checkpoint.
-            order: ``"event_time"`` runs the rows of a batch by timestamp, ``"arrival"`` in order of arrival.
-                ``"watermark"`` holds each row in state until the watermark has passed it, and runs rows by timestamp
-                across batches, as Flink's CEP does: results then do not depend on batches or on arrival within the
-                delay, for every deterministic function. Late rows run at once, and broadcast elements are not held.
-            store: The kind of each worker's copy of the state: ``"memory"``, the default of the local runtime;
-                ``"rocksdb"``; or ``"lmdb"``, of which the workers of a machine share one copy, the default on Spark.
-                Or a function or class of a module that opens a `LocalStore` in a folder.
-            changelog: The changelog to which every committed change of state is exported, such as a
-                `DirectoryChangelog`; or the URL of a prefix in an object store, as `ObjectStoreChangelog` takes it.
-            restore_from: The changelog of an earlier query, or a `RestorePoint` in it: a new query starts with its
-                state, timers and clocks. A query that resumes from its checkpoint ignores it.
+            function: The function; a copy serves each task.
+            output: Type of the main output: DDL string, `StructType`, attrs class, dataclass or named tuple. By
+                default the annotation of ``process_element`` and ``on_timer``, ``-> Iterator[Count]`` with such a
+                class. Spark needs it, the local runtime for Parquet only.
+            name: Name of the operator in checkpoints and metrics; by default the class's.
+            parallelism: Number of key groups, fixed by the checkpoint; by default ``spark.sql.shuffle.partitions`` on
+                Spark and 1 locally.
+            order: ``"event_time"`` runs the rows of a batch by timestamp, ``"arrival"`` as they arrive.
+                ``"watermark"`` holds each row in state until the watermark has passed it, as Flink's CEP: results of
+                deterministic functions then depend neither on batches nor on arrival within the delay. Late rows run
+                at once; broadcast elements are not held.
+            store: Each worker's copy of the state: ``"memory"``, the default locally; ``"lmdb"``, one copy for the
+                workers of a machine, the default on Spark; ``"rocksdb"``; or a function or class of a module that
+                opens a `LocalStore` in a folder.
+            changelog: Where every committed change of state is exported: a `DirectoryChangelog`, another one, or the
+                URL of a prefix in an object store.
+            restore_from: The changelog of an earlier query, or a `RestorePoint` in it, with whose state, timers and
+                clocks a new query starts.
             initial_state: State from another system for a new query: a Spark, pandas or Arrow table with columns for
-                key, ``state``, ``entry`` and ``value``, or such tables by the name of a state. A query that resumes
-                from its checkpoint ignores it.
+                key, ``state``, ``entry`` and ``value``, or such tables by state. A query that resumes from its
+                checkpoint ignores both.
 
         Raises:
-            DefinitionError: The function or a parameter breaks a rule. Raised before anything runs.
+            DefinitionError: The function or a parameter breaks a rule; before anything runs.
         """
         check_function(function)
         _check_sides(function, self)
@@ -614,7 +597,7 @@ class KeyedStream(_SuggestsOperations):
         return Output(stage, None)
 
     def window(self, assigner: Assigner[W]) -> W:
-        """Cut the stream into windows: returns ``assigner.windowed(self)`` (see `keyed.windows`)."""
+        """Cut the stream into windows: ``assigner.windowed(self)`` (see `keyed.windows`)."""
         if isinstance(assigner, type):
             raise DefinitionError(
                 f"window({assigner.__name__}): give an object and not the class, such as {assigner.__name__}.of(size)"
@@ -628,7 +611,7 @@ class KeyedStream(_SuggestsOperations):
         return cast("W", build(self))
 
     def match(self, pattern: Matcher[W]) -> W:
-        """Find the matches of a pattern: returns ``pattern.matched(self)`` (see `keyed.patterns`)."""
+        """Find the matches of a pattern: ``pattern.matched(self)`` (see `keyed.patterns`)."""
         matched = getattr(pattern, "matched", None)
         if matched is None or isinstance(pattern, type):
             raise DefinitionError(
@@ -655,10 +638,10 @@ class Output(Unkeyed, Port):
         return {stage.name: stage.function for stage in self.stage.chain}
 
     def side_output(self, tag: OutputTag | str) -> Output:
-        """Return the side output ``tag`` of the same operator.
+        """Return a side output of the same operator.
 
         Raises:
-            DefinitionError: The operator lists its side outputs (`known_side_outputs`), and this is not among them.
+            DefinitionError: It is not among the operator's ``known_side_outputs``.
         """
         tag = tag if isinstance(tag, OutputTag) else OutputTag(tag)
         known = self.stage.function.known_side_outputs
@@ -670,14 +653,12 @@ class Output(Unkeyed, Port):
         return Output(self.stage, tag)
 
     def key_by(self, *keys: KeyColumns, chain: bool = True) -> KeyedStream:
-        """Key the rows by columns (or, in the local runtime, by a function of the element).
-
-        One output may feed several operators; `run` them together, with outputs of all of them.
+        """Key the rows, as `Stream.key_by`.
 
         Args:
-            keys: Columns, or a list of them; in the local runtime also a function of the element.
-            chain: Let the next operator run chained, in the tasks of this one and without a shuffle, if its keys are
-                this one's. `Output.explain` shows where it does.
+            keys: Columns, or a list of them; in the local runtime also a function.
+            chain: Let the next operator run in the tasks of this one, without a shuffle, if its keys are this one's.
+                `Output.explain` shows where it does.
 
         Raises:
             DefinitionError: No key, a function beside other keys, or ``chain`` is not a bool.
@@ -691,15 +672,11 @@ class Output(Unkeyed, Port):
         return BoundOutput(self, sink_of(sink))
 
     def explain(self, *others: Output) -> None:
-        """Print how the query of this output would run. Nothing runs.
+        """Print how the query would run, also with other outputs. Nothing runs.
 
-        It prints the sources with their timestamps and watermarks and, for each operator in the order in which they
-        run: whether its rows are shuffled, and why, or chained to the operator before it, without a shuffle; what it
-        reads; whether it is computed row by row or over whole columns, and why; key groups, store, changelog and
-        tables. A checkpoint keeps the chains and paths that it began with.
-
-        Args:
-            others: Outputs that run in the same query.
+        It prints the sources with timestamps and watermarks and, by operator: whether its rows are shuffled, and why,
+        or chained; its inputs; whether it runs row by row or over whole columns, and why; key groups, store, changelog
+        and tables. A checkpoint keeps its chains and paths.
 
         Raises:
             DefinitionError: One is not an output, or they cannot be in one query.
@@ -720,12 +697,12 @@ class Output(Unkeyed, Port):
 
     @shows_options(RunOptions, group_access=False)
     def run(self, sink: SinkLike | None = None, **options: Unpack[RunOptions]) -> RunResult:
-        """Run a query with this output alone to its end; without a sink its values are collected. See `run`."""
+        """Run a query with this output alone, as ``run``; without a sink its values are collected."""
         return run(self.to(CollectSink() if sink is None else sink), **options)
 
     @shows_options(StartOptions, group_access=False)
     def start(self, sink: SinkLike | None = None, **options: Unpack[StartOptions]) -> Query:
-        """Start a query with this output alone; with ``tables=`` the sink is optional. See `start`."""
+        """Start a query with this output alone, as ``start``; with ``tables=`` the sink is optional."""
         if sink is None and options.get("tables") is None:
             raise DefinitionError("start: give a sink for the output, or tables= to ask for the state alone")
         return start(self.to(nowhere if sink is None else sink), **options)
@@ -754,24 +731,22 @@ def stream(
     """Return a stream of rows.
 
     Args:
-        source: A streaming or batch Spark DataFrame; for the local runtime any iterable or generator of elements, a
+        source: A streaming or batch Spark DataFrame; for the local runtime an iterable or generator of elements, a
             pandas or polars DataFrame, an Arrow table, or a ``pyarrow.RecordBatchReader``, which is read as batches
-            need its rows and so may be larger than memory.
-        timestamp: Column with the event time: a timestamp, or an integer in milliseconds since the epoch. In the local
-            runtime also a function of the element. `INGESTION_TIME` gives each row the time of its batch. Without it
-            the stream has no event time.
-        watermark: The strategy, or the delay of `bounded_out_of_orderness` as a `timedelta`. By default rows are
-            assumed to arrive in the order of their timestamps, and a warning is logged once if windows drop rows that
-            do not.
-        ticks: Run a batch when something is due and no row comes: processing-time timers, changelogs, the end of the
-            input (Spark, streaming).
-        on_bad_row: Side output of the first operator for bad rows; without it they fail the query. A row is bad
-            if its key is null or cannot be encoded, if its timestamp is missing or too far ahead, or if it has text
-            that is not UTF-8 or a time that Python cannot represent. In the local runtime elements of any other form
-            are bad rows too: without these fields, with a key of another type than the others, or with a cycle.
-        max_ahead: How far a timestamp may be ahead of the processing time of its batch; ``None`` for any distance. One
-            timestamp in the far future would move the watermark there, and make all other rows late. With
-            ``processing_time=`` in the local runtime, and in the harness, there is no limit.
+            need rows and may exceed memory.
+        timestamp: Column with the event time: a timestamp, or integer milliseconds since the epoch. In the local
+            runtime also a function of the element. `INGESTION_TIME` is the time of the batch. Without it the stream
+            has no event time.
+        watermark: The strategy, or the delay of ``bounded_out_of_orderness`` as a `timedelta`. By default rows are
+            expected in order, and a warning is logged once if windows drop others.
+        ticks: Run a batch when something is due without rows: processing-time timers, changelogs, the end of the input
+            (Spark, streaming).
+        on_bad_row: Side output of the first operator for bad rows, which otherwise fail the query. A row is bad if its
+            key is null or cannot be encoded, its timestamp is missing or too far ahead, or it has text that is not
+            UTF-8 or a time that Python cannot represent; in the local runtime also without these fields, with a key of
+            another type than the others, or with a cycle.
+        max_ahead: How far a timestamp may be ahead of the processing time of its batch, because it would make all
+            other rows late; `None` for any distance. No limit applies with ``processing_time=``, and in the harness.
 
     Raises:
         DefinitionError: A watermark without a timestamp, or a parameter of the wrong type.
@@ -801,28 +776,25 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
     """Run all available input through one query that writes ``outputs``, and return when it is done.
 
     Args:
-        outputs: Outputs of the operators of one query, each with its sink (`Output.to`).
+        outputs: Outputs of one query, each with its sink (`Output.to`).
         checkpoint: Folder for state and positions that survive the run; on Spark a streaming source needs it.
         drain: Move the watermark to +inf at the end, so that every timer fires. The default in the local runtime
-            without a checkpoint, and for a batch DataFrame. ``False`` leaves timers after the last row pending.
-        on_progress: Called with a `Progress` after each batch. On Spark it is called in the thread that waits in `run`
-            or in `Query.await_termination`, or reads `Query.progress`; batches before Spark's last 100 are skipped.
+            without a checkpoint, and for a batch DataFrame. `False` leaves timers after the last row pending.
+        on_progress: Called with a `Progress` after each batch. On Spark the thread that waits in ``run`` or
+            `Query.await_termination`, or reads `Query.progress`, calls it; batches before Spark's last 100 are
+            skipped.
         on_restore: Called with a `RestoreProgress` while state is restored from a changelog.
         local_dir: Folder of local stores on disk.
         group_access: Let the group read the checkpoint, if its folder is created; by default only the user can.
-        tables: Folder in which the query keeps state tables of its operators, for `RunResult.tables`,
-            `keyed.tables.read_tables` and the command ``keyed``. An operator without a changelog gets one in there. The
-            folder belongs to this query, also when it is run again with the same ``checkpoint``.
-        record: Folder in which the query records the rows of each batch, for `keyed.testing.Recording` and ``keyed
-            replay``. The first operator needs a changelog; on Spark all executors have to reach the folder.
+        tables: Folder, of this query alone, for state tables of its operators: `RunResult.tables`, `Query.tables`,
+            `keyed.tables.read_tables` and the command `keyed` read them. An operator without a changelog gets one in
+            there.
+        record: Folder for the rows of each batch, for `keyed.testing.Recording` and ``keyed replay``. The first
+            operator needs a changelog; on Spark all executors have to reach the folder.
         metrics: Export of metrics while it runs: a `keyed.metrics.Prometheus` or a `keyed.metrics.OpenTelemetry`.
         query_name: Name of the query in Spark's progress; on Spark only.
         rows_per_batch: Rows of a micro-batch, 100,000 by default; in the local runtime only.
         processing_time: The clock, in milliseconds, by default the machine's; in the local runtime only.
-
-    Returns:
-        A result with ``values`` (of the collecting sink, if there is one), ``metrics``, and ``tables`` with
-        ``tables=``.
 
     Raises:
         DefinitionError: No outputs, outputs of different chains, or an option that the runtime does not have.
@@ -836,27 +808,11 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
 
 @shows_options(StartOptions, group_access=False)
 def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
-    """Start one query that writes ``outputs`` and return a handle to it.
+    """Start one query that writes ``outputs`` and return a handle to it. Options and errors are those of ``run``.
 
     Args:
-        outputs: Outputs of the operators of one query, each with its sink (`Output.to`).
-        checkpoint: As in `run`; the same holds for options without a description here.
+        outputs: As of ``run``.
         trigger: ``"5 seconds"`` or a dict of the arguments of Spark's trigger, one second by default; on Spark only.
-        drain: In the local runtime only.
-        on_progress: Called with a `Progress` after each batch. On Spark it is called in the thread that waits in `run`
-            or in `Query.await_termination`, or reads `Query.progress`; batches before Spark's last 100 are skipped.
-        on_restore: Called with a `RestoreProgress` while state is restored from a changelog.
-        local_dir: Folder of local stores on disk.
-        group_access: Let the group read the checkpoint, if its folder is created; by default only the user can.
-        tables: Folder for state tables of the operators, as in `run`, for `Query.tables`.
-        record: Folder in which the rows of each batch are recorded, as in `run`.
-        metrics: Export of metrics while it runs, as in `run`.
-        query_name: On Spark only.
-        rows_per_batch: In the local runtime only.
-        processing_time: In the local runtime only.
-
-    Raises:
-        DefinitionError: As in `run`.
     """
     given = Options(**options)
     last = _with_changelogs(linear(outputs), given)

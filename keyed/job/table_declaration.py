@@ -28,25 +28,21 @@ Predicate: TypeAlias = Union[Comparison, Sequence[Comparison], "pc.Expression"]
 class TableState(State):
     """A table with a row per key, stored and changed by whole columns.
 
-    It belongs to the key group: its operations are called with tables that hold rows of many keys, inside
-    ``process_batch`` and ``on_watermark``. Write only rows of keys that came to the group: others belong to other
-    groups. Later operations see the changes of earlier ones. Returned rows have no particular order, unless stated.
+    It belongs to the key group: operations take tables with rows of many keys, inside ``process_batch`` and
+    ``on_watermark``. Write only rows of keys that came to the group. Later operations see earlier changes; returned
+    rows have no order unless stated.
 
-    Nulls are as in SQL: sums, minima and maxima ignore them, and a comparison with null is false. In key
-    columns null is a value like any other, equal to itself; so is NaN, and −0.0 is 0.0.
-
-    Tables that are given to it may have more columns, in any order. Other types of a kind are converted (int32 to
-    bigint, large_string to string); integers become timestamps as milliseconds. Nothing else is converted.
+    Nulls are as in SQL: aggregates ignore them, a comparison with one is false. In key columns null and NaN are values
+    equal to themselves, and −0.0 is 0.0. Given tables may have more columns, in any order. Types of a kind are
+    converted (int32 to bigint, large_string to string), integers to timestamps as milliseconds; nothing else is.
 
     Args:
-        schema: Columns and types: a DDL string, ``StructType``, attrs class, dataclass or ``pyarrow.Schema``. A column
-            that is added later is null in existing rows.
-        key: Columns that identify a row. They start with the columns of ``key_by``, in that order: a row belongs to a
-            key.
-        name: Name in logs and checkpoints; the attribute's name if not given.
-        ttl: Time to live of each row since it was last written: a `StateTtl`, or its duration alone. In event time the
-            tables that are merged and upserted have to hold `keyed.vectorized.TIMESTAMP_COLUMN`, the time of the
-            update. Reads do not refresh rows.
+        schema: Columns and types: a DDL string, `StructType`, attrs class, dataclass or ``pyarrow.Schema``. A column
+            added later is null in existing rows.
+        key: Columns that identify a row, beginning with those of ``key_by`` in that order.
+        name: Name in logs and checkpoints, by default the attribute's.
+        ttl: Time to live of a row since its last write: a `StateTtl`, or its duration. In event time the given tables
+            need `keyed.vectorized.TIMESTAMP_COLUMN`. Reads do not refresh.
 
     Raises:
         StateDefinitionError: The schema is invalid, or the key is not among its columns.
@@ -85,12 +81,12 @@ class TableState(State):
         return (", ".join(self.schema.names), self.key)
 
     def merge(self, delta: pa.Table, how: Mapping[str, MergeHow]) -> None:
-        """Merge rows into the table: per key, the stored row first, then the rows of ``delta`` in their order.
+        """Merge rows into the table: per key the stored row first, then those of ``delta`` in order.
 
         Args:
-            delta: Rows with the key columns and those of ``how``; a key may occur many times.
-            how: The combination of each other column of the state: ``"sum"``, ``"min"``, ``"max"`` (of
-                booleans: all and any), ``"first"`` or ``"last"`` (nulls included). Floats are added from left to right.
+            delta: Rows with the key columns and those of ``how``; a key may repeat.
+            how: For each other column ``"sum"``, ``"min"``, ``"max"`` (of booleans: all, any), ``"first"`` or
+                ``"last"`` (nulls included). Floats are added from left to right.
 
         Raises:
             StateAccessError: A column is missing, or ``how`` does not fit it.
@@ -99,31 +95,26 @@ class TableState(State):
         self._unbound()
 
     def upsert(self, table: pa.Table) -> None:
-        """Write whole rows in place of those with the same keys; of several rows with one key the last is kept."""
+        """Write whole rows in place of those with the same keys; the last row of a key counts."""
         self._unbound()
 
     def delete(self, keys: pa.Table) -> None:
-        """Remove the rows with these keys.
-
-        Args:
-            keys: The key columns; others are ignored.
-        """
+        """Remove the rows with these keys; other columns are ignored."""
         self._unbound()
 
     def take(self, predicate: Predicate) -> pa.Table:
         """Remove rows and return them.
 
         Args:
-            predicate: ``(column, operator, value)`` or a list of those that must all hold, as in
-                ``pyarrow.parquet.read_table(filters=...)``, with one of ``< <= == >= >``; or a
-                ``pyarrow.compute.Expression``. Comparisons of integers, dates and timestamps are ranges: rows outside
-                of them are not read, and the removal is one record in the log; otherwise it is one record per row. An
-                integer is in milliseconds if the column is a timestamp, and may exceed 64 bits.
+            predicate: ``(column, operator, value)``, or a list of those that must all hold, with ``< <= == >= >``; or
+                a ``pyarrow.compute.Expression``. Comparisons of integers, dates and timestamps are ranges: other rows
+                are not read, and the log has one record, not one per row. An integer for a timestamp is milliseconds;
+                it may exceed 64 bits.
         """
         self._unbound()
 
     def lookup(self, keys: pa.Table) -> pa.Table:
-        """Return the rows with these keys, in the order of ``keys``; missing keys are skipped."""
+        """Return the rows with these keys in their order; missing ones are skipped."""
         self._unbound()
 
     def scan(self, predicate: Predicate | None = None) -> pa.Table:

@@ -38,16 +38,16 @@ class StateVisibility(enum.Enum):
 class StateTtl:
     """Time to live of each value, list element or map entry: it expires when last update + ttl ≤ clock.
 
-    In processing time the clock is the batch's processing time. In event time it is the watermark, and an update is
-    stamped with the later of the watermark and the timestamp of the element or event-time timer that makes it. While
-    event-time timers fire, time passes from one timer to the next: state that expires later than a timer is there for
-    it, however far the watermark moves in one step (to +inf at the end of input).
+    In processing time the clock is that of the batch. In event time it is the watermark, and an update is stamped with
+    the later of the watermark and the timestamp of its element or event-time timer. While event-time timers fire, time
+    passes from one to the next, however far the watermark moves at once: a timer finds state that expires later than
+    itself.
 
     Args:
-        duration: Milliseconds or a `timedelta`, at least 1 ms; or give units as keywords (``StateTtl(hours=2)``).
+        duration: At least 1 ms: milliseconds or a `timedelta`, or units as keywords, ``StateTtl(hours=2)``.
         time_domain: The clock.
         update: What refreshes an entry.
-        visibility: ``RETURN_EXPIRED_IF_NOT_CLEANED_UP`` keeps an entry readable to the end of the batch in which it
+        visibility: `RETURN_EXPIRED_IF_NOT_CLEANED_UP` keeps an entry readable to the end of the batch in which it
             expires.
 
     Raises:

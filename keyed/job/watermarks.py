@@ -17,14 +17,14 @@ from keyed.errors import DefinitionError
 
 @attrs.frozen
 class WatermarkStrategy:
-    """The rule by which a stream's watermark follows its timestamps.
+    """The rule by which a stream's watermark follows its timestamps; made by the two functions above.
 
     Attributes:
         delay_ms: The watermark is the highest timestamp seen, over all input partitions, less this and less 1 ms.
-        idleness_ms: After so much silence a source (or partition) does not hold the watermark back; ``None`` for never.
-        partition_by: Column that names the partition of a row; ``None`` treats the source as one partition.
-        alignment_group: Name of the sources that are read in step with this one; ``None`` for none.
-        max_drift_ms: Milliseconds by which its watermark may be ahead of theirs before it is paused.
+        idleness_ms: Silence after which a source (or partition) does not hold the watermark back; `None` for never.
+        partition_by: Column that names the partition of a row; `None` for one partition.
+        alignment_group: Name of the sources that are read in step with this one; `None` for none.
+        max_drift_ms: Milliseconds that its watermark may be ahead of theirs before it is paused.
     """
 
     delay_ms: int
@@ -37,29 +37,21 @@ class WatermarkStrategy:
     def with_idleness(self, timeout: Duration | None = None, **units: Unpack[Units]) -> WatermarkStrategy:
         """Return the strategy for a source that may be silent (Flink's ``withIdleness``).
 
-        Where an operator reads several sources or partitions, its watermark is the least of theirs. One that has had no
-        row for ``timeout``, in processing time while the query ran, is idle: the watermark does not wait for it. When
-        all are idle, the watermark goes to the greatest of theirs. With its next row it is no longer idle; rows at or
-        below the watermark are late then, and the watermark does not wait for it until it has caught up.
-
-        Args:
-            timeout: Milliseconds or a `timedelta`, above 0; or give units as keywords.
-            units: The time-out in days, hours and so on.
+        The watermark of several sources or partitions is the least. One without rows for ``timeout`` of processing
+        time while the query ran is idle and not waited for; if all are idle, the watermark goes to the greatest. With
+        its next row a source is no longer idle: rows at or below the watermark are late, and it is not waited for
+        until it has caught up.
 
         Raises:
-            DefinitionError: It is not above 0, given twice, or not whole milliseconds.
+            DefinitionError: The time-out is not above 0, given twice, or not whole milliseconds.
         """
         return attrs.evolve(self, idleness_ms=duration_of(timeout, "with_idleness", least=1, **units))
 
     def with_partitions(self, column: str) -> WatermarkStrategy:
-        """Return the strategy whose watermark is the least over partitions, as Flink's Kafka source has it.
+        """Return the strategy whose watermark is the least over partitions, as of Flink's Kafka source.
 
-        By default it follows the greatest timestamp of all rows. A partition counts from its first row on: an unknown
-        one does not hold the watermark back.
-
-        Args:
-            column: Column that names a row's partition: a text or an integer, such as ``partition`` of Spark's Kafka
-                source.
+        By default it follows the greatest timestamp of all rows. ``column`` names a row's partition, a text or an
+        integer, such as ``partition`` of Spark's Kafka source. A partition counts from its first row on.
 
         Raises:
             DefinitionError: It is not a name.
@@ -72,16 +64,11 @@ class WatermarkStrategy:
     def with_watermark_alignment(
         self, group: str, max_drift: Duration | None = None, **units: Unpack[Units]
     ) -> WatermarkStrategy:
-        """Return the strategy for a source that is read in step with others (Flink's ``withWatermarkAlignment``).
+        """Return the strategy for sources that are read in step (Flink's ``withWatermarkAlignment``).
 
-        A source whose watermark is further ahead of the least in its group than ``max_drift`` is not read until that
-        has caught up, so that state does not fill with rows that wait for the slowest. Sources that have ended or are
-        idle do not count. In the local runtime only: on Spark the rate limits of the sources do this.
-
-        Args:
-            group: Name of the group: all sources of the query with this name.
-            max_drift: Milliseconds or a `timedelta`, above 0; or give units as keywords.
-            units: The drift in days, hours and so on.
+        A source further ahead of the least watermark in its group than ``max_drift`` is not read until that has caught
+        up, which bounds the state. Sources that have ended or are idle do not count. In the local runtime only: on
+        Spark use the sources' rate limits.
 
         Raises:
             DefinitionError: The group is not a name, or the drift is not above 0 or not in whole milliseconds.
@@ -95,10 +82,6 @@ class WatermarkStrategy:
 @shows_units
 def bounded_out_of_orderness(delay: Duration | None = None, **units: Unpack[Units]) -> WatermarkStrategy:
     """Expect rows at most ``delay`` after a row with a higher timestamp; later ones are late.
-
-    Args:
-        delay: Milliseconds or a `timedelta`; or give units as keywords.
-        units: The delay in days, hours and so on.
 
     Raises:
         DefinitionError: Negative, given twice, or not whole milliseconds.

@@ -1,17 +1,38 @@
-"""Joins: library code on the public names of `keyed`, as a third party could write it.
+"""Joins: of two streams, with a table, and with an external function.
 
-For writers of jobs. The modules:
+A function for ``left.connect(right).key_by(...).process(...)``; the first stream is the left side.
 
-- Joins of two connected streams, functions for ``left.connect(right).key_by(...).process(IntervalJoin(...), output)``:
-  `interval`, `as_of`, `windowed`, and with the latest value `tables`. The first stream is the left side. The output of
-  a pair is the result of a function, ``join(left, right)``, with ``None`` for a missing partner; a result of ``None``
-  emits nothing. `select`: a function that returns columns of both. An interval join also takes a
-  `ProcessJoinFunction`. `pairs`: their common parts.
-- The joins over whole columns, which are used if possible: `interval_columns`, `as_of_columns`, `window_columns`,
-  `table_columns`; `join_path` chooses the path, `column_join` and `matching` are their common parts. `key_index`: the
-  rows of a foreign key.
-- `lookups`: rows enriched by an external function, which is called with many keys at once. `async_lookup`: a function
-  of this kind with concurrent calls.
+```python
+import keyed
+from keyed.rows import row
+from keyed.joins import IntervalJoin, Select
+
+orders = keyed.stream([row(id=1, at=0)], timestamp="at")
+payments = keyed.stream([row(order=1, paid=5, at=30)], timestamp="at")
+pairs = orders.connect(payments).key_by("id", "order")
+join = IntervalJoin(Select(left=["id"], right=["paid"]), lower=0, upper=60_000)
+print(pairs.process(join, "id long, paid long").run().values)
+```
+
+```output
+[Row(id=1, paid=5)]
+```
+
+Parameters of all joins: ``join(left, right)`` returns the output of a pair, with `None` for a missing partner; a
+result of `None` emits nothing; `Select` is such a function. Times are milliseconds or a `timedelta`. ``how`` names the
+sides that keep elements without a partner. ``late_left`` and ``late_right`` are side outputs for late elements, which
+are otherwise dropped and counted (``rows_dropped``). ``path`` is ``"vectorized"`` (whole columns), ``"row"``, or
+``"auto"``, which chooses; ``explain`` shows the choice, and a checkpoint keeps it. A parameter that breaks a rule
+raises `DefinitionError`.
+
+The modules:
+
+- ``interval``, ``as_of``, ``windowed``, and with the latest value ``tables``: joins of two connected streams.
+  ``select``: the function that returns columns of both. ``pairs``: their common parts.
+- The joins over whole columns, which are used if possible: ``interval_columns``, ``as_of_columns``,
+  ``window_columns``, ``table_columns``; ``join_path`` chooses the path, ``column_join`` and ``matching`` are their
+  common parts. ``key_index``: the rows of a foreign key.
+- ``lookups``: rows enriched by an external function. ``async_lookup``: such a function with concurrent calls.
 """
 
 from keyed.joins.as_of import AsOfJoin

@@ -18,20 +18,18 @@ from keyed.vectorized import VectorizedFunction
 class AsOfJoin(TimedJoin):
     """Joins each left element with the last right one of its key whose time is not later, as ``pandas.merge_asof``.
 
-    A left element is emitted when the watermark has passed its time, and therefore all its candidates on the right.
-    Left elements of a key are emitted in order of time. Of right elements with equal times the last to arrive counts. A
-    late left element is not joined. A late right element counts for left elements that were not emitted yet.
-
-    On the right side a key keeps the last element that the watermark has passed, and those after it.
+    A left element is emitted when the watermark has passed its time, and with it all candidates; those of a key in
+    order of time. Of right elements with equal times the last to arrive counts. A late left element is not joined; a
+    late right one counts for left elements not emitted yet. A key keeps the last right element that the watermark has
+    passed, and those after it.
 
     Args:
-        join: Returns the output of a pair; a left element without a partner has ``None``.
-        tolerance: Maximal age of the right element: milliseconds or a `timedelta`; by default any.
+        join: As of all joins.
+        tolerance: Maximal age of the right element; by default any.
         allow_exact_matches: A right element of the same time counts.
-        how: ``"left"`` keeps left elements without a partner, ``"inner"`` does not.
-        late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
-        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` shows
-            the choice. A checkpoint keeps the path that it was started with.
+        how: As of all joins.
+        late_left: As of all joins.
+        path: As of all joins.
 
     Raises:
         DefinitionError: A parameter breaks a rule.

@@ -137,22 +137,20 @@ _LOOP = _Loop()
 
 
 class AsyncLookup(Generic[K, V]):
-    """Looks keys up with a coroutine, many at a time (Flink's ``AsyncDataStream.orderedWait``).
+    """Looks keys up with a coroutine, many at a time (Flink's `AsyncDataStream.orderedWait`).
 
-    Create it once, in the program, and call it in a function that has the keys of a batch: in ``process_batch`` of a
-    `keyed.vectorized.VectorizedFunction`, or as the function of `lookup_join`. The call returns when all results have
-    arrived, so no call is pending when a batch is committed. A batch that fails is run again with all its look-ups:
-    side effects of the function happen at least once, and its results may differ from the first attempt. Results that
-    are kept in state, as by `lookup_join`, are not requested again once their batch is committed.
+    Create it once, in the program. Call it with the keys of a batch in ``process_batch`` of a
+    `keyed.vectorized.VectorizedFunction`, or give it to ``lookup_join``. The call returns when all results have
+    arrived. A batch that fails is run again with its look-ups: their side effects happen at least once, and results
+    may differ.
 
     Args:
-        function: ``async def function(key)``, returns the value of a key. All calls of a process run in one event loop,
-            which all copies of the object share, so they can share a client. Create a client in the first call, because
-            the object is sent to workers before that; and in a module that the function imports, because on Spark each
-            task gets a copy of the function itself and of the objects it holds.
+        function: ``async def function(key)``, returns the value of a key. All calls of a process share one event loop,
+            and may share a client. Create that in the first call, in a module that the function imports: the object is
+            sent to workers, on Spark a copy for each task.
         concurrency: Maximal number of concurrent calls.
-        timeout: Maximal duration of one call, in milliseconds or as a `timedelta`; ``None`` for ever.
-        retries: Number of further attempts after a call failed, or took too long.
+        timeout: Maximal duration of a call, milliseconds or a `timedelta`; `None` for ever.
+        retries: Further attempts after a call failed, or took too long.
         pause: Time before the first of them; it doubles with each.
 
     Raises:

@@ -25,22 +25,22 @@ Kept = MapState[tuple[int, int], tuple[Any, bool]]
 
 @attrs.frozen
 class JoinContext:
-    """Context of a `ProcessJoinFunction`: the timestamps of its pair, and side outputs."""
+    """Context of a `ProcessJoinFunction`: times of its pair in milliseconds, and side outputs."""
 
     _ctx: Context
     _times: tuple[int | None, int | None]
     _time: int
 
     def left_timestamp(self) -> int | None:
-        """Return the timestamp of the left element in milliseconds; ``None`` if there is none."""
+        """Return the left element's timestamp; `None` without an element."""
         return self._times[0]
 
     def right_timestamp(self) -> int | None:
-        """Return the timestamp of the right element in milliseconds; ``None`` if there is none."""
+        """Return the right element's timestamp; `None` without an element."""
         return self._times[1]
 
     def timestamp(self) -> int:
-        """Return the timestamp of the outputs, in milliseconds: the greater one of the pair's."""
+        """Return the timestamp of the outputs: the greater one."""
         return self._time
 
     def output(self, tag: OutputTag | str, value: Any) -> None:
@@ -49,22 +49,13 @@ class JoinContext:
 
 
 class ProcessJoinFunction:
-    """Emits the outputs of pairs of an `IntervalJoin`, with access to their times (Flink's ``ProcessJoinFunction``).
-
-    A join with one runs row by row.
-    """
+    """Emits the outputs of pairs of an `IntervalJoin`, row by row (Flink's `ProcessJoinFunction`)."""
 
     def open(self, context: OpenContext) -> None:
-        """Prepare for the first element of a key group, as in a `keyed.KeyedProcessFunction`."""
+        """Prepare, as in a `keyed.KeyedProcessFunction`."""
 
     def process_element(self, left: Any, right: Any, ctx: JoinContext) -> Iterable[Any] | None:
-        """Yield any number of outputs of a pair.
-
-        Args:
-            left: The left element; ``None`` in an outer join for a right one without a partner.
-            right: The right element, or ``None``.
-            ctx: The times of both, and side outputs.
-        """
+        """Yield any number of outputs of a pair; in an outer join one side may be `None`."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -72,26 +63,22 @@ class ProcessJoinFunction:
 
 
 class IntervalJoin(TimedJoin):
-    """Joins elements of one key with ``left + lower <= right <= left + upper``, times in event time.
+    """Joins elements of one key with ``left + lower <= right <= left + upper``, in event time.
 
-    The rules are those of Flink's ``IntervalJoinOperator``. A pair is emitted as soon as both elements have arrived,
-    with the greater of their timestamps. An element is kept until the watermark rules out further partners. An element
-    below the watermark is late. An outer join emits elements without a partner when they are no longer kept, with that
-    time as their timestamp.
+    As Flink's `IntervalJoinOperator`: a pair is emitted as soon as both elements have arrived, with the greater
+    timestamp. An element is kept until the watermark rules out further partners, and late below the watermark. An
+    outer join emits an element without a partner when it is no longer kept, with that time.
 
     Args:
-        join: Returns the output of a pair; a missing partner is ``None``. A `ProcessJoinFunction` emits any number of
-            outputs, and has the times of both.
-        lower: Least distance of the right element's time from the left one's: milliseconds or a `timedelta`, negative
-            for right elements that come earlier.
+        join: As of all joins; or a `ProcessJoinFunction`.
+        lower: Least distance of the right element's time from the left one's; negative for earlier ones.
         upper: Greatest distance.
         lower_exclusive: Exclude ``lower`` itself.
         upper_exclusive: Exclude ``upper`` itself.
-        how: ``"inner"``, ``"left"``, ``"right"`` or ``"full"``.
-        late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
-        late_right: The same for right ones.
-        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` shows
-            the choice. A checkpoint keeps the path that it was started with.
+        how: As of all joins.
+        late_left: As of all joins.
+        late_right: As of all joins.
+        path: As of all joins.
 
     Raises:
         DefinitionError: No time lies within the bounds, or a parameter breaks another rule.

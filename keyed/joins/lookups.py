@@ -36,29 +36,23 @@ def lookup_join(
 ) -> Output:
     """Add columns to the rows of a stream, looked up by their keys (Flink SQL's look-up join).
 
-    ``lookup`` is called with the distinct keys of a micro-batch that are not cached yet, so one call serves many rows
-    and keys. Its results, including missing ones, are kept in state for ``ttl``. They are committed with the batch, so
-    a restarted or restored job does not request them again, and a changelog shows which values were joined. A batch
-    that failed is run again with its look-ups, which may return other results than the first time; only committed
-    results are kept, in state and in exactly-once sinks.
-
-    Rows keep their order and timestamps.
+    ``lookup`` is called with the distinct keys of a micro-batch that are not cached. Its results, missing ones too,
+    are kept in state for ``ttl`` and committed with the batch: a restarted or restored job does not request them
+    again. A batch that failed is run again with its look-ups. Rows keep order and timestamps.
 
     Args:
         stream: The stream, keyed by the columns that are looked up.
-        lookup: Takes a list of keys (tuples for several key columns) and returns a mapping from the keys that were
-            found to the values of ``columns``: a dictionary, a tuple in their order, or an object with these
-            attributes. An `AsyncLookup` is one.
-        columns: The added columns, as in `keyed.extending.schema_of`: ``"name string, tier bigint"``.
-        how: ``"left"`` keeps rows whose key was not found, with nulls; ``"inner"`` omits them.
-        ttl: Time for which results are kept in state, in milliseconds or as a `timedelta`, in processing time; by
-            default for ever.
+        lookup: Takes a list of keys (tuples for several key columns), returns a mapping from those that exist to the
+            values of ``columns``: a dictionary, a tuple in their order, or an object with these attributes; or an
+            `AsyncLookup`.
+        columns: The added columns: ``"name string, tier bigint"``.
+        how: ``"left"`` keeps rows whose key does not exist, with nulls; ``"inner"`` omits them.
+        ttl: Time for which results are kept, milliseconds or a `timedelta` of processing time; by default for ever.
         keys_per_call: Maximal number of keys of one call.
-        input: Columns of the stream, if they are not known before it runs: rows of an iterable in the local runtime.
+        input: Columns of the stream, if they are unknown before it runs: rows of an iterable.
         name: Name of the operator.
-        initial_state: Earlier results for a new query, as in ``KeyedStream.process``: for example the state table of an
-            earlier query.
-        options: Number of key groups, each of which makes its own calls, and so on, as in ``KeyedStream.process``.
+        initial_state: Earlier results for a new query, as in `KeyedStream.process`.
+        options: As in `KeyedStream.process`; each key group makes its own calls.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
@@ -93,7 +87,7 @@ def lookup_join(
 
 
 class LookupJoin(VectorizedFunction):
-    """The function of `lookup_join`, which checks the parameters."""
+    """The function of ``lookup_join``."""
 
     known_side_outputs = ()
 

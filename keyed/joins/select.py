@@ -20,15 +20,13 @@ def _names(names: Any) -> tuple[str, ...]:
 class Select:
     """The function of a join whose output has columns of both elements: ``SELECT k, left.a, left.b, right.c``.
 
-    It can be passed wherever a join takes ``join(left, right)``. Over whole columns, interval, as-of and table joins
-    copy the columns of all pairs at once, which is several times as fast as a function that is called for each pair.
-    The columns of the output need the types of the selected ones; with other types each value is converted by itself.
+    Over whole columns the columns of all pairs are copied at once, several times as fast as a call for each pair.
+    Columns of the output of another type are converted value by value.
 
     Args:
-        left: Names of columns of the left element; ``None`` for each if there is no left element.
-        right: The same for the right element, after those of the left one.
-        either: Names of columns that both elements have, before all others: the value of the left element, or that of
-            the right one if it is null, as with SQL's ``USING``.
+        left: Names of columns of the left element; null each if there is none.
+        right: Those of the right element, which follow.
+        either: Names that both elements have, first: the left value, or the right one if it is null (SQL's `USING`).
 
     Raises:
         DefinitionError: No column is selected, or something is not a name.

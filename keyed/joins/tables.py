@@ -32,17 +32,16 @@ def _never(_: Any) -> bool:
 class TableJoin(ColumnPathJoin):
     """Joins each left element with the latest right one of its key, at once (ksqlDB's stream-table join).
 
-    The right side is a table: each element replaces the one before, unless it is older. Within a micro-batch the two
-    sides run by event time, at equal times and without times the right side first, so a left element gets the value
-    that is valid at its time, if that has arrived. To wait for later arrivals, use an `AsOfJoin`.
+    A right element replaces the one before, unless it is older. In a micro-batch both sides run by event time, the
+    right side first at equal times and without times: a left element gets the value valid at its time, if that has
+    arrived. To wait for later arrivals use an `AsOfJoin`.
 
     Args:
-        join: Returns the output of a pair; a left element without a partner has ``None``.
-        how: ``"left"`` keeps left elements without a partner, ``"inner"`` does not.
-        deletes: Returns true for a right element that deletes the key's row; by default none does.
+        join: As of all joins.
+        how: As of all joins.
+        deletes: Returns true for a right element that deletes the key's row; by default none.
         ttl: Time to live of the table's rows.
-        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` shows
-            the choice. A checkpoint keeps the path that it was started with.
+        path: As of all joins.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
@@ -101,16 +100,13 @@ class TableJoin(ColumnPathJoin):
 
 
 class EnrichmentJoin(TableJoin):
-    """Joins each left element with the latest right one of its key, and waits for one if there is none.
-
-    A left element that finds a right one is emitted at once; the others are emitted with the first right one, or with
-    ``None`` after the time-out.
+    """Joins as `TableJoin`, but an element without a right one waits: for the first one, or ``timeout``.
 
     Args:
-        join: Returns the output of a pair; after the time-out the right side is ``None``.
-        timeout: Time for which a left element waits: milliseconds or a `timedelta`.
-        domain: The clock: event time, from the element's timestamp on, or processing time, from its batch on.
-        how: ``"left"`` emits unmatched left elements, ``"inner"`` does not.
+        join: As of all joins.
+        timeout: Time for which a left element waits.
+        domain: Event time, from the element's timestamp on, or processing time, from its batch on.
+        how: After the time-out, ``"left"`` emits the element with `None`, ``"inner"`` does not.
         timed_out: Side output for unmatched left elements, instead of the main output.
         deletes: As in `TableJoin`.
         ttl: As in `TableJoin`.

@@ -45,27 +45,23 @@ class _Windows:
 
 
 class WindowCoGroup(TimedJoin):
-    """Calls a function with the elements of both sides of each key and window when the watermark passes its end.
+    """Calls a function with both sides' elements of each key and window when the watermark passes its end.
 
-    A window contains times from its start up to, not including, its end, as in Flink's ``coGroup``. Its outputs have
-    the time ``end - 1``. An element is late for a window whose end the watermark has passed; an element that is late
-    for all its windows is dropped.
-
-    With ``gap`` windows are sessions of both sides together: elements of a key, from either side, that are less than
-    the gap apart. Elements exactly a gap apart are in one session, unless the watermark (the least of both sides) has
-    already reached the last millisecond of the first one's session; with any delay it has not.
+    As Flink's ``coGroup``: a window excludes its end, its outputs have the time ``end - 1``, and an element is late if
+    the watermark has passed the ends of all its windows. With ``gap`` windows are sessions of both sides together.
+    Elements exactly a gap apart are in one, unless the watermark has reached the last millisecond of the first one's
+    session; with any delay it has not.
 
     Args:
-        cogroup: Returns the outputs of a window, ``cogroup(start, end, lefts, rights)``; one of the lists may be empty,
-            and ``None`` means no outputs.
-        size: Size of the windows: milliseconds or a `timedelta`.
-        slide: Time from one start to the next; by default the size, so that windows do not overlap.
+        cogroup: Returns the outputs of a window, ``cogroup(start, end, lefts, rights)``; one list may be empty, and
+            `None` means no outputs.
+        size: Size of the windows.
+        slide: Time from one start to the next; by default the size.
         offset: Shifts the starts, which are multiples of the slide.
         gap: Instead of the size: time for which a session waits for its next element.
-        late_left: Side output of late left elements; without it they are dropped and counted (``rows_dropped``).
-        late_right: The same for right ones.
-        path: ``"vectorized"`` runs over whole columns, ``"row"`` row by row; ``"auto"`` chooses, and `explain` shows
-            the choice. A checkpoint keeps the path that it was started with.
+        late_left: As of all joins.
+        late_right: As of all joins.
+        path: As of all joins.
 
     Raises:
         DefinitionError: A parameter breaks a rule.
@@ -168,16 +164,7 @@ class WindowCoGroup(TimedJoin):
 class WindowJoin(WindowCoGroup):
     """Joins all left with all right elements of one key and window (Flink's window join).
 
-    Args:
-        join: Returns the output of a pair; a side without a partner in the window is ``None``.
-        size: As in `WindowCoGroup`; the same holds for options without a description here.
-        slide: Time from one start to the next.
-        offset: Shifts the starts.
-        gap: As in `WindowCoGroup`.
-        how: ``"inner"``, ``"left"``, ``"right"`` or ``"full"``.
-        late_left: Side output of late left elements.
-        late_right: Side output of late right elements.
-        path: As in `WindowCoGroup`.
+    Parameters as of all joins; the windows are those of `WindowCoGroup`.
 
     Raises:
         DefinitionError: A parameter breaks a rule.

@@ -28,31 +28,27 @@ _BAD = row_class(("key", "value", "topic", "partition", "offset", "timestamp", "
 
 
 class KafkaSource:
-    """The records of a topic, each exactly once: a checkpoint keeps the offsets with the state.
-
-    No offsets are committed in Kafka.
+    """The records of a topic, each exactly once: a checkpoint keeps the offsets, and none are committed in Kafka.
 
     An element is a `Row` with the columns of Spark's Kafka source: ``key`` and ``value`` (bytes or None), ``topic``,
     ``partition``, ``offset``, ``timestamp`` (milliseconds) and ``headers`` (a list of name and value); or the value
-    itself, decoded by ``value``; or the result of ``decode``. Only records of committed transactions are read.
-
-    A value that cannot be decoded, and a record without a value, is a bad row: it fails the query, or goes to the side
-    output ``on_bad_row`` of the stream as the record's columns and ``reason``.
+    decoded by ``value``; or the result of ``decode``. Only records of committed transactions are read. A value that
+    cannot be decoded, or is missing, is a bad row (``on_bad_row``), with the record's columns and ``reason``.
 
     Args:
         topic: The topic. Its partitions are determined when the query starts.
         bootstrap: Addresses of brokers, ``host:port``, separated by commas.
-        value: Format of the values: a `keyed.topics.Json`, `keyed.topics.Avro` or `keyed.topics.Protobuf`.
-        decode: Converts a record to an element. With ``value``, the record has the decoded value, or None if it has
-            none (a tombstone).
-        start: Start of a new query: at the ``"earliest"`` record, or after the ``"latest"``. A partition that was added
-            before a later run is read from its start.
-        bounded: End the source at the offsets at which the topic ended when the query started.
-        batch_interval: A batch ends when its first record has waited this long, or with ``rows_per_batch`` records:
-            `int` milliseconds or `timedelta`. By default it ends when the topic has no more records for now, after a
-            second at the latest; it lasts a second if each batch makes a file or a version of a table.
-        settings: Settings of the client, which is librdkafka, such as ``{"security.protocol": "SASL_SSL"}``.
-        timeout: Time for which the start waits for a broker: `int` milliseconds or `timedelta`.
+        value: A `keyed.topics.Json`, `keyed.topics.Avro` or `keyed.topics.Protobuf`.
+        decode: Converts a record to an element. With ``value``, the record has the decoded value, None for a
+            tombstone.
+        start: A new query starts at the ``"earliest"`` record, or after the ``"latest"``. A partition added before a
+            later run is read from its start.
+        bounded: End at the offsets at which the topic ended when the query started.
+        batch_interval: A batch ends when its first record has waited this long, or with ``rows_per_batch`` records. By
+            default it ends when the topic has no more records, after a second at the latest; it lasts a second if each
+            batch makes a file or a version of a table.
+        settings: Settings of librdkafka, such as ``{"security.protocol": "SASL_SSL"}``.
+        timeout: Time for which the start waits for a broker.
 
     Raises:
         DefinitionError: A parameter is out of its range, or a setting is keyed's own.
@@ -104,7 +100,7 @@ class KafkaSource:
         return f"KafkaSource({self.topic!r}, bootstrap={self._cluster.bootstrap!r})"
 
     def position(self) -> dict[str, Any]:
-        """Return the offset of the next record of each partition. See `keyed.SeekableSource.position`."""
+        """Return the next offset of each partition."""
         return {"topic": self.topic, "offsets": {str(partition): at for (_, partition), at in self._offsets.items()}}
 
     def seek(self, position: Any) -> None:

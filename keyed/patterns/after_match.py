@@ -14,9 +14,9 @@ _Kind = Literal["no_skip", "skip_to_next", "skip_past_last_event", "skip_to_firs
 
 @attrs.frozen(repr=False)
 class AfterMatchSkipStrategy:
-    """Rule for the partial and complete matches that a match drops (Flink's ``AfterMatchSkipStrategy``).
+    """Rule for the matches, partial or complete, that a match drops (Flink's `AfterMatchSkipStrategy`).
 
-    Create it with one of the methods. All but `no_skip` emit matches in the order of their first rows.
+    All but ``no_skip`` emit matches in the order of their first rows.
     """
 
     _kind: _Kind
@@ -29,31 +29,31 @@ class AfterMatchSkipStrategy:
 
     @classmethod
     def no_skip(cls) -> AfterMatchSkipStrategy:
-        """Emit every match. This is the default."""
+        """Emit every match: the default."""
         return cls("no_skip")
 
     @classmethod
     def skip_to_next(cls) -> AfterMatchSkipStrategy:
-        """Drop every partial match that started with the same row."""
+        """Drop those that started with the same row."""
         return cls("skip_to_next")
 
     @classmethod
     def skip_past_last_event(cls) -> AfterMatchSkipStrategy:
-        """Drop every partial match that started before the match ended."""
+        """Drop those that started before the match ended."""
         return cls("skip_past_last_event")
 
     @classmethod
     def skip_to_first(cls, step: str) -> AfterMatchSkipStrategy:
-        """Drop every partial match that started before the first row of ``step``."""
+        """Drop those that started before the first row of ``step``."""
         return cls("skip_to_first", step)
 
     @classmethod
     def skip_to_last(cls, step: str) -> AfterMatchSkipStrategy:
-        """Drop every partial match that started before the last row of ``step``."""
+        """Drop those that started before the last row of ``step``."""
         return cls("skip_to_last", step)
 
     def throw_exception_on_miss(self) -> AfterMatchSkipStrategy:
-        """Fail if a match has no row of the step, or if the match begins with that row, which would skip nothing.
+        """Fail if a match has no row of the step, or begins with it, which would skip nothing.
 
         Raises:
             DefinitionError: The strategy has no step.

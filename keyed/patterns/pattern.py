@@ -20,17 +20,11 @@ Duration = int | timedelta
 
 @attrs.frozen(eq=False, repr=False)
 class Pattern(StepSequence):
-    """A sequence of rows of one key (Flink's ``Pattern``): each method returns a new pattern.
+    """A sequence of rows of one key (Flink's `Pattern`): each method returns a new pattern.
 
-    Begin with `begin`, add steps, and find the matches with ``stream.key_by(...).match(pattern)``:
-
-        Pattern.begin("small", where=lambda row: row.amount < 1).followed_by(
-            "large", where=lambda row, match: row.amount > 100 * match["small"][0].amount
-        ).within(minutes=10)
-
-    A condition is a function of the row, or of the row and of the `Match` so far; or it is over columns, a DuckDB
-    expression as text, or `OverColumns`. The methods for quantifiers and conditions apply to the last step. Names,
-    defaults and results are those of Flink CEP.
+    A step is a name, or a group: a pattern in its place. A condition ``where`` is a function of the row, or of the row
+    and the `Match` so far; or over columns: a DuckDB expression as text, or `OverColumns`. Quantifiers and conditions
+    apply to the last step. What breaks a rule raises `DefinitionError`.
     """
 
     def __repr__(self) -> str:
@@ -44,12 +38,12 @@ class Pattern(StepSequence):
         *,
         after_match: AfterMatchSkipStrategy | None = None,
     ) -> Pattern:
-        """Begin a pattern with a step, or with a group: a pattern in its place.
+        """Begin a pattern.
 
         Args:
-            step: The name of the step, or a group.
+            step: The first step.
             where: The condition on its rows.
-            after_match: Which other matches a match drops; by default none.
+            after_match: The other matches that a match drops; by default none.
 
         Raises:
             DefinitionError: A name or condition breaks a rule.
@@ -60,54 +54,51 @@ class Pattern(StepSequence):
         return pattern._then("next", step, where)
 
     def next(self, step: str | Pattern, where: Where | None = None) -> Pattern:
-        """Add a step whose row comes directly after the one before it."""
+        """Add a step whose row comes directly after the one before."""
         return self._then("next", step, where)
 
     def followed_by(self, step: str | Pattern, where: Where | None = None) -> Pattern:
-        """Add a step whose row comes later; rows that do not match it are skipped."""
+        """Add a step whose row comes later; rows that do not match are skipped."""
         return self._then("followed_by", step, where)
 
     def followed_by_any(self, step: str | Pattern, where: Where | None = None) -> Pattern:
-        """Add a step whose row comes later; rows that match it may be skipped too, so each makes a match of its own."""
+        """Add a step whose row comes later; rows that match may be skipped too, so each makes a match."""
         return self._then("followed_by_any", step, where)
 
     def not_next(self, step: str, where: Where | None = None) -> Pattern:
-        """Add a step that must not match the row directly after the one before it."""
+        """Add a step that must not match the row directly after the one before."""
         return self._then("not_next", step, where)
 
     def not_followed_by(self, step: str, where: Where | None = None) -> Pattern:
-        """Add a step that must match no row until the following step; at the end, until the time of `within`."""
+        """Add a step that must match no row until the next step; at the end, until the time of ``within``."""
         return self._then("not_followed_by", step, where)
 
     def where(self, condition: Where) -> Pattern:
-        """Require a condition of the last step, beside those that it has."""
+        """Add a condition to those of the last step."""
         step = self._condition_step("where")
         return self._last(condition=both(step.condition, condition_of(condition, step.name, "where")))
 
     def or_where(self, condition: Where) -> Pattern:
-        """Accept rows that satisfy a condition instead of those that the last step has (Flink's ``or``)."""
+        """Accept rows that satisfy a condition instead (Flink's ``or``)."""
         step = self._condition_step("or_where")
         return self._last(condition=either(step.condition, condition_of(condition, step.name, "or_where")))
 
     def subtype(self, cls: type) -> Pattern:
-        """Require that rows of the last step are of a class of plain data, such as ``str`` or ``dict``."""
+        """Require rows of a class of plain data, such as `str` or ``dict``."""
         step = self._condition_step("subtype")
         return self._last(condition=both(step.condition, subtype_of(cls)))
 
     def until(self, condition: Where) -> Pattern:
-        """End the loop of the last step with a row that satisfies a condition; that row is not part of it."""
+        """End the loop with a row that satisfies a condition and is not part of it."""
         step = self.steps[-1]
         if not step.is_loop or step.until is not None:
             raise self._refusal("until", "it ends a loop without upper bound, and is given once")
         return self._last(until=condition_of(condition, step.name, "until"))
 
     def times(self, least: int, most: int | None = None, *, within: Duration | None = None) -> Pattern:
-        """Repeat the last step a number of times.
+        """Repeat the last step ``least`` times, or ``least`` to ``most`` times; 0 makes it optional.
 
-        Args:
-            least: The number, or the least one; 0 makes the step optional.
-            most: The greatest number.
-            within: Time within which each row follows the one before it in the loop: milliseconds or a `timedelta`.
+        With ``within``, milliseconds or a `timedelta`, each row follows the one before in the loop within that time.
 
         Raises:
             DefinitionError: The numbers are out of order, or the step has a quantifier.
@@ -119,13 +110,13 @@ class Pattern(StepSequence):
         return pattern if least else pattern.optional()
 
     def times_or_more(self, least: int, *, within: Duration | None = None) -> Pattern:
-        """Repeat the last step at least ``least`` times; ``within`` as for `times`."""
+        """Repeat the last step at least ``least`` times."""
         if type(least) is not int or least < 1:
             raise self._refusal("times_or_more", f"{least!r} must be a whole number above 0")
         return self._repeated("times_or_more", least, None, within)
 
     def one_or_more(self, *, within: Duration | None = None) -> Pattern:
-        """Repeat the last step at least once; ``within`` as for `times`."""
+        """Repeat the last step at least once."""
         return self._repeated("one_or_more", 1, None, within)
 
     def optional(self) -> Pattern:
@@ -138,18 +129,18 @@ class Pattern(StepSequence):
         return self._last(is_optional=True)
 
     def greedy(self) -> Pattern:
-        """Let the loop of the last step take as many rows as possible."""
+        """Let the loop take as many rows as possible."""
         step = self.steps[-1]
         if step.group is not None or not step.is_quantified or step.inner == "followed_by_any":
             raise self._refusal("greedy", "it applies to a loop of one step, without allow_combinations")
         return self._last(is_greedy=True)
 
     def consecutive(self) -> Pattern:
-        """Let the rows of the last step's loop follow each other directly, as with `next`."""
+        """Let the loop's rows follow each other directly, as with ``next``."""
         return self._inner("consecutive", "next")
 
     def allow_combinations(self) -> Pattern:
-        """Let the last step's loop skip rows that match it, as with `followed_by_any`."""
+        """Let the loop skip rows that match, as with ``followed_by_any``."""
         return self._inner("allow_combinations", "followed_by_any")
 
     @shows_units
@@ -162,12 +153,8 @@ class Pattern(StepSequence):
     ) -> Pattern:
         """Limit the time of a match; a partial match that exceeds it times out.
 
-        Args:
-            duration: Milliseconds or a `timedelta`; or give units as keywords.
-            since: ``"first"`` limits the whole, from its first row; the shortest of several counts. ``"previous"``
-                limits the time between each row of the last step and the row before it; of a group, the first row of
-                each repetition.
-            units: The duration in days, hours and so on.
+        ``since="first"`` limits the whole from its first row (the shortest of several limits counts); ``"previous"``
+        the time between each row of the last step and the row before it; of a group, the first row of each repetition.
 
         Raises:
             DefinitionError: It is below 1 ms, or given twice.

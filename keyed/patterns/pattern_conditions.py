@@ -17,11 +17,7 @@ from keyed.errors import DefinitionError
 
 @attrs.frozen
 class OverColumns:
-    """A condition that a function computes for all rows of a batch.
-
-    Attributes:
-        function: Returns a boolean for each row of a ``pyarrow.Table``.
-    """
+    """A condition whose function returns a boolean for each row of a ``pyarrow.Table``, the rows of a batch."""
 
     function: Callable[[Any], Any]
 
@@ -33,10 +29,9 @@ Where = Callable[[Any], Any] | Callable[[Any, "Match"], Any] | str | OverColumns
 
 
 class Match(Mapping[str, list[Any]]):
-    """The rows of a match by step, in the order of the steps.
+    """The rows of a match by step: ``match["small"]`` is a list, empty if none has matched.
 
-    ``match["small"]`` is the list of the rows of a step; it is empty if none has matched. Iteration, ``len`` and ``in``
-    cover the steps that have rows.
+    Iteration, ``len`` and ``in`` cover the steps that have rows, in their order.
 
     Attributes:
         timestamp: Event time in milliseconds: of the row that a condition is called with, or of the match.

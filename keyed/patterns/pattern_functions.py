@@ -13,12 +13,12 @@ from keyed.patterns.pattern_conditions import Match
 
 @attrs.frozen
 class PatternContext:
-    """Context of a `PatternProcessFunction`: key, times and side outputs."""
+    """Context of a `PatternProcessFunction`."""
 
     _ctx: Context
 
     def timestamp(self) -> int:
-        """Return the time of the match in milliseconds: of its last row, or when it timed out."""
+        """Return the time of the match's last row, or of its time-out, in milliseconds."""
         time: int = self._ctx.timestamp()
         return time
 
@@ -39,24 +39,14 @@ class PatternProcessFunction:
     """Emits the outputs of the matches of a pattern (Flink's ``PatternProcessFunction``)."""
 
     def open(self, context: OpenContext) -> None:
-        """Prepare for the first element of a key group, as in a `keyed.KeyedProcessFunction`."""
+        """Prepare, as in a `keyed.KeyedProcessFunction`."""
 
     def process_match(self, match: Match, ctx: PatternContext) -> Iterable[Any] | None:
-        """Yield any number of outputs of a match; called for each.
-
-        Args:
-            match: The rows by step.
-            ctx: Key, times and side outputs.
-        """
+        """Yield any number of outputs of a match."""
         raise NotImplementedError
 
     def process_timed_out_match(self, match: Match, ctx: PatternContext) -> Iterable[Any] | None:
-        """Yield any number of outputs of a partial match that has timed out (Flink's ``TimedOutPartialMatchHandler``).
-
-        Args:
-            match: The rows so far, by step.
-            ctx: As in `process_match`; the time is that of the time-out.
-        """
+        """Yield outputs of a partial match that timed out (Flink's `TimedOutPartialMatchHandler`)."""
         return None
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ _TIMER, _EQUAL_TIMES = "time-out", "equal times"
 
 @attrs.frozen
 class PartialMatch:
-    """A partial match, as state keeps it and state tables show it. Times are milliseconds.
+    """A partial match, as state tables show it. Times are milliseconds.
 
     Attributes:
         pattern: The name of the operator.
@@ -44,7 +44,7 @@ class PartialMatch:
         awaits: The step that it waits for.
         since: Time of its first row.
         events: Number of its rows.
-        times_out: When it times out; ``None`` without a limit.
+        times_out: When it times out; `None` without a limit.
         previous: Time of its last row.
         first_row: Number of its first row.
         node: Its last node in the shared buffer.
@@ -101,16 +101,13 @@ class _Moves:
 
 
 class PatternOperator(KeyedProcessFunction):
-    """Finds the matches of a pattern in the rows of a key (Flink's ``CepOperator``).
-
-    It runs with ``order="watermark"``, so rows come by event time. Rows of equal times come in the order of their
-    arrival; with ``order_by`` they wait for a timer of that time, which sorts them.
+    """The function that finds matches (Flink's `CepOperator`), with ``order="watermark"``.
 
     Args:
         pattern: The pattern.
         function: Gets the matches.
-        late_tag: Side output of late rows; without it they are dropped and counted (``rows_dropped``).
-        bad_tag: Side output of rows that are refused: because a condition raises, or because of ``most_partial``.
+        late_tag: Side output of late rows.
+        bad_tag: Side output of refused rows.
         timed_out: Side output of partial matches that time out, and the function that returns its value.
         most_partial: Most partial matches of a key.
         order_by: Returns the place of a row among those of equal times.

@@ -33,10 +33,10 @@ class PatternOptions(OperatorOptions, _Named, total=False):
 
 @attrs.frozen(eq=False, repr=False)
 class PatternStream:
-    """The matches of a pattern in a keyed stream. `select` and `process` return an output.
+    """The matches of a pattern in a keyed stream, the result of ``stream.key_by(...).match(pattern)``.
 
-    Rows are matched by event time: they wait until the watermark has passed them, as with ``order="watermark"`` of
-    `keyed.KeyedStream.process`. Rows of equal times are matched in the order of their arrival, or of `order_by`.
+    Rows wait until the watermark has passed them, as with ``order="watermark"`` of `keyed.KeyedStream.process`. Rows
+    of equal times are matched in the order of arrival, or of ``order_by``.
 
     Attributes:
         stream: The keyed stream.
@@ -58,50 +58,43 @@ class PatternStream:
         return f"<code>{html.escape(repr(self))}</code>"
 
     def side_output_late_data(self, tag: OutputTag | str) -> PatternStream:
-        """Emit late rows to the side output ``tag`` instead of dropping and counting them (``rows_dropped``)."""
+        """Emit late rows to the side output ``tag``; by default they are dropped and counted (``rows_dropped``)."""
         return attrs.evolve(self, late_tag=_tag(tag))
 
     def side_output_timed_out(self, tag: OutputTag | str, select: Callable[[Match], Any]) -> PatternStream:
-        """Emit partial matches that time out to the side output ``tag``.
-
-        Args:
-            tag: The side output.
-            select: Returns its row for the `Match` so far; ``None`` emits nothing.
-        """
+        """Emit ``select(match)`` of timed-out partial matches to a side output; `None` emits nothing."""
         if not callable(select):
             raise DefinitionError(f"side_output_timed_out: select={select!r} must be a function of the match")
         return attrs.evolve(self, timed_out=(_tag(tag), select))
 
     def on_bad_row(self, tag: OutputTag | str) -> PatternStream:
-        """Emit a row that is refused to the side output ``tag``, and count it (``rows_dropped``).
+        """Emit refused rows to a side output, and count them (``rows_dropped``).
 
-        A row is refused if a condition or `order_by` raises, or if it would take its key above `most_partial_matches`.
-        It then changes no partial match. Without a tag it fails the query.
+        Without it they fail the query. A row is refused, and changes no partial match, if a condition or ``order_by``
+        raises, or if its key would exceed ``most_partial_matches``.
         """
         return attrs.evolve(self, bad_tag=_tag(tag))
 
     def order_by(self, key: Callable[[Any], Any]) -> PatternStream:
-        """Match rows of equal times in the order of a key of the row, such as a number (Flink's ``EventComparator``).
+        """Match rows of equal times in the order of a key of the row, such as a number (Flink's `EventComparator`).
 
-        Rows with equal keys keep the order of their arrival. For a comparison, give ``functools.cmp_to_key(compare)``.
+        Equal keys keep the order of arrival. A comparison is ``functools.cmp_to_key(compare)``.
         """
         if not callable(key):
             raise DefinitionError(f"order_by({key!r}): give a function of the row")
         return attrs.evolve(self, order_by=key)
 
     def most_partial_matches(self, count: int) -> PatternStream:
-        """Allow a key at most ``count`` partial matches; by default 10,000. A row that would exceed them is refused."""
+        """Set the limit of partial matches of a key, 10,000 by default."""
         if type(count) is not int or count < 1:
             raise DefinitionError(f"most_partial_matches({count!r}): give a whole number above 0")
         return attrs.evolve(self, most_partial=count)
 
     @shows_options(PatternOptions, store="memory")
     def select(self, select: Callable[[Match], Any], **options: Unpack[PatternOptions]) -> Output:
-        """Emit the result of a function for each match, with the time of its last row.
+        """Emit the result of a function of each `Match`, with the time of its last row.
 
-        Args:
-            select: Returns the output of a `Match`; ``None`` emits nothing.
-            options: Columns of the output, name of the operator and so on, as in ``KeyedStream.process``.
+        `None` emits nothing. Options are those of `KeyedStream.process`: ``output``, ``name`` and others.
 
         Raises:
             DefinitionError: The pattern breaks a rule, or the stream has no event time.
@@ -112,15 +105,7 @@ class PatternStream:
 
     @shows_options(PatternOptions, store="memory")
     def process(self, function: PatternProcessFunction, **options: Unpack[PatternOptions]) -> Output:
-        """Call a function with each match, and with partial matches that time out.
-
-        Args:
-            function: Yields any number of outputs, and has side outputs.
-            options: Columns of the output, name of the operator and so on, as in ``KeyedStream.process``.
-
-        Raises:
-            DefinitionError: The pattern breaks a rule, or the stream has no event time.
-        """
+        """Call a function with each match, and each that times out. Options and errors as of ``select``."""
         if not isinstance(function, PatternProcessFunction):
             raise DefinitionError(f"process({function!r}): give an object of a PatternProcessFunction")
         return self._build(function, **options)

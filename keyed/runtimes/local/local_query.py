@@ -82,7 +82,7 @@ _NOT_HERE = {
 
 
 class LocalQuery(Shown):
-    """A query of the local runtime. `run` runs it here, `start` in its own thread.
+    """A `keyed.Query` of the local runtime.
 
     Attributes:
         progress: The last committed batch.

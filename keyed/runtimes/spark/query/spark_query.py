@@ -122,7 +122,7 @@ def _restored(job: StreamJob) -> SparkQuery | None:
 
 
 class SparkQuery(Shown):
-    """A running query.
+    """A `keyed.Query` on Spark. Its end exports the last batch to its changelogs.
 
     Attributes:
         query: Spark's own handle.
@@ -134,7 +134,7 @@ class SparkQuery(Shown):
         end: True if the input ends with the first batch.
         ticks_alone: Leave out the source.
         after: A query that this one continues.
-        kept: The tables that it keeps, if it was started with `start`.
+        kept: The tables that it keeps, if it was started with ``start``.
     """
 
     def __init__(

@@ -81,13 +81,13 @@ def spark_session(
 
     Args:
         app_name: Name of the application.
-        master: The master of Spark: ``local[2]``, ``spark://host:7077``, or ``sc://host:15002`` for Spark Connect; by
-            default all processors of this machine.
-        parallelism: Default number of key groups of queries (Spark's shuffle partitions); by default, on this machine
-            alone, the number of its threads.
+        master: ``local[2]``, ``spark://host:7077``, or ``sc://host:15002`` for Spark Connect; by default all
+            processors of this machine.
+        parallelism: Default number of key groups (Spark's shuffle partitions); by default, on this machine alone, its
+            threads.
         config: Spark settings, which override those of keyed.
-        quiet: Spark and its Python workers, if this call starts them, write to a log file instead of standard error,
-            including the output of ``print`` in the workers. An error names the file.
+        quiet: Spark and Python workers that this call starts, ``print`` included, write to a log file, which errors
+            name, not to standard error.
 
     Raises:
         SessionError: A package or setting is unsuitable.
