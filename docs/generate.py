@@ -302,10 +302,14 @@ def pages() -> dict[Path, str]:
     for page, (title, about, _) in KEYED.items():
         things = [(f"keyed.{name}", name, thing) for name, thing in _names("keyed") if _page_of(name) == page]
         made[page] = _page(page, title, about, "keyed", [*things, *_beside(page)])
+    documented: set[type] = set()
     for page, (title, packages) in DOORS.items():
         # The map of the modules is for contributors.
         about = (inspect.getdoc(importlib.import_module(packages[0])) or "").partition("\n\nThe modules:")[0]
-        things = [(f"{package}.{name}", name, thing) for package in packages for name, thing in _names(package)]
+        named = [(f"{package}.{name}", name, thing) for package in packages for name, thing in _names(package)]
+        # A class is on the first page of its packages.
+        things = [each for each in named if not (isinstance(each[2], type) and each[2] in documented)]
+        documented |= {thing for _, _, thing in named if isinstance(thing, type)}
         if page == "pyflink.md":
             made[page] = f"# {title}\n\n{NOTE}\n\n{_rendered(about)}\n\n{_pyflink(things)}\n"
             continue

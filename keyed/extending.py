@@ -1,23 +1,20 @@
 """The contract for authors of libraries on `keyed`, such as `keyed.windows` and `keyed.joins`.
 
-Programs that only declare and run functions do not need it.
+[Extending](../how-to/extending.md) has examples.
 
 - Values: `as_stored` and `snapshot` copy a value into the form in which state holds it.
 - Types: `schema_of` returns an output's columns from a DDL string, a class or a schema; `table_of` and `table_rows`
   convert between rows and Arrow tables.
-- Parameters: `milliseconds_of` reads a duration, `duration_of` also one as keywords (`Units`, `shows_units`);
-  `OperatorOptions` and `shows_options` pass the options of ``process``
-  through your own method.
+- Parameters: `milliseconds_of` and `duration_of` (`Units`, `shows_units`) read durations; `OperatorOptions` and
+`shows_options` pass the options of ``process`` through your own method.
 - Paths: `check_path`, `choose_path` and `shown_path` serve operators that are computed row by row or over whole
   columns; `kind_of` and `plain_type` read the types of columns, and `MOST_LENGTH` bounds lengths of time over columns.
 - Expressions: `conditions_over` computes conditions over columns, in the SQL of scripts.
 - Explanations: `keyed.Output.explain` prints how a function that is `Explained` is computed.
-- States: `inner_state` declares options of an operator's states that its users do not need: changes in place, and the
-  one table of the operator that state tables show.
-- Order: a function may have ``rank_of``, a static method that returns a number for an element. In the local runtime,
-  elements of equal timestamps then run in the order of their numbers, also those of different inputs. With
-  ``right_first = True``, the second side of a function of two streams runs before the first one at equal timestamps.
-- Changelogs: `Changelog` is the protocol for your own changelog.
+- States: `inner_state` declares options that users of an operator do not need.
+- Order: by ``rank_of``, a static method of the function from an element to a number, the local runtime orders
+elements of equal timestamps. With ``right_first = True``, the second of two streams runs first at equal timestamps.
+- Changelogs: `keyed.changelog.Changelog` is the protocol for your own ([reference](changelogs.md#changelog)).
 - Sinks: subclass `Sink`, whose `open` returns a `SinkWriter` for an `Owner`; it writes each `SinkBatch` exactly once.
   `keyed.testing.sink_conformance` tests it. `keyed.postgres` is one, on public names only.
 """

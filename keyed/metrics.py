@@ -1,8 +1,7 @@
 """Exports of a query's metrics: to Prometheus, over a port or a file, and to OpenTelemetry.
 
-For operators of jobs. `keyed.run` and `keyed.start` take one of them as ``metrics=``. An export begins before the query
-and ends with it. An export that fails is logged and counted (``metrics_status`` and ``metrics_failures`` of
-`keyed.Query.metrics`); it never ends the query.
+`keyed.run` and `keyed.start` take one of them as ``metrics=``. An export that fails is logged and counted
+(``metrics_status`` and ``metrics_failures`` of `keyed.Query.metrics`); it never ends the query.
 """
 
 from keyed.job.metrics_exports import OpenTelemetry, Prometheus, export

@@ -30,8 +30,7 @@ __all__ = ["Avro", "Json", "KafkaSink", "Protobuf", "UpsertTopic", "decode_value
 def decode_values(frame: DataFrame, value: Format, schema: Any) -> DataFrame:
     """Return a DataFrame of Spark's Kafka source with decoded values, for `keyed.stream`.
 
-    The workers decode them, with the same functions as a `keyed.KafkaSource`. The result has the columns of ``schema``,
-    and
+    The workers decode them. The result has the columns of ``schema``, and
 
     - ``record``: a struct of the record's ``key``, ``topic``, ``partition``, ``offset`` and ``timestamp``, and of its
       ``value`` if that could not be decoded;
@@ -68,22 +67,21 @@ def _plain_format(format: Any, attribute: Any, value: Any) -> None:
 class UpsertTopic(Shown):
     """A compacted topic that holds a state table, for `keyed.tables.StateTable.replicate`.
 
-    Each row of the table is a record. Its key has the columns that identify the row, its value all columns; a record
-    with the value null is a tombstone: the row was removed. So Flink's ``upsert-kafka``, Kafka Connect and ksqlDB read
-    it as a table. If the topic does not exist, it is created. It needs the extra ``keyed-streams[kafka]``.
+    A record's key has the columns that identify a row, its value all columns; null removes the row. Flink's
+    ``upsert-kafka``, Kafka Connect and ksqlDB read it as a table. A missing topic is created. It needs the extra
+    ``keyed-streams[kafka]``.
 
     Args:
         topic: The topic; it belongs to one table.
-        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
+        bootstrap: Brokers, ``host:port``, separated by commas.
         key: Format of the keys: `Json` or `Avro`.
         value: Format of the values. The schema of an `Avro` without ``schema=`` is made from the table's columns.
-        namespaces: True for a state that functions keep under namespaces: the key then has the column ``namespace``,
-            as JSON text. Windows are not namespaces: they have columns of their own.
+        namespaces: True for state under namespaces: the key has the column ``namespace``, as JSON text. Windows have
+            their own columns instead.
         partitions: Number of partitions of a new topic.
         replication_factor: Number of replicas of a new topic; by default the broker's.
-        settings: Settings of the client, which is librdkafka. Keys are assigned to partitions as by Kafka's Java client
-            (``partitioner``: ``murmur2_random``).
-        timeout: Time for which an operation waits for a broker: `int` milliseconds or `timedelta`.
+        settings: Settings of librdkafka; its ``partitioner`` is ``murmur2_random``, as in Kafka's Java client.
+        timeout: Of operations at a broker: `int` milliseconds or `timedelta`.
 
     Raises:
         DefinitionError: A parameter is missing or out of its range.

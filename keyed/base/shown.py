@@ -133,10 +133,9 @@ def prometheus_label(text: str) -> str:
 
 
 def shows_options(kind: Any, **defaults: Any) -> Callable[[F], F]:
-    """Show the options of a function in its signature, for ``help`` and notebooks, and refuse others.
+    """Show the options of a function in its signature, and refuse others with a `TypeError`.
 
-    Type checkers and editors read them from ``Unpack``; inspection of the function itself would show ``**options``.
-    Another keyword raises a `TypeError` that names the call, and an option with a similar name.
+    The error names the call, and an option with a similar name.
 
     Args:
         kind: The `TypedDict` that the function unpacks.

@@ -79,12 +79,11 @@ class Commit:
         log_id: Identity of the changelog (`LogHeader.log_id`). Writers fill it in.
         group: Index of the key group.
         sequence: Number of the commit, from 1 (`GroupMeta.commit`).
-        attempt: Identity of the attempt that the job committed. The same sequence and attempt again is a duplicate;
-            the same sequence with another attempt is another history.
+        attempt: Identity of the committed attempt: the same sequence with another attempt is another history.
         previous: The attempt of the previous commit; empty if there was none.
         source_log: Identity of the group's own log (`GroupMeta.log_id`).
-        snapshot: The commit holds the whole state, not changes. Earlier commits do not count any more.
-        records: Number of changes and table rows in it. Writers count them.
+        snapshot: The commit holds the whole state; earlier commits do not count.
+        records: Number of changes and table rows in it, counted by the writer.
         entries: Number of live entries after it: of states, timers and tables.
         hash: Order-independent hash of the live entries after it, as text (`keyed.content.entry_hash`).
         watermark: The group's watermark after it.
@@ -170,7 +169,7 @@ def refusal_of(commits: Sequence[tuple[Commit, Blocks]], last: Commit | None) ->
 
 
 class ChangelogWriter(Protocol):
-    """Writes one key group's log. It is opened where the group runs, and kept open from batch to batch."""
+    """Writes one key group's log, where the group runs, from batch to batch."""
 
     def last(self) -> Commit | None:
         """Return the newest complete commit, or ``None`` if there is none. Torn ones do not count."""
@@ -181,7 +180,7 @@ class ChangelogWriter(Protocol):
         Appending an existing commit again, by sequence and attempt, has no effect.
 
         Args:
-            commit: The marker. Its sequence follows that of `last`, unless it is a snapshot, which may leave a gap.
+            commit: The marker, whose sequence follows that of `last`; that of a snapshot may leave a gap.
             blocks: The content.
 
         Returns:
@@ -257,7 +256,7 @@ class ChangelogReader(Protocol):
     def commits(self, after: int = 0, until: int | None = None) -> Iterator[tuple[Commit, Blocks]]:
         """Yield the existing commits, each with its content.
 
-        Content that is not iterated over is not read. Iterate over it before the next commit.
+        Content is read as it is iterated over, before the next commit.
 
         Args:
             after: Begin after this sequence. 0 begins with the snapshot of compaction, if there is one.
@@ -285,24 +284,22 @@ class IdentifiedReader(ChangelogReader, Protocol):
 class Changelog(Protocol):
     """A changelog of an operator. Data only: it is sent to the workers.
 
-    It may have an attribute ``export_interval``, milliseconds: commits are then exported together, when the oldest one
-    is as old, in processing time. It may have a method ``close_positions()``, which a query calls when it ends, if
-    `put_position` and `keep` leave something open.
+    An optional attribute ``export_interval``, milliseconds, exports commits together when the oldest is as old, in
+    processing time. A query calls an optional method ``close_positions()`` when it ends.
     """
 
     def prepare(self, operator: str, parallelism: int) -> LogHeader:
-        """Create the changelog, or check that an existing one belongs to this operator. Called before the first batch.
+        """Create the changelog before the first batch, or check that it belongs to this operator.
 
         Raises:
-            ChangelogError: It belongs to another operator or number of key groups, which the message names; or it
-                cannot be created.
+            ChangelogError: It belongs to another operator or number of key groups, or cannot be created.
         """
 
     def header(self) -> LogHeader | None:
         """Return the identity of the changelog, or ``None`` if it was not created yet."""
 
     def writer(self, group: int) -> ChangelogWriter:
-        """Open the writer of a key group. It fences those opened before, if the storage supports it."""
+        """Open the writer of a key group. It fences earlier ones, if the storage supports it."""
 
     def reader(self, group: int) -> ChangelogReader:
         """Open a reader of a key group. Any number may be open."""

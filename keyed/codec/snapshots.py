@@ -40,7 +40,7 @@ _all_unchanging = UNCHANGING.issuperset
 def snapshot(value: Any) -> Any:
     """Return a snapshot of ``value``: an immutable value itself, any other value as a copy.
 
-    Numbers, text, bytes, times, decimals, UUIDs, enums, and tuples, rows and frozen classes of them cannot change.
+    Numbers, text, bytes, times, decimals, UUIDs, enums, and tuples, rows and frozen classes of them are immutable.
 
     Raises:
         EncodingError: It cannot be copied: for example it contains a lock, an open file or itself.
@@ -63,8 +63,7 @@ def _copy_of_value(value: Any) -> Any:
 def as_stored(value: Any) -> Any:
     """Return ``value`` as a state without a declared type returns it: a snapshot, with datetimes in UTC.
 
-    Aggregates keep elements in this form: the values are the same within a batch and after it, and times of a repeated
-    hour compare by the instant.
+    Times of a repeated hour compare by the instant.
 
     Raises:
         EncodingError: It cannot be copied.

@@ -58,22 +58,22 @@ Encode = Callable[[Any], tuple[bytes | None, bytes | None, int | None]]
 class KafkaSink(Sink):
     """Writes the rows of an output as records of a topic, each exactly once for readers of committed records.
 
-    A batch is one transaction, in which its id is committed as the offset of the consumer group ``transactional_id``.
-    So a batch that comes again is not written twice. On Spark the driver writes the rows, and a batch that comes again
-    with other rows than before is written again. It needs the extra ``keyed-streams[kafka]``.
+    A batch is one transaction, in which its id is committed as the offset of the consumer group ``transactional_id``:
+    a repeated batch is not written twice, unless on Spark, where the driver writes, it has other rows. It needs the
+    extra ``keyed-streams[kafka]``.
 
     Args:
         topic: The topic, which exists.
-        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
+        bootstrap: Brokers, ``host:port``, separated by commas.
         key: The columns of the record's key: one is written as text (bytes unchanged), several as a JSON object. By
             default records have no key.
         value: Format of the values, which have all columns.
-        encode: Instead of ``key`` and ``value`` a function from a row of the output to its record: key, value, and the
-            timestamp in milliseconds; each may be None. A record without a value is a tombstone.
+        encode: Instead of ``key`` and ``value`` a function from a row to key, value (``None`` for a tombstone) and
+            timestamp in milliseconds; each may be None.
         transactional_id: Id of the transactions; it belongs to one query and its checkpoint. By default ``keyed-``
             and the topic.
         settings: Settings of the client, which is librdkafka.
-        timeout: Time for which an operation waits for a broker: `int` milliseconds or `timedelta`.
+        timeout: Of operations at a broker: `int` milliseconds or `timedelta`.
 
     Raises:
         DefinitionError: A parameter is missing or out of its range.

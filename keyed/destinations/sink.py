@@ -35,9 +35,9 @@ class SinkBatch(ABC):
     """The rows of one batch for a sink.
 
     Attributes:
-        frame: On Spark the rows as a DataFrame, ``None`` in the local runtime. Without `Sink.rereads` each use of the
-            rows computes the batch again.
-        is_bad_rows: True if the rows are those that a source could not read, whose columns may differ.
+        frame: On Spark the rows as a DataFrame, else ``None``. Without `Sink.rereads` each use computes the batch
+            again.
+        is_bad_rows: True for rows that a source could not read, whose columns may differ.
     """
 
     frame: Any = None
@@ -58,8 +58,7 @@ class SinkWriter:
     """Writes the batches of one query in one run. One thread at a time uses it.
 
     Attributes:
-        id: Name of the target, by which records are committed with the state of a batch, and for messages; empty if
-            `pack` returns ``None``.
+        id: Name of the target, for committed records and messages; empty if `pack` returns ``None``.
     """
 
     id: str = ""
@@ -82,9 +81,9 @@ class SinkWriter:
         """
 
     def pack(self, batch: SinkBatch) -> list[Record] | None:
-        """Return the records that `write` gets; ``None`` if `write` gets the batch itself, and can replace it.
+        """Return the records for `write`; by default ``None``: `write` gets the batch itself, and can replace it.
 
-        By default it is ``None``. `packed` makes records of a table.
+        `packed` makes records of a table.
         """
         del batch
         return None
@@ -122,7 +121,7 @@ class SinkWriter:
     def close(self) -> None:
         """Release connections and locks. Closing again does nothing.
 
-        On Spark it is called after each batch, and `write` is called again with the next one.
+        On Spark it is called after each batch, before further calls of `write`.
         """
 
 
@@ -153,10 +152,10 @@ class SparkSide(Protocol):
 
 
 class Sink(Shown, ABC):
-    """A destination of an output, as declared. It may be sent to other processes: `open` creates what lives.
+    """A destination of an output, as declared. It may be sent to other processes.
 
     Attributes:
-        makes_files: True if each batch makes a file or a version of a table, so that batches should not be small.
+        makes_files: True if each batch makes a file or version, so that batches should not be small.
         prints: True if writing may print to the terminal.
         rereads: True if a DataFrame is read more than once.
         collected: The values of each batch, by its id, if the sink keeps them in this process.
@@ -210,7 +209,7 @@ class Sink(Shown, ABC):
         """
 
     def open_on_spark(self, owner: Owner, schema: Schema, spark: SparkSide) -> SinkWriter:
-        """Return the writer of a run on Spark. By default it is that of the local runtime, in Spark's driver."""
+        """Return the writer of a run on Spark; by default that of `open`, in Spark's driver."""
         del spark
         return self.open(owner, schema)
 

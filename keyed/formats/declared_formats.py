@@ -78,8 +78,8 @@ class Json(Shown):
 
     Args:
         schema: JSON schema as text, which a sink with a registry registers; a source does not need it.
-        registry: Address of a schema registry, or a dict of its settings: values then have its wire format and are
-            validated with their JSON schemas. Without it values are plain JSON.
+        registry: Address of a schema registry, or a dict of its settings: values have its wire format and are
+            validated with their JSON schemas.
 
     Raises:
         DefinitionError: ``schema`` is not a JSON schema, or one of its ``$ref`` has no target in it or leads back to
@@ -100,8 +100,8 @@ class Avro(Shown):
     """Avro: a record is an element with a column for each field. Times are `datetime` in UTC.
 
     Args:
-        schema: Schema as JSON text. With a registry the schema to which a source converts values, by default the one
-            they were written with, and that a sink registers. Without a registry the schema of all values.
+        schema: Schema as JSON text. With a registry, a source converts values to it (by default the writer's), and a
+            sink registers it; without, that of all values.
         registry: Address of a schema registry, or a dict of its settings.
 
     Raises:

@@ -24,10 +24,9 @@ class Prometheus(Shown):
 
     Args:
         port: The port. Give each query its own.
-        host: Address of the port, by default reachable from this machine only. Metrics are readable by everyone who
-            reaches it.
-        file: Instead of a port a file for the text collector of the node exporter. It ends in ``.prom``, is written
-            when the query starts and ends and in between regularly, and is replaced atomically.
+        host: Its address, by default this machine only. Everyone who reaches it reads the metrics.
+        file: Instead of a port a file for the node exporter's text collector, ending in ``.prom``, replaced
+            atomically.
         every: Interval at which the file is written: `int` milliseconds or `timedelta`.
 
     Raises:

@@ -268,23 +268,19 @@ def inner_state(
 
     Args:
         state: The state. It is changed.
-        in_place: Of a `ValueState`: `ValueState.value` returns the stored object itself, to be changed in place, and
-            not a copy; for accumulators that grow with each row. Changes to it are stored, with or without ``update``,
-            and ``update`` takes the object over. Emit it, but keep no reference to it after the call.
-        completed: Of a `ValueState`: returns the value to store for a value that a batch has written. It is called once
-            for each, and may change it: for what other readers need.
-        rows: Of a `ValueState` of a plain list that holds rows one after the other, each as so many items: names and
-            types of the columns. State tables show each row as an entry, which the first column names.
-        named_by: Of a `ValueState` or `ListState`: name of a `MapState` of the function whose values, of the same key
-            without a namespace, are pairs (name, namespace). State tables show the entries under a namespace under its
-            name: for windows that merge, whose contents stay where they are.
-        table: How state tables show the state as the one table of the operator, under the operator's name: data for the
-            class that ``table["view"]`` names, which is one of keyed's own.
+        in_place: Of a `ValueState`: `ValueState.value` returns the stored object itself. Changes to it are stored
+            without ``update``. Keep no reference to it after the call.
+        completed: Of a `ValueState`: returns the value to store for one that a batch has written; it may change it.
+        rows: Of a `ValueState` of a flat list of rows: names and types of the columns. State tables show each row as
+            an entry, named by the first column.
+        named_by: Of a `ValueState` or `ListState`: a `MapState` whose values are pairs (name, namespace): state
+            tables show the entries of a namespace under its name, as for windows that merge.
+        table: Data for the class of keyed that ``table["view"]`` names: shows the state as the one table of the
+            operator, under its name.
         is_shown: Whether state tables show the state by itself, where there is no ``table``.
-        shown_types: Of a `TableState`: the Arrow types that queries of state tables show columns with, in place of the
-            stored ones.
-        meaning: The parts of a definition on which the content depends, as text by name. A checkpoint refuses another
-            text, and names the part.
+        shown_types: Of a `TableState`: Arrow types in place of the stored ones in queries.
+        meaning: Parts of a definition on which the content depends, as text by name; a checkpoint refuses another
+            text.
 
     Raises:
         StateDefinitionError: A part does not fit the state.

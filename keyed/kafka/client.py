@@ -194,7 +194,7 @@ class Cluster:
     """A Kafka cluster, with the settings of its clients.
 
     Attributes:
-        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
+        bootstrap: Brokers, ``host:port``, separated by commas.
         settings: Client settings of the user.
         timeout: Seconds without progress after which an operation fails.
     """

@@ -1,7 +1,7 @@
 """Recovery, for operators of jobs: flush, verify and restore checkpoints, and read changelogs.
 
-One function each, for the checkpoints of both runtimes and for every kind of changelog. A query that is restored at its
-start takes ``restore_from=`` (`keyed.RestorePoint`) instead.
+They work with checkpoints of both runtimes and every changelog. A query is restored at its start by ``restore_from=``
+(`keyed.RestorePoint`).
 """
 
 import importlib

@@ -26,13 +26,12 @@ class StateChange:
     """One changed entry of a state.
 
     Attributes:
-        commit: The marker of the commit: its `batch`, its key group, its clocks. For a `snapshot` it is not a change,
-            but a part of the group's complete state.
+        commit: The marker: ``batch``, key group, clocks. For a ``snapshot`` the entry is a part of the complete
+            state.
         state: Name of the state's table: of windows, that of the operator.
-        key: The key of ``key_by``: one value, or a tuple of several; ``None`` in a broadcast state.
-        namespace: The namespace beside the key; ``None`` is the state itself.
-        entry: The entry within the state: the map key of a map, (batch, index) of a list element, the timestamp of a
-            version, the other key columns of a table as a tuple; ``None`` if there is only one.
+        key: One value, or a tuple of several; ``None`` in a broadcast state.
+        namespace: Beside the key; ``None`` is the state itself.
+        entry: As in `keyed.tables.Entry.entry`.
         value: The value, element, map value, accumulator, or other columns of a table as a dict; ``None`` for a removed
             entry, and for a version that is a deletion.
         removed: True if the entry was removed, because a map may hold ``None``.
@@ -60,15 +59,13 @@ def read_changelog(
 ) -> Iterator[StateChange]:
     """Read the committed changes, batch by batch, up to the newest batch that all key groups have.
 
-    Windows are read as they are stored, with accumulators and not results; `keyed.tables.open_tables` has subscriptions
-    to results.
+    Windows are read as accumulators; `keyed.tables.open_tables` has subscriptions to results.
 
     It ends after a complete batch. To continue later, give ``from_`` the number after that of the last change's batch.
 
     Args:
         changelog: The changelog, or the URL of one in an object store.
-        state: Name of the one table to read; all by default. Timers, and inner states of windows and
-            aggregates, are omitted.
+        state: Name of the one table to read; all by default, without timers and inner states.
         from_: Id of the batch to begin with. By default the beginning: a snapshot, if there is one.
         until: Id of the batch to end with.
         value_type: Type of the state's values, elements, map values or accumulators. By default plain values have their

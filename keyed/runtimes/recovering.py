@@ -28,15 +28,13 @@ def flush(
 ) -> dict[str, int]:
     """Export the committed batches of a checkpoint that its changelogs lack.
 
-    Queries of `keyed.run` and `keyed.start` do this when they end. Use it for a Spark query that was started with plain
-    ``writeStream``, whose last batch is not exported; for a query that was killed; and for a changelog that is added to
-    a checkpoint. An empty changelog starts with a snapshot.
+    Queries of `keyed.run` and `keyed.start` do this when they end. Use it after plain ``writeStream``, after a kill,
+    and for a changelog that is added to a checkpoint: an empty one starts with a snapshot.
 
     Args:
-        checkpoint: Folder of the checkpoint, of either runtime. A run of the local runtime must not be using it; a
-            query of Spark may.
+        checkpoint: Its folder, which no local run may be using; a query of Spark may.
         changelogs: Changelogs, or URLs of those in object stores, by name of operator.
-        session: The session that reads a checkpoint of Spark; by default one from `keyed.spark_session`.
+        session: Reads a checkpoint of Spark; by default `keyed.spark_session`.
 
     Returns:
         Id of the last batch by operator, which its changelog now has.
@@ -63,15 +61,14 @@ def verify(
 ) -> list[Verified]:
     """Check state against the hashes in its commits.
 
-    A changelog is checked commit by commit, as far back as it goes; memory is needed for the state of one key group. A
-    checkpoint is checked at its last commit, and compared with its changelog entry by entry.
+    A changelog is checked commit by commit, in the memory of one key group's state. A checkpoint is checked at its
+    last commit, and compared with its changelog entry by entry.
 
     Args:
-        source: A changelog, or the folder of a checkpoint of either runtime. A run of the local runtime must not be
-            using it; a query of Spark may.
-        changelog: The changelog of an operator of the checkpoint: only that operator is checked, and compared with it.
-            Without one, all operators of the checkpoint are checked.
-        session: The session that reads a checkpoint of Spark; by default one from `keyed.spark_session`.
+        source: A changelog, or the folder of a checkpoint, which no local run may be using; a query of Spark may.
+        changelog: That of one operator of the checkpoint, which alone is checked and compared; by default all
+            operators are checked.
+        session: Reads a checkpoint of Spark; by default `keyed.spark_session`.
 
     Returns:
         A `Verified` for each key group; its ``problem`` is empty if the group is correct.

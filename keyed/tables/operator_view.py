@@ -42,13 +42,12 @@ class Position:
 
     Attributes:
         operator: Name of the operator.
-        batch: Id of the batch, from 0, the same in all operators of a query, and in its progress and sinks.
+        batch: Id of the batch, from 0, as progress and sinks have it.
         watermark: The least watermark of the operator's key groups after it, milliseconds.
         processing_time: The processing time of the batch, milliseconds since the epoch.
         log_id: Identity of the changelog.
         entries: Number of live entries of the operator after it, timers included.
-        hash: Order-independent hash of all live entries of the operator after the batch: the sum of the hashes in the
-            commit markers of its key groups.
+        hash: Order-independent hash of these entries: the sum of the hashes in the commit markers.
         groups: The key groups that ``entries``, ``hash`` and the answer cover, in order; ``None`` for all of them.
     """
 

@@ -42,16 +42,14 @@ ReplicationTarget = UpsertTopic | DeltaSink
 class Replication:
     """A thread that copies a state table: first its state, and then the changes of each batch.
 
-    The changes of a batch are one transaction, which also stores the position. So each batch is in the copy once,
-    whenever the program ends, and the next one continues after the last batch. `StateTable.replicate` starts one.
+    `StateTable.replicate` starts one. The changes of a batch are one transaction, which also stores the position:
+    each batch is in the copy once, and the next replication continues after it.
 
-    It continues with the whole state if it cannot continue with changes: the copy is new, or its batch is older than
-    the history of the tables (``history`` of `open_tables`), or belongs to a changelog that the tables have not
-    followed, or the table has other columns. It then writes the rows that differ, and removes those that the table no
-    longer has. `resyncs` counts these cases.
+    If the copy is new, older than the history of the tables, of another changelog, or has other columns, the whole
+    state is compared with it: rows that differ are written, those that the table lacks are removed.
 
-    While the copy cannot be written, the thread retries. Any other error ends it, and `check` raises that error. Tables
-    that are closed first end it, too.
+    While the copy cannot be written, the thread retries. Any other error ends it, as closing the tables does; `check`
+    raises it.
 
     Attributes:
         table: Operator and table.
@@ -59,7 +57,7 @@ class Replication:
         transactions: Number of transactions so far.
         rows: Number of rows written so far.
         tombstones: Number of rows removed so far.
-        resyncs: Number of times that the whole state was compared with a copy that was not empty.
+        resyncs: Comparisons of the whole state with a copy that was not empty.
     """
 
     def __init__(self, table: str, operator: str, feed: Feed, to: ReplicationTarget) -> None:
@@ -97,12 +95,12 @@ class Replication:
 
     @property
     def status(self) -> Status:
-        """The status: starting until the first success, then following, failed or closed."""
+        """Starting until the first success, then following, failed or closed."""
         return self._work.status
 
     @property
     def trouble(self) -> str:
-        """The error of the last attempt, which is retried, or the one that ended it; empty if there is none."""
+        """The error of the last attempt, or the one that ended it; empty if there is none."""
         error = self._work.error or self._work.trouble
         return "" if error is None else f"{type(error).__name__}: {error}"
 
@@ -153,14 +151,14 @@ class Replication:
         """Wait until the copy has a batch.
 
         Args:
-            batch: Id of the batch, as in `keyed.Progress.batch_id`.
+            batch: Id of the batch.
             timeout: Seconds.
 
         Returns:
             The last batch in the copy.
 
         Raises:
-            TimeoutError: It did not come in time; the message has `trouble`, if there is any.
+            TimeoutError: It did not come in time; the message has `trouble`.
         """
         if type(batch) is not int:
             raise DefinitionError(f"wait_for({batch!r}): give the id of a batch")
@@ -191,7 +189,7 @@ class Replication:
         """End the thread after its transaction, and release the copy. Closing again does nothing.
 
         Args:
-            timeout: Maximal seconds to wait for the transaction; without a limit if ``None``.
+            timeout: Maximal seconds for the transaction; ``None`` for no limit.
         """
         if self._work.is_inherited:
             return

@@ -61,7 +61,7 @@ class Version:
     """A version of an entry after a batch.
 
     Attributes:
-        batch: Id of the batch, from 0, as progress and sinks have it.
+        batch: Id of the batch, from 0.
         processing_time: Its processing time, milliseconds since the epoch.
         watermark: The watermark after it.
         value: The value; ``None`` if it was removed.

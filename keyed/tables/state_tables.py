@@ -57,7 +57,6 @@ class _Tables(Mapping[str, StateTable]):
     def share(self) -> Self:
         """The same tables, which answer scans, SQL and other calls about all keys from their own key groups.
 
-        Without it tables with a share of the key groups (``groups=`` of `open_tables`) raise `GroupUnavailable`.
         `Position.groups` of an answer has the groups.
         """
         found = copy(self)
@@ -108,7 +107,7 @@ class _Tables(Mapping[str, StateTable]):
     def sql(self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None = None) -> pa.Table:
         """Run a SQL query over the tables, all at one batch. Needs DuckDB: ``keyed-streams[sql]``.
 
-        The columns are those of `StateTable.dataset`. The query cannot reach files, the network or this program.
+        Columns are those of `StateTable.dataset`. The query cannot reach files, the network or this program.
 
         Args:
             query: One statement, in DuckDB's dialect.
@@ -302,7 +301,7 @@ class StateTables(_Tables):
         return all(operator.source.is_transient(error) for operator in self._operators.values())
 
     def check(self) -> None:
-        """Raise the error that ended following, as every read does; each time with that error as its cause.
+        """Raise the error that ended following, as every read does.
 
         Raises:
             StateAccessError: The tables are closed, or belong to the process that this one was forked from.
@@ -312,18 +311,18 @@ class StateTables(_Tables):
 
     @property
     def status(self) -> Status:
-        """The status of following: starting until the first successful poll, then following, failed or closed."""
+        """Starting until the first successful poll, then following, failed or closed."""
         return self._following.status
 
     @property
     def trouble(self) -> str:
-        """The error of the last poll, which is retried, or the one that ended following; empty if there is none."""
+        """The error of the last poll, or the one that ended following; empty if there is none."""
         error = self._following.error or self._following.trouble
         return "" if error is None else f"{type(error).__name__}: {error}"
 
     @property
     def is_gone(self) -> bool:
-        """True if the last poll did not find a changelog that was followed; the tables stay at their batch."""
+        """True if the last poll did not find a changelog; the tables stay at their batch."""
         return any(getattr(operator.source, "is_gone", False) for operator in self._operators.values())
 
     @property
@@ -360,12 +359,11 @@ class StateTables(_Tables):
     def start(self, every: float = 1.0, *, wait: bool = True) -> Self:
         """Follow in a thread, and return after its first poll.
 
-        While a changelog cannot be read or the disk is full, the thread retries. Any other error ends following:
-        every later read raises it.
+        While a changelog cannot be read or the disk is full, the thread retries. Any other error ends following.
 
         Args:
             every: Seconds between two polls of the changelogs.
-            wait: Wait for the first poll, which applies the whole content of the changelogs.
+            wait: Wait for the first poll, which applies all content.
 
         Raises:
             KeyedError: The first poll failed permanently. The tables are closed.
@@ -395,14 +393,14 @@ class StateTables(_Tables):
         """Wait until the tables have a batch.
 
         Args:
-            position: Id of the batch, as in `keyed.Progress.batch_id`, or a `Position`.
+            position: Id of the batch, or a `Position`.
             timeout: Seconds.
 
         Returns:
             The newest batch.
 
         Raises:
-            TimeoutError: It did not come in time; the message has `trouble`, if there is any.
+            TimeoutError: It did not come in time; the message has `trouble`.
             DefinitionError: ``position`` is neither.
         """
         batch = position.batch if isinstance(position, Position) else position
@@ -470,10 +468,10 @@ class StateTables(_Tables):
     def take_over(self) -> dict[str, RestorePoint]:
         """End following, apply the rest of the changelogs, and return restore points for a new query.
 
-        Stop the job first: the new query would lack later commits of the old one.
+        Stop the job first: later commits would be lost.
 
         Returns:
-            The restore points for ``restore_from=``, by operator: they read only missing batches from the changelog.
+            The restore points for ``restore_from=``, by operator.
 
         Raises:
             DefinitionError: Another program writes the tables.
@@ -523,20 +521,18 @@ def open_tables(
 ) -> StateTables:
     """Open the state of changelogs as tables, in local stores that follow them.
 
-    Nothing is read before `StateTables.poll` or `StateTables.start`. A folder of earlier tables is resumed.
+    Nothing is read before `StateTables.poll` or `StateTables.start`. Earlier tables in the folder are resumed.
 
     Args:
-        changelog: The changelog of an operator, or the URL of one in an object store; or the changelogs of several
-            operators of one query. Their jobs must have been started once.
+        changelog: The changelog of an operator, or its URL in an object store; or those of several operators of one
+        query. The job must have been started once.
         path: Folder for the stores; created if missing.
-        types: Types of values by name of the state (``operator.state`` if several operators have the name), or the
-            function that declares the states. For the results of your own aggregate class: by name of a window operator
-            the operator, its aggregates by column, or its only aggregate. See `EntryReader`.
-        history: Processing time before the newest batch for which past states are kept: `int` milliseconds or
-            `timedelta`. It begins with the history of the changelog when it is first followed.
-        groups: Numbers of the key groups to follow, from 0, such as ``range(0, 16)``: a share of the work, as the
-            partitions that an instance of Kafka Streams has. Only these are read and stored. All by default. The job's
-            key groups of each changelog have these numbers.
+        types: Types of values by name of the state (``operator.state`` if several operators have it), or the function
+        that declares the states. For your own aggregate class: by name of a window operator the operator, its
+        aggregates by column, or its only aggregate.
+        history: Processing time before the newest batch for which past states are kept: ``int`` milliseconds or
+            `timedelta`. It begins with the changelog's history.
+        groups: The key groups to read and store, from 0, such as ``range(0, 16)``; all by default.
 
     Raises:
         ChangelogError: A changelog was never written.
@@ -649,7 +645,7 @@ def _follow(
 def read_tables(path: str | os.PathLike[str], *, types: Function | Mapping[str, Any] | None = None) -> StateTables:
     """Open the tables of another program on this machine for reading.
 
-    They show the state that the program had written when they were opened, and are refreshed by `StateTables.poll`.
+    They are refreshed by `StateTables.poll`.
 
     Args:
         path: The folder that was given to `open_tables`.

@@ -37,9 +37,9 @@ class Change:
 
     Attributes:
         kind: ``"snapshot"`` for an entry of the initial state of a subscription, otherwise ``"change"``.
-        batch: Id of the batch, from 0, as progress and sinks have it.
+        batch: Id of the batch, from 0.
         key: The key.
-        namespace: The namespace beside the key; ``None`` is the state itself.
+        namespace: Beside the key; ``None`` is the state itself.
         entry: The entry of the key, as in `Entry.entry`.
         old: The value before the batch; ``None`` if there was none, and in a snapshot.
         new: The value after it; ``None`` if it was removed.
@@ -112,15 +112,14 @@ class Feed:
 
 
 class Subscription(Iterator[Change], AsyncIterator[Change]):
-    """The changes of a table: first the state at one batch, then the changes of each later batch, in order.
+    """The changes of a table: the state at one batch, then the changes of each later batch, in order.
 
-    Each change is delivered once. A reader that was away for longer than the history, or whose token belongs to another
-    changelog, gets the whole state again, in changes of kind ``"snapshot"``: drop the earlier state at the first of
-    them. `resets` counts these cases.
+    Each change is delivered once. A reader that was away for longer than the history, or whose token belongs to
+    another changelog, gets the whole state again, as changes of kind ``"snapshot"``: drop the earlier state at the
+    first of them.
 
-    Iterating waits for changes; `take` waits for at most its timeout; ``async for`` waits in a thread, and may be
-    cancelled at any await: no change is lost. Only a part of a batch is buffered for a reader: a slow reader reads from
-    the history, until it is behind that. When following ends with an error, reading raises it.
+    Iterating waits for changes; ``async for`` waits in a thread, and may be cancelled at any await without loss. A
+    slow reader reads from the history. When following ends with an error, reading raises it.
 
     Attributes:
         resets: Number of times that the whole state was delivered again.
@@ -157,7 +156,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
             self._at = Token.of(after)
 
     def take(self, timeout: float | None = None) -> list[Change]:
-        """Return the next changes: those of one batch, or if there are many, a part of them or of the snapshot.
+        """Return the next changes: those of one batch, or a part of them or of the snapshot.
 
         Args:
             timeout: Seconds to wait for them; for ever if ``None``.

@@ -47,9 +47,9 @@ class CommittedState:
     def state(self, name: str, namespace: Any = None) -> dict[Any, Any]:
         """Return the committed entries of a state by key, in order of keys.
 
-        A value or accumulator is the result of ``value()`` or ``get()``, a list is a list, a map is a dictionary in key
-        order, a versioned state is a dictionary by timestamp, and a table is a list of its rows. Keys without entries
-        are omitted. Windows are the state ``"windows"``, a dictionary of results by (start, end).
+        A value or accumulator is the result of ``value()`` or ``get()``, a map a dictionary in key order, a versioned
+        state a dictionary by timestamp, a table a list of rows. Windows are the state ``"windows"``, a dictionary of
+        results by (start, end).
 
         Args:
             name: Name of the state.

@@ -143,9 +143,8 @@ class DrivenFunction(CommittedState):
         """Process rows with a vectorized function as one micro-batch and commit, as `process` does.
 
         Args:
-            table: The rows. If the function defines ``combine``, they go through it.
-            timestamps: Column with the event time, a timestamp or milliseconds; rows are processed in its order, unless
-                ``order`` of the harness differs.
+            table: The rows; they go through the function's ``combine``, if any.
+            timestamps: Column with the event time, a timestamp or milliseconds.
 
         Raises:
             DefinitionError: The function is not vectorized, or the rows are not a table or lack a column.

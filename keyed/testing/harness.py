@@ -36,26 +36,25 @@ class KeyedTestHarness(DrivenFunction, Shown):
     """Runs a function over elements from a test, one commit per call.
 
     The watermark starts at −2^63 and the processing time at 0; only `advance_watermark` and `advance_processing_time`
-    move them, unless ``watermark`` sets a strategy by which the watermark follows the elements.
+    move them, unless ``watermark`` sets a strategy.
 
     Args:
         function: The function under test.
-        key: Key of an element, as in `keyed.Stream.key_by`: a function, or the names of columns, which a vectorized
-            function needs. By default the element itself.
-        key2: The same for elements of the second side of a `keyed.KeyedCoProcessFunction`; by default as ``key``.
+        key: As in `keyed.Stream.key_by`: a function, or the names of columns, which a vectorized function needs; by
+        default the element itself.
+        key2: The same for the second side of a `keyed.KeyedCoProcessFunction`; by default as ``key``.
         store: Local store: ``"memory"``, ``"rocksdb"`` or ``"lmdb"``.
         parallelism: Number of key groups.
         changelog: A changelog that gets each call's committed changes.
-        restore_from: A changelog, or a `keyed.RestorePoint` in one, whose state the harness starts with.
+        restore_from: A changelog or `keyed.RestorePoint` whose state the harness starts with.
         initial_state: Tables of initial state, as in `keyed.KeyedStream.process`.
-        watermark: The strategy by which the watermark follows the timestamps, as in a job (`keyed.stream`); with two
-            sides each has its own watermark, and the function's is the least of both.
-        order: Order of the rows of a `batch`: ``"event_time"`` (stable by arrival) or ``"arrival"``. With
-            ``"watermark"`` elements wait until the watermark has passed them.
+        watermark: The strategy, as in `keyed.stream`; with two sides each has its own watermark, and the function's
+        is the least of both.
+        order: Order of the rows of a `batch`: ``"event_time"`` (stable by arrival), ``"arrival"``, or
+        ``"watermark"``: elements wait until the watermark has passed them.
         broadcast: Descriptors of the broadcast states of a `keyed.KeyedBroadcastProcessFunction`.
-        ingestion_time: Each element has the processing time of its batch as its timestamp, and the watermark follows
-            the processing time, as with `keyed.INGESTION_TIME`.
-        global_tables: Global tables that the function reads: they are read at once, and again by `reload_tables`.
+        ingestion_time: Timestamps and watermark follow the processing time, as with `keyed.INGESTION_TIME`.
+        global_tables: Global tables of the function, read at once, and again by `reload_tables`.
 
     Raises:
         DefinitionError: The function or a parameter breaks a rule.
@@ -148,14 +147,14 @@ class KeyedTestHarness(DrivenFunction, Shown):
         keys: Iterable[Any] | None = None,
         **options: Unpack[HarnessOptions],
     ) -> Self:
-        """Create a harness with the real state of a job, to reproduce a failure in production as a unit test.
+        """Create a harness with the state, timers and clocks of a job after a batch.
 
-        States, timers and clocks are those after a batch. The changelog is only read.
+        The changelog is only read.
 
         Args:
             changelog: The job's changelog.
             function: The job's function, or a changed one.
-            as_of: Id of the batch, or a time; the newest batch by default.
+            as_of: Id of the batch, or a time; by default the newest.
             keys: The keys whose state and timers are loaded, as in ``key_by``; all by default.
             options: As in the constructor.
 

@@ -311,11 +311,8 @@ def assert_batch_split_invariant(
 ) -> str:
     """Check that outputs, states and timers do not depend on where the input is cut into micro-batches.
 
-    Any deterministic function passes on rows in order. Under disorder a function passes if its result does not depend
-    on the order of rows. Whether a row is late depends on its batch, so give no late rows (`docs/explanation/time.md`).
-
-    Returns:
-        A sentence with the claim and the number of examples.
+    Any deterministic function passes on rows in order; under disorder, one whose result does not depend on the order
+    of rows. Give no late rows: whether a row is late depends on its batch.
 
     Raises:
         Falsified: They do.
@@ -361,9 +358,6 @@ def assert_recovery_invisible(
         stores: Local stores; the first is tried most.
         options: As in `PropertyOptions`.
 
-    Returns:
-        A sentence with the claim and the number of examples.
-
     Raises:
         Falsified: A crash has an effect.
     """
@@ -404,9 +398,6 @@ def assert_rescale_invisible(
         parallelisms: The numbers that are tried.
         options: As in `PropertyOptions`.
 
-    Returns:
-        A sentence with the claim and the number of examples.
-
     Raises:
         Falsified: The number of key groups has an effect.
     """
@@ -436,23 +427,20 @@ def assert_deterministic(
 
     Each example runs four or five times:
 
-    - twice in this process, first with the lowest numbers from `random` and `secrets` and then with the highest. It
-      detects random numbers, the machine's clock, and memory that outlives a run, such as a mutable attribute of the
-      class.
-    - in another process, started once for all examples, with another hash seed, other times and other random numbers;
-      if the function hashes text, in one more with other hashes. It detects the order of a set, ``hash``, a date, the
-      age of a row.
-    - with another order of arrival of rows with equal times, and of rows within the delay of the watermark. It detects
-      functions in which the last row wins, and sums of floats. Outputs between the rows may differ, as those of a
-      running total do; a key's last output, its state and its timers must not.
+    - twice in this process, with the lowest and then the highest numbers from ``random`` and ``secrets``: detects
+      random numbers, the machine's clock, and memory that outlives a run, such as a mutable attribute of the class.
+    - in another process with another hash seed, other times and random numbers; if the function hashes text, in one
+      more: detects the order of a set, ``hash``, a date, the age of a row.
+    - with another order of arrival of rows with equal times, and of rows within the delay of the watermark. Detects
+      functions in which the last row wins, and sums of floats. Only a key's last output, its state and its timers must
+      be equal.
     - if the function has timers and the watermark a delay: with rows by time, and each timer before the rows after its
-      time, as if rows of other keys had moved the watermark. It detects a timer that reads a later row's write.
+      time, as if rows of other keys had moved the watermark. Detects a timer that reads a later row's write.
 
     Args:
         function: The function.
         rows: The streams.
-        same_order: Rows of equal times, and rows within the delay, always arrive in the same order, so no other order
-            is tried.
+        same_order: Try no other order of arrival.
         options: As in `PropertyOptions`.
 
     Returns:
@@ -682,16 +670,12 @@ def assert_matches(
 
     Args:
         function: The function.
-        model: Called with the rows in order of arrival, each a `Record`; returns the values of all outputs, or a
-            `Record` to compare the timestamp too.
+        model: From the rows in order of arrival, each a `Record`, to the values of all outputs, or `Record` objects
+        to compare timestamps too.
         rows: The streams.
-        clocks: The processing time moves, by up to ten seconds at a time or by up to this duration. The model then gets
-            each move in its place among the rows, as a `ProcessingTime`; the processing time starts at 0. Required for
-            functions with processing-time timers or times to live; by default the processing time does not move.
+        clocks: The processing time moves from 0, by up to ten seconds or this duration at a time; the model gets each
+        move among the rows as a `ProcessingTime`. Required for processing-time timers and times to live.
         options: As in `PropertyOptions`.
-
-    Returns:
-        A sentence with the claim and the number of examples.
 
     Raises:
         Falsified: The outputs differ.
@@ -752,12 +736,9 @@ def assert_state_bounded(
     Args:
         function: The function.
         rows: The streams.
-        silence: Time without rows, in event time and in processing time, after which a key's state has to be removed.
+        silence: Event time and processing time without rows after which a key's state has to be removed.
         keeps: Entries of state and timers that each key may keep.
         options: As in `PropertyOptions`.
-
-    Returns:
-        A sentence with the claim and the number of examples.
 
     Raises:
         Falsified: More entries remain.
@@ -829,16 +810,13 @@ def assert_runtimes_agree(
 
     Args:
         function: The function.
-        rows: The streams, of dictionaries.
+        rows: Streams of dictionaries.
         timestamp: Column with the event time.
         output: Columns of the main output, as in `keyed.KeyedStream.process`; Spark needs it.
         schema: Columns of the rows as DDL; Spark needs it.
         schema2: The same of the second side; by default as ``schema``.
-        spark: A session. A query costs more than a second, so by default five examples are tried with it.
+        spark: A session; by default five examples are tried with it.
         options: As all properties have them; ``key`` names columns.
-
-    Returns:
-        A sentence with the claim and the number of examples.
 
     Raises:
         Falsified: They differ.

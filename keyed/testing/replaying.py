@@ -47,8 +47,8 @@ class Replayed:
         first: Id of the first batch.
         last: Id of the last batch.
         rows: Number of their rows.
-        lines: The differences as a diff: ``-`` with the job's function, ``+`` with the changed one. First outputs and
-            side outputs, then states by key, then timers.
+        lines: The differences as a diff, ``-`` of the job's function, ``+`` of the changed one: outputs, side
+        outputs, states by key, timers.
     """
 
     first: int
@@ -76,14 +76,13 @@ def replay(
 
     Args:
         changelog: The changelog of the job's first operator, or the URL of one in an object store. It is only read.
-        function: The job's function. If its results differ from the changelog, the rows are not the job's.
+        function: The job's function.
         changed: The changed function.
-        rows: The job's `Recording`. Or its source: the rows from its start, for a job of the local runtime; a source
-            with positions; a `keyed.KafkaSource` of the topic, for a job on Spark too.
+        rows: The job's `Recording`, or its source: the rows from its start, for a local job; a source with positions;
+        a `keyed.KafkaSource`.
         key: Key of a row, as in the job.
         key2: Key of a row of the second side.
-        timestamp: Column or function of a row's event time in milliseconds, as in the job; not needed with a recording.
-            `keyed.INGESTION_TIME` if the job uses it.
+        timestamp: As in the job; not needed with a recording.
         watermark: As in the job.
         order: As in the job.
         broadcast: Descriptors of its broadcast states.

@@ -36,13 +36,13 @@ class _StepsAsTest:
 class KeyedStateMachine(RuleBasedStateMachine):
     """Drives a harness by rules; a subclass defines function, rows and invariants after each step.
 
-    ``TestCounts = Counts.TestCase`` makes a test of the subclass ``Counts``. It may have further rules, and has
-    invariants (`hypothesis.stateful.invariant`) over the attributes.
+    ``TestCounts = Counts.TestCase`` makes a test of the subclass ``Counts``. Rules process rows as a batch, move the
+    processing time, kill the process, rescale, and draw further rules of yours; a failure is printed as a test.
+    Invariants (`hypothesis.stateful.invariant`) are over the attributes.
 
     Attributes:
         rows: Strategy of the elements.
-        rows2: Strategy of the elements of the second side, for a `keyed.KeyedCoProcessFunction`; of the broadcast
-            elements, for a `keyed.KeyedBroadcastProcessFunction`.
+        rows2: Strategy of the elements of the second side, or of the broadcast elements.
         gap_ms: Maximal event time from one row to the next.
         parallelisms: Numbers of key groups to which it is rescaled.
         harness: The harness.

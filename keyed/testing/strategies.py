@@ -137,9 +137,8 @@ def skewed(*keys: Any) -> SearchStrategy[Any]:
 def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
     """Return rows of a schema: dictionaries for one in DDL, objects for an attrs class, a dataclass or a named tuple.
 
-    Columns in DDL are never null; fields of a class are sometimes ``None`` if their type includes ``None``. Any value
-    of a type may be drawn, and a few are drawn often, so that keys repeat. A key of several columns, and one with your
-    own strategy, should have few values: ``user=skewed("ann", "bob")``.
+    Columns in DDL are never null; fields of a class are sometimes ``None`` if their type includes it. A few values
+    are drawn often, so that keys repeat; a key of several columns should have few values.
 
     Args:
         schema: ``"user string, amount bigint"``, a Spark ``StructType``, an attrs class, a dataclass or a named tuple.
@@ -232,18 +231,16 @@ def streams(
 ) -> list[Record]:
     """Return a stream: rows with timestamps, in the order of their arrival.
 
-    Several rows often have one timestamp, as in a burst. By default they come in order; the arguments add the
-    irregularities of a real source.
+    Several rows often have one timestamp. By default they come in order.
 
     Args:
         draw: Provided by Hypothesis.
         rows: The rows, of `rows` or of any other strategy.
         timestamp: Column for the timestamp: milliseconds, or a datetime if the column has that type.
         gap: Approximate event time between one row and the next.
-        delay: Distance by which a row may be behind the highest timestamp before it. It is not late by
-            ``bounded_out_of_orderness`` of the same delay.
-        late: Further distance by which some rows are behind: these are late if their batch begins after the rows before
-            them.
+        delay: Distance by which a row may be behind the highest timestamp before it, not late by
+            `bounded_out_of_orderness` of the same delay.
+        late: Further distance of some rows: late if their batch begins after the rows before them.
         silence: If given, all keys are sometimes silent for this long.
         silent: Column of a key: then single keys are silent, while rows of others come.
         duplicates: A row may come twice.
@@ -358,7 +355,7 @@ def steps(
     Args:
         draw: Provided by Hypothesis.
         stream: The rows.
-        watermarks: The watermark moves in its own steps, for each of two streams; later rows may be late then.
+        watermarks: The watermark of each stream moves in its own steps; later rows may be late.
         clocks: The processing time moves.
         ticks: In some examples it moves by a millisecond before each batch, and then furthest.
         crashes: The process dies between batches.

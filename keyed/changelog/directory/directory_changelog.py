@@ -84,23 +84,20 @@ def _other_content(root: Path) -> str | None:
 class DirectoryChangelog(StoredChangelog):
     """A changelog as files in a folder, on a local disk or on one that all machines of the job share.
 
-    Each commit of a key group is a file, or several with ``export_interval``. A file is published atomically and never
-    replaced. Old files are folded into one with the whole state: as the log grows, in a background thread, and by
-    `compact`.
+    Each commit of a key group is a file, published atomically and never replaced. Old files are folded into one with
+    the whole state.
 
     Args:
-        path: The folder; created with its parents, or empty. It belongs to one operator. All machines have to reach it
-            by the same path, on a file system with hard links.
-        compaction_lag: Commits younger than this are kept, so that past states can be restored and readers can resume:
-            `int` milliseconds or `timedelta` of processing time. (Kafka's ``min.compaction.lag.ms``.)
-        history_bytes: If the commits of a key group have more bytes than this, compaction keeps only the newest half of
-            this number, whatever their age; ``None`` for no limit.
+        path: The folder of one operator, new or empty, which all machines reach by the same path, on a file system
+            with hard links.
+        compaction_lag: Commits younger than this are kept, for past states and readers that resume: `int`
+            milliseconds or `timedelta` of processing time (Kafka's ``min.compaction.lag.ms``).
+        history_bytes: If the commits of a key group have more bytes, compaction keeps only the newest half as many,
+            whatever their age.
         auto_compact: Writers compact as the log grows, in a background thread. If false, run `compact`.
-        export_interval: Commits of a key group are exported together, as one file, when the oldest is as old: `int`
-            milliseconds or `timedelta` of processing time; at most 64 commits. 0 exports each commit. Readers lag by as
-            much.
-        group_access: The folder, if it is created, can be read by its group, for example by followers under another
-            user. Otherwise only the user can read it.
+        export_interval: Commits of a key group are exported together when the oldest is as old: `int` milliseconds or
+            `timedelta` of processing time; at most 64. Readers lag by as much.
+        group_access: A new folder can be read by its group; otherwise only by the user.
 
     Raises:
         DefinitionError: A parameter breaks its rule.
@@ -122,7 +119,7 @@ class DirectoryChangelog(StoredChangelog):
         """Open the writer of a key group.
 
         Raises:
-            ChangelogError: The changelog does not exist on this machine, or cannot be written.
+            ChangelogError: It is not on this machine, or cannot be written.
         """
         folder = self._group(group)
         return DirectoryWriter(folder, BackgroundCompaction(folder, self._limits) if self.auto_compact else None)
@@ -134,7 +131,7 @@ class DirectoryChangelog(StoredChangelog):
             True if it is published. If not, it will be appended.
 
         Raises:
-            ChangelogError: The changelog does not exist on this machine, or cannot be written.
+            ChangelogError: It is not on this machine, or cannot be written.
         """
         return publish_staged(self._group(group).segment(sequence), attempt)
 

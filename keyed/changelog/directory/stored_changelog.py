@@ -141,8 +141,7 @@ class StoredChangelog(ABC):
             The result for each key group.
 
         Raises:
-            CorruptionError: The log of a group is damaged, or its state does not match its commits; nothing of that
-                group was removed.
+            CorruptionError: The log of a group is damaged; nothing of that group was removed.
             ChangelogError: The storage fails.
         """
         header = self._present()

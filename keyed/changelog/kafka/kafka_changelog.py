@@ -124,24 +124,20 @@ def _names(settings: tuple[tuple[str, Any], ...]) -> str:
 class KafkaChangelog:
     """A changelog in Kafka: a compacted topic with a partition for each key group, and one more for positions.
 
-    The topic is created when a query starts, or checked if it exists. Every commit is a transaction, or several with
-    ``export_interval``.
+    The topic is created when a query starts, or checked if it exists. Every commit is a transaction.
 
     Args:
         topic: The topic; one for each operator.
-        bootstrap: Addresses of brokers, ``host:port``, separated by commas.
+        bootstrap: Brokers, ``host:port``, separated by commas.
         replication_factor: Number of replicas; by default, the broker's ``default.replication.factor``.
-        compaction_lag: Commits younger than this are kept, so that past states can be restored and readers can resume:
-            `int` milliseconds or `timedelta` (``min.compaction.lag.ms``).
-        tombstone_retention: Time for which removals are kept after compaction, which has to be longer than it takes to
-            read a partition: `int` milliseconds or `timedelta` (``delete.retention.ms``).
-        export_interval: Commits of a key group are exported together, as one transaction, when the oldest is as old:
-            `int` milliseconds or `timedelta` of processing time; at most 64 commits. 0 exports each commit. Readers lag
-            by as much.
+        compaction_lag: As in `DirectoryChangelog`, as ``min.compaction.lag.ms``.
+        tombstone_retention: Time for which removals are kept (``delete.retention.ms``), longer than reading a
+            partition takes: `int` milliseconds or `timedelta`.
+        export_interval: As in `DirectoryChangelog`.
         topic_settings: Other settings of the topic, such as ``{"min.insync.replicas": 2}``.
-        settings: Settings of the client, which is librdkafka, such as ``{"security.protocol": "SASL_SSL"}``. They are
-            sent to the query's workers. keyed sets the ones that transactions depend on, and refuses them here.
-        timeout: Time for which an operation waits for a broker before it fails: `int` milliseconds or `timedelta`.
+        settings: Settings of librdkafka, such as ``{"security.protocol": "SASL_SSL"}``, which are sent to the query's
+            workers. Those on which transactions depend are refused.
+        timeout: Of operations at a broker: `int` milliseconds or `timedelta`.
 
     Raises:
         DefinitionError: A parameter is out of its range, or a setting is keyed's own.

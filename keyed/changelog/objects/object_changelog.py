@@ -87,27 +87,20 @@ def _history(value: int | None) -> int | None:
 class ObjectStoreChangelog(StoredChangelog):
     """A changelog in an object store: S3 and stores with its protocol, Google Cloud Storage, Azure Blob Storage.
 
-    Each commit of a key group is an object, or several with ``export_interval``. An object is put only if none of its
-    name exists. The store therefore has to support conditional puts (``If-None-Match: *``), as these three do. Old
-    commits are folded into an object that holds the whole state: as the log grows, in a background thread, and by
-    `compact`.
+    Each commit of a key group is an object. The store has to support conditional puts (``If-None-Match: *``), as
+    these three do. Old commits are folded into an object with the whole state.
 
     Args:
-        url: ``s3://BUCKET/PREFIX``, ``gs://BUCKET/PREFIX`` or ``az://CONTAINER/PREFIX``. The prefix belongs to one
-            operator, and has no objects at first. The bucket has to exist.
-        storage_options: Options of the client, beyond those in the environment, such as ``{"region": "eu-west-1"}`` or
-            ``{"endpoint": "http://localhost:9000", "allow_http": True}``: those of obstore's stores and of its HTTP
-            client. They are sent to the query's workers. Their values are never shown.
-        compaction_lag: Commits younger than this are kept, so that past states can be restored and readers can resume:
-            `int` milliseconds or `timedelta` of processing time.
-        history_bytes: If the commits of a key group have more bytes than this, compaction keeps only the newest half of
-            this number, whatever their age; ``None`` for no limit.
-        auto_compact: Writers compact as the log grows, in a background thread. If false, run `compact`.
-        export_interval: Commits of a key group are exported together, as one object, when the oldest is as old: `int`
-            milliseconds or `timedelta` of processing time; at most 64 commits. 0 exports each commit. Readers lag by as
-            much.
-        timeout: Time for which a request is retried, if the store throttles or does not answer, before it fails: `int`
-            milliseconds or `timedelta`.
+        url: ``s3://BUCKET/PREFIX``, ``gs://BUCKET/PREFIX`` or ``az://CONTAINER/PREFIX``: an existing bucket, and a
+            prefix of one operator, without objects at first.
+        storage_options: Options of obstore's stores and HTTP client, beyond those in the environment, such as
+            ``{"endpoint": "http://localhost:9000", "allow_http": True}``. They are sent to the query's workers, and
+            never shown.
+        compaction_lag: As in `DirectoryChangelog`.
+        history_bytes: As in `DirectoryChangelog`.
+        auto_compact: As in `DirectoryChangelog`.
+        export_interval: As in `DirectoryChangelog`.
+        timeout: Time for which a request is retried: `int` milliseconds or `timedelta`.
 
     Raises:
         DefinitionError: A parameter breaks its rule.

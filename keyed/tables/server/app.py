@@ -127,19 +127,18 @@ class Limits:
     """Limits of requests.
 
     Attributes:
-        page: Greatest value of ``limit``. The default of ``limit`` is this for the entries and the history of a key,
-            and 100 for scans and timers (or this limit, if it is less).
+        page: Greatest value of ``limit``, and its default for the entries and the history of a key; for scans and
+        timers the default is 100 at most.
         body: Bytes of a request's body.
         sql_seconds: Seconds that a query may run.
         sql_megabytes: Megabytes that the process of a query may have.
         sql_rows: Rows in the answer to a query.
         answer: Bytes of an answer.
         scan_seconds: Seconds that a scan of a table may take.
-        wait_seconds: Seconds for which a request waits if the maximal number of others run. Then it is refused: a query
-            with 429, any other with 503.
+        wait_seconds: Seconds for which a request waits while the maximal number of others run, before it is refused:
+        a query with 429, others with 503.
         streams: Number of concurrent streams of changes.
-        send_seconds: Seconds that a client may take to read what was sent; then its connection is closed, and a stream
-            of changes counts as dropped.
+        send_seconds: Seconds that a client may take to read; then its connection is closed.
         request_seconds: Seconds in which a request, header and body, has to arrive.
         connections: Connections served at a time, fewer if the process may open fewer files; enforced by `serve` and
             `serving`.
@@ -1036,13 +1035,13 @@ def make_app(
     """Return the ASGI application that serves tables. `serve` runs it with uvicorn.
 
     Args:
-        tables: The tables. The server does not poll them: call `StateTables.start` before.
+        tables: The tables; call `StateTables.start` before.
         access: Access rights; by default every client has all.
         limits: Limits of requests.
         page: Serve the page over all tables at ``/``; or the folder of another page, with ``index.html``, which finds
             parts of the standard page under ``/page/``.
-        status: Returns the job's own status, such as rows so far, for ``/status`` and the page: names and plain values.
-            ``title`` is the heading of the page.
+        status: Returns the job's own status for ``/status`` and the page: names and plain values; ``title`` is the
+        page's heading.
         peers: The servers of the other key groups, if the tables have a share of them.
     """
     access, limits = access or Access(), limits or Limits()

@@ -64,8 +64,7 @@ class Peers:
     """Servers of the same tables with other shares of the key groups.
 
     Args:
-        addresses: Their addresses, such as ``http://10.0.0.2:8765``. The server's own address may be among them, so all
-            servers may have the same list.
+        addresses: Their addresses, such as ``http://10.0.0.2:8765``; the server's own may be among them.
         token: A token of the peers for all tables (``"*"``). The token of a user is never sent to a peer.
         timeout: Seconds that an answer of a peer may take.
 

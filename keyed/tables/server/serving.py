@@ -89,7 +89,7 @@ def serve(
     """Serve tables over HTTP until the process is stopped, by Ctrl-C or SIGTERM.
 
     Args:
-        tables: The tables. The server does not poll them: call `StateTables.start` before.
+        tables: The tables; call `StateTables.start` before.
         ready: Called with the address, such as ``http://127.0.0.1:8765``, when it listens.
         **options: Those of `ServeOptions`.
 
