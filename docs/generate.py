@@ -217,6 +217,8 @@ MADE_BY_CALLS |= {
 MADE_BY_CALLS |= {"keyed.tables.entries", "keyed.tables.operator_view", "keyed.tables.state_table"}
 MADE_BY_CALLS |= {
     "keyed.tables.state_tables",
+    "keyed.job.broadcast",
+    "keyed.job.global_tables",
     "keyed.joins.lookups",
     "keyed.windows.stream",
     "keyed.patterns.pattern_operator",
@@ -233,13 +235,13 @@ PLUMBING = {
     "add_note", "set_name", "replaced", "mistake", "no_attribute", "drop_late", "row_reason", "spans_ms",
     "explanation", "check_class", "origins", "operators", "address", "sides", "watermark_delay_ms", "on_spark",
     "skips", "oldest_kept", "matched", "within_ms", "step_names", "windowed", "gap_ms", "start_of",
-    "IntervalJoin.for_stream", "AsOfJoin.for_stream", "TableJoin.for_stream", "WindowCoGroup.for_stream",
     "Select.check", "LookupJoin.process_batch", "LocalQuery.start", "LocalQuery.run", "SparkQuery.wait",
     "SparkQuery.leave", "SparkQuery.has_drained", "WindowOperator.of", "WindowOperator.known_side_outputs",
     "KafkaSource.between", "KafkaSource.set_waits", "LocalQuery.status", "LocalQuery.is_active",
     "LocalQuery.tables", "LocalQuery.metrics", "LocalQuery.await_termination", "SparkQuery.status",
     "SparkQuery.is_active", "SparkQuery.tables", "SparkQuery.metrics", "SparkQuery.await_termination",
-    "SparkQuery.progress", "SparkQuery.restored",
+    "SparkQuery.progress", "SparkQuery.restored", "ColumnPathJoin.for_stream", "inputs", "broadcast_states",
+    "global_tables", "GlobalTable.version",
 }
 # fmt: on
 #: Methods of the server and of scripts that only the library calls.
@@ -476,7 +478,16 @@ def _page(page: str, title: str, about: str, package: str, things: Iterable[tupl
     ordered = sorted(things, key=lambda each: first.index(each[1]) if each[1] in first else len(first))
     shown: dict[Any, str] = {}
     entries = [_entry(path.removeprefix(f"{package}."), name, thing, shown) for path, name, thing in ordered]
-    return "\n\n".join(part for part in (f"# {title}", NOTE, about, *entries) if part) + "\n"
+    text = "\n\n".join(part for part in (f"# {title}", NOTE, about, *entries) if part) + "\n"
+    if re.search(r"raises\s`DefinitionError`", about):
+        # The introduction has the rule for all names.
+        text = re.sub(r"\n\n *Raises `DefinitionError`: [^\n]*?(?=\n| `\w+Error`:)( `)?", _other_errors, text)
+    return text
+
+
+def _other_errors(found: re.Match[str]) -> str:
+    """Return the text that begins the list of errors without the first one."""
+    return f"{found[0].partition('Raises')[0]}Raises `" if found[1] else ""
 
 
 def _entry(path: str, name: str, thing: Any, shown: dict[Any, str]) -> str:
@@ -499,7 +510,7 @@ def _entry(path: str, name: str, thing: Any, shown: dict[Any, str]) -> str:
         extends = f"Extends {' and '.join(_link(base, thing) for base in bases)}." if bases else ""
         parts.append(f"{signature}  {extends}".strip())
         doc = _own_doc(thing) if constructed else re.sub(r"\n\nArgs:\n(?: .*\n?|\n)*", "\n\n", _own_doc(thing))
-        text = _rendered(doc)
+        text = re.sub(rf"(?m)^- `(?:{'|'.join(PLUMBING)})`: .*\n?", "", _rendered(doc)).strip()
         members = _members(thing, name, shown)
         if constructed and members and "\nArgs:\n" in doc:
             members = f"Members:\n\n{members}"
@@ -528,7 +539,8 @@ def _is_constructed(cls: type) -> bool:
         or typing.is_typeddict(cls)
         or getattr(cls, "_is_protocol", False)
         or "given" in inspect.signature(cls).parameters
-        or any(isinstance(each, classmethod) and name in FACTORIES for name, each in vars(cls).items())
+        or cls.__name__.endswith("Context")
+        or any(isinstance(inspect.getattr_static(cls, each, None), classmethod) for each in FACTORIES)
     ):
         return False
     if issubclass(cls, BaseException):
@@ -577,9 +589,22 @@ def _members(cls: type, name: str, shown: dict[Any, str]) -> str:
             elif line:
                 shown[base, member_name] = name
                 lines.append(line)
+    lines = _merged(lines)
     for other, names in elsewhere.items():
         lines.append(f"- {', '.join(f'`{each}`' for each in names)}: as in [`{other}`](#{other.lower()}).")
     return "\n".join(lines)
+
+
+def _merged(lines: Sequence[str]) -> list[str]:
+    """Return the lines of members, those with one text as one line."""
+    heads: dict[str, list[str]] = {}
+    for line in lines:
+        head, _, text = line.partition("`: ")
+        heads.setdefault(text or line, []).append(head)
+    return [
+        text if heads_of == [text] else f"- {', '.join(head.removeprefix('- ') + '`' for head in heads_of)}: {text}"
+        for text, heads_of in heads.items()
+    ]
 
 
 def _only_overrides(name: str, member: Any, bases: Sequence[type]) -> bool:
@@ -626,14 +651,20 @@ def _signature(thing: Any, *, method: bool = False) -> str:
         star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(kind, "")
         text = star + parameter.name
         if parameter.annotation is not parameter.empty and "Unpack[" not in str(parameter.annotation):
-            text += f": {_annotation(parameter.annotation)}"
+            text += "" if parameter.annotation in ("Any", Any) else f": {_annotation(parameter.annotation)}"
         if parameter.default is not parameter.empty:
-            text = (
-                f"{text.removesuffix(' | None') if parameter.default is None else text} = {_default(parameter.default)}"
-            )
+            text = text.removesuffix(" | None") if parameter.default is None else text
+            text += f"{' = ' if ':' in text else '='}{_default(parameter.default)}"
         parts.append(text)
     result = ""
-    if not isinstance(thing, type) and signature.return_annotation not in (signature.empty, "None", None):
+    if not isinstance(thing, type) and signature.return_annotation not in (
+        signature.empty,
+        "None",
+        None,
+        "Any",
+        Any,
+        "Self",
+    ):
         result = f" -> {_annotation(signature.return_annotation)}"
     return f"({', '.join(parts)}){result}"
 
@@ -717,7 +748,7 @@ def _items(lines: list[str]) -> list[str]:
             items.append(text)
     # An item that only repeats its name is there for the docstring's completeness; items with one text are one.
     names: dict[str, list[str]] = {}
-    for item in items:
+    for item in [each for each in items if ": As of all " not in each]:
         name, _, text = item.partition(": ")
         if not re.fullmatch(r"- `(\**)(\w+?)_*`: The (?i:\2)s?\.", item):
             names.setdefault(text, []).append(name.removeprefix("- "))

@@ -60,9 +60,6 @@ def members_of(value: Any) -> dict[str, Any] | None:
 class Row(tuple[Any, ...]):
     """A tuple with named fields, equal to, and hashed as, the plain tuple of its values.
 
-    A class of ``row_class`` takes one iterable with all values in order, without counting them:
-    ``map(row_class(names), zip(*columns))``.
-
     Attributes:
         _fields: The field names in order.
     """

@@ -116,9 +116,9 @@ class _Tumbling(WindowAssigner, HoppingWindows, metaclass=Made):
 
         Args:
             size: Length of a window.
-            offset: Windows start at this time modulo the size: an offset of 15 minutes moves an hour's windows to a
-                quarter past. May be negative.
-            units: The size.
+            offset: Windows start at this time modulo the size: 15 minutes moves an hour's windows to a quarter past.
+                Its absolute value is below the size.
+            units: Length of a window.
 
         Raises:
             DefinitionError: The size is below 1 ms, or the offset's absolute value is not below the size.
@@ -138,7 +138,9 @@ class _Hopping(WindowAssigner, HoppingWindows, metaclass=Made):
     @classmethod
     @_refuses_other_calls
     def of(cls, size: Duration, slide: Duration, offset: Duration = 0) -> Self:
-        """Make windows of ``size`` that start every ``slide``, each at least 1 ms, at ``offset`` modulo the slide.
+        """Make windows of ``size`` that start every ``slide``, at least 1 ms each.
+
+        ``offset``, with an absolute value below the slide, shifts the starts.
 
         Raises:
             DefinitionError: Size or slide is below 1 ms, or the offset's absolute value is not below the slide.
@@ -273,7 +275,7 @@ class CountWindows(GlobalWindows):
     @classmethod
     @_refuses_other_calls
     def of(cls, size: int, slide: int | None = None) -> CountWindows:
-        """Make windows of ``size`` elements; with ``slide``, the last ``size`` are emitted every ``slide`` elements.
+        """Make windows of ``size`` (1 or more) elements; with ``slide``, emit the last ``size`` every ``slide``.
 
         Raises:
             DefinitionError: A number is below 1.

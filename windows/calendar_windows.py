@@ -74,7 +74,7 @@ class CalendarWindows(WindowAssigner, metaclass=Made):
 
     @classmethod
     def months(cls, zone: str = "UTC") -> CalendarWindows:
-        """Make a window for each month. Raises as ``days``."""
+        """Make a window for each month."""
         return cls("month", zone)
 
     def assign_windows(self, element: Any, timestamp: int | None, processing_time: int) -> Sequence[Any]:

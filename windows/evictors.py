@@ -73,7 +73,7 @@ class _Eviction(Evictor):
 
 
 class CountEvictor(_Eviction):
-    """Keeps the last ``max_count`` elements."""
+    """Keeps the last ``max_count`` elements, 0 or more."""
 
     def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)

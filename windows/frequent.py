@@ -26,7 +26,7 @@ class _Counted(Row):
 
 
 class MostFrequent(ColumnAggregate):
-    """The k most frequent values, a list of rows ``(value, count)``, the most frequent first.
+    """The k (at least 1) most frequent values, a list of rows ``(value, count)``, the most frequent first.
 
     Equal counts are in ascending order of values (NaN last), so neither order nor batches matter. It keeps a count for
     each distinct value; `ApproxMostFrequent` is bounded. `TopK` ranks by another column.
@@ -76,13 +76,12 @@ class MostFrequent(ColumnAggregate):
 
 
 class ApproxMostFrequent(MostFrequent):
-    """The k most frequent values with approximate counts, by at most ``capacity`` counters (Misra–Gries).
+    """The k most frequent values with approximate counts, by ``capacity`` counters, at least k (Misra–Gries).
 
     Of n values, a count is at most the true one, and at least the true one less n / (capacity + 1). Every more
     frequent value is kept, and up to ``capacity`` distinct values counts are exact; also after merging (Misra and
     Gries 1982; Agarwal et al. 2012, "Mergeable summaries"). Beyond ``capacity`` counts depend on the order of
-    elements, which is that of event time whatever the batches; so hopping windows share no slices, and rows run one by
-    one.
+    elements, that of event time whatever the batches; so hopping windows share no slices, and rows run one by one.
 
     Raises:
         DefinitionError: ``k`` is below 1, or the capacity below ``k``.

@@ -47,7 +47,7 @@ class ProcessWindowFunction:
         return f"{type(self).__name__}()"
 
     def open(self, context: OpenContext) -> None:
-        """Prepare the function; called once per task before its first window."""
+        """Prepare; called once per task before its first window."""
 
     def process(self, key: Any, context: ProcessWindowContext, elements: Sequence[Any], /) -> Iterable[Any] | None:
         """Process the elements of a window; called whenever it fires.

@@ -113,7 +113,7 @@ class WindowedStream:
 
     @shows_units
     def allowed_lateness(self, lateness: Duration | None = None, **units: Unpack[Units]) -> WindowedStream:
-        """Keep windows for ``lateness`` after their end, and fire again for each element that comes in that time.
+        """Keep windows for ``lateness`` (not negative) after their end, and fire again for each element in that time.
 
         Raises:
             DefinitionError: The duration is negative, or given twice.
@@ -126,9 +126,9 @@ class WindowedStream:
 
     @shows_units
     def close_when_idle(self, timeout: Duration | None = None, **units: Unpack[Units]) -> WindowedStream:
-        """Close a window, as at its end, when it got no element for ``timeout`` of processing time.
+        """Close a window, as at its end, without elements for ``timeout`` (at least 1 ms) of processing time.
 
-        For streams that may be silent: their watermark does not move, so windows would stay open.
+        For silent streams, whose watermark does not move. A later element opens the window again.
 
         Raises:
             DefinitionError: The duration is below 1 ms, or given twice.
@@ -136,7 +136,7 @@ class WindowedStream:
         return attrs.evolve(self, idle_ms=duration_of(timeout, "timeout", least=1, **units))
 
     def element_type(self, type: Any) -> WindowedStream:
-        """Declare the type for the codec of kept elements that are neither rows nor plain data."""
+        """Declare the type for the codec of kept elements, neither rows nor plain data."""
         return attrs.evolve(self, element_type=type)
 
     def path(self, path: Path) -> WindowedStream:
@@ -189,12 +189,8 @@ class WindowedStream:
         ``aggregate(Sum("amount"))`` emits the sum; ``aggregate(orders=Count(), revenue=Sum("amount"))`` rows of the
         key's columns, ``window_start``, ``window_end``, ``orders`` and ``revenue``. Types follow from the input's
         columns; the bounds are milliseconds, or timestamps if ``output`` declares them so. Options stand beside a
-        dict: ``aggregate({"orders": Count()}, output=..., name=...)``.
-
-        Args:
-            aggregate: One aggregate, or a dict of them by column name.
-            process: Gets the aggregate's result (of named ones, a row) and yields the outputs.
-            named: Aggregates by column name; or, beside ``aggregate``, options as of ``reduce``.
+        dict: ``aggregate({"orders": Count()}, output=..., name=...)``. ``process`` gets the result (of named
+        aggregates, a row) and yields the outputs.
 
         Raises:
             DefinitionError: Both or neither form is used, or parts do not fit each other.

@@ -32,7 +32,7 @@ class TriggerResult(enum.Enum):
 
 
 class TriggerContext(Protocol):
-    """Clocks, timers and state of a trigger, for the current key and window."""
+    """Clocks, timers and state of a trigger, by key and window."""
 
     def get_current_watermark(self) -> int:
         """Return the watermark, milliseconds."""
@@ -98,7 +98,7 @@ class Trigger:
 
 
 class EventTimeTrigger(Trigger):
-    """Fires when the watermark reaches the window's last timestamp, and again for each element that is late for it."""
+    """Fires when the watermark reaches the window's last timestamp, and for each late element."""
 
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
         last = window.max_timestamp()
@@ -147,7 +147,7 @@ class _ContinuousTrigger(Trigger):
     @classmethod
     @shows_units
     def of(cls, interval: Duration | None = None, **units: Unpack[Units]) -> Any:
-        """Make the trigger.
+        """Make the trigger with an interval of at least 1 ms.
 
         Raises:
             DefinitionError: The interval is below 1 ms, or given twice.
@@ -249,7 +249,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
 
 
 class CountTrigger(Trigger):
-    """Fires at every ``max_count`` elements of a window."""
+    """Fires at every ``max_count`` elements, at least 1, of a window."""
 
     def __init__(self, max_count: int) -> None:
         if not isinstance(max_count, int) or isinstance(max_count, bool) or max_count < 1:

@@ -48,9 +48,7 @@ class _RowFunction(Shown):
     def on_timer(self, timestamp: int, ctx: OnTimerContext, /) -> Iterable[Any] | None:
         """Act on a timer that fires, and was removed before. Returns as ``process_element``.
 
-        Args:
-            timestamp: The time for which it was set, milliseconds.
-            ctx: Key, domain and name of the timer, timers and outputs.
+        ``timestamp`` is the time for which it was set, milliseconds; ``ctx`` has its key, domain and name.
         """
         return None
 
@@ -81,11 +79,7 @@ class KeyedProcessFunction(_RowFunction):
     """
 
     def process_element(self, value: Any, ctx: Context, /) -> Iterable[Any] | None:
-        """Process an element; called for each.
-
-        Args:
-            value: A row with attribute access, or the source's own object in the local runtime.
-            ctx: Key, timestamp, timers and outputs.
+        """Process an element: a row with attribute access, or the source's own object in the local runtime.
 
         Returns:
             An iterable of main outputs (write a generator that yields them), or `None`. ``yield tag, value`` with an

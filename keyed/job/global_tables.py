@@ -31,12 +31,12 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen(eq=False)
 class GlobalTable(Shown):
-    """A table for `KeyedStream.connect`, created by `global_table`.
+    """A table for `KeyedStream.connect`, created by ``global_table``.
 
     Attributes:
-        source: The source of its rows.
-        state: The descriptor of the broadcast state that holds its rows, by key.
-        key: Its key columns.
+        source: As given to ``global_table``.
+        state: As given to ``global_table``.
+        key: As given to ``global_table``.
         every_ms: Least time between two reads, milliseconds.
     """
 

@@ -58,7 +58,7 @@ class RestoreProgress:
     Attributes:
         operator: Its name.
         groups_done: Key groups of the changelog that were read.
-        groups: Key groups of the changelog in total.
+        groups: All of its key groups.
         records: Records that were read.
     """
 
@@ -176,7 +176,7 @@ class Query(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """True while the query runs."""
+        """True while it runs."""
 
     @property
     def status(self) -> Status:
@@ -189,11 +189,11 @@ class Query(Protocol):
 
     @property
     def progress(self) -> Progress | None:
-        """The last batch that was committed."""
+        """The last committed `Progress`."""
 
     @property
     def restored(self) -> Restored | None:
-        """The restored batch, if this program has restored the query."""
+        """The `Restored` batch, if this program has restored the query."""
 
     @property
     def tables(self) -> StateTables:

@@ -259,8 +259,8 @@ class Unkeyed(_SuggestsOperations):
     def broadcast(self, *descriptors: MapState[Any, Any]) -> BroadcastStream:
         """Return this stream for `KeyedStream.connect`: every key group gets all of its elements.
 
-        Without timestamps it does not affect the watermark; with them the watermark is the least of both sides'. A
-        `KeyedBroadcastProcessFunction` writes the descriptors: ``keyed.MapState(str, Rule, name="rules")``.
+        With timestamps the watermark is the least of both sides', without them it is the keyed side's. ``descriptors``
+        are the states that a `KeyedBroadcastProcessFunction` writes: ``keyed.MapState(str, Rule, name="rules")``.
 
         Raises:
             DefinitionError: There is none, or an argument is not a descriptor.
@@ -655,10 +655,8 @@ class Output(Unkeyed, Port):
     def key_by(self, *keys: KeyColumns, chain: bool = True) -> KeyedStream:
         """Key the rows, as `Stream.key_by`.
 
-        Args:
-            keys: Columns, or a list of them; in the local runtime also a function.
-            chain: Let the next operator run in the tasks of this one, without a shuffle, if its keys are this one's.
-                `Output.explain` shows where it does.
+        With ``chain``, the next operator runs in the tasks of this one, without a shuffle, if its keys are this one's.
+        `Output.explain` shows where it does.
 
         Raises:
             DefinitionError: No key, a function beside other keys, or ``chain`` is not a bool.

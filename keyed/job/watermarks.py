@@ -21,10 +21,10 @@ class WatermarkStrategy:
 
     Attributes:
         delay_ms: The watermark is the highest timestamp seen, over all input partitions, less this and less 1 ms.
-        idleness_ms: Silence after which a source (or partition) does not hold the watermark back; `None` for never.
-        partition_by: Column that names the partition of a row; `None` for one partition.
-        alignment_group: Name of the sources that are read in step with this one; `None` for none.
-        max_drift_ms: Milliseconds that its watermark may be ahead of theirs before it is paused.
+        idleness_ms: The argument of ``with_idleness``, `None` for never.
+        partition_by: The argument of ``with_partitions``; `None` for one partition.
+        alignment_group: The group of ``with_watermark_alignment``; `None` for none.
+        max_drift_ms: Its drift.
     """
 
     delay_ms: int
@@ -38,9 +38,9 @@ class WatermarkStrategy:
         """Return the strategy for a source that may be silent (Flink's ``withIdleness``).
 
         The watermark of several sources or partitions is the least. One without rows for ``timeout`` of processing
-        time while the query ran is idle and not waited for; if all are idle, the watermark goes to the greatest. With
-        its next row a source is no longer idle: rows at or below the watermark are late, and it is not waited for
-        until it has caught up.
+        time while the query ran is idle, and not waited for; if all are idle, the watermark goes to the greatest. It
+        is no longer idle with its next row, but only waited for once it has caught up: rows at or below the watermark
+        are late.
 
         Raises:
             DefinitionError: The time-out is not above 0, given twice, or not whole milliseconds.
@@ -66,9 +66,8 @@ class WatermarkStrategy:
     ) -> WatermarkStrategy:
         """Return the strategy for sources that are read in step (Flink's ``withWatermarkAlignment``).
 
-        A source further ahead of the least watermark in its group than ``max_drift`` is not read until that has caught
-        up, which bounds the state. Sources that have ended or are idle do not count. In the local runtime only: on
-        Spark use the sources' rate limits.
+        A source further ahead of the least watermark in its group than ``max_drift`` waits, which bounds the state.
+        Ended and idle sources do not count. In the local runtime only: on Spark use the sources' rate limits.
 
         Raises:
             DefinitionError: The group is not a name, or the drift is not above 0 or not in whole milliseconds.

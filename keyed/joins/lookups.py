@@ -47,7 +47,7 @@ def lookup_join(
             `AsyncLookup`.
         columns: The added columns: ``"name string, tier bigint"``.
         how: ``"left"`` keeps rows whose key does not exist, with nulls; ``"inner"`` omits them.
-        ttl: Time for which results are kept, milliseconds or a `timedelta` of processing time; by default for ever.
+        ttl: Processing time for which results are kept; by default for ever.
         keys_per_call: Maximal number of keys of one call.
         input: Columns of the stream, if they are unknown before it runs: rows of an iterable.
         name: Name of the operator.

@@ -104,7 +104,7 @@ class KafkaSource:
         return {"topic": self.topic, "offsets": {str(partition): at for (_, partition), at in self._offsets.items()}}
 
     def seek(self, position: Any) -> None:
-        """Resume from offsets. See `keyed.SeekableSource.seek`.
+        """Resume from offsets.
 
         Raises:
             CheckpointError: They belong to another topic.

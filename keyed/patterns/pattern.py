@@ -24,7 +24,7 @@ class Pattern(StepSequence):
 
     A step is a name, or a group: a pattern in its place. A condition ``where`` is a function of the row, or of the row
     and the `Match` so far; or over columns: a DuckDB expression as text, or `OverColumns`. Quantifiers and conditions
-    apply to the last step. What breaks a rule raises `DefinitionError`.
+    apply to the last step.
     """
 
     def __repr__(self) -> str:
