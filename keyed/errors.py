@@ -1,47 +1,47 @@
 """Every error that `keyed` raises on purpose, in one tree, for code that handles them.
 
     KeyedError
-    ├── DefinitionError (ValueError)     an invalid function, state, stream or parameter; raised before the first row
+    ├── DefinitionError (ValueError)
     │   ├── StateDefinitionError
     │   ├── TimerDefinitionError
     │   ├── OutputDefinitionError
-    │   └── SqlError                     a script of `keyed.sql` cannot be compiled; with line and column
-    ├── EncodingError (ValueError)       a key, value, namespace or timer name cannot be encoded as declared
-    ├── StateAccessError (RuntimeError)  state, timers or outputs used outside of a call that has a key
-    ├── TableOverflowError (OverflowError)  a sum in a table state is out of the range of its column
-    ├── UserFunctionError                the user's function raised; names operator, call, key and element or timer
-    ├── RowError (ValueError)            a row that the stream's rules refuse
+    │   └── SqlError
+    ├── EncodingError (ValueError)
+    ├── StateAccessError (RuntimeError)
+    ├── TableOverflowError (OverflowError)
+    ├── UserFunctionError
+    ├── RowError (ValueError)
     │   ├── NullKeyError
     │   ├── TimestampError
     │   ├── KeyTypeError
     │   └── ForwardedKeyError
-    ├── CorruptionError                  persisted bytes fail their checks; names where and at which offset
-    ├── LocalStoreError                  a local store cannot be opened or read (the engine rebuilds it from the log)
-    ├── CheckpointError                  a checkpoint does not fit the query that is started on it
+    ├── CorruptionError
+    ├── LocalStoreError
+    ├── CheckpointError
     │   ├── ParallelismChanged
     │   ├── StateSchemaChanged
     │   ├── OperatorChanged
     │   ├── KeysChanged
     │   ├── CheckpointMoved
     │   └── CheckpointFinished
-    ├── ChangelogError                   a changelog cannot be written, read or used as asked
-    │   ├── ChangelogDiverged            it has other commits than the state to be exported
-    │   ├── ChangelogFenced              another writer of the same key group is ahead
-    │   └── HistoryCompacted             the requested state was removed by compaction
-    ├── TableNotFound (KeyError)         there is no such state table, or no batch yet
-    ├── GroupUnavailable                 state tables that have a share of the key groups lack one of the request
-    ├── SourceError                      a source cannot be read
-    ├── SinkError                        a sink cannot be written, or its folder is another query's
-    ├── SessionError                     a Spark session lacks what keyed needs
-    ├── JavaNotFound                     no Java 17 or newer for Spark
-    ├── ExtraNotInstalled (ImportError)  a package that an extra such as ``keyed-streams[sql]`` installs is not there
-    └── QueryFailed                      a query ended with an error that is none of the above
+    ├── ChangelogError
+    │   ├── ChangelogDiverged
+    │   ├── ChangelogFenced
+    │   └── HistoryCompacted
+    ├── TableNotFound (KeyError)
+    ├── GroupUnavailable
+    ├── SourceError
+    ├── SinkError
+    ├── SessionError
+    ├── JavaNotFound
+    ├── ExtraNotInstalled (ImportError)
+    └── QueryFailed
 
-Vendor errors are translated at the adapter with ``raise ... from``. Spark's own exception is the ``__context__`` of an
-error and is not printed with it, because it repeats the error in hundreds of lines.
+Vendor errors are translated with ``raise ... from``; Spark's own exception is the ``__context__``, and is not
+printed.
 
-A traceback of any of them ends with a note (PEP 678) that names the command for its causes and remedies,
-``keyed explain CODE``. ``str(error)`` is the message alone, so that messages can be quoted and compared.
+A traceback ends with a note (PEP 678) that names the command for causes and remedies, ``keyed explain CODE``;
+``str(error)`` is the message alone.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ class TableNotFound(KeyedError, KeyError):
 class GroupUnavailable(KeyedError):
     """State tables have a share of the key groups (``groups=``), and lack one that the request needs.
 
-    On a server no reachable peer has the group either. It says nothing about whether the key exists (Kafka Streams'
+    On a server no reachable peer has the group either; the key may exist (Kafka Streams'
     ``InvalidStateStorePartitionException``).
 
     Attributes:

@@ -1,11 +1,9 @@
 """PyFlink's names over keyed and its windows: a keyed program written for PyFlink runs with other import lines.
 
-For owners of PyFlink programs. Import here what the program imported from ``pyflink.common``, ``pyflink.datastream``
-and the modules below them. The names behave as in PyFlink's documentation and pass their arguments on; all semantics
-are those of `keyed` and `keyed.windows`. A `KeyedProcessFunction` of this module is one of keyed's, so it also runs on
-Spark, with ``keyed.stream(frame).key_by("column").process(...)``; `StreamExecutionEnvironment` runs bounded collections
-in this process. Features that keyed does not have (sources, operators without keys, ``window_all``) raise an error that
-names the alternative.
+Import here what the program imported from ``pyflink.common``, ``pyflink.datastream`` and the modules below them.
+Arguments are PyFlink's, semantics those of `keyed` and `keyed.windows`. `StreamExecutionEnvironment` runs bounded
+collections in this process; functions also run on Spark, with ``keyed.stream(frame).key_by("column").process(...)``.
+Missing features (sources, operators without keys, ``window_all``) raise an error that names the alternative.
 
 This is the only module of keyed that imports `keyed.windows`, because PyFlink has both in one package. Nothing in keyed
 imports this module.

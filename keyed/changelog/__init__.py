@@ -1,6 +1,6 @@
 """Changelogs: the committed state changes of an operator, outside of the job, from which the job can be rebuilt.
 
-For writers and operators of jobs, who choose where a changelog is, and for authors of another kind.
+The modules:
 
 - `model`: the protocols of a changelog for writers and readers.
 - `records`: the records that all of them share. `position_bundles`: positions that are stored together.

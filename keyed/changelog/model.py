@@ -305,7 +305,7 @@ class Changelog(Protocol):
         """Open a reader of a key group. Any number may be open."""
 
     def put_position(self, sequence: int, data: bytes) -> None:
-        """Store the runner's position after a batch. Storing the same one again has no effect.
+        """Store the runner's position after a batch. Storing it again has no effect.
 
         Raises:
             ChangelogDiverged: Another position is stored for this sequence.
@@ -315,7 +315,7 @@ class Changelog(Protocol):
         """Yield the stored positions after a sequence, in order."""
 
     def keep(self, name: str, data: bytes) -> None:
-        """Store data of the runner under a name until `forget`. Storing the same again has no effect.
+        """Store data of the runner under a name until `forget`. Storing it again has no effect.
 
         Args:
             name: 1 to 128 of the characters A-Z, a-z, 0-9, _, . and -.

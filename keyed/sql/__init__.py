@@ -1,7 +1,7 @@
 """Streams and tables declared in SQL, with ksqlDB's statements: ``CREATE TABLE … AS SELECT … EMIT CHANGES``.
 
-For writers of jobs. `script` runs a text of statements over rows, files or Kafka topics, and `start` does so in a
-thread. `subscribe` follows a table by a push query. `register` gives a Python function or aggregate a name in SQL.
+`script` runs statements over rows, files or Kafka topics, `start` in a thread. `subscribe` follows a table by a push
+query, and `register` gives a Python function or aggregate a name in SQL.
 """
 
 from keyed.sql.definitions import Answer

@@ -33,8 +33,7 @@ _RECORD = "key binary, value binary, time bigint"
 class Kafka(Shown):
     """The Kafka cluster of a deployed script: it reads and writes the topics that its statements name.
 
-    Nothing of it is part of the script. It needs ``keyed-streams[kafka]``, and for Avro and Protocol Buffers
-    ``keyed-streams[registry]``.
+    It needs ``keyed-streams[kafka]``, and for Avro and Protocol Buffers ``keyed-streams[registry]``.
 
     Args:
         bootstrap: Addresses of brokers, ``host:port``, separated by commas.

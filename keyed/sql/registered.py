@@ -20,8 +20,8 @@ _METHODS = ("create_accumulator", "add", "get_result", "merge")
 def register(name: str, function: Any, *, takes: Sequence[str], returns: str, over_arrow: bool = False) -> None:
     """Let scripts of this process call a Python function or aggregate.
 
-    A null argument makes the result of a function null without a call, and an aggregate ignores the row. A row for
-    which a function raises is a bad row: it is skipped and counted.
+    For a null argument a function is null without a call, and an aggregate ignores the row. A row for which a
+    function raises is skipped and counted.
 
     Args:
         name: Its name in SQL, in any case. A name that was registered before is replaced.

@@ -607,35 +607,32 @@ def script(
 
     Args:
         text: The statements.
-        streams: Rows of streams and tables by their names: a list of dictionaries with the columns, those of the key
-            too, and optionally ``ROWTIME``; a pandas, polars or Arrow table; the path of a file (``.jsonl``, ``.csv``,
-            ``.parquet``); or a `keyed.Stream` or `keyed.Output` whose elements have the columns. If all are Spark
-            DataFrames, or streams and outputs over them, the script runs on Spark.
-        topics: Records of topics by name: ``(key, value, timestamp)``, and optionally more fields: partition, offset,
-            headers, window; or the records of an output. Records of several topics are merged by timestamp. A list of
-            ``(topic, key, value, timestamp, …)`` gives the order in which they arrive.
-        kafka: The cluster whose topics are read and written, those that ``KAFKA_TOPIC`` names. Rows in ``streams`` and
-            ``topics`` take the place of a topic. Outputs that are written to a topic need a ``checkpoint``.
-        on_records: Called with the name of an output, its records of a batch and the id of the batch, before the batch
-            is committed: a batch that an earlier run did not commit comes again under its id. The records are then not
-            in the result.
-        rows_per_batch: Rows of a batch. A batch emits one change for each key that it changes.
+        streams: Rows of streams and tables by name: dictionaries with all columns, and optionally ``ROWTIME``; a
+            pandas, polars or Arrow table; the path of a ``.jsonl``, ``.csv`` or ``.parquet`` file; or a
+            `keyed.Stream` or `keyed.Output`. If all are over Spark DataFrames, the script runs on Spark.
+        topics: Records of topics by name: ``(key, value, timestamp)``, and optionally partition, offset, headers,
+            window; or the records of an output. Topics are merged by timestamp; a list of ``(topic, key, value,
+            timestamp, …)`` has the order of arrival.
+        kafka: The cluster of the topics that ``KAFKA_TOPIC`` names, unless ``streams`` or ``topics`` have rows for
+            them. Outputs to topics need a ``checkpoint``.
+        on_records: Called with the name of an output, its records of a batch and the batch's id, before the commit:
+            an uncommitted batch comes again under its id. The records are then not in the result.
+        rows_per_batch: Rows of a batch, which emits one change per key.
         properties: Settings, as of ``SET``.
-        parameters: Values for ``?`` in the text, in their order, or for ``$name`` by name.
-        schemas: Schemas by topic, for statements without columns: a dictionary with ``key``, ``value`` or both, each in
-            the form of the topic's format: Avro or JSON Schema, as text or data, or the text of a Protobuf file. The
-            texts of other files that it imports are ``references``.
-        functions: Keyed functions by the names that ``FROM name(stream PARTITION BY column)`` calls them by. The
-            annotations of a function declare its columns.
-        folder: A folder for the records of outputs that are not written to topics: each output has a folder in it with
-            a Parquet file for each batch, each record exactly once if there is a ``checkpoint``. They have the columns
-            of the output, the bounds of its windows, ``ROWTIME``, and for a table ``DELETED``.
-        max_ahead: How far a timestamp may be ahead of the processing time; rows further ahead are skipped and counted.
-            ``None`` for any distance. Streams of Python have their own limit.
+        parameters: Values for ``?`` in order, or for ``$name`` by name.
+        schemas: Schemas by topic, for statements without columns: a dictionary with ``key`` and ``value``, Avro or
+            JSON Schema as text or data, or the text of a Protobuf file, whose imports are ``references``.
+        functions: Keyed functions for ``FROM name(stream PARTITION BY column)``, by name; their annotations declare
+            the columns.
+        folder: A folder for outputs that are not written to topics: a folder each, with a Parquet file per batch,
+            each record exactly once with a ``checkpoint``. Columns are those of the output, window bounds,
+            ``ROWTIME``, and for a table ``DELETED``.
+        max_ahead: Rows with a timestamp further ahead of the processing time are skipped and counted; ``None`` for no
+            limit. Streams of Python have their own.
         spark: With ``kafka`` the session in which the script runs: Spark reads the topics.
-        options: Other options of `keyed.run`, such as ``checkpoint`` and ``tables``. With a checkpoint the result has
-            the records of this run's batches alone. By default windows that are open at the end are emitted
-            (``drain``) only if a dict of ``topics`` is given without a ``checkpoint``: streams go on.
+        options: Those of `keyed.run`, such as ``checkpoint`` (the result then has this run's records) and ``tables``.
+            Open windows are emitted at the end (``drain``) by default only for a dict of ``topics`` without a
+            ``checkpoint``.
 
     Raises:
         SqlError: A statement is not valid.

@@ -48,7 +48,7 @@ class QueryResult:
     Attributes:
         value: The result of `StateTable.get`.
         position: The state.
-        found: True if there is an entry; the value of an entry may be ``None``.
+        found: True if there is an entry; its value may be ``None``.
     """
 
     value: Any
@@ -65,7 +65,7 @@ class Version:
         processing_time: Its processing time, milliseconds since the epoch.
         watermark: The watermark after it.
         value: The value; ``None`` if it was removed.
-        removed: True if the entry was removed; the value of an entry may be ``None``.
+        removed: True if the entry was removed.
     """
 
     batch: int
@@ -80,8 +80,7 @@ class Scan(Iterator[Entry]):
 
     Attributes:
         position: The state from which they are taken.
-        token: After the last entry, the text for ``after=`` of a further `StateTable.scan`, or ``None`` if nothing
-            follows.
+        token: At the end, the ``after=`` of a further `StateTable.scan`, or ``None`` if nothing follows.
     """
 
     def __init__(self, entries: Iterator[tuple[bytes, Entry]], limit: int | None, position: Position) -> None:
@@ -93,7 +92,7 @@ class Scan(Iterator[Entry]):
 
     @property
     def last(self) -> bytes | None:
-        """Address of the last entry, while the scan is not at its end; its order is that of the entries."""
+        """Address of the last entry, before the end of the scan."""
         return self._last
 
     def __next__(self) -> Entry:
@@ -115,7 +114,7 @@ class History(list[Version]):
     """Versions of an entry, the newest first.
 
     Attributes:
-        token: The text for ``after=`` of a further `StateTable.history`, or ``None`` if nothing older is kept.
+        token: The ``after=`` of a further `StateTable.history`, or ``None`` at its end.
     """
 
     token: str | None = None
@@ -381,7 +380,7 @@ class StateTable:
 
     @property
     def row_key(self) -> list[str]:
-        """The columns that identify a row in a copy (`replicate`), without that of namespaces. Needs pyarrow."""
+        """The columns that identify a row in a copy, without the namespace. Needs pyarrow."""
         from keyed.tables.replicated_rows import ReplicatedRows
 
         with self._view(None) as view:

@@ -199,8 +199,9 @@ class Snapshot(_Tables):
 class StateTables(_Tables):
     """The tables of a job's operators, a mapping from names to `StateTable`. `open_tables` opens them.
 
-    Answers are taken only from complete batches that all key groups of all operators have committed. When following
-    ends with an error, every later read raises that error.
+    Answers are of batches that all key groups of all operators have committed. When following ends with an error,
+    every later read raises it. `poll`, `lag` and `take_over` raise `ChangelogError` for a changelog that cannot be
+    read; the latter two `DefinitionError` if another program writes the tables.
 
     Attributes:
         path: The folder.
@@ -277,7 +278,6 @@ class StateTables(_Tables):
             The number of applied records.
 
         Raises:
-            ChangelogError: A changelog cannot be read, or is damaged.
             DefinitionError: ``types`` has an unknown name.
             KeyedError: The error that ended following in a thread.
         """
@@ -332,7 +332,7 @@ class StateTables(_Tables):
 
     @property
     def age(self) -> float | None:
-        """Seconds since the start of the last successful poll: the maximal age of answers; ``None`` before it."""
+        """Seconds since the start of the last successful poll; ``None`` before it."""
         return self._following.age
 
     def _check_types(self) -> None:
@@ -440,7 +440,7 @@ class StateTables(_Tables):
         return True
 
     def snapshot(self, as_of: AsOf = None) -> Snapshot:
-        """Return the tables at the newest batch, or at an older one; close them, best by ``with``.
+        """Return the tables at a batch, to be closed, best by ``with``.
 
         Raises:
             HistoryCompacted: The batch is older than the history that is kept.
@@ -455,27 +455,18 @@ class StateTables(_Tables):
         return snapshot.share if self.is_share else snapshot
 
     def lag(self) -> Lag:
-        """Return the lag of the tables behind their changelogs.
-
-        Raises:
-            DefinitionError: Another program writes the tables and has their lag.
-            ChangelogError: A changelog cannot be read, or is damaged.
-        """
+        """Return the lag of the tables behind their changelogs."""
         self.check()
         found = [follower.lag() for follower in self._followers("lag")]
         return Lag(sum(lag.records for lag in found), max(lag.seconds for lag in found))
 
     def take_over(self) -> dict[str, RestorePoint]:
-        """End following, apply the rest of the changelogs, and return restore points for a new query.
+        """End following at the end of the changelogs, and return restore points for a new query.
 
         Stop the job first: later commits would be lost.
 
         Returns:
             The restore points for ``restore_from=``, by operator.
-
-        Raises:
-            DefinitionError: Another program writes the tables.
-            ChangelogError: A changelog cannot be read, or is damaged.
         """
         followers = self._followers("take_over")
         self.stop()

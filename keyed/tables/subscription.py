@@ -43,8 +43,8 @@ class Change:
         entry: The entry of the key, as in `Entry.entry`.
         old: The value before the batch; ``None`` if there was none, and in a snapshot.
         new: The value after it; ``None`` if it was removed.
-        removed: True if the entry was removed; the value of an entry may be ``None``.
-        token: The text for ``subscribe(after=)`` to resume after this change.
+        removed: True if the entry was removed.
+        token: The ``subscribe(after=)`` that resumes after this change.
     """
 
     kind: Literal["snapshot", "change"]

@@ -1,7 +1,7 @@
 """Test kit for keyed functions: harness, properties, replay and conformance suites.
 
-For authors of tests. The harness, whose clocks only the test moves, needs neither pytest nor Hypothesis. Properties and
-strategies need the extra ``keyed-streams[testing]``, and are imported when they are first used.
+The harness needs neither pytest nor Hypothesis; properties and strategies need the extra ``keyed-streams[testing]``.
+Properties return a sentence with the claim and the number of examples.
 """
 
 import importlib

@@ -38,7 +38,7 @@ def other_arrivals(draw: DrawFn, done: Sequence[Step], *, delay: int, sides: Seq
     that are behind the highest earlier one by more than the delay, keep their place.
 
     Args:
-        draw: Provided by Hypothesis.
+        draw: The draw.
         done: The steps.
         delay: Distance by which rows may be behind, milliseconds.
         sides: The sides whose rows move, 1 and 2.

@@ -54,9 +54,6 @@ class CommittedState:
         Args:
             name: Name of the state.
             namespace: The namespace beside the key.
-
-        Raises:
-            DefinitionError: The function has no such state.
         """
         found: dict[Any, Any] = {}
         names: set[str] = set(self._declared())
@@ -78,11 +75,7 @@ class CommittedState:
         return {key: found[key] for key in sorted(found, key=encode_key)}
 
     def namespaces(self, name: str) -> list[Any]:
-        """Return the namespaces in which a state has entries, for example windows, in order.
-
-        Raises:
-            DefinitionError: The function has no such state.
-        """
+        """Return the namespaces in which a state has entries, in order."""
         self.state(name)
         found: set[Any] = set()
         for group in self._groups.members:
@@ -121,13 +114,13 @@ class CommittedState:
 
     @property
     def state_names(self) -> list[str]:
-        """The names of the states, including those that ``open`` obtains, once an element was processed."""
+        """The names of the states; those of ``open`` once an element was processed."""
         described = [group.committed()[0] for group in self._groups.members]
         found = {name for meta in described if meta for name in self._stored_names(meta)}
         return sorted(found | {name for name, state in self._declared().items() if state.shown_as is None})
 
     def state_entries(self, key: Any = None) -> int:
-        """Count the live state entries of a key or of all: values, list elements, map entries and rows."""
+        """Count the live entries of a key or of all."""
         if key is not None:
             found = sum(1 for at, _, _ in self._groups.entries() if at[0] < TIMER_PROCESSING and key_of(at) == key)
             return found + sum(len(self.state(name).get(key, ())) for name in self._table_names())
@@ -141,7 +134,7 @@ class CommittedState:
         return {name for each in described for name in each if each[name]["schema"]["kind"] == "table"}
 
     def metrics(self) -> dict[str, int]:
-        """Return the counters, summed over key groups (`keyed.engine.counters`)."""
+        """Return the counters, summed over key groups."""
         total: dict[str, int] = {}
         for group in self._groups.members:
             meta, _ = group.committed()

@@ -76,20 +76,19 @@ class DrivenFunction(CommittedState):
 
         Raises:
             TimestampError: The timestamp is not an int in the range of int64.
-            KeyedError: The key is invalid, or the call failed. Nothing is committed then.
         """
         self._process(value, timestamp, "process", (KeyedProcessFunction, KeyedBroadcastProcessFunction))
 
     def process_broadcast_element(self, value: Any, timestamp: int | None = None) -> None:
-        """Process one broadcast element of a `keyed.KeyedBroadcastProcessFunction`, in each key group. As `process`."""
+        """As `process`, for a broadcast element, in each key group."""
         self._process(value, timestamp, "process_broadcast_element", KeyedBroadcastProcessFunction, side=1)
 
     def process_element1(self, value: Any, timestamp: int | None = None) -> None:
-        """Process one element of the first side of a `keyed.KeyedCoProcessFunction`. As `process`."""
+        """As `process`, for the first side."""
         self._process(value, timestamp, "process_element1", KeyedCoProcessFunction)
 
     def process_element2(self, value: Any, timestamp: int | None = None) -> None:
-        """Process one element of the second side of a `keyed.KeyedCoProcessFunction`. As `process`."""
+        """As `process`, for the second side."""
         self._process(value, timestamp, "process_element2", KeyedCoProcessFunction, side=1)
 
     def _process(
@@ -140,16 +139,14 @@ class DrivenFunction(CommittedState):
         self._run(rows)
 
     def process_batch(self, table: pa.Table, timestamps: str | None = None) -> None:
-        """Process rows with a vectorized function as one micro-batch and commit, as `process` does.
+        """Process rows with a vectorized function as one micro-batch, and commit.
 
         Args:
             table: The rows; they go through the function's ``combine``, if any.
             timestamps: Column with the event time, a timestamp or milliseconds.
 
         Raises:
-            DefinitionError: The function is not vectorized, or the rows are not a table or lack a column.
-            NullKeyError: A key is null.
-            KeyedError: The call failed. Nothing is committed then.
+            DefinitionError: The function or the rows are of another kind, or a column is missing.
         """
         from keyed.table_state.batches import with_times
 
@@ -166,18 +163,16 @@ class DrivenFunction(CommittedState):
         timestamps: str | None = None,
         timestamps2: str | None = None,
     ) -> None:
-        """Process rows with a `keyed.vectorized.VectorizedCoFunction` as one micro-batch and commit.
+        """As `process_batch`, with a `keyed.vectorized.VectorizedCoFunction`.
 
         Args:
-            first: The rows of the first side, ``None`` for none.
+            first: Rows of the first side, or ``None``.
             second: Those of the second side.
             timestamps: As in `process_batch`.
-            timestamps2: Column of the second side with the event time; by default that of the first.
+            timestamps2: The same of the second side; by default that of the first.
 
         Raises:
-            DefinitionError: The function is of another kind, or the rows are not a table or lack a column.
-            NullKeyError: A key is null.
-            KeyedError: The call failed. Nothing is committed then.
+            DefinitionError: As in `process_batch`.
         """
         from keyed.table_state.batches import with_times
 
@@ -197,11 +192,11 @@ class DrivenFunction(CommittedState):
         self._advance([max(each, timestamp) for each in self._watermarks])
 
     def advance_watermark1(self, timestamp: int) -> None:
-        """Move the watermark of the first side; that of the function is the least of both."""
+        """As `advance_watermark`, for the first side."""
         self._advance_side(0, timestamp)
 
     def advance_watermark2(self, timestamp: int) -> None:
-        """Move the watermark of the second side; that of the function is the least of both."""
+        """As `advance_watermark`, for the second side."""
         self._advance_side(1, timestamp)
 
     def _advance_side(self, side: int, timestamp: int) -> None:
@@ -240,11 +235,7 @@ class DrivenFunction(CommittedState):
         """Drop the local stores and all uncommitted changes, and recover from the log.
 
         Args:
-            function: The function afterwards: a fresh copy, as in a new process, or a changed one. By default the same
-                object.
-
-        Raises:
-            StateSchemaChanged: At the next call, if the function's states do not fit the committed state.
+            function: A fresh copy, or a changed one; by default the same object.
         """
         if function is not None:
             check_function(function)
@@ -255,11 +246,10 @@ class DrivenFunction(CommittedState):
 
         Args:
             parallelism: Number of key groups.
-            function: The function afterwards, as in `crash_and_recover`.
+            function: As in `crash_and_recover`.
 
         Raises:
-            DefinitionError: There is a changelog, which has a fixed number of key groups.
-            StateSchemaChanged: The function's states do not fit the committed state.
+            DefinitionError: There is a changelog.
         """
         if function is not None:
             check_function(function)
@@ -272,13 +262,10 @@ class DrivenFunction(CommittedState):
         return self._outputs.take(None)
 
     def take_table(self, tag: OutputTag | str | None = None) -> pa.Table:
-        """Return a vectorized function's outputs since the last call; a table without columns if there are none.
+        """Return a vectorized function's outputs since the last call.
 
         Args:
             tag: A side output; the main output by default.
-
-        Raises:
-            DefinitionError: As in `take_side_output`.
         """
         import pyarrow as pa
 

@@ -138,8 +138,7 @@ class GroupSet:
         """Continue with another number of key groups; returns the clocks, if anything is committed.
 
         Raises:
-            DefinitionError: There is a changelog, which has a fixed number of key groups.
-            StateSchemaChanged: The function's states do not fit the committed state.
+            DefinitionError: There is a changelog.
         """
         if self.spec.changelog is not None:
             raise DefinitionError(
@@ -195,11 +194,7 @@ class GroupSet:
 
 
 def changelog_of(snapshot: bytes, function: Function) -> MemoryChangelog:
-    """Return a changelog with the state in a snapshot; it has no header if nothing was committed.
-
-    Raises:
-        CorruptionError: The snapshot is damaged.
-    """
+    """Return a changelog with the state in a snapshot; it has no header if nothing was committed."""
     changelog, commits = MemoryChangelog(), MemoryCommitStore()
     commits.restore(snapshot)
     parallelism = int(commits.read(_PARALLELISM) or b"0")

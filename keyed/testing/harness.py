@@ -33,10 +33,12 @@ _shows = shows_options(HarnessOptions, broadcast=(), store="memory", parallelism
 
 
 class KeyedTestHarness(DrivenFunction, Shown):
-    """Runs a function over elements from a test, one commit per call.
+    """Runs a function over elements from a test, one commit per call; a call that fails commits nothing.
 
     The watermark starts at −2^63 and the processing time at 0; only `advance_watermark` and `advance_processing_time`
-    move them, unless ``watermark`` sets a strategy.
+    move them, unless ``watermark`` sets a strategy. A call raises `KeyedError` if a key is invalid or the function
+    fails, `StateSchemaChanged` if the function's states do not fit the stored ones, `DefinitionError` for an unknown
+    state, and `CorruptionError` for a damaged snapshot.
 
     Args:
         function: The function under test.
@@ -58,7 +60,6 @@ class KeyedTestHarness(DrivenFunction, Shown):
 
     Raises:
         DefinitionError: The function or a parameter breaks a rule.
-        StateSchemaChanged: The function's states do not fit those of ``restore_from``.
     """
 
     def __init__(
@@ -124,12 +125,7 @@ class KeyedTestHarness(DrivenFunction, Shown):
     @classmethod
     @_shows
     def restore(cls, function: Function, snapshot: bytes, **options: Unpack[HarnessOptions]) -> Self:
-        """Create a harness that continues from a snapshot, also at another parallelism.
-
-        Raises:
-            CorruptionError: The snapshot is damaged.
-            StateSchemaChanged: The function's states do not fit the snapshot's.
-        """
+        """Create a harness that continues from a snapshot, also at another parallelism."""
         changelog = changelog_of(snapshot, function)
         harness = cls(function, **options)
         if changelog.header() is not None:
@@ -155,14 +151,13 @@ class KeyedTestHarness(DrivenFunction, Shown):
             changelog: The job's changelog.
             function: The job's function, or a changed one.
             as_of: Id of the batch, or a time; by default the newest.
-            keys: The keys whose state and timers are loaded, as in ``key_by``; all by default.
+            keys: Keys to load, as in ``key_by``; all by default.
             options: As in the constructor.
 
         Raises:
             ChangelogError: There is no such batch.
             DefinitionError: The changelog has no entries of the keys.
             HistoryCompacted: The batch was compacted away.
-            StateSchemaChanged: The function's states do not fit the changelog's.
         """
         if isinstance(keys, str | bytes):
             raise DefinitionError(f"keys={keys!r}: give a list of keys")

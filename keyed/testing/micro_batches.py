@@ -63,7 +63,6 @@ class MicroBatches:
 
         Raises:
             DefinitionError: A key column is missing.
-            NullKeyError: A key is null.
         """
         from keyed.table_state.batches import check_keys, combined, first_key, group_indices, in_time_order
 

@@ -54,10 +54,9 @@ _times = st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2100, 1, 1)).map(lamb
 
 
 def values(type_: str) -> SearchStrategy[Any]:
-    """Return values of a column type. Three of four are drawn from a few simple ones, so that values repeat.
+    """Return values of a column type, three of four from a few simple ones.
 
-    Whole numbers of ``bigint`` stay within 32 bits, so that sums of them stay within 64; floating-point numbers are
-    finite.
+    Numbers of ``bigint`` stay within 32 bits; floating-point numbers are finite.
 
     Args:
         type_: A Spark type as text: ``"bigint"``, ``"array<string>"``.
@@ -129,7 +128,7 @@ def _records(columns: dict[str, SearchStrategy[Any]]) -> SearchStrategy[dict[str
 
 
 def skewed(*keys: Any) -> SearchStrategy[Any]:
-    """Return keys of which the first is drawn as often as all others together, the second as the rest, and so on."""
+    """Return keys, the first drawn as often as all others together, the second as the rest, and so on."""
     weights = [2 ** min(len(keys) - 1 - place, 4) for place in range(len(keys))]
     return st.sampled_from([key for key, weight in zip(keys, weights, strict=True) for _ in range(weight)])
 
@@ -142,8 +141,7 @@ def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
 
     Args:
         schema: ``"user string, amount bigint"``, a Spark ``StructType``, an attrs class, a dataclass or a named tuple.
-        columns: Strategies for columns, instead of those for their types: ``user=skewed("ann", "bob")``,
-            ``amount=st.none() | values("bigint")``.
+        columns: Strategies for columns: ``user=skewed("ann", "bob")``, ``amount=st.none() | values("bigint")``.
 
     Raises:
         DefinitionError: A column is not in the schema, or there are no values for its type.
@@ -234,7 +232,7 @@ def streams(
     Several rows often have one timestamp. By default they come in order.
 
     Args:
-        draw: Provided by Hypothesis.
+        draw: The draw.
         rows: The rows, of `rows` or of any other strategy.
         timestamp: Column for the timestamp: milliseconds, or a datetime if the column has that type.
         gap: Approximate event time between one row and the next.
@@ -353,13 +351,13 @@ def steps(
     """Return steps for a function with a stream: its batches, and other steps between them.
 
     Args:
-        draw: Provided by Hypothesis.
+        draw: The draw.
         stream: The rows.
         watermarks: The watermark of each stream moves in its own steps; later rows may be late.
         clocks: The processing time moves.
-        ticks: In some examples it moves by a millisecond before each batch, and then furthest.
+        ticks: Some examples move it by a millisecond before each batch.
         crashes: The process dies between batches.
-        parallelisms: Numbers of key groups to which it may be rescaled.
+        parallelisms: Numbers of key groups to rescale to.
         move: Maximal single move of a clock.
         most: Maximal number of steps beside the batches.
     """
@@ -418,7 +416,7 @@ def two_streams(draw: DrawFn, left: SearchStrategy[Any], right: SearchStrategy[A
     """Return the rows of two streams in one order of arrival; those of the second one are `keyed.testing.SecondRecord`.
 
     Args:
-        draw: Provided by Hypothesis.
+        draw: The draw.
         left: The first stream.
         right: The second one.
     """

@@ -10,8 +10,7 @@ class Record(NamedTuple):
 
     Attributes:
         value: The emitted value, or the input.
-        timestamp: For an output, the timestamp of the element, of the event-time timer or of ``ctx.collect``; otherwise
-            ``None``.
+        timestamp: Of an output, that of the element, of the event-time timer or of ``ctx.collect``, else ``None``.
     """
 
     value: Any

@@ -85,7 +85,7 @@ class DirectoryChangelog(StoredChangelog):
     """A changelog as files in a folder, on a local disk or on one that all machines of the job share.
 
     Each commit of a key group is a file, published atomically and never replaced. Old files are folded into one with
-    the whole state.
+    the whole state. Methods raise `ChangelogError` if the storage fails, and `CorruptionError` for damaged data.
 
     Args:
         path: The folder of one operator, new or empty, which all machines reach by the same path, on a file system

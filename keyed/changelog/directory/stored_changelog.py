@@ -142,7 +142,6 @@ class StoredChangelog(ABC):
 
         Raises:
             CorruptionError: The log of a group is damaged; nothing of that group was removed.
-            ChangelogError: The storage fails.
         """
         header = self._present()
         done = [compact_group(self._files(header, group), self._limits) for group in range(header.parallelism)]
@@ -150,11 +149,10 @@ class StoredChangelog(ABC):
         return done
 
     def put_position(self, sequence: int, data: bytes) -> None:
-        """Store the runner's position after a batch. Storing the same one again has no effect.
+        """Store the runner's position after a batch. Storing it again has no effect.
 
         Raises:
             ChangelogDiverged: Another position is stored for this sequence.
-            ChangelogError: It cannot be written.
         """
         header = self._present()
         name = _position(sequence)
@@ -168,22 +166,16 @@ class StoredChangelog(ABC):
             self._drop_positions(min(group.listing().base for group in groups))
 
     def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yield the positions after a sequence, in order. Compaction removes those before the bases of all groups.
-
-        Raises:
-            CorruptionError: A position is damaged.
-            ChangelogError: The storage cannot be read.
-        """
+        """Yield the positions after a sequence, in order. Compaction removes those before the bases of all groups."""
         for sequence in self._sequences(after):
             if sequence > after and (data := self._read_position(sequence)) is not None:
                 yield sequence, data
 
     def keep(self, name: str, data: bytes) -> None:
-        """Store data of the runner under a name. Storing the same again has no effect.
+        """Store data of the runner under a name. Storing it again has no effect.
 
         Raises:
             ChangelogDiverged: Other data is stored under the name.
-            ChangelogError: It cannot be written.
         """
         part, record = _kept_name(name), encode_kept(name, data)
         self._present()
@@ -193,20 +185,11 @@ class StoredChangelog(ABC):
             )
 
     def forget(self, names: Iterable[str]) -> None:
-        """Remove data that `keep` stored under names. Unknown names are ignored.
-
-        Raises:
-            ChangelogError: It cannot be removed.
-        """
+        """Remove data that `keep` stored under names. Unknown names are ignored."""
         self._remove(map(_kept_name, names))
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the data of `keep`, in order of names.
-
-        Raises:
-            CorruptionError: Data is damaged.
-            ChangelogError: The storage cannot be read.
-        """
+        """Yield the data of `keep`, in order of names."""
         for name in sorted(self._names("kept")):
             # `forget` may have removed it in the meantime.
             if _KEPT.fullmatch(name) and (record := self._get(f"kept/{name}")) is not None:

@@ -49,10 +49,9 @@ class Access:
     """Access rights of clients.
 
     Args:
-        tokens: Names of tables by token; ``"*"`` is all tables, SQL and timers. Without tokens every client has all
-            rights, which `serve` allows on loopback only.
-        hosts: Allowed names, without port, in ``Host`` of requests. This blocks pages whose name resolves to this
-            machine (DNS rebinding).
+        tokens: Names of tables by token; ``"*"`` is all tables, SQL and timers. Without tokens, on loopback only,
+            every client has all rights.
+        hosts: Allowed names in ``Host`` of requests, without port, against DNS rebinding.
 
     Raises:
         DefinitionError: A token is too short or has invalid characters.

@@ -1038,8 +1038,8 @@ def make_app(
         tables: The tables; call `StateTables.start` before.
         access: Access rights; by default every client has all.
         limits: Limits of requests.
-        page: Serve the page over all tables at ``/``; or the folder of another page, with ``index.html``, which finds
-            parts of the standard page under ``/page/``.
+        page: Serve the page over all tables at ``/``; or the folder of another, with ``index.html``, which finds the
+            standard parts under ``/page/``.
         status: Returns the job's own status for ``/status`` and the page: names and plain values; ``title`` is the
         page's heading.
         peers: The servers of the other key groups, if the tables have a share of them.

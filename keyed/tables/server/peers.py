@@ -65,7 +65,7 @@ class Peers:
 
     Args:
         addresses: Their addresses, such as ``http://10.0.0.2:8765``; the server's own may be among them.
-        token: A token of the peers for all tables (``"*"``). The token of a user is never sent to a peer.
+        token: A token of the peers for all tables; a user's is never sent to them.
         timeout: Seconds that an answer of a peer may take.
 
     Raises:

@@ -106,8 +106,7 @@ def serve(
 def serving(tables: StateTables, **options: Unpack[ServeOptions]) -> Iterator[str]:
     """Serve tables over HTTP in a thread while the context is open, and return the address once it answers.
 
-    The arguments are those of `serve`. An error that ends the server is logged at once, and raised at the end of the
-    context.
+    Arguments are those of `serve`. An error that ends the server is logged, and raised at the end of the context.
 
     Raises:
         DefinitionError: As in `serve`.
