@@ -519,10 +519,15 @@ def _entry(path: str, name: str, thing: Any, shown: dict[Any, str]) -> str:
         parts.append(f"{text}{joined}{members}".strip())
     elif callable(thing):
         text = _rendered(_own_doc(thing))
-        parts += [f"`{path}{_signature(thing)}`", re.sub(OPTIONS, "", text) if path in ("run", "start") else text]
+        parts += [f"`{path}{_signature(thing)}`", _without_options(text) if path in ("run", "start") else text]
     else:
         parts += [f"`{path}` = {thing}" if f"{thing}".rpartition(".")[2] != name else "", _rendered(_comment_of(name))]
     return "\n\n".join(part for part in parts if part)
+
+
+def _without_options(text: str) -> str:
+    """Return the text of `run` or `start` with a link in place of the options that have a page."""
+    return re.sub(OPTIONS, "", re.sub(OPTIONS, r"- `options`: [options](options.md).\n", text, count=1))
 
 
 def _own_doc(thing: Any) -> str:
@@ -683,7 +688,7 @@ def _default(default: Any) -> str:
     if isinstance(default, enum.Enum):
         return f"{type(default).__name__}.{default.name}"
     if isinstance(default, type) or inspect.isroutine(default):
-        return str(default.__name__)
+        return "..." if default.__name__.startswith("_") else str(default.__name__)
     text = repr(default)
     return "..." if " at 0x" in text else text
 

@@ -227,7 +227,7 @@ class WindowedStream:
         process: ProcessWindowFunction,
         **options: Unpack[WindowOptions],
     ) -> Output:
-        """Call a function with all elements of each window, which keeps them. Options: see ``reduce``."""
+        """Call a function with all elements of a window, which the window keeps. Options: see ``reduce``."""
         return self._build(None, process, **options)
 
     def _build(

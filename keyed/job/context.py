@@ -92,7 +92,7 @@ class Context(Protocol):
         """Return a broadcast state with all broadcast elements up to this batch.
 
         Raises:
-            StateAccessError: No stream was broadcast with this descriptor; or the state is written.
+            StateAccessError: No stream was broadcast with this descriptor. Also when the state is written.
         """
 
     def output(self, tag: OutputTag | str, value: Any) -> None:

@@ -383,7 +383,7 @@ class ListState(KeyedState, Generic[T]):
         return (self.type,)
 
     def get(self) -> list[T]:
-        """Return copies of the elements in the order of adding: store a changed list with ``update``."""
+        """Return copies of the elements in order: store a changed list with ``update``."""
         self._unbound()
 
     def __iter__(self) -> Iterator[T]:
@@ -413,7 +413,7 @@ class ListState(KeyedState, Generic[T]):
         self.add(value)
 
     def add_all(self, values: Iterable[T]) -> None:
-        """Append all of ``values`` in their order."""
+        """Append all of ``values``."""
         self._unbound()
 
     def update(self, values: Iterable[T]) -> None:

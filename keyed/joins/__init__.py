@@ -1,11 +1,11 @@
 """Joins: of two streams, with a table, and with an external function.
 
-A function for ``left.connect(right).key_by(...).process(...)``; the first stream is the left side.
+Functions for ``left.connect(right).key_by(...).process(...)``; the first stream is the left side.
 
 ```python
 import keyed
-from keyed.rows import row
 from keyed.joins import IntervalJoin, Select
+from keyed.rows import row
 
 orders = keyed.stream([row(id=1, at=0)], timestamp="at")
 payments = keyed.stream([row(order=1, paid=5, at=30)], timestamp="at")

@@ -66,7 +66,7 @@ class IntervalJoin(TimedJoin):
     """Joins elements of one key with ``left + lower <= right <= left + upper``, in event time.
 
     As Flink's `IntervalJoinOperator`: a pair is emitted as soon as both elements have arrived, with the greater
-    timestamp. An element is kept until the watermark rules out further partners, and late below the watermark. An
+    timestamp. An element is kept until the watermark rules out further partners. One below the watermark is late. An
     outer join emits an element without a partner when it is no longer kept, with that time.
 
     Args:

@@ -2,8 +2,8 @@
 
 ```python
 import keyed
-from keyed.rows import row
 from keyed.patterns import Pattern
+from keyed.rows import row
 
 payments = [row(card="A", amount=1, at=0), row(card="A", amount=900, at=60_000)]
 stolen = (
