@@ -15,8 +15,7 @@ from keyed.formats.declared_formats import Format
 from keyed.formats.sql_types import BadValue
 from keyed.formats.topic_values import NO_VALUE, check_format, decoder
 from keyed.kafka.client import Cluster, check_client
-from keyed.kafka.fetching import Place
-from keyed.kafka.topics_reader import TopicsReader
+from keyed.kafka.topics_reader import Place, TopicsReader
 from keyed.rows import Row, row_class
 
 #: Seconds for which a source waits for records before it yields `PAUSE`; also the time that a query takes to stop.

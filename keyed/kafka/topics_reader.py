@@ -1,16 +1,31 @@
-"""Reading of several topics, partition by partition.
+"""The records of topics, partition by partition, for `keyed.KafkaSource` and scripts.
 
-Offsets are kept by the caller's checkpoint, as those of a `keyed.KafkaSource` are.
+Fetched records wait until they are taken: round-robin by partition, so that none is read far ahead of another (a
+consumer returns a megabyte of one partition and then of the next), or those of one partition, for a reader that merges
+them by time. In both a partition without fetched records delays the others unless its end was reached. It does so only
+once, and briefly, because its leader may be down. Offsets are kept by the caller's checkpoint.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from keyed.errors import KeyedError, SourceError
 from keyed.kafka.client import Cluster, Partition
-from keyed.kafka.fetching import OUT_OF_RANGE, Fetched, Place, fetched, is_passing
+
+#: A topic and the number of a partition.
+Place: TypeAlias = tuple[str, int]
+#: Records that a consumer returns at once.
+_AT_ONCE = 1000
+#: Seconds for which a silent partition delays the others, once; the bytes of other partitions' records held in the
+#: meantime; and the bytes that an empty record takes.
+_PATIENCE, _AHEAD, _MESSAGE = 1.0, 64 << 20, 256
+#: Errors that the client retries by itself, or that concern only consumer groups.
+_IGNORED = {"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "GROUP_AUTHORIZATION_FAILED"}
+_OUT_OF_RANGE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
 
 
 class TopicsReader:
@@ -27,9 +42,8 @@ class TopicsReader:
         self._topics = dict(topics)
         self._bounded = bounded
         self._offsets: dict[Place, int] = {}
-        self._consumer: Any = None
-        self._fetched: Fetched
         self._ends: dict[Place, int] = {}
+        self._consumer: Any = None
 
     def open(self, offsets: Mapping[Place, int], until: Mapping[Place, int] | None = None) -> dict[Place, int]:
         """Connect, and return the offset of the next record of each partition, which reading advances.
@@ -72,9 +86,23 @@ class TopicsReader:
         except (ck.KafkaException, KeyedError) as error:
             consumer.close()
             raise SourceError(f"{doing} cannot be read: {error}") from error
-        self._consumer, self._ends = consumer, ends
-        self._fetched = Fetched(consumer, dict(self._offsets), ends, bounded=self._bounded)
+        self._begin(consumer, ends)
         return self._offsets
+
+    def _begin(self, consumer: Any, ends: dict[Place, int]) -> None:
+        """Hold nothing of the partitions of a consumer that is assigned to them."""
+        import confluent_kafka as ck
+
+        self._consumer, self._ends = consumer, ends
+        self._partitions = {place: ck.TopicPartition(*place) for place in self._offsets}
+        self._waiting: dict[Place, deque[Any]] = {place: deque() for place in self._offsets}
+        self._at_end = {place for place, at in self._offsets.items() if at >= ends[place]}
+        self._lacks_since: float | None = None
+        #: The partitions that stayed silent.
+        self._silent: set[Place] = set()
+        self._paused: list[Place] = []
+        #: Bytes of the records that are held.
+        self._bytes = 0
 
     def fetch(self, seconds: float) -> bool:
         """Fetch records, waiting for a first one for some seconds. Return whether there were any.
@@ -82,26 +110,63 @@ class TopicsReader:
         Raises:
             SourceError: Records are gone, or Kafka refuses.
         """
-        messages = fetched(self._consumer, seconds)
+        first = self._consumer.poll(seconds)
+        # With a time-out, consume() would wait for the full number of records.
+        messages = [] if first is None else [first, *self._consumer.consume(_AT_ONCE - 1, 0)]
         for message in messages:
             error = message.error()
             if error is None:
                 continue
-            if error.name() in OUT_OF_RANGE:
+            if error.name() in _OUT_OF_RANGE:
                 raise SourceError(self._gone((message.topic(), message.partition()), error.str()))
-            if not is_passing(error):
+            # Others the client retries by itself, or they do not concern readers.
+            if error.fatal() or not (error.retriable() or error.name() in _IGNORED):
                 raise SourceError(f"Kafka at {self._cluster.bootstrap} reports {error.name()}: {error.str()}")
-        self._fetched.add(messages)
+        self._add(messages)
         return bool(messages)
+
+    def _add(self, messages: list[Any]) -> None:
+        """Add fetched messages: records, and ends of partitions; other errors are ignored."""
+        reached: dict[Place, int | None] = {}
+        for message in messages:
+            place, offset, error = (message.topic(), message.partition()), message.offset(), message.error()
+            if error is not None and error.name() != "_PARTITION_EOF":
+                continue
+            reached[place] = offset + 1 if error is None else None
+            if not self._bounded or error is not None or offset < self._ends[place]:
+                self._waiting[place].append(message)
+                self._bytes += _size(message)
+        self._silent -= reached.keys()
+        for place, at in reached.items():
+            _, end = self._consumer.get_watermark_offsets(self._partitions[place], cached=True)
+            if self._bounded:
+                end = self._ends[place]
+            if at is None or at >= end >= 0:
+                self._at_end.add(place)
+            else:
+                self._at_end.discard(place)
 
     def take(self, place: Place, most: int) -> tuple[list[Any], int]:
         """Return the next records of a partition, and the offset after them."""
-        found = list(filter(self._passes, self._fetched.take(place, most)))
-        return found, self._offsets[place]
+        queue = self._waiting[place]
+        messages = [queue.popleft() for _ in range(min(most, len(queue)))]
+        self._bytes -= sum(map(_size, messages))
+        return list(filter(self._passes, messages)), self._offsets[place]
 
     def in_turn(self) -> Iterator[Any]:
-        """Yield a record of each partition in turn, while every partition that has not ended has one."""
-        return filter(self._passes, self._fetched.in_turn())
+        """Yield one record of each partition in turn, while every partition that has not ended has one."""
+        now = time.monotonic()
+        while any(self._waiting.values()):
+            if self._waits(now):
+                return
+            for queue in self._waiting.values():
+                if queue:
+                    message = queue.popleft()
+                    self._bytes -= _size(message)
+                    if self._passes(message):
+                        yield message
+        self._lacks_since = None
+        self._hold_back([*self._paused])
 
     def _passes(self, message: Any) -> bool:
         """Advance the offset of a partition, and return whether a message is a record."""
@@ -113,7 +178,7 @@ class TopicsReader:
 
     def has_more(self, place: Place) -> bool:
         """Return whether a partition has more records, or they are expected."""
-        return self._fetched.has_more(place)
+        return bool(self._waiting[place]) or place not in self._at_end | self._silent
 
     def is_delayed(self, held: Collection[Place]) -> bool:
         """Return whether a partition that has not reached its end delays the others.
@@ -121,7 +186,33 @@ class TopicsReader:
         Args:
             held: The partitions of which records were taken that are not used yet.
         """
-        return self._fetched.is_delayed(held)
+        if self._waits(time.monotonic(), held):
+            return True
+        if self._paused and not any(self._waiting.values()):
+            self._hold_back([*self._paused])
+        return False
+
+    def _waits(self, now: float, held: Collection[Place] = ()) -> bool:
+        """Return whether a partition delays the others, except those that have messages elsewhere."""
+        not_lacking = self._at_end | self._silent | set(held)
+        lacking = [each for each, queue in self._waiting.items() if not queue and each not in not_lacking]
+        if lacking:
+            self._lacks_since = self._lacks_since or now
+            if now < self._lacks_since + _PATIENCE:
+                self._hold_back(lacking)
+                return True
+            self._silent.update(lacking)
+        self._lacks_since = None
+        return False
+
+    def _hold_back(self, lacking: list[Place]) -> None:
+        """Pause partitions with enough records while others have none, and resume all later."""
+        if any(place in self._paused for place in lacking):
+            self._consumer.resume([self._partitions[place] for place in self._paused])
+            self._paused = []
+        elif not self._paused and self._bytes > _AHEAD:
+            self._paused = [place for place, queue in self._waiting.items() if queue]
+            self._consumer.pause([self._partitions[place] for place in self._paused])
 
     @property
     def is_ended(self) -> bool:
@@ -140,3 +231,8 @@ class TopicsReader:
             "records that were not read yet were deleted, or the topic was recreated; start from a new checkpoint, in "
             "Python with restore_from= a changelog, which keeps the state"
         )
+
+
+def _size(message: Any) -> int:
+    """Return the approximate number of bytes of a message, including the Python object."""
+    return len(message.value() or b"") + len(message.key() or b"") + _MESSAGE

@@ -14,7 +14,7 @@ import keyed
 from keyed import DirectoryChangelog, KafkaSource, KeyedProcessFunction, ValueState
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.errors import CheckpointError, DefinitionError, SourceError
-from keyed.kafka import fetching, kafka_source
+from keyed.kafka import kafka_source, topics_reader
 from keyed.kafka.client import Cluster
 from keyed.runtimes.local import local_query
 from tests.keyed.changelog.kafka import topics
@@ -232,13 +232,13 @@ def test_a_partition_whose_broker_does_not_answer_is_waited_for_once(kafka, topi
             self._consumer.pause([each for each in partitions if each.partition == 1])
 
     monkeypatch.setattr(Cluster, "consumer", lambda cluster: Deaf(make(cluster)))
-    assert fetching._PATIENCE <= 1
+    assert topics_reader._PATIENCE <= 1
     sink = keyed.collect_sink()
     query = counts(source(kafka, topic, bounded=False)).start(sink)
     seen = lambda: sorted(value.v for value in sink.values)  # noqa: E731 - asked again and again
     until(lambda: seen() == [0] or not query.is_active)
     # From now on a wait would have no end.
-    monkeypatch.setattr(fetching, "_PATIENCE", 1e9)
+    monkeypatch.setattr(topics_reader, "_PATIENCE", 1e9)
     for value in (2, 4):
         write(kafka, topic, value)
         until(lambda: value in seen() or not query.is_active)  # noqa: B023 - asked before the next one
@@ -250,7 +250,7 @@ def test_a_partition_whose_broker_does_not_answer_is_waited_for_once(kafka, topi
 
 
 def test_records_ahead_of_a_partition_that_lacks_are_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr(fetching, "_AHEAD", 2 << 20)
+    monkeypatch.setattr(topics_reader, "_AHEAD", 2 << 20)
 
     class Consumer:
         paused: ClassVar[list[int]] = []
@@ -266,11 +266,12 @@ def test_records_ahead_of_a_partition_that_lacks_are_bounded_in_bytes(monkeypatc
         return SimpleNamespace(**{name: lambda value=value: value for name, value in fields.items()})
 
     consumer = Consumer()
-    offsets = {("topic", 0): 0, ("topic", 1): 0}
-    fetched = fetching.Fetched(consumer, offsets, dict.fromkeys(offsets, 9), bounded=False)
-    fetched.add([message(offset, 100) for offset in range(1_000)])
-    assert list(fetched.in_turn()) == []
+    reader = topics_reader.TopicsReader(Cluster("b:1", {}, 1.0), {}, bounded=False)
+    reader._offsets = {("topic", 0): 0, ("topic", 1): 0}
+    reader._begin(consumer, dict.fromkeys(reader._offsets, 9))
+    reader._add([message(offset, 100) for offset in range(1_000)])
+    assert list(reader.in_turn()) == []
     assert consumer.paused == []
-    fetched.add([message(1_000 + offset, 1 << 20) for offset in range(2)])
-    assert list(fetched.in_turn()) == []
+    reader._add([message(1_000 + offset, 1 << 20) for offset in range(2)])
+    assert list(reader.in_turn()) == []
     assert consumer.paused == [0]
