@@ -91,7 +91,7 @@ class RunResult(Shown):
     """Result of a bounded run.
 
     Attributes:
-        values: Values of the collecting sinks, if the run had any, sink by sink: those of this run.
+        values: Values of the collecting sinks of this run, sink by sink.
         batches: Number of batches that this run committed.
         metrics: Cumulative counters by operator and name at its end.
         restored: The restored batch, if this run has restored the query.

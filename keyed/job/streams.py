@@ -806,7 +806,9 @@ def run(*outputs: BoundOutput, **options: Unpack[RunOptions]) -> RunResult:
 
 @shows_options(StartOptions, group_access=False)
 def start(*outputs: BoundOutput, **options: Unpack[StartOptions]) -> Query:
-    """Start one query that writes ``outputs`` and return a handle to it. Options and errors are those of ``run``.
+    """Start one query that writes ``outputs`` and return a handle to it.
+
+    Options and errors are those of ``run``, with ``drain`` in the local runtime only.
 
     Args:
         outputs: As of ``run``.

@@ -27,7 +27,10 @@ class BatchContext(Protocol):
 
     @property
     def late(self) -> pa.BooleanArray:
-        """Mask of the batch's late rows: at or below the watermark at its start. Empty in ``on_watermark``."""
+        """Mask of the batch's late rows: at or below the watermark at its start.
+
+        All false without timestamps; empty in ``on_watermark``.
+        """
 
     def current_watermark(self) -> int:
         """Return the watermark: in ``process_batch`` that before the batch, in ``on_watermark`` the new one."""
