@@ -758,8 +758,6 @@ class _Script:
         settings = texts(properties, f"{where}: properties")
         self.found = define(parsed, statements, given.values, settings, RegistrySchemas(schemas), functions)
         self._kafka = kafka
-        # Without an end there is no result that could have the records.
-        self._on_records = _nowhere if on_records is None and kafka is not None and not kafka.bounded else on_records
         self._size = rows_per_batch
         self._max_ahead = max_ahead
         self._keeps = options.get("checkpoint") is not None
@@ -771,6 +769,9 @@ class _Script:
         self._deployment: Deployment | None = None
         self._records: dict[str, list[OutputRecord]] = {}
         self._add(streams, topics, _latest(max_ahead, options.get("processing_time")), spark)
+        # Without an end there is no result that could have the records. Over DataFrames a script always ends.
+        has_end = kafka is None or kafka.bounded or self.session is not None
+        self._on_records = on_records if has_end else on_records or _nowhere
         # Topics that are given as a whole end. Streams go on, as those of Spark, records in their order of arrival do.
         ends = not self._keeps and kafka is None and bool(topics) and isinstance(topics, Mapping)
         own = {} if self.session is not None else {"rows_per_batch": rows_per_batch}

@@ -98,7 +98,8 @@ def test_a_dataframe_of_a_topic_with_a_schema_registry(spark_kafka, kafka, given
         stream = stream.option("subscribe", given["sales"]).option("startingOffsets", "earliest").load()
         cluster = sql.Kafka(kafka, bounded=True, registry=registry.url)
         sql.script(text, {"s": stream}, kafka=cluster, checkpoint=tmp_path / "written")
-        assert len(received(kafka, given["films"])) == 2
+        # A stream skips a record without a value.
+        assert len(received(kafka, given["films"])) == 1
         text = f"""
         CREATE STREAM t (id BIGINT KEY, a DECIMAL(4, 2)) WITH (KAFKA_TOPIC = '{given["films"]}', VALUE_FORMAT = 'AVRO');
         CREATE STREAM u AS SELECT id, a * 2 AS a FROM t;
