@@ -510,7 +510,9 @@ def _entry(path: str, name: str, thing: Any, shown: dict[Any, str]) -> str:
         extends = f"Extends {' and '.join(_link(base, thing) for base in bases)}." if bases else ""
         parts.append(f"{signature}  {extends}".strip())
         doc = _own_doc(thing) if constructed else re.sub(r"\n\nArgs:\n(?: .*\n?|\n)*", "\n\n", _own_doc(thing))
-        text = re.sub(rf"(?m)^- `(?:{'|'.join(PLUMBING)})`: .*\n?", "", _rendered(doc)).strip()
+        text = _rendered(doc)
+        if not constructed:  # Parameters of a constructor are its users'.
+            text = re.sub(rf"(?m)^- `(?:{'|'.join(PLUMBING)})`: .*\n?", "", text).strip()
         members = _members(thing, name, shown)
         if constructed and members and "\nArgs:\n" in doc:
             members = f"Members:\n\n{members}"

@@ -1,5 +1,32 @@
 """Test kit for keyed functions: harness, properties, replay and conformance suites.
 
+```python
+import keyed
+from keyed.testing import KeyedTestHarness, assert_batch_split_invariant, strategies
+
+
+class Visits(keyed.KeyedProcessFunction):
+    count = keyed.ValueState(int, 0)
+
+    def process_element(self, value, ctx):
+        self.count.update(self.count.value() + 1)
+        yield self.count.value()
+
+
+harness = KeyedTestHarness(Visits())
+harness.process("ann")
+harness.crash_and_recover()
+harness.process("ann")
+print([record.value for record in harness.take_output()])
+
+users = strategies.streams(strategies.skewed("ann", "bob"))
+assert_batch_split_invariant(Visits(), users)
+```
+
+```output
+[1, 2]
+```
+
 The harness needs neither pytest nor Hypothesis; properties and strategies need the extra ``keyed-streams[testing]``.
 Properties return a sentence with the claim and the number of examples.
 """
