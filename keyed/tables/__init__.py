@@ -27,7 +27,7 @@ with open_tables(log, "visits-tables") as tables:
 [{'user': 'u', 'value': 2}]
 ```
 
-Another process follows the changelog in the same way, with ``tables.start()`` in a thread.
+``tables.start()`` follows the changelog in a thread.
 """
 
 from keyed.tables.entries import Entry

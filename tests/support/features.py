@@ -507,9 +507,7 @@ def page() -> str:
         "",
     ]
     for heading, features in FEATURES.items():
-        lines += [f"## {heading}", ""]
-        for feature in features:
-            missing = "".join(f"; not {column}: {reason}" for column, reason in feature.missing.items())
-            lines.append(f"- [{feature.name}]({feature.link}){missing}")
-        lines.append("")
+        named = [f"[{feature.name}]({feature.link})" for feature in features]
+        missing = [f"- {each.name}, not {where}: {why}" for each in features for where, why in each.missing.items()]
+        lines += [f"## {heading}", "", ",\n".join(named) + ".", "", *missing, *([""] if missing else [])]
     return "\n".join([*lines, *sink_lines(), *changelog_lines()])
