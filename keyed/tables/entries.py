@@ -30,10 +30,10 @@ class Entry:
         key: One value, or a tuple of several; ``None`` in a broadcast state.
         namespace: Beside the key; ``None`` is the state itself.
         entry: The map key, (batch, index) of a list element, the timestamp of a version, the other key columns of a
-        table as a tuple, start and end of a window as datetimes (milliseconds beyond the years 1 to 9999), the first
-        column of rows as a tuple; ``None`` if there is only one.
+            table as a tuple, start and end of a window as datetimes (milliseconds beyond the years 1 to 9999), the
+            first column of rows as a tuple; ``None`` if there is only one.
         value: The value, element, accumulator or result; of a table and of rows a dict of the other columns; ``None``
-        for a deleted version.
+            for a deleted version.
         expires: With a time to live, its end, in milliseconds of the state's clock.
     """
 

@@ -149,9 +149,9 @@ class StateTable:
         Args:
             key: One value, or a tuple of several.
             entry: The map key, the other key columns of a table as a tuple, the time of a version, or the start or
-            ``(start, end)`` of a window, as datetimes or milliseconds.
+                ``(start, end)`` of a window, as datetimes or milliseconds.
             namespace: For example a window that your function keeps, as ``(start, end)``; ``None`` is the state
-            itself.
+                itself.
             as_of: Id of a batch, or a time: the newest batch whose processing time is not after it.
 
         Returns:
@@ -239,8 +239,8 @@ class StateTable:
             from_: The least key, or its first parts.
             to: End of the range, exclusive.
             windows: Only windows that start from the first time to before the second: milliseconds, or datetimes with
-            a zone. Without `keyed.windows` the window is the namespace; in a table or map its start is the first
-            further key column or the map key. With ``key`` only these windows are read.
+                a zone. Without `keyed.windows` the window is the namespace; in a table or map its start is the first
+                further key column or the map key. With ``key`` only these windows are read.
             limit: Maximal number of entries.
             after: The `Scan.token` of an earlier scan of the same range: resumes in the same batch.
             as_of: As in `get`.
@@ -418,7 +418,7 @@ class StateTable:
             key: Only this key.
             prefix: Only keys that begin with this, as in `scan`.
             after: ``None`` begins with the newest state, ``"now"`` with the next change, ``"beginning"`` with the
-            oldest state that is kept; a `Subscription.token` resumes after it.
+                oldest state that is kept; a `Subscription.token` resumes after it.
 
         Raises:
             DefinitionError: ``after`` is not a token, both ``key`` and ``prefix`` are given, or the table belongs to
@@ -456,7 +456,7 @@ class StateTable:
 
         Args:
             to: A `keyed.topics.UpsertTopic`, or ``keyed.delta_sink(path, mode="upsert", key=[...])`` with the columns
-            of `row_key`.
+                of `row_key`.
 
         Raises:
             DefinitionError: ``to`` is neither, or the table belongs to a snapshot.

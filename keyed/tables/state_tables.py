@@ -516,11 +516,11 @@ def open_tables(
 
     Args:
         changelog: The changelog of an operator, or its URL in an object store; or those of several operators of one
-        query. The job must have been started once.
+            query. The job must have been started once.
         path: Folder for the stores; created if missing.
         types: Types of values by name of the state (``operator.state`` if several operators have it), or the function
-        that declares the states. For your own aggregate class: by name of a window operator the operator, its
-        aggregates by column, or its only aggregate.
+            that declares the states. For your own aggregate class: by name of a window operator the operator, its
+            aggregates by column, or its only aggregate.
         history: Processing time before the newest batch for which past states are kept: ``int`` milliseconds or
             `timedelta`. It begins with the changelog's history.
         groups: The key groups to read and store, from 0, such as ``range(0, 16)``; all by default.

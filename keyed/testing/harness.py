@@ -43,7 +43,7 @@ class KeyedTestHarness(DrivenFunction, Shown):
     Args:
         function: The function under test.
         key: As in `keyed.Stream.key_by`: a function, or the names of columns, which a vectorized function needs; by
-        default the element itself.
+            default the element itself.
         key2: The same for the second side of a `keyed.KeyedCoProcessFunction`; by default as ``key``.
         store: Local store: ``"memory"``, ``"rocksdb"`` or ``"lmdb"``.
         parallelism: Number of key groups.
@@ -51,9 +51,9 @@ class KeyedTestHarness(DrivenFunction, Shown):
         restore_from: A changelog or `keyed.RestorePoint` whose state the harness starts with.
         initial_state: Tables of initial state, as in `keyed.KeyedStream.process`.
         watermark: The strategy, as in `keyed.stream`; with two sides each has its own watermark, and the function's
-        is the least of both.
+            is the least of both.
         order: Order of the rows of a `batch`: ``"event_time"`` (stable by arrival), ``"arrival"``, or
-        ``"watermark"``: elements wait until the watermark has passed them.
+            ``"watermark"``: elements wait until the watermark has passed them.
         broadcast: Descriptors of the broadcast states of a `keyed.KeyedBroadcastProcessFunction`.
         ingestion_time: Timestamps and watermark follow the processing time, as with `keyed.INGESTION_TIME`.
         global_tables: Global tables of the function, read at once, and again by `reload_tables`.

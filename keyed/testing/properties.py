@@ -671,10 +671,10 @@ def assert_matches(
     Args:
         function: The function.
         model: From the rows in order of arrival, each a `Record`, to the values of all outputs, or `Record` objects
-        to compare timestamps too.
+            to compare timestamps too.
         rows: The streams.
         clocks: The processing time moves from 0, by up to ten seconds or this duration at a time; the model gets each
-        move among the rows as a `ProcessingTime`. Required for processing-time timers and times to live.
+            move among the rows as a `ProcessingTime`. Required for processing-time timers and times to live.
         options: As in `PropertyOptions`.
 
     Raises:

@@ -48,7 +48,7 @@ class Replayed:
         last: Id of the last batch.
         rows: Number of their rows.
         lines: The differences as a diff, ``-`` of the job's function, ``+`` of the changed one: outputs, side
-        outputs, states by key, timers.
+            outputs, states by key, timers.
     """
 
     first: int
@@ -79,7 +79,7 @@ def replay(
         function: The job's function.
         changed: The changed function.
         rows: The job's `Recording`, or its source: the rows from its start, for a local job; a source with positions;
-        a `keyed.KafkaSource`.
+            a `keyed.KafkaSource`.
         key: Key of a row, as in the job.
         key2: Key of a row of the second side.
         timestamp: As in the job; not needed with a recording.

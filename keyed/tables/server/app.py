@@ -128,7 +128,7 @@ class Limits:
 
     Attributes:
         page: Greatest value of ``limit``, and its default for the entries and the history of a key; for scans and
-        timers the default is 100 at most.
+            timers the default is 100 at most.
         body: Bytes of a request's body.
         sql_seconds: Seconds that a query may run.
         sql_megabytes: Megabytes that the process of a query may have.
@@ -136,7 +136,7 @@ class Limits:
         answer: Bytes of an answer.
         scan_seconds: Seconds that a scan of a table may take.
         wait_seconds: Seconds for which a request waits while the maximal number of others run, before it is refused:
-        a query with 429, others with 503.
+            a query with 429, others with 503.
         streams: Number of concurrent streams of changes.
         send_seconds: Seconds that a client may take to read; then its connection is closed.
         request_seconds: Seconds in which a request, header and body, has to arrive.
@@ -1041,7 +1041,7 @@ def make_app(
         page: Serve the page over all tables at ``/``; or the folder of another, with ``index.html``, which finds the
             standard parts under ``/page/``.
         status: Returns the job's own status for ``/status`` and the page: names and plain values; ``title`` is the
-        page's heading.
+            page's heading.
         peers: The servers of the other key groups, if the tables have a share of them.
     """
     access, limits = access or Access(), limits or Limits()
