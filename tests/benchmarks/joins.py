@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -34,12 +33,12 @@ from keyed.joins import AsOfJoin, IntervalJoin
 from tests.benchmarks.events import EVENTS, Events, event_files
 from tests.benchmarks.functions import pass_through
 from tests.benchmarks.meter import Meter, adopting
+from tests.support.flink import flink_python
 
 __all__ = ["main"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOLDER = _ROOT / ".bench"
-_FLINK = "apache-flink==2.0.0"
 _SCHEMA = "user_id string, ts timestamp, amount long"
 _PAIRS = "user_id string, first bigint, second bigint"
 _BOUND_MS = 10_000
@@ -175,7 +174,7 @@ def _measured(variant: str, folder: Path, seconds: float) -> tuple[float, int]:
     """
     command = [sys.executable, "-m", __spec__.name, "--only", variant, "--run", str(folder)]
     if variant.startswith("flink"):
-        command = [flink_environment(), str(_FLINK_FLOW), variant, str(folder)]
+        command = [flink_python(), str(_FLINK_FLOW), variant, str(folder)]
     pipe = subprocess.PIPE
     with (
         (folder / f"{variant}.log").open("w+") as log,
@@ -209,20 +208,6 @@ def _measured(variant: str, folder: Path, seconds: float) -> tuple[float, int]:
             log.seek(0)
             raise RuntimeError(f"{variant} failed:\n{log.read()[-3000:]}")
     return spent, int(found.split()[1])
-
-
-def flink_environment() -> str:
-    """The Python of an environment with PyFlink, which is made the first time."""
-    folder = _FOLDER / "flink" / "environment"
-    python = folder / "bin" / "python"
-    if not python.exists():
-        try:
-            subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
-            subprocess.run([str(python), "-m", "pip", "install", "--quiet", _FLINK], check=True)
-        except subprocess.CalledProcessError:
-            shutil.rmtree(folder)
-            raise
-    return str(python)
 
 
 if __name__ == "__main__":

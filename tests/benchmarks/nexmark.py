@@ -47,13 +47,12 @@ from tests.benchmarks.meter import Meter, adopting
 from tests.benchmarks.nexmark_latency import FILE_MS, LATENCY_QUERIES, latency_table
 from tests.benchmarks.nexmark_sql import FLINK, FLINK_CANNOT, FLINK_TABLES, SPARK, SPARK_CANNOT, SPARK_MODES
 from tests.examples.nexmark_oracles import Oracle
+from tests.support.flink import PACKAGE, flink_python
 
 __all__ = ["main"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 _FOLDER = _ROOT / ".bench" / "nexmark"
-_ENVIRONMENT = _ROOT / ".environments" / "flink"
-_PACKAGE = "apache-flink==2.0.0"
 _FLINK_RUN = Path(__file__).with_name("nexmark_flink.py")
 _NAMES = {"keyed": "keyed on Spark", "local": "keyed, local", "flink": "Flink SQL", "spark": "Spark SQL"}
 _FILE = 250_000  # events: a batch on Spark
@@ -270,7 +269,7 @@ def _settings(options: argparse.Namespace) -> str:
     machine = f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}"
     return "\n".join(
         [
-            f"{datetime.now(UTC):%Y-%m-%d}, {machine}, {versions}, {_PACKAGE}",
+            f"{datetime.now(UTC):%Y-%m-%d}, {machine}, {versions}, {PACKAGE}",
             f"{options.events:,} events, {options.rate:,} a second; {options.rounds} rounds",
             f"batches: {_FILE:,} events on Spark, 100,000 in the local runtime",
             f"keyed and Spark: local[2], 2 shuffle partitions, {_CONFIG}",
@@ -422,17 +421,6 @@ def _agrees(engine: str, query: str, few: Path, scratch: Path) -> bool | None:
         return len(found) == len(expected) if query in _ANY_OF_EQUALS else found == expected
     finally:
         truth.connection.close()
-
-
-def flink_python() -> str:
-    """Return the Python of an environment with PyFlink, which is made the first time."""
-    python = _ENVIRONMENT / "bin" / "python"
-    if not (_ENVIRONMENT / ".complete").exists():
-        shutil.rmtree(_ENVIRONMENT, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", str(_ENVIRONMENT)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", _PACKAGE], check=True)
-        (_ENVIRONMENT / ".complete").touch()
-    return str(python)
 
 
 def _mark(text: str) -> None:

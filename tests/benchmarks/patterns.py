@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 import keyed
 from keyed.patterns import Pattern
-from tests.benchmarks.joins import flink_environment
+from tests.support.flink import flink_python
 
 __all__ = ["main"]
 
@@ -83,7 +83,7 @@ def _flink(kind: str, tables: list[pa.Table]) -> tuple[float, int]:
         options = pyarrow.csv.WriteOptions(include_header=False)
         # One file, because Flink takes several in any order.
         pyarrow.csv.write_csv(pa.concat_tables(tables), f"{folder}/csv/payments.csv", options)
-        command = [flink_environment(), str(Path(__file__).with_name("flink_pattern.py")), kind, folder]
+        command = [flink_python(), str(Path(__file__).with_name("flink_pattern.py")), kind, folder]
         pipe, log = subprocess.PIPE, Path(folder, "log")
         with (
             log.open("w") as errors,

@@ -28,7 +28,7 @@ from keyed import sql
 from keyed.joins import IntervalJoin, Select
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows import Count, Sum, TumblingEventTimeWindows, aggregate
-from tests.benchmarks.joins import flink_environment
+from tests.support.flink import flink_python
 
 _ROWS_PER_BATCH = 10_000
 _FLINK_RUN = Path(__file__).with_name("flink_scripts.py")
@@ -142,7 +142,7 @@ def _run(job: str, kind: str, count: int) -> float:
             output = build(streams_[0], streams_[-1]).to(keyed.parquet_sink(Path(folder, "written")))
             keyed.run(output, rows_per_batch=_ROWS_PER_BATCH)
         else:
-            command = [flink_environment(), str(_FLINK_RUN), folder, json.dumps(read), query]
+            command = [flink_python(), str(_FLINK_RUN), folder, json.dumps(read), query]
             subprocess.run(command, check=True, capture_output=True)
         return _spent() - began
 

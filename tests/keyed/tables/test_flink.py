@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from keyed.topics import Avro
-from tests.benchmarks.nexmark import flink_python
 from tests.keyed.tables.copies import Job, caught_up, expected, key_of, new_topic, topic_of
 from tests.keyed.tables.test_replication import last_batch
+from tests.support.flink import flink_python
 from tests.support.jars import FLINK_KAFKA, NoJars, fetch
 from tests.support.schema_registry import schema_registry
 
