@@ -198,6 +198,10 @@ def described_as(described: Mapping[str, Any], table: str) -> dict[str, Any]:
     return {**described, "schema": {**described["schema"], "name": table}}
 
 
+def _is_redefined(stored: StateSchema, declared: StateSchema | None) -> bool:
+    return declared is not None and declared.meaning != stored.meaning
+
+
 def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> None:
     """Check that the stored states of an operator can be read with its present declarations.
 
@@ -214,8 +218,8 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
     """
     declared = {schema.name: schema for schema in new}
     before = {schema.name: schema for schema in old}
-    # A changed state says more about a changed definition than one that is not declared.
-    for stored in sorted(before.values(), key=lambda each: each.name not in declared):
+    # A state with a changed definition says more than the other states of the definition.
+    for stored in sorted(before.values(), key=lambda each: not _is_redefined(each, declared.get(each.name))):
         schema = declared.get(stored.name)
         reason = "it is no longer declared, and its values would be lost" if schema is None else _why(stored, schema)
         if reason is not None:
