@@ -17,60 +17,16 @@ import pytest
 
 from keyed import OutputTag, bounded_out_of_orderness
 from keyed.errors import UserFunctionError
-from keyed.patterns import AfterMatchSkipStrategy, Pattern
+from keyed.patterns import Pattern
 from keyed.testing import KeyedTestHarness
-from tests.keyed.patterns import flink_cases, test_flink_cases, test_flink_times
+from tests.keyed.patterns import test_flink_cases, test_flink_times
+from tests.keyed.patterns.flink_patterns import pattern_of
 from tests.keyed.patterns.matching import bounded, operator_of
 
 DATA = json.loads((Path(__file__).parent / "flink_streams.json").read_text())
 CASES = [case for case in DATA["cases"] if "see" not in case]
 #: A time limit that only makes the definition legal.
 FOREVER = 10**9
-
-
-def condition(text: str) -> Any:
-    """Return the condition that a text describes, such as ``sub, name=middle, volume>5``."""
-    tests: list[Any] = []
-    for part in text.split(", "):
-        if part == "sub":
-            tests.append(lambda row, match: row["volume"] is not None)
-        elif part.startswith("sum<"):
-            limit = float(part[4:])
-            tests.append(lambda row, match, limit=limit: sum(each["price"] for each in (*match["middle"], row)) < limit)
-        elif "^" in part:
-            field, value = part.split("^")
-            tests.append(lambda row, match, field=field, value=value: row[field].startswith(value))
-        elif ">" in part:
-            field, value = part.split(">")
-            tests.append(lambda row, match, field=field, value=value: row[field] > float(value))
-        else:
-            field, value = part.split("=")
-            tests.append(lambda row, match, field=field, value=value: str(row[field]) == value)
-    return lambda row, match: all(test(row, match) for test in tests)
-
-
-def pattern_of(steps: list[str]) -> Pattern:
-    """Return the pattern that texts describe: a method and its arguments each."""
-    pattern: Any = Pattern
-    for text in steps:
-        method, *given = text.split(" ", 2)
-        if method.startswith("begin"):
-            _, _, strategy = method.partition("_")
-            after: Any = None
-            if strategy:
-                strategy, *of = strategy.split(":")
-                after = getattr(AfterMatchSkipStrategy, strategy.removesuffix("_strictly"))(*of)
-                after = after.throw_exception_on_miss() if strategy.endswith("_strictly") else after
-            pattern = Pattern.begin(given[0], *map(condition, given[1:]), after_match=after)
-        elif method == "or_where":
-            pattern = pattern.or_where(condition(given[0]))
-        elif method == "times":
-            pattern = pattern.times(int(given[0]))
-        elif method.startswith("within"):
-            pattern = pattern.within(int(given[0]), since="previous" if method.endswith("previous") else "first")
-        else:
-            pattern = getattr(pattern, method)(*given[:1], *map(condition, given[1:]))
-    return pattern
 
 
 def row_of(text: str) -> tuple[int, dict[str, Any]]:
@@ -165,7 +121,9 @@ SUITES = {
 
 
 def test_every_test_of_these_suites_is_transcribed_or_has_a_reason():
-    transcribed = {case.name.partition("[")[0] for case in flink_cases.CASES} | {case["name"] for case in DATA["cases"]}
+    transcribed = {case["name"].partition("[")[0] for case in test_flink_cases.CASES} | {
+        case["name"] for case in DATA["cases"]
+    }
     assert not transcribed & DATA["not applicable"].keys()
     counts = Counter(name.partition(".")[0] for name in (*transcribed, *DATA["not applicable"]))
     assert counts == SUITES
