@@ -163,10 +163,13 @@ FIRST = {
 #: The text before the tables of exported metrics.
 METRICS = """\
 All metrics have the label `query`: `query_name`, or the name of the last operator; of a replication, operator and
-table. Those of an operator also have the label `operator`. A metric is missing as long as it has no value.
+table. Those of an operator also have the label `operator`. A metric is missing as long as it has no value. Names that
+end in `_total` are counters, the others gauges. Statuses are 0 starting, 1 following, 2 failed, 3 closed.
 
 In OpenTelemetry the names have a dot after `keyed` and no `_total`: `keyed_rows_in_total` is `keyed.rows_in`. Labels
 are attributes."""
+#: The end of the meanings of statuses.
+STATUSES = ": 0 starting, 1 following, 2 failed, 3 closed"
 METRICS_OF_OPERATORS = """\
 Their meanings are those of the [counters](metrics.md) of these names; `keyed_busy_seconds_total` is
 `busy_microseconds`, and `keyed_group_batches_total` is `batches`."""
@@ -269,7 +272,7 @@ CONSTANTS = (
 #: The parameters of `run` and `start` that the page of options describes.
 OPTIONS = (
     r"(?m)^- `(?:checkpoint|drain|on_restore|local_dir|group_access|metrics|query_name|rows_per_batch|processing_time"
-    r"|trigger)`:.*\n"
+    r"|trigger|on_progress|tables|record)`:.*\n"
 )
 #: Class methods that users call instead of the class.
 FACTORIES = {"of", "create", "begin", "days", "no_skip"}
@@ -340,19 +343,19 @@ def _comparisons() -> dict[Path, str]:
 
 
 def _pyflink(things: Iterable[tuple[str, str, Any]]) -> str:
-    """Return the table of PyFlink's names: summary, methods, and the class of keyed that each extends."""
+    """Return the table of PyFlink's names: differences, methods, and the class of keyed that each extends."""
     first = FIRST["pyflink.md"].split()
     rows = []
     for _, name, thing in sorted(things, key=lambda each: first.index(each[1]) if each[1] in first else len(first)):
-        summary = _rendered(_own_doc(thing)).replace("\n\n", "\n").partition("\nFields:")[0].partition("\n- `")[0]
+        about = _rendered(_own_doc(thing)).partition("\n\n")[2].partition("Fields:")[0].partition("- `")[0]
         bases_of = thing.__mro__ if isinstance(thing, type) else ()
         inside = [each for each in bases_of if each is thing or each.__qualname__.startswith("_")]
         own = {each: member for base in reversed(inside) for each, member in vars(base).items()}
         members = [each for each in own if not each.startswith("_") and _member(each, own[each])]
         bases = [_link(base, thing) for base in _bases(thing)] if isinstance(thing, type) else []
         methods = ", ".join(f"`{each}`" for each in members if each not in PLUMBING)
-        rows.append(f"| `{name}` | {' '.join(summary.split())} | {', '.join(bases)} | {methods} |")
-    return "| name | meaning | extends | methods |\n|---|---|---|---|\n" + "\n".join(rows)
+        rows.append(f"| `{name}` | {' '.join(about.split())} | {', '.join(bases)} | {methods} |")
+    return "| name | differences | extends | methods |\n|---|---|---|---|\n" + "\n".join(rows)
 
 
 def _metrics() -> str:
@@ -365,16 +368,19 @@ def _metrics() -> str:
         ("Of a replication", definitions.OF_REPLICATIONS),
     )
     for title, metrics in titles:
-        # The meanings of an operator's are on the page of counters.
-        is_counter = metrics is definitions.OF_OPERATORS
-        rows = [
-            f"| `{each.prometheus_name}` | {each.kind}, {each.unit} |"
-            f"{'' if is_counter else f' {each.meaning} |'} {each.alert} |"
-            for each in metrics
-        ]
-        head = "| Prometheus | kind, unit |{} worry when |\n|---|---|{}---|\n"
-        parts += [f"### {title}", *([METRICS_OF_OPERATORS] if is_counter else [])]
-        parts += [head.format(*(("", "") if is_counter else (" meaning |", "---|"))) + "\n".join(rows)]
+        parts.append(f"### {title}")
+        if metrics is definitions.OF_OPERATORS:
+            # Their meanings are on the page of counters.
+            quiet = ", ".join(f"`{each.prometheus_name}`" for each in metrics if not each.alert)
+            rows = [f"| `{each.prometheus_name}` | {each.alert} |" for each in metrics if each.alert]
+            parts += [METRICS_OF_OPERATORS, "| Prometheus | worry when |\n|---|---|\n" + "\n".join(rows)]
+            parts.append(f"The others: {quiet}.")
+        else:
+            rows = [
+                f"| `{each.prometheus_name}` | {each.meaning.replace(STATUSES, '')} | {each.alert} |"
+                for each in metrics
+            ]
+            parts.append("| Prometheus | meaning | worry when |\n|---|---|---|\n" + "\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -479,10 +485,8 @@ def _page(page: str, title: str, about: str, package: str, things: Iterable[tupl
     shown: dict[Any, str] = {}
     entries = [_entry(path.removeprefix(f"{package}."), name, thing, shown) for path, name, thing in ordered]
     text = "\n\n".join(part for part in (f"# {title}", NOTE, about, *entries) if part) + "\n"
-    if re.search(r"raises\s`DefinitionError`", about):
-        # The introduction has the rule for all names.
-        text = re.sub(r"\n\n *Raises `DefinitionError`: [^\n]*?(?=\n| `\w+Error`:)( `)?", _other_errors, text)
-    return text
+    # The index of the reference has the rule for all names.
+    return re.sub(r"\n\n *Raises `DefinitionError`: [^\n]*?(?=\n| `\w+`: )( `)?", _other_errors, text)
 
 
 def _other_errors(found: re.Match[str]) -> str:

@@ -4,9 +4,6 @@ Import here what the program imported from ``pyflink.common``, ``pyflink.datastr
 Arguments are PyFlink's, semantics those of `keyed` and `keyed.windows`. `StreamExecutionEnvironment` runs bounded
 collections in this process; functions also run on Spark, with ``keyed.stream(frame).key_by("column").process(...)``.
 Missing features (sources, operators without keys, ``window_all``) raise an error that names the alternative.
-
-This is the only module of keyed that imports `keyed.windows`, because PyFlink has both in one package. Nothing in keyed
-imports this module.
 """
 
 # ruff: noqa: SLF001 - the classes of streams know what each other holds; their names are PyFlink's only
@@ -212,7 +209,10 @@ def _simple(python: Any, column: str | None) -> Callable[[], TypeInformation]:
 
 
 class Types:
-    """PyFlink's ``Types``. Pickled types have to be plain data here, because keyed does not store pickles."""
+    """PyFlink's ``Types``.
+
+    Pickled types have to be plain data here, because keyed does not store pickles.
+    """
 
     STRING = staticmethod(_simple(str, "string"))
     CHAR = STRING
@@ -263,7 +263,10 @@ class Types:
 
 
 class Row:
-    """PyFlink's ``Row``: with positions a list, whose items can be set; with names an immutable `keyed.Row`."""
+    """PyFlink's ``Row``.
+
+    With positions a list, whose items can be set; with names an immutable `keyed.Row`.
+    """
 
     def __new__(cls, *values: Any, **named: Any) -> Any:  # noqa: D102
         if values and named:
@@ -359,7 +362,10 @@ class AggregatingStateDescriptor(_Expiring, keyed.AggregatingState[IN, OUT]):
 
 
 class StateTtlConfig:
-    """PyFlink's ``StateTtlConfig``: ``new_builder(Time.hours(1))...build()`` builds a `keyed.StateTtl`."""
+    """PyFlink's ``StateTtlConfig``.
+
+    ``build()`` builds a `keyed.StateTtl`; settings for clean-up are ignored.
+    """
 
     class UpdateType(enum.Enum):
         """The operations that refresh an entry."""
@@ -376,7 +382,7 @@ class StateTtlConfig:
 
     @attrs.define
     class Builder:
-        """Collects the settings. keyed cleans up in its own way: settings for that are accepted and ignored."""
+        """Collects the settings."""
 
         _ttl: dt.timedelta
         _update: StateTtlConfig.UpdateType
@@ -596,7 +602,10 @@ CountTrigger = windows.CountTrigger
 
 
 class CountWindow(windows.Window, Protocol):
-    """A window of a number of elements, for annotations. It has no ``id`` here."""
+    """A window of a number of elements, for annotations.
+
+    It has no ``id`` here.
+    """
 
 
 class EventTimeSessionWindows:

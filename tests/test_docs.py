@@ -367,7 +367,8 @@ def makefile_targets() -> set[str]:
 
 
 def test_every_target_of_the_makefile_is_documented():
-    assert {f"make {target}" for target in makefile_targets()} - rows_of_tables(REFERENCE / "options.md") == set()
+    documented = re.findall(r"^make ([a-z-]+) +#", (ROOT / "tests" / "README.md").read_text(), re.MULTILINE)
+    assert makefile_targets() - set(documented) == set()
 
 
 def test_every_kind_of_record_is_documented():

@@ -1050,7 +1050,7 @@ CEILINGS = {
     "code lines of the tests": 72_450,
     "exported names without keyed.pyflink": 291,
     "exported names of keyed": 62,
-    "words of docs": 93_035,
+    "words of docs": 91_247,
     "words of README": 960,
 }
 

@@ -34,9 +34,6 @@ class GlobalTable(Shown):
     """A table for `KeyedStream.connect`, created by ``global_table``.
 
     Attributes:
-        source: As given to ``global_table``.
-        state: As given to ``global_table``.
-        key: As given to ``global_table``.
         every_ms: Least time between two reads, milliseconds.
     """
 
@@ -158,8 +155,7 @@ def global_table(
     """Return a table for `KeyedStream.connect` that every key group has a full copy of.
 
     A `KeyedProcessFunction` reads it with ``ctx.get_broadcast_state(state)``, by key. It is loaded before the first
-    row; after a change the next micro-batch begins with the whole new version. On Spark the checkpoint keeps a version
-    as long as the batches that read it, for reruns.
+    row; after a change the next micro-batch begins with the whole new version.
 
     Args:
         source: An Arrow or pandas table; or, to be read again, a batch DataFrame of Spark, a Parquet file or a folder

@@ -182,9 +182,8 @@ class Query(Protocol):
     def status(self) -> Status:
         """Status of the query: its ``value`` is ``"starting"`` until its first batch, then ``"following"``.
 
-        On Spark a trigger without rows counts too. The query ends as ``"closed"``, or as ``"failed"``, when
-        ``await_termination`` raises the error. A failed export to a changelog is retried and does not change it;
-        ``repr`` names that error.
+        The query ends as ``"closed"``, or as ``"failed"``, when ``await_termination`` raises the error. A failed export
+        to a changelog is retried and does not change it; ``repr`` names that error.
         """
 
     @property
@@ -204,12 +203,7 @@ class Query(Protocol):
         """
 
     def metrics(self) -> dict[str, dict[str, int]]:
-        """Return the operators' cumulative counters as of the last batch, and statuses as of now.
-
-        ``query_status`` is `Status.number`. ``tables_status`` and ``tables_failures`` need ``tables=``,
-        ``metrics_status`` and ``metrics_failures`` ``metrics=``; ``export_status`` and ``export_failures`` are those
-        of changelogs on Spark.
-        """
+        """Return the operators' cumulative counters as of the last batch, and statuses as of now."""
 
     def stop(self) -> None:
         """Stop the query; its committed batches stay, also in its changelogs."""

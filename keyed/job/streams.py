@@ -458,7 +458,7 @@ class KeyedStream(_SuggestsOperations):
         return () if callable(keys) else keys
 
     def prepared(self, function: Callable[[Any], Any], output: Any) -> KeyedStream:
-        """Apply a function of tables before rows are keyed, as `Stream.map_batches`, in operators of libraries."""
+        """Apply a function of tables before rows are keyed, as `Stream.map_batches`, for authors of libraries."""
         step = transform_of("map_batches", function, output)
         return attrs.evolve(self, inputs=tuple(attrs.evolve(each, steps=(*each.steps, step)) for each in self.inputs))
 
@@ -670,11 +670,9 @@ class Output(Unkeyed, Port):
         return BoundOutput(self, sink_of(sink))
 
     def explain(self, *others: Output) -> None:
-        """Print how the query would run, also with other outputs. Nothing runs.
+        """Print how the query would run, also with other outputs; nothing runs.
 
-        It prints the sources with timestamps and watermarks and, by operator: whether its rows are shuffled, and why,
-        or chained; its inputs; whether it runs row by row or over whole columns, and why; key groups, store, changelog
-        and tables. A checkpoint keeps its chains and paths.
+        It prints sources, watermarks, shuffles and chains, paths, key groups, stores, changelogs and tables.
 
         Raises:
             DefinitionError: One is not an output, or they cannot be in one query.
@@ -743,8 +741,8 @@ def stream(
             key is null or cannot be encoded, its timestamp is missing or too far ahead, or it has text that is not
             UTF-8 or a time that Python cannot represent; in the local runtime also without these fields, with a key of
             another type than the others, or with a cycle.
-        max_ahead: How far a timestamp may be ahead of the processing time of its batch, because it would make all
-            other rows late; `None` for any distance. No limit applies with ``processing_time=``, and in the harness.
+        max_ahead: How far a timestamp may be ahead of the processing time of its batch; `None` for any distance. No
+            limit applies with ``processing_time=``, and in the harness.
 
     Raises:
         DefinitionError: A watermark without a timestamp, or a parameter of the wrong type.

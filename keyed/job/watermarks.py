@@ -21,10 +21,6 @@ class WatermarkStrategy:
 
     Attributes:
         delay_ms: The watermark is the highest timestamp seen, over all input partitions, less this and less 1 ms.
-        idleness_ms: The argument of ``with_idleness``, `None` for never.
-        partition_by: The argument of ``with_partitions``; `None` for one partition.
-        alignment_group: The group of ``with_watermark_alignment``; `None` for none.
-        max_drift_ms: Its drift.
     """
 
     delay_ms: int

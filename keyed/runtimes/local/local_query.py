@@ -82,12 +82,7 @@ _NOT_HERE = {
 
 
 class LocalQuery(Shown):
-    """A `keyed.Query` of the local runtime.
-
-    Attributes:
-        progress: The last committed batch.
-        restored: The restored batch, if this run has restored the query.
-    """
+    """A `keyed.Query` of the local runtime."""
 
     def __init__(
         self,
