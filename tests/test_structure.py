@@ -1047,7 +1047,7 @@ def test_other_english_is_seen(source, found):
 #: change that raises one says why in its commit.
 CEILINGS = {
     "code lines of the source": 59_460,
-    "code lines of the tests": 72_450,
+    "code lines of the tests": 71_250,
     "exported names without keyed.pyflink": 291,
     "exported names of keyed": 62,
     "words of docs": 91_247,

@@ -220,11 +220,19 @@ def test_outputs_that_the_function_gives_a_timestamp():
     harness = Harness()
     harness.call(lambda _, ctx: (ctx.collect("own", 3), ctx.collect("element's")), timestamp=9)
     harness.call(lambda _, ctx: (ctx.collect("least", MIN_TIMESTAMP), ctx.collect("none")))
+
+    def in_turns(_, ctx):
+        ctx.collect("first")
+        yield "yielded"
+        ctx.collect("last")
+
+    harness.process(("k", in_turns))
     assert harness.take_output() == [
         Record("own", 3),
         Record("element's", 9),
         Record("least", MIN_TIMESTAMP),
         Record("none", None),
+        *(Record(value, None) for value in ("first", "yielded", "last")),
     ]
     for bad in (1.0, "1", True, 2**63):
         with pytest.raises(OutputDefinitionError, match="timestamp"):
@@ -358,20 +366,6 @@ def test_an_exception_in_a_timer_leaves_clock_and_timers_as_they_were(store):
     assert harness.current_watermark == 12
 
 
-def test_an_exception_in_a_processing_timer_leaves_the_clock():
-    """As above, on the other clock."""
-
-    def timer(_, ctx, timestamp):
-        raise ValueError("tick")
-
-    harness = Harness(Told(timer))
-    harness.timers(lambda t: t.register_processing_time_timer(5))
-    with pytest.raises(UserFunctionError, match="processing_time timer at 5"):
-        harness.advance_processing_time(9)
-    assert harness.current_processing_time == 0
-    assert len(harness.pending_timers()) == 1
-
-
 def test_exceptions_that_a_function_handles_are_its_own_business():
     """An exception that a function catches does not stop the batch, and refused calls have changed nothing."""
 
@@ -439,6 +433,8 @@ def test_open_and_close_are_called_around_the_elements():
 
         def open(self, context):
             calls.append(("open", context.get_index_of_this_subtask(), context.get_number_of_parallel_subtasks()))
+            with pytest.raises(StateAccessError, match="'n'"):
+                self.n.value()
             self.extra = context.get_state(ValueState(int, 7, name="extra"))
 
         def process_element(self, value, ctx):
@@ -466,7 +462,7 @@ def test_an_exception_in_open_or_close_is_named():
         def process_element(self, value, ctx):
             return None
 
-    with pytest.raises(UserFunctionError, match=r"key group 0, open: OSError: no network"):
+    with pytest.raises(UserFunctionError, match="'function', key group 0, open: OSError: no network"):
         harness_of(Failing()).process(1)
 
 
@@ -511,8 +507,11 @@ def test_definitions_are_checked_before_the_first_row():
         harness_of(Querying)
     with pytest.raises(TimerDefinitionError, match="on_timer"):
         harness_of(Hidden()).process(1)
-    with pytest.raises(StateDefinitionError):
-        ValueState(int, name="")
+    with pytest.raises(StateDefinitionError, match="'x' twice"):
+        harness_of(type("Twice", (Querying,), {"a": ValueState(int, name="x"), "b": ValueState(int, name="x")})(EVENT))
+    for name in ("", "a/b"):
+        with pytest.raises(StateDefinitionError, match="must match"):
+            ValueState(int, name=name)
     with pytest.raises(StateDefinitionError):
         ValueState(int, ttl=5)  # type: ignore[call-overload]
 

@@ -513,10 +513,9 @@ def test_map_state_bad_keys_and_values(harness):
     """Keys are checked at the call, values before the commit."""
     harness.call(lambda f, _: f.table.put(1, "1"))
     for bad in ("1", 1.0, True, None, [1]):
-        with pytest.raises(EncodingError, match="map state 'table'"):
-            harness.call(lambda f, _, bad=bad: f.table.put(bad, "x"))
-        with pytest.raises(EncodingError, match="map state 'table'"):
-            harness.call(lambda f, _, bad=bad: f.table.get(bad))
+        for call, *value in (("put", "x"), ("get",), ("contains",), ("remove",)):
+            with pytest.raises(EncodingError, match="map state 'table'"):
+                harness.call(lambda f, _, bad=bad, call=call, value=value: getattr(f.table, call)(bad, *value))
     with pytest.raises(EncodingError, match=r"map state 'table'.*declared type str"):
         harness.call(lambda f, _: f.table.put(2, 2))
     assert harness.call(lambda f, _: list(f.table.items())) == [(1, "1")]
@@ -550,7 +549,7 @@ def test_wrong_types_are_refused_before_the_commit(harness, do):
         ctx.collect("lost")
         do(f)
 
-    with pytest.raises(EncodingError, match="state '"):
+    with pytest.raises(EncodingError, match=r"(?=.*state ').*operator 'function'"):
         harness.call(spoil)
     assert harness.snapshot() == before
     assert harness.take_output() == []

@@ -524,31 +524,6 @@ def test_an_update_in_event_time_is_stamped_by_its_element():
         assert ttl.harness.state_entries() == left
 
 
-def test_state_lives_for_the_timers_before_its_expiry():
-    """Not in Flink: however far the watermark moves in one step, a timer sees state that expires after it."""
-
-    class Windowed(Told):
-        n = ValueState(int, ttl=StateTtl(TTL, time_domain=EVENT))
-
-    def timer(f, ctx, timestamp):
-        return [(timestamp, f.n.value())]
-
-    for steps in ([MAX_TIMESTAMP], [50, 99, 100, 101, MAX_TIMESTAMP]):
-        harness = Harness(Windowed(timer))
-        harness.advance_watermark(0)
-
-        def write(f, ctx):
-            f.n.update(7)
-            for at in (50, 99, 100, 101):
-                ctx.timer_service().register_event_time_timer(at)
-
-        harness.call(write)
-        for step in steps:
-            harness.advance_watermark(step)
-        assert harness.values() == [(50, 7), (99, 7), (100, None), (101, None)]
-        assert harness.state_entries() == 0
-
-
 @pytest.mark.parametrize("kind", [ValueState, ListState])
 def test_the_domains_do_not_touch_each_other(kind):
     """Two states of one key on two clocks."""
@@ -573,13 +548,14 @@ def test_the_domains_do_not_touch_each_other(kind):
 
 
 def test_clearing_and_writing_again():
-    """TtlState.clear: what is written afterwards has its own time, and the old time does not fire."""
+    """TtlState.clear is for its own key; what is written afterwards has its own time, and the old one does not fire."""
     for context in CONTEXTS:
         ttl = Ttl(context, PROCESSING)
         ttl.update(0)
+        ttl.update(0, key="other")
         ttl.time(50)
         ttl.harness.call(lambda f, _: f.state.clear(), key="defaultKey")
-        assert ttl.harness.state_entries() == 0
+        assert (ttl.get(), ttl.get(key="other")) == (ttl.context.empty, ttl.gets(0))
         ttl.update(0)
         ttl.time(100)
         assert ttl.get() == ttl.gets(0)

@@ -178,6 +178,8 @@ def test_deleting_is_for_the_own_key_domain_and_timestamp(store, domain):
     assert pending(harness) == []
     advance(harness, domain, 100)
     assert harness.values() == []
+    metrics = harness.metrics()
+    assert [metrics[f"timers_{name}"] for name in ("registered", "fired", "pending")] == [1, 0, 0]
 
 
 @both_stores
@@ -229,7 +231,10 @@ def test_snapshot_and_rebalancing_restore(store, parallelism):
     first.timers(lambda t: (t.set_timer("ciao", 10, PROCESSING), t.set_timer("hello", 10)), key=1)
     first.timers(lambda t: (t.set_timer("ciao", 10), t.set_timer("hello", 10, PROCESSING)), key=2)
     first.timers(lambda t: (t.register_event_time_timer(9), t.register_processing_time_timer(9)), key=3)
+    first.advance_watermark(4)
+    first.advance_processing_time(5)
     harness = first.again(Told(), store=store, parallelism=parallelism)
+    assert (harness.current_watermark, harness.current_processing_time) == (4, 5)
     assert pending(harness) == pending(first)
     harness.advance_processing_time(10)
     assert sorted(harness.values()) == [(9, 3, None), (10, 1, "ciao"), (10, 2, "hello")]
@@ -307,7 +312,8 @@ def test_processing_timers_at_the_limits_of_time(store):
 def test_timestamps_that_are_none(timestamp):
     """A long in Flink; here what is not an int of 64 bits is refused, and nothing is registered."""
     harness = Harness()
-    for call in ("register_event_time_timer", "register_processing_time_timer", "delete_event_time_timer"):
+    domains = ("event", "processing")
+    for call in (f"{verb}_{domain}_time_timer" for verb in ("register", "delete") for domain in domains):
         with pytest.raises(DefinitionError, match="timer timestamp"):
             harness.timers(lambda t, call=call: getattr(t, call)(timestamp))
     with pytest.raises(DefinitionError, match="timer timestamp"):

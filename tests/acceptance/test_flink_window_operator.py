@@ -1,8 +1,8 @@
 """Flink's WindowOperatorTest, EvictingWindowOperatorTest and ContinuousProcessingTimeTriggerTest, step by step.
 
-What `tests/windows` does not transcribe yet: sessions at each lateness with and without purging, dynamic and point
-sessions, offsets, processing time, and the evictors' sums. With the default trigger each case runs on every way in
-which windows are kept (``packed``, ``general``) and computed (``vectorized``), and crashes after every element.
+Sessions at each lateness with and without purging, dynamic and point sessions, offsets, early results, and the
+evictors' sums; other cases are in `tests/windows/test_operator.py`. With the default trigger each case runs on every
+way in which windows are kept (``packed``, ``general``) and computed (``vectorized``), and crashes after every element.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from keyed.windows import (
     EventTimeTrigger,
     GlobalWindows,
     HoppingEventTimeWindows,
-    HoppingProcessingTimeWindows,
     ProcessingTimeSessionWindows,
     PurgingTrigger,
     Sum,
@@ -284,6 +283,7 @@ def test_early_results_of_a_global_window():
             h.process((key, 1), time)
         for time in (1998, 1999, 1000):
             h.process(("key2", 1), time)
+        h.crash_and_recover()
         fired = {}
         for watermark in range(1000, 9000, 1000):
             h.advance_watermark(watermark)
@@ -326,57 +326,6 @@ def test_a_window_that_is_empty_when_it_goes_gives_nothing(assigner):
     (fired,) = h.watermark(1999)
     assert (fired[2], fired[3]) == (2000, 1)
     assert h.watermark(2100) == []
-    h.nothing_left()
-
-
-@pytest.mark.parametrize("way", ["packed", "general"])
-def test_processing_time_tumbling_windows(way):
-    """WindowOperatorTest.testProcessingTimeTumblingWindows: timestamps do not matter."""
-    h = Harness(TumblingProcessingTimeWindows.of(3000), way)
-    h.clock(3)
-    for key in ("key2", "key2", "key1", "key1"):
-        h.add(key, 1, MAX_TIMESTAMP)
-    assert h.clock(5000) == [("key1", 0, 3000, 2), ("key2", 0, 3000, 2)]
-    for _ in range(3):
-        h.add("key1", 1, 7000)
-    assert h.clock(7000) == [("key1", 3000, 6000, 3)]
-    h.nothing_left()
-
-
-@pytest.mark.parametrize("way", ["packed", "general"])
-def test_processing_time_sliding_windows(way):
-    """WindowOperatorTest.testProcessingTimeSlidingWindows."""
-    h = Harness(HoppingProcessingTimeWindows.of(3000, 1000), way)
-    steps = [
-        (3, ["key2"], []),
-        (1000, ["key2", "key2"], [("key2", -2000, 1000, 1)]),
-        (2000, ["key1", "key1"], [("key2", -1000, 2000, 3)]),
-        (3000, ["key1", "key1", "key1"], [("key1", 0, 3000, 2), ("key2", 0, 3000, 3)]),
-        (
-            7000,
-            [],
-            [("key1", 1000, 4000, 5), ("key1", 2000, 5000, 5), ("key1", 3000, 6000, 3), ("key2", 1000, 4000, 2)],
-        ),
-    ]
-    for now, keys, fired in steps:
-        assert h.clock(now) == fired
-        for key in keys:
-            h.add(key, 1, MAX_TIMESTAMP)
-    h.nothing_left()
-
-
-@pytest.mark.parametrize("way", ["packed", "general"])
-def test_processing_time_sessions(way):
-    """WindowOperatorTest.testProcessingTimeSessionWindows."""
-    h = Harness(ProcessingTimeSessionWindows.with_gap(3000), way)
-    h.clock(3)
-    h.add("key2", 1, 1)
-    assert h.clock(1000) == []
-    h.add("key2", 1, 1002)
-    assert h.clock(5000) == [("key2", 3, 4000, 2)]
-    for key in ("key2", "key2", "key1", "key1", "key1"):
-        h.add(key, 1, 5000)
-    assert h.clock(10_000) == [("key1", 5000, 8000, 3), ("key2", 5000, 8000, 2)]
     h.nothing_left()
 
 

@@ -68,17 +68,6 @@ def test_punctuation_cancelled(store):
     assert harness.pending_timers() == []
 
 
-@both_stores
-def test_both_kinds_of_punctuation(store):
-    """StreamTaskTest.shouldPunctuateOnceStreamTimeAfterGap and shouldPunctuateOnceSystemTimeAfterGap: apart."""
-    harness = Harness(store=store)
-    harness.timers(lambda t: (t.set_timer("p", 20), t.set_timer("p", 20, PROCESSING)))
-    harness.advance_watermark(142)
-    assert harness.take_output() == [Record((20, "k", "p"), 20)]
-    harness.advance_processing_time(100)
-    assert harness.take_output() == [Record((20, "k", "p"), None)]
-
-
 LATE = OutputTag("late")
 
 
@@ -177,73 +166,6 @@ def test_window_store_puts_and_deletes_of_null():
     assert harness.call(fetch(0, 9)) == [(0, "b")]
     harness.call(lambda f, _: (f.store.remove(0), f.store.put(1, None)), timestamp=1)
     assert harness.call(fetch(0, 9)) == [(1, None)]
-
-
-@both_stores
-def test_store_iterators_see_deletes(store):
-    """AbstractKeyValueStoreTest: iterating a store that changes throws nothing, and gives no key that was deleted."""
-
-    class Store(Told):
-        store = MapState(str, int)
-
-    def do(f, _):
-        left = []
-        for key in f.store:
-            left.append(key)
-            if key == "b":
-                f.store.remove("c")
-                f.store.put("0", 0)
-        return left
-
-    harness = Harness(Store(), store=store)
-    harness.call(lambda f, _: f.store.put_all(dict(zip("abcd", range(4), strict=True))))
-    assert harness.call(do) == ["a", "b", "d"]
-    assert harness.call(lambda f, _: list(f.store)) == ["0", "a", "b", "d"]
-
-
-@both_stores
-def test_put_if_absent_and_delete(store):
-    """AbstractKeyValueStoreTest.testPutIfAbsent, testPutGetRange, testSize, by a map of one key."""
-
-    class Store(Told):
-        store = MapState(int, str)
-
-    def put_if_absent(key, value):
-        def do(f, _):
-            before = f.store.get(key)
-            if not f.store.contains(key):
-                f.store.put(key, value)
-            return before
-
-        return do
-
-    harness = Harness(Store(), store=store)
-    puts = [(0, "zero", None), (1, "one", None), (1, "uno", "one"), (4, "four", None), (4, "quatro", "four")]
-    for key, value, before in puts:
-        assert harness.call(put_if_absent(key, value)) == before
-    harness.crash_and_recover()
-    assert harness.call(lambda f, _: (dict(f.store.items()), len(f.store))) == ({0: "zero", 1: "one", 4: "four"}, 3)
-    harness.call(lambda f, _: f.store.remove(1))
-    assert harness.state_entries() == 2
-
-
-def test_restored_from_the_changelog():
-    """KeyValueStoreTestDriver.restore: a store that is lost is the same after it was rebuilt from its log."""
-
-    class Store(Told):
-        store = MapState(int, str)
-
-    harness = Harness(Store(), store="rocksdb", parallelism=2)
-    for key in ("x", "y"):
-        for number in range(30):
-            harness.call(lambda f, _, n=number: f.store.put(n % 7, str(n)), key=key)
-        harness.call(lambda f, _: f.store.remove(3), key=key)
-    before = [harness.call(lambda f, _: list(f.store.items()), key=key) for key in ("x", "y")]
-    harness.crash_and_recover()
-    assert [harness.call(lambda f, _: list(f.store.items()), key=key) for key in ("x", "y")] == before
-    assert before == [[(0, "28"), (1, "29"), (2, "23"), (4, "25"), (5, "26"), (6, "27")]] * 2
-    assert harness.state_entries() == 12
-    assert harness.metrics()["stores_rebuilt"] >= 1
 
 
 class Deduplicate(KeyedProcessFunction):

@@ -1,4 +1,6 @@
-"""Spark's TransformWithState suites: state variables, time to live, timers in both domains, restarts.
+"""Spark's TransformWithStateSuite and the cases of the suites of its states that Flink's do not have.
+
+List, map and expiring states behave as in `test_flink_state_backends.py` and `test_flink_state_ttl.py`.
 
 A Spark processor gets all rows of a key in a batch; here each element is a call of its own. Spark refuses an empty
 list and a null map key or value; here an empty list clears, as in Flink, and a map may hold nulls of a type that does.
@@ -10,11 +12,9 @@ import pytest
 
 import keyed
 from keyed import KeyedProcessFunction, ListState, MapState, StateTtl, ValueState
-from keyed.errors import EncodingError, StateAccessError, StateSchemaChanged, UserFunctionError
+from keyed.errors import StateAccessError, StateSchemaChanged
 from keyed.testing import KeyedTestHarness, Record
 from tests.acceptance.support import PROCESSING, Harness, Told, both_stores, key_of
-
-MINUTE = StateTtl(minutes=1)
 
 
 def identity(value):
@@ -246,116 +246,8 @@ class Variables(Told):
     flag = ValueState(bool, name="testValueState")
 
 
-@both_stores
-def test_list_state_correctness(store):
-    """TransformWithListStateSuite: "test list state correctness"."""
-    harness = Harness(Variables(), store=store)
-
-    def emit_all(f, _):
-        taken = f.values.get()
-        f.values.clear()
-        return taken
-
-    harness.call(lambda f, _: f.values.add("v2"), key="k1")
-    assert harness.call(emit_all, key="k1") == ["v2"]
-    for key, value in (("k2", "v1"), ("k1", "v4"), ("k2", "v2")):
-        harness.call(lambda f, _, value=value: f.values.add(value), key=key)
-    assert (harness.call(emit_all, key="k1"), harness.call(emit_all, key="k2")) == (["v4"], ["v1", "v2"])
-    harness.call(lambda f, _: f.values.add_all(["v1", "v2", "v3"]), key="k3")
-    harness.call(lambda f, _: f.values.add("v5"), key="k3")
-    assert harness.call(emit_all, key="k3") == ["v1", "v2", "v3", "v5"]
-    harness.call(lambda f, _: (f.values.add("v2"), f.values.add_all(["v3", "v4"]), f.values.clear()), key="k4")
-    assert harness.call(emit_all, key="k4") == []
-    harness.call(lambda f, _: (f.values.add_all(["v1", "v2", "v3"]), f.values.add("v4")), key="k5")
-    harness.call(lambda f, _: f.values.update(["v5", "v6"]), key="k5")
-    assert harness.call(emit_all, key="k5") == ["v5", "v6"]
-    assert harness.state_entries() == 0
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda s: s.add(None),
-        lambda s: s.add_all([None]),
-        lambda s: s.add_all(None),
-        lambda s: s.update([None]),
-    ],
-)
-def test_list_state_nulls(call):
-    """TransformWithListStateSuite: "test appending null value ... throw exception" and the like."""
-    harness = Harness(Variables())
-    with pytest.raises((EncodingError, UserFunctionError)):
-        harness.call(lambda f, _: call(f.values))
-    assert harness.state_entries() == 0
-
-
-def test_empty_lists():
-    """TransformWithListStateSuite: putting and appending an empty list; errors there, here as in Flink."""
-    harness = Harness(Variables())
-    harness.call(lambda f, _: f.values.add("v"))
-    harness.call(lambda f, _: f.values.add_all([]))
-    assert harness.call(lambda f, _: f.values.get()) == ["v"]
-    harness.call(lambda f, _: f.values.update([]))
-    assert harness.call(lambda f, _: f.values.get()) == []
-
-
-@both_stores
-def test_value_and_list_state_in_one_function(store):
-    """TransformWithListStateSuite: "test ValueState And ListState in Processor"."""
-
-    class Toggle(KeyedProcessFunction):
-        values = ListState(str)
-        flag = ValueState(bool)
-
-        def process_element(self, value, ctx):
-            if not self.flag.value():
-                self.values.add(value)
-                self.flag.update(True)
-            else:
-                self.flag.clear()
-                stored = iter(self.values)
-                self.values.clear()
-                yield value
-                yield from stored
-
-    stream = Clocked(Toggle(), store)
-    assert stream.step(1, "k1", "k2") == []
-    assert stream.step(1, "k1", "k2") == ["k1", "k1", "k2", "k2"]
-    assert stream.harness.state_entries() == 0
-
-
-@both_stores
-def test_map_state_correctness(store):
-    """TransformWithMapStateSuite: "Test map state correctness", "Test retrieving value with non-existing user key"."""
-    harness = Harness(Variables(), store=store)
-    assert harness.call(lambda f, _: f.session.get("v1"), key="k1") is None
-    harness.call(lambda f, _: f.session.put("v1", "10"), key="k1")
-    assert harness.call(lambda f, _: not f.session.is_empty(), key="k1")
-    assert harness.call(lambda f, _: f.session.is_empty(), key="k2")
-    harness.call(lambda f, _: f.session.put("v2", "5"), key="k1")
-    for key, value in (("v2", "3"), ("v2", "12"), ("v4", "1")):
-        harness.call(lambda f, _, key=key, value=value: f.session.put(key, value), key="k2")
-    assert harness.call(lambda f, _: f.session.get("v2"), key="k1") == "5"
-    assert harness.call(lambda f, _: f.session.get("v2"), key="k2") == "12"
-    assert harness.call(lambda f, _: list(f.session.items()), key="k2") == [("v2", "12"), ("v4", "1")]
-    assert harness.call(lambda f, _: (list(f.session.keys()), list(f.session.values())), key="k2") == (
-        ["v2", "v4"],
-        ["12", "1"],
-    )
-    harness.call(lambda f, _: f.session.remove("v2"), key="k1")
-    assert harness.call(lambda f, _: f.session.contains("v2"), key="k1") is False
-    harness.call(lambda f, _: f.session.clear(), key="k2")
-    assert harness.call(lambda f, _: (list(f.session.items()), f.session.is_empty()), key="k2") == ([], True)
-    assert harness.state_entries() == 1
-
-
-@pytest.mark.parametrize("call", ["get", "contains", "remove", "put"])
-def test_map_state_with_a_null_key(call):
-    """TransformWithMapStateSuite: "Test getValue with null user key" and so on: refused where the type has no null."""
-    harness = Harness(Variables())
-    arguments = (None, "") if call == "put" else (None,)
-    with pytest.raises(EncodingError, match="sessionState"):
-        harness.call(lambda f, _: getattr(f.session, call)(*arguments))
+def test_map_state_with_a_null_key():
+    """TransformWithMapStateSuite: "Test getValue with null user key": a null is a key where the type has one."""
 
     class Nullable(Told):
         session = MapState(str | None, str)
@@ -365,109 +257,8 @@ def test_map_state_with_a_null_key(call):
     assert nullable.call(lambda f, _: list(f.session.items())) == [(None, "y"), ("a", "x")]
 
 
-class Expiring(Told):
-    value = ValueState(int, ttl=MINUTE)
-    elements = ListState(int, ttl=MINUTE)
-    entries = MapState(str, int, ttl=MINUTE)
-
-
-def put(kind, number):
-    return {
-        "value": lambda f, _: f.value.update(number),
-        "list": lambda f, _: f.elements.update([number]),
-        "map": lambda f, _: f.entries.put("key1", number),
-    }[kind]
-
-
-def read(kind):
-    return {
-        "value": lambda f, _: [] if f.value.value() is None else [f.value.value()],
-        "list": lambda f, _: f.elements.get(),
-        "map": lambda f, _: list(f.entries.values()),
-    }[kind]
-
-
-class ExpiringStream:
-    def __init__(self, store):
-        self.harness = Harness(Expiring(), store=store, parallelism=2)
-        self.now = 0
-
-    def at(self, seconds, do, key="k1"):
-        self.harness.advance_processing_time(seconds * 1000)
-        return self.harness.call(do, key=key)
-
-
-every_kind = pytest.mark.parametrize("kind", ["value", "list", "map"])
-
-
-@both_stores
-@every_kind
-def test_state_is_evicted_at_ttl_expiry(store, kind):
-    """TransformWithStateTTLTest: "validate state is evicted at ttl expiry", with a restart at each step."""
-    stream = ExpiringStream(store)
-    stream.at(1, put(kind, 1))
-    stream.harness.crash_and_recover()
-    assert stream.at(2, read(kind)) == [1]
-    stream.harness.crash_and_recover()
-    stream.harness.advance_processing_time(60_999)
-    assert stream.harness.state_entries() == 1
-    # With no data in the batch: "validate state is evicted at ttl expiry for no data batch".
-    stream.harness.advance_processing_time(61_000)
-    assert stream.harness.state_entries() == 0
-    assert stream.harness.metrics()["entries_expired"] == 1
-    assert stream.at(62, read(kind)) == []
-
-
-@both_stores
-@every_kind
-def test_an_update_updates_the_expiration(store, kind):
-    """TransformWithStateTTLTest: "validate state update updates the expiration timestamp"."""
-    stream = ExpiringStream(store)
-    stream.at(1, put(kind, 1))
-    assert stream.at(2, read(kind)) == [1]
-    stream.at(35, put(kind, 1))
-    assert stream.at(61, read(kind)) == [1]
-    assert stream.at(94, read(kind)) == [1]
-    assert stream.at(95, read(kind)) == []
-    assert stream.harness.state_entries() == 0
-
-
-@both_stores
-@every_kind
-def test_only_expired_keys_are_removed(store, kind):
-    """TransformWithStateTTLTest: "validate only expired keys are removed from the state"."""
-    stream = ExpiringStream(store)
-    stream.at(1, put(kind, 1), key="k1")
-    stream.at(32, put(kind, 2), key="k2")
-    assert stream.at(63, read(kind), key="k1") == []
-    assert stream.at(63, read(kind), key="k2") == [2]
-    assert stream.harness.state_entries() == 1
-    assert stream.at(92, read(kind), key="k2") == []
-
-
-@every_kind
-def test_clear_is_for_the_own_key(kind):
-    """TransformWithStateTTLTest: "validate that clear only clears the current grouping key"."""
-    stream = ExpiringStream("memory")
-    for number, key in enumerate(("k1", "k2", "k3"), 1):
-        stream.at(1, put(kind, number), key=key)
-    stream.at(2, lambda f, _: (f.value.clear(), f.elements.clear(), f.entries.clear()), key="k1")
-    assert [stream.at(3, read(kind), key=key) for key in ("k1", "k2", "k3")] == [[], [2], [3]]
-
-
 def expiring_list(seconds):
     return type("F", (Told,), {"elements": ListState(int, ttl=StateTtl(seconds=seconds))})()
-
-
-def test_expired_elements_at_the_beginning_of_a_list():
-    """TransformWithListStateTTLSuite: "verify iterator works with expired values in beginning of list"."""
-    harness = Harness(expiring_list(60), store="rocksdb")
-    for second, elements in ((1, [1]), (2, [2, 3]), (49, [4, 5, 6])):
-        harness.advance_processing_time(second * 1000)
-        harness.call(lambda f, _, elements=elements: f.elements.add_all(elements))
-    harness.advance_processing_time(65_000)
-    assert harness.call(lambda f, _: f.elements.get()) == [4, 5, 6]
-    assert harness.state_entries() == 3
 
 
 @pytest.mark.parametrize("where", ["middle", "end"])
@@ -485,31 +276,6 @@ def test_expired_elements_in_a_list_whose_ttl_changed(where):
     assert harness.call(lambda f, _: list(f.elements)) == expected
     harness.advance_processing_time(180_000)
     assert harness.state_entries() == 0
-
-
-def test_several_states_with_ttl_stay_level():
-    """TransformWithListStateTTLSuite: "verify the list state secondary index has at most one record per key"."""
-
-    class Several(Told):
-        elements = ListState(str, ttl=MINUTE)
-        entries = MapState(int, int, ttl=MINUTE)
-        count = ValueState(int, default=0, ttl=MINUTE)
-
-    def count(f, _):
-        f.elements.add("x")
-        size = len(f.entries)
-        f.entries.put(size + 1, size + 1)
-        f.count.update(f.count.value() + 1)
-        assert len(f.elements.get()) == len(f.entries) == f.count.value()
-        return f.count.value()
-
-    harness = Harness(Several())
-    entries = []
-    for number in range(6):
-        harness.advance_processing_time((number + 1) * 1000)
-        assert harness.call(count, key=f"k{number % 2}") == number // 2 + 1
-        entries.append(harness.state_entries())
-    assert entries == [3, 6, 8, 10, 12, 14]
 
 
 def test_timers_of_many_keys_in_one_batch():

@@ -1,4 +1,7 @@
-"""The window operator in the harness (Flink's WindowOperatorTest and WindowOperatorContractTest)."""
+"""The window operator in the harness.
+
+Of Flink's WindowOperatorTest and WindowOperatorContractTest it has what `tests/acceptance` does not have.
+"""
 
 import sys
 from contextlib import contextmanager
@@ -12,8 +15,6 @@ from keyed.errors import DefinitionError, EncodingError, OutputDefinitionError, 
 from keyed.testing import KeyedTestHarness
 from keyed.windows import (
     CollectList,
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
     Count,
     CountTrigger,
     CountWindows,
@@ -127,50 +128,6 @@ def test_sliding_event_time_windows(keeps, store):
 
 
 @each_layout
-def test_tumbling_event_time_windows(keeps):
-    """Flink: testTumblingEventTimeWindows."""
-    with emptied(operator(TumblingEventTimeWindows.of(3000), keeps)) as h:
-        for key, time in (("key2", 3999), ("key2", 3000), ("key1", 20), ("key1", 0), ("key1", 999), ("key2", 1998)):
-            h.process((key, 1), time)
-        h.advance_watermark(999)
-        h.advance_watermark(1999)
-        assert taken(h) == []
-        h.crash_and_recover()
-        h.advance_watermark(2999)
-        assert sorted(taken(h)) == [("key1", 0, 3000, 3, 2999), ("key2", 0, 3000, 1, 2999)]
-        h.advance_watermark(5999)
-        assert taken(h) == [("key2", 3000, 6000, 2, 5999)]
-
-
-@each_layout
-def test_sessions(keeps):
-    """Flink: testReduceSessionWindows (gap 3 s)."""
-    with emptied(operator(EventTimeSessionWindows.with_gap(3000), keeps)) as h:
-        for key, value, time in (
-            ("key2", 1, 0),
-            ("key2", 2, 1000),
-            ("key2", 3, 2500),
-            ("key1", 1, 10),
-            ("key1", 2, 1000),
-        ):
-            h.process((key, value), time)
-        h.crash_and_recover()
-        for key, value, time in (("key1", 3, 2500), ("key2", 4, 5501), ("key2", 5, 6000), ("key2", 5, 6000)):
-            h.process((key, value), time)
-        h.process(("key2", 6), 6050)
-        h.advance_watermark(12000)
-        assert sorted(taken(h)) == [
-            ("key1", 10, 5500, 6, 5499),
-            ("key2", 0, 5500, 6, 5499),
-            ("key2", 5501, 9050, 20, 9049),
-        ]
-        h.process(("key2", 10), 15000)
-        h.process(("key2", 20), 15000)
-        h.advance_watermark(17999)
-        assert taken(h) == [("key2", 15000, 18000, 30, 17999)]
-
-
-@each_layout
 def test_an_element_bridges_two_sessions_and_touching_ones_merge(keeps):
     with emptied(operator(EventTimeSessionWindows.with_gap(3000), keeps)) as h:
         h.process(("k", 1), 0)
@@ -193,53 +150,6 @@ def test_a_late_element_that_bridges_into_a_live_session_is_not_late(keeps):
         assert late(h) == [("other", 8)]
         h.advance_watermark(40)
         assert taken(h) == [("k", 5, 30, 7, 29)]
-
-
-@each_layout
-def test_sessions_with_lateness(keeps):
-    """Flink: testDropDueToLatenessSessionWithLateness, in the order of its steps."""
-    op = operator(EventTimeSessionWindows.with_gap(3000), keeps, allowed_lateness_ms=10_000)
-    with emptied(op) as h:
-        h.process(("key2", 1), 1000)
-        h.advance_watermark(1999)
-        h.process(("key2", 1), 2000)
-        h.advance_watermark(4998)
-        assert taken(h) == []
-        h.process(("key2", 1), 4500)
-        h.process(("key2", 1), 8500)
-        h.advance_watermark(7400)
-        h.process(("key2", 1), 7000)  # merges the two sessions
-        h.advance_watermark(11501)
-        assert taken(h) == [("key2", 1000, 11500, 5, 11499)]
-        h.process(("key2", 1), 11600)
-        h.advance_watermark(14600)
-        assert taken(h) == [("key2", 11600, 14600, 1, 14599)]
-        # Late, but it bridges both sessions, which are still kept: one session, that fires at once.
-        h.process(("key2", 1), 10000)
-        assert taken(h) == [("key2", 1000, 14600, 7, 14599)]
-        h.crash_and_recover()
-        h.process(("key2", 1), 14500)
-        assert taken(h) == []
-        h.advance_watermark(20000)
-        assert taken(h) == [("key2", 1000, 17500, 8, 17499)]
-        h.advance_watermark(100_000)
-        assert taken(h) == []
-
-
-@each_layout
-def test_dynamic_gaps(keeps):
-    assigner = EventTimeSessionWindows.with_dynamic_gap(lambda element: 5000 if element[0] == "key1" else 2000)
-    with emptied(operator(assigner, keeps)) as h:
-        h.process(("key1", 1), 0)
-        h.process(("key1", 2), 4999)
-        h.process(("key2", 1), 0)
-        h.process(("key2", 2), 2001)
-        h.advance_watermark(20_000)
-        assert sorted(taken(h)) == [
-            ("key1", 0, 9999, 3, 9998),
-            ("key2", 0, 2000, 1, 1999),
-            ("key2", 2001, 4001, 2, 4000),
-        ]
 
 
 @each_layout
@@ -272,30 +182,6 @@ def test_late_firing_after_a_purge_holds_only_the_late_element():
         assert taken(h) == [("k", 0, 2000, 1, 1999), ("k", 0, 2000, 2, 1999)]
         assert [timer.timestamp for timer in h.pending_timers()] == [2499]
         h.advance_watermark(2499)
-
-
-@each_layout
-def test_an_element_late_for_some_hopping_windows_goes_to_the_others(keeps):
-    """Flink: testDropDueToLatenessSliding, testSideOutputDueToLatenessSliding."""
-    with emptied(operator(HoppingEventTimeWindows.of(3000, 1000), keeps)) as h:
-        h.process(("key2", 1), 1000)
-        h.advance_watermark(1999)
-        h.process(("key2", 1), 2000)
-        h.advance_watermark(3000)
-        taken(h)
-        h.process(("key1", 1), 3001)
-        h.process(("key2", 1), 2500)  # late for [0, 3000) only
-        h.process(("key1", 1), 500)  # late for all
-        assert late(h) == [("key1", 1)]
-        h.advance_watermark(4999)
-        assert sorted(taken(h)) == [
-            ("key1", 1000, 4000, 1, 3999),
-            ("key1", 2000, 5000, 1, 4999),
-            ("key2", 1000, 4000, 3, 3999),
-            ("key2", 2000, 5000, 2, 4999),
-        ]
-        h.advance_watermark(10_000)
-        taken(h)
 
 
 def test_cleanup_time_at_the_end_of_time_is_never():
@@ -341,6 +227,7 @@ def test_hopping_windows_at_the_end_of_time(keeps):
     ],
 )
 def test_processing_time_windows(keeps, assigner, windows, ends):
+    """Flink: testProcessingTimeTumblingWindows, ...SlidingWindows and ...SessionWindows; timestamps do not matter."""
     with emptied(operator(assigner, keeps)) as h:
         h.advance_processing_time(3)
         if ends == "by the clock":
@@ -502,44 +389,6 @@ def test_per_window_state_is_refused_where_windows_merge():
         h.process(("k", 1), 1)
         with pytest.raises(Exception, match="no per-window state"):
             h.advance_watermark(100)
-
-
-def test_continuous_event_time_trigger():
-    """Flink: testContinuousWatermarkTrigger, on a global window."""
-    op = WindowOperator(
-        assigner=GlobalWindows.create(), trigger=ContinuousEventTimeTrigger.of(3000), aggregate={"n": Count()}
-    )
-    with harness_of(op) as h:
-        for key, time in (("key1", 0), ("key2", 1), ("key1", 999)):
-            h.process((key, 1), time)
-        h.advance_watermark(1000)
-        assert taken(h) == []
-        h.crash_and_recover()
-        h.advance_watermark(3000)
-        assert sorted(taken(h)) == [("key1", 2, MAX_TIMESTAMP), ("key2", 1, MAX_TIMESTAMP)]
-
-
-def test_early_firings_of_a_tumbling_window():
-    op = operator(TumblingEventTimeWindows.of(10), "general", trigger=ContinuousEventTimeTrigger.of(4))
-    with emptied(op) as h:
-        h.process(("k", 1), 1)
-        h.advance_watermark(4)
-        h.process(("k", 2), 5)
-        h.advance_watermark(9)
-        assert taken(h) == [("k", 0, 10, 1, 9), ("k", 0, 10, 3, 9), ("k", 0, 10, 3, 9)]
-
-
-def test_continuous_processing_time_trigger_on_event_time_windows():
-    op = operator(TumblingEventTimeWindows.of(10), "general", trigger=ContinuousProcessingTimeTrigger.of(1000))
-    with emptied(op) as h:
-        h.advance_processing_time(10_500)
-        h.process(("k", 1), 1)
-        h.advance_processing_time(12_000)
-        assert taken(h) == [("k", 0, 10, 1, 9)]  # once: this clock has passed the window's end
-        h.process(("k", 2), 1)
-        h.advance_processing_time(20_000)
-        assert taken(h) == [("k", 0, 10, 3, 9)]
-        h.advance_watermark(9)
 
 
 @pytest.mark.parametrize("timeout_resets", [True, False])
