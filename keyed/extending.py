@@ -2,16 +2,6 @@
 
 [Extending](../how-to/extending.md) has examples.
 
-- Values: `as_stored` and `snapshot` copy a value into the form in which state holds it.
-- Types: `schema_of` returns an output's columns from a DDL string, a class or a schema; `table_of` and `table_rows`
-  convert between rows and Arrow tables.
-- Parameters: `milliseconds_of` and `duration_of` (`Units`, `shows_units`) read durations; `OperatorOptions` and
-`shows_options` pass the options of ``process`` through your own method.
-- Paths: `check_path`, `choose_path` and `shown_path` serve operators that are computed row by row or over whole
-  columns; `kind_of` and `plain_type` read the types of columns, and `MOST_LENGTH` bounds lengths of time over columns.
-- Expressions: `conditions_over` computes conditions over columns, in the SQL of scripts.
-- Explanations: `keyed.Output.explain` prints how a function that is `Explained` is computed.
-- States: `inner_state` declares options that users of an operator do not need.
 - Order: by ``rank_of``, a static method of the function from an element to a number, the local runtime orders
 elements of equal timestamps. With ``right_first = True``, the second of two streams runs first at equal timestamps.
 - Changelogs: `keyed.changelog.Changelog` is the protocol for your own ([reference](changelogs.md#changelog)).

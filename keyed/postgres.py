@@ -1,9 +1,6 @@
 """Tables of PostgreSQL as sinks, with the package psycopg: rows and the id of their batch are one transaction.
 
 For writers of jobs. It uses public names only, as a sink of your own would.
-
-The table ``keyed_batches``, in the schema of the target, has a row for each target and query with the id of the last
-batch. A writer locks the row for the time of its transaction, and skips a batch whose id is not above the recorded one.
 """
 
 from __future__ import annotations
@@ -310,8 +307,7 @@ def postgres_sink(
     """Write the rows of an output to a table of PostgreSQL, each exactly once.
 
     A row replaces the row with the same key. Each batch is one transaction, which records the query's id and the
-    batch's in the table ``keyed_batches``. A batch that comes again is not written twice. On Spark the driver writes
-    the rows. It needs ``keyed-streams[postgres]``.
+    batch's in the table ``keyed_batches``. On Spark the driver writes the rows. It needs ``keyed-streams[postgres]``.
 
     Args:
         table: The table, with or without its schema. If there is no table, one with the output's columns is created.

@@ -1,9 +1,8 @@
 """Formats of the values of Kafka records, with or without a schema registry, and topics that are written.
 
-For writers of jobs and readers of state. `keyed.KafkaSource` and `KafkaSink` take a format as ``value=``, `UpsertTopic`
-takes one for keys too. With ``registry=`` values have the wire format of Confluent's Schema Registry: a zero byte, the
-number of the schema, and the data. They are read and written by confluent-kafka's own deserializers and serializers,
-which the extra ``keyed-streams[registry]`` installs.
+For writers of jobs and readers of state: `keyed.KafkaSource` and `KafkaSink` take a format as ``value=``, `UpsertTopic`
+takes one for keys too. With ``registry=`` values have the wire format of Confluent's Schema Registry, read and written
+by confluent-kafka's serializers (``keyed-streams[registry]``).
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ def decode_values(frame: DataFrame, value: Format, schema: Any) -> DataFrame:
 
     - ``record``: a struct of the record's ``key``, ``topic``, ``partition``, ``offset`` and ``timestamp``, and of its
       ``value`` if that could not be decoded;
-    - ``reason``: null, or the reason why the value could not be decoded. The columns of ``schema`` are then null, so
-      the row is a bad row of a stream whose key is one of them: it fails the query, or goes to ``on_bad_row``. A record
-      without a value (a tombstone) has a reason too.
+    - ``reason``: null, or the reason why the value could not be decoded. Then the columns of ``schema`` are null: make
+      one of them the key, so that the row is a bad row of the stream. A record without a value (a tombstone) has a
+      reason too.
 
     Args:
         frame: A streaming or batch DataFrame of ``format("kafka")``.
@@ -67,9 +66,8 @@ def _plain_format(format: Any, attribute: Any, value: Any) -> None:
 class UpsertTopic(Shown):
     """A compacted topic that holds a state table, for `keyed.tables.StateTable.replicate`.
 
-    A record's key has the columns that identify a row, its value all columns; null removes the row. Flink's
-    ``upsert-kafka``, Kafka Connect and ksqlDB read it as a table. A missing topic is created. It needs the extra
-    ``keyed-streams[kafka]``.
+    A record's key has the columns that identify a row, its value all columns; null removes the row. A missing topic is
+    created. It needs the extra ``keyed-streams[kafka]``.
 
     Args:
         topic: The topic; it belongs to one table.

@@ -1050,7 +1050,7 @@ CEILINGS = {
     "code lines of the tests": 71_250,
     "exported names without keyed.pyflink": 291,
     "exported names of keyed": 62,
-    "words of docs": 85_165,
+    "words of docs": 83_936,
     "words of README": 960,
 }
 

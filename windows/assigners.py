@@ -194,9 +194,7 @@ class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=Made):
     def with_gap(cls, gap: Duration | None = None, **units: Unpack[Units]) -> Self:
         """Make sessions that end ``gap``, at least 1 ms, after their last element.
 
-        A row exactly ``gap`` after the last one belongs to the session only if that has not fired. With a gap of 10
-        and a watermark without delay, rows at 0, 9 and 19 make [0, 19) and [19, 29): the first fires at 18. With a
-        delay of 1 or more they make [0, 29). Batches do not matter.
+        A row exactly ``gap`` after the last one belongs to the session only if that has not fired.
 
         Raises:
             DefinitionError: The gap is below 1 ms.

@@ -52,9 +52,8 @@ def aggregate(
 ) -> Output:
     """Aggregate all rows of each key continuously: ``aggregate(readings.key_by("sensor"), {"avg": Mean("reading")})``.
 
-    Each key with rows in a batch emits one row: key columns and current aggregates, with the highest timestamp of
-    those rows. It replaces the key's earlier rows. Rows are added as they arrive: ``Latest("x")`` is the value that
-    arrived last (ksqlDB's `LATEST_BY_OFFSET`), ``Latest("x", by_time=True)`` the one with the highest timestamp.
+    Each key with rows in a batch emits one row: key columns and current aggregates, with the highest timestamp of those
+    rows. It replaces the key's earlier rows.
 
     The results are also a state: with a changelog, `keyed.tables.open_tables` has them as ``tables[name]``.
 

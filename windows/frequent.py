@@ -29,7 +29,7 @@ class MostFrequent(ColumnAggregate):
     """The k (at least 1) most frequent values, a list of rows ``(value, count)``, the most frequent first.
 
     Equal counts are in ascending order of values (NaN last), so neither order nor batches matter. It keeps a count for
-    each distinct value; `ApproxMostFrequent` is bounded. `TopK` ranks by another column.
+    each distinct value; `ApproxMostFrequent` is bounded.
 
     Raises:
         DefinitionError: ``k`` is below 1.

@@ -142,8 +142,7 @@ class WindowedStream:
     def path(self, path: Path) -> WindowedStream:
         """Choose whole columns (``"vectorized"``), rows (``"row"``), or columns if possible (``"auto"``).
 
-        Results are the same. `keyed.Output.explain` shows the path and its reason. A checkpoint keeps its path and
-        refuses another (`keyed.errors.StateSchemaChanged`).
+        A checkpoint keeps its path and refuses another (`keyed.errors.StateSchemaChanged`).
 
         Raises:
             DefinitionError: ``path`` is none of the three.

@@ -76,12 +76,12 @@ class Commit:
     """The marker that ends a commit.
 
     Attributes:
-        log_id: Identity of the changelog (`LogHeader.log_id`). Writers fill it in.
+        log_id: Identity of the changelog. Writers fill it in.
         group: Index of the key group.
-        sequence: Number of the commit, from 1 (`GroupMeta.commit`).
+        sequence: Number of the commit, from 1.
         attempt: Identity of the committed attempt: the same sequence with another attempt is another history.
         previous: The attempt of the previous commit; empty if there was none.
-        source_log: Identity of the group's own log (`GroupMeta.log_id`).
+        source_log: Identity of the group's own log.
         snapshot: The commit holds the whole state; earlier commits do not count.
         records: Number of changes and table rows in it, counted by the writer.
         entries: Number of live entries after it: of states, timers and tables.
@@ -89,11 +89,11 @@ class Commit:
         watermark: The group's watermark after it.
         processing_time: The group's processing time after it, for retention and for ``as_of=`` a time.
         ended: The input has ended (drain).
-        states: Descriptions of the states with their ids, by name (`GroupMeta.states`), needed to read the log.
+        states: Descriptions of the states with their ids, by name, needed to read the log.
         counters: Counters with which a restored job continues.
-        key_columns: Columns of the key (`GroupMeta.key_columns`).
-        key_type: Type of the keys (`GroupMeta.key_type`).
-        channels: The sources and partitions that the operator reads, if there are several (`GroupMeta.channels`).
+        key_columns: Columns of the key.
+        key_type: Type of the keys.
+        channels: The sources and partitions that the operator reads, if there are several.
     """
 
     log_id: str
@@ -305,7 +305,7 @@ class Changelog(Protocol):
         """Open a reader of a key group. Any number may be open."""
 
     def put_position(self, sequence: int, data: bytes) -> None:
-        """Store the runner's position after a batch. Storing it again has no effect.
+        """Store the runner's position after a batch.
 
         Raises:
             ChangelogDiverged: Another position is stored for this sequence.
@@ -326,7 +326,7 @@ class Changelog(Protocol):
         """
 
     def forget(self, names: Iterable[str]) -> None:
-        """Remove data that `keep` stored under names. Unknown names are ignored."""
+        """Remove data that `keep` stored under names."""
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
         """Yield the data of `keep`, in order of names."""

@@ -81,10 +81,7 @@ class SinkWriter:
         """
 
     def pack(self, batch: SinkBatch) -> list[Record] | None:
-        """Return the records for `write`; by default ``None``: `write` gets the batch itself, and can replace it.
-
-        `packed` makes records of a table.
-        """
+        """Return the records for `write`; by default ``None``: `write` gets the batch itself, and can replace it."""
         del batch
         return None
 
@@ -119,7 +116,7 @@ class SinkWriter:
         raise NotImplementedError(f"{type(self).__name__} does not define write")
 
     def close(self) -> None:
-        """Release connections and locks. Closing again does nothing.
+        """Release connections and locks.
 
         On Spark it is called after each batch, before further calls of `write`.
         """

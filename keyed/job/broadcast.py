@@ -110,9 +110,9 @@ class BroadcastContext(Protocol):
     def apply_to_keyed_state(self, descriptor: S, function: Callable[[Any, S], object]) -> None:
         """Call ``function(key, state)`` for each key of the key group with an entry in a keyed state.
 
-        ``descriptor`` is the attribute that declares it: ``self.count``. Keys come in the order of their encoding. The
-        function may read, update and clear the state (without namespaces), and use this context; other keyed states
-        have the same key meanwhile. It costs a pass over the key group's state.
+        ``descriptor`` is the attribute that declares it: ``self.count``. The function may read, update and clear the
+        state (without namespaces), and use this context; other keyed states have the same key meanwhile. It costs a
+        pass over the key group's state.
 
         Raises:
             StateAccessError: The function has no such keyed state.

@@ -77,10 +77,7 @@ class Context(Protocol):
     """The second argument of ``process_element``: key, timestamp, timers and outputs."""
 
     def timestamp(self) -> int | Any:
-        """Return the element's timestamp or the timer's time, milliseconds; `None` without event time.
-
-        Annotated as `int`, because a function that uses it runs on a stream with timestamps.
-        """
+        """Return the element's timestamp or the timer's time, milliseconds; `None` without event time."""
 
     def get_current_key(self) -> Any:
         """Return the key, a tuple where ``key_by`` has several columns."""

@@ -40,8 +40,7 @@ class _RowFunction(Shown):
     def for_stream(self, stream: Any, output: Any, order: str) -> Function:
         """Return the function that runs over a stream: this one, unless a library overrides it.
 
-        Called once by ``process``, with the `keyed.KeyedStream` and the ``output`` and ``order`` of that call. A
-        library returns another form, such as one over whole columns, if the stream allows it.
+        Called once by ``process``, with the `keyed.KeyedStream` and the ``output`` and ``order`` of that call.
         """
         return self  # type: ignore[return-value]
 
@@ -55,8 +54,7 @@ class _RowFunction(Shown):
     def on_batch_end(self, ctx: Context) -> Iterable[Any] | None:
         """Act at the end of a micro-batch, once per key that had elements in it. Returns as ``process_element``.
 
-        Optional. The watermark has advanced and timers have fired. Outputs have no timestamp unless ``ctx.collect``
-        sets one.
+        The watermark has advanced and timers have fired. Outputs have no timestamp unless ``ctx.collect`` sets one.
         """
         return None
 

@@ -429,8 +429,6 @@ class MapState(KeyedState, Generic[K, V]):
         recent = self.recent.get(user, [])
         recent.append(page)
         self.recent[user] = recent
-
-    `KeyedStream.process` refuses a function with ``self.recent[user].append(page)``, which changes a discarded copy.
     """
 
     kind = "map"
@@ -643,8 +641,8 @@ class VersionedState(KeyedState, Generic[T]):
 
     A version is valid from its timestamp to that of the next one; they may be put in any order. Kept are the newest
     one, and all that were valid within the history: ``t`` is within it while ``t + history`` is above the watermark.
-    Without a delay that is Kafka's rule, no older than stream time less the history. Older puts and deletes change
-    nothing and are counted (``versions_dropped``). Without timestamps in the stream all versions stay.
+    Older puts and deletes change nothing and are counted (``versions_dropped``). Without timestamps in the stream all
+    versions stay.
 
     Args:
         type: Type of the values.

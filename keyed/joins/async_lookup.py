@@ -141,8 +141,7 @@ class AsyncLookup(Generic[K, V]):
 
     Create it once, in the program. Call it with the keys of a batch in ``process_batch`` of a
     `keyed.vectorized.VectorizedFunction`, or give it to ``lookup_join``. The call returns when all results have
-    arrived. A batch that fails is run again with its look-ups: their side effects happen at least once, and results
-    may differ.
+    arrived.
 
     Args:
         function: ``async def function(key)``, returns the value of a key. All calls of a process share one event loop,

@@ -35,8 +35,7 @@ class PatternOptions(OperatorOptions, _Named, total=False):
 class PatternStream:
     """The matches of a pattern in a keyed stream, the result of ``stream.key_by(...).match(pattern)``.
 
-    Rows wait until the watermark has passed them, as with ``order="watermark"`` of `keyed.KeyedStream.process`. Rows
-    of equal times are matched in the order of arrival, or of ``order_by``.
+    Rows wait until the watermark has passed them, as with ``order="watermark"`` of `keyed.KeyedStream.process`.
 
     Attributes:
         stream: The keyed stream.

@@ -210,8 +210,7 @@ def subscribe(
 ) -> PushQuery:
     """Run a push query, ``SELECT … FROM table [WHERE …] EMIT CHANGES [LIMIT n]``, over a state table.
 
-    It iterates the rows of the table, and then each row that changes. Expressions have the meaning that they have in
-    scripts. The query is checked before it returns.
+    It iterates the rows of the table, and then each row that changes. The query is checked before it returns.
 
     Args:
         tables: State tables: those of `keyed.run` with ``tables=``, of `keyed.tables.read_tables` or ``open_tables``.

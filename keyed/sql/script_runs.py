@@ -602,8 +602,7 @@ def script(
 ) -> ScriptResult:
     """Run a script of SQL statements over rows, and return what its queries write.
 
-    The whole script is checked before anything runs. Over Kafka topics without ``Kafka(bounded=True)`` it runs until it
-    is stopped.
+    Over Kafka topics without ``Kafka(bounded=True)`` it runs until it is stopped.
 
     Args:
         text: The statements.

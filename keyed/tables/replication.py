@@ -125,10 +125,7 @@ class Replication:
         return max(0, shown - (feed.operator.extent.oldest - 1 if there is None else there))
 
     def metrics(self) -> dict[str, int]:
-        """Return its counters by name, and its status as a number (`keyed.base.background.Status.number`).
-
-        The lag is missing once following of the tables has ended with an error.
-        """
+        """Return its counters by name, and its status as a number (`keyed.base.background.Status.number`)."""
         lag: dict[str, int] = {}
         with suppress(Exception):
             lag = {"replication_lag": self.lag}
@@ -186,7 +183,7 @@ class Replication:
         self.check()
 
     def close(self, timeout: float | None = None) -> None:
-        """End the thread after its transaction, and release the copy. Closing again does nothing.
+        """End the thread after its transaction, and release the copy.
 
         Args:
             timeout: Maximal seconds for the transaction; ``None`` for no limit.

@@ -473,8 +473,6 @@ class StateTable:
     def last_changes(self, limit: int = 100, *, as_of: AsOf = None, timeout: float | None = None) -> list[Change]:
         """Return the last changes of the table, those of the newest batch first.
 
-        Those of the `oldest_batch` are not kept.
-
         Args:
             limit: Maximal number of changes.
             as_of: Only changes up to a batch, as in `get`.

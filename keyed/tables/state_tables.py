@@ -150,7 +150,7 @@ class _Tables(Mapping[str, StateTable]):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the state. Closing again does nothing."""
+        """Release the state."""
 
     @property
     def positions(self) -> dict[str, Position]:
@@ -185,7 +185,7 @@ class Snapshot(_Tables):
         return view
 
     def close(self) -> None:
-        """Release the state. Closing again does nothing."""
+        """Release the state."""
         self._views.clear()
         self._context.close()
 
@@ -482,7 +482,7 @@ class StateTables(_Tables):
         return followers
 
     def close(self) -> None:
-        """End following and release the folder. Closing again does nothing."""
+        """End following and release the folder."""
         if not self._following.is_inherited:
             self._following.close()
             self._context.close()

@@ -118,8 +118,7 @@ class Subscription(Iterator[Change], AsyncIterator[Change]):
     another changelog, gets the whole state again, as changes of kind ``"snapshot"``: drop the earlier state at the
     first of them.
 
-    Iterating waits for changes; ``async for`` waits in a thread, and may be cancelled at any await without loss. A
-    slow reader reads from the history. When following ends with an error, reading raises it.
+    Iterating waits for changes; ``async for`` waits in a thread, and may be cancelled at any await without loss.
 
     Attributes:
         resets: Number of times that the whole state was delivered again.

@@ -36,9 +36,8 @@ class _StepsAsTest:
 class KeyedStateMachine(RuleBasedStateMachine):
     """Drives a harness by rules; a subclass defines function, rows and invariants after each step.
 
-    ``TestCounts = Counts.TestCase`` makes a test of the subclass ``Counts``. Rules process rows as a batch, move the
-    processing time, kill the process, rescale, and draw further rules of yours; a failure is printed as a test.
-    Invariants (`hypothesis.stateful.invariant`) are over the attributes.
+    Rules process rows as a batch, move the processing time, kill the process, rescale, and draw further rules of yours;
+    a failure is printed as a test. Invariants (`hypothesis.stateful.invariant`) are over the attributes.
 
     Attributes:
         rows: Strategy of the elements.

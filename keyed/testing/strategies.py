@@ -229,7 +229,7 @@ def streams(
 ) -> list[Record]:
     """Return a stream: rows with timestamps, in the order of their arrival.
 
-    Several rows often have one timestamp. By default they come in order.
+    Several rows often have one timestamp.
 
     Args:
         draw: The draw.

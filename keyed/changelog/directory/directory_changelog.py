@@ -84,8 +84,8 @@ def _other_content(root: Path) -> str | None:
 class DirectoryChangelog(StoredChangelog):
     """A changelog as files in a folder, on a local disk or on one that all machines of the job share.
 
-    Each commit of a key group is a file, published atomically and never replaced. Old files are folded into one with
-    the whole state. Methods raise `ChangelogError` if the storage fails, and `CorruptionError` for damaged data.
+    Commits are files, and old ones are folded into one with the whole state. Methods raise `ChangelogError` if the
+    storage fails, and `CorruptionError` for damaged data.
 
     Args:
         path: The folder of one operator, new or empty, which all machines reach by the same path, on a file system
@@ -116,11 +116,7 @@ class DirectoryChangelog(StoredChangelog):
         return f"changelog {self.path}"
 
     def writer(self, group: int) -> DirectoryWriter:
-        """Open the writer of a key group.
-
-        Raises:
-            ChangelogError: It is not on this machine, or cannot be written.
-        """
+        """See `Changelog.writer`."""
         folder = self._group(group)
         return DirectoryWriter(folder, BackgroundCompaction(folder, self._limits) if self.auto_compact else None)
 
@@ -136,11 +132,7 @@ class DirectoryChangelog(StoredChangelog):
         return publish_staged(self._group(group).segment(sequence), attempt)
 
     def reader(self, group: int) -> DirectoryReader:
-        """Open a reader of a key group.
-
-        Raises:
-            ChangelogError: The changelog does not exist on this machine.
-        """
+        """See `Changelog.reader`."""
         return DirectoryReader(self._group(group))
 
     @property

@@ -98,16 +98,7 @@ class StoredChangelog(ABC):
         """Return the files of a key group, which exists."""
 
     def prepare(self, operator: str, parallelism: int) -> LogHeader:
-        """Create the changelog, or check that an existing one belongs to this operator.
-
-        Args:
-            operator: Name of the operator.
-            parallelism: Number of its key groups.
-
-        Raises:
-            ChangelogError: It belongs to another operator or number of key groups, cannot be created, or its place has
-                other content.
-        """
+        """See `Changelog.prepare`."""
         if not _NAME.fullmatch(operator):
             raise ChangelogError(f"operator={operator!r} is not 1 to 128 of the characters A-Z, a-z, 0-9, _ and -")
         header = self.header()
@@ -130,7 +121,7 @@ class StoredChangelog(ABC):
         """Make or check, with its header, what else a changelog needs."""
 
     def header(self) -> LogHeader | None:
-        """Return the identity of the changelog, or ``None`` if it was not created yet."""
+        """See `Changelog.header`."""
         record = self._get("header")
         return None if record is None else decode_header(record, f"{self._root}/header")
 
@@ -149,11 +140,7 @@ class StoredChangelog(ABC):
         return done
 
     def put_position(self, sequence: int, data: bytes) -> None:
-        """Store the runner's position after a batch. Storing it again has no effect.
-
-        Raises:
-            ChangelogDiverged: Another position is stored for this sequence.
-        """
+        """See `Changelog.put_position`."""
         header = self._present()
         name = _position(sequence)
         if not self._put(name, encode_position(sequence, data)) and self._read_position(sequence) != data:
@@ -166,17 +153,13 @@ class StoredChangelog(ABC):
             self._drop_positions(min(group.listing().base for group in groups))
 
     def positions(self, after: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yield the positions after a sequence, in order. Compaction removes those before the bases of all groups."""
+        """See `Changelog.positions`."""
         for sequence in self._sequences(after):
             if sequence > after and (data := self._read_position(sequence)) is not None:
                 yield sequence, data
 
     def keep(self, name: str, data: bytes) -> None:
-        """Store data of the runner under a name. Storing it again has no effect.
-
-        Raises:
-            ChangelogDiverged: Other data is stored under the name.
-        """
+        """See `Changelog.keep`."""
         part, record = _kept_name(name), encode_kept(name, data)
         self._present()
         if not self._put(part, record) and self._get(part) != record:
@@ -185,11 +168,11 @@ class StoredChangelog(ABC):
             )
 
     def forget(self, names: Iterable[str]) -> None:
-        """Remove data that `keep` stored under names. Unknown names are ignored."""
+        """See `Changelog.forget`."""
         self._remove(map(_kept_name, names))
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
-        """Yield the data of `keep`, in order of names."""
+        """See `Changelog.kept`."""
         for name in sorted(self._names("kept")):
             # `forget` may have removed it in the meantime.
             if _KEPT.fullmatch(name) and (record := self._get(f"kept/{name}")) is not None:

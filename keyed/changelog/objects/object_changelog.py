@@ -87,12 +87,11 @@ def _history(value: int | None) -> int | None:
 class ObjectStoreChangelog(StoredChangelog):
     """A changelog in an object store: S3 and stores with its protocol, Google Cloud Storage, Azure Blob Storage.
 
-    Each commit of a key group is an object. The store has to support conditional puts (``If-None-Match: *``), as
-    these three do. Old commits are folded into an object with the whole state.
+    The store has to support conditional puts (``If-None-Match: *``), as these three do.
 
     Args:
-        url: ``s3://BUCKET/PREFIX``, ``gs://BUCKET/PREFIX`` or ``az://CONTAINER/PREFIX``: an existing bucket, and a
-            prefix of one operator, without objects at first.
+        url: ``s3://BUCKET/PREFIX``, ``gs://BUCKET/PREFIX`` or ``az://CONTAINER/PREFIX``: an existing bucket, and a new
+            prefix of one operator.
         storage_options: Options of obstore's stores and HTTP client, beyond those in the environment, such as
             ``{"endpoint": "http://localhost:9000", "allow_http": True}``. They are sent to the query's workers, and
             never shown.
@@ -120,20 +119,12 @@ class ObjectStoreChangelog(StoredChangelog):
         return f"changelog {self.url}"
 
     def writer(self, group: int) -> ObjectWriter:
-        """Open the writer of a key group.
-
-        Raises:
-            ChangelogError: The changelog does not exist, or the store fails.
-        """
+        """See `Changelog.writer`."""
         objects = self._group(group)
         return ObjectWriter(objects, BackgroundCompaction(objects, self._limits) if self.auto_compact else None)
 
     def reader(self, group: int) -> ObjectReader:
-        """Open a reader of a key group.
-
-        Raises:
-            ChangelogError: The changelog does not exist, or the store fails.
-        """
+        """See `Changelog.reader`."""
         return ObjectReader(self._group(group))
 
     @property

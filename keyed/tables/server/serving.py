@@ -69,9 +69,9 @@ class ServeOptions(TypedDict, total=False):
         port: Port, 8765 by default; 0 chooses a free one.
         access: Access rights.
         limits: Limits of requests.
-        page: Serve a page at ``/``, as in `make_app`.
-        status: Returns the job's own status, as in `make_app`.
-        peers: The servers of the other key groups, as in `make_app`.
+        page: As in `make_app`.
+        status: As in `make_app`.
+        peers: As in `make_app`.
     """
 
     host: str
