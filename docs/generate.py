@@ -126,12 +126,12 @@ DOORS = {
 }
 #: Page → the names that come first, in the order in which a reader needs them; the others follow by name.
 FIRST = {
-    "functions.md": "KeyedProcessFunction Context TimerService OnTimerContext Timer OutputTag OpenContext TaskContext "
+    "functions.md": "KeyedProcessFunction Context TimerService OnTimerContext Timer OutputTag OpenContext "
     "KeyedCoProcessFunction KeyedBroadcastProcessFunction BroadcastContext BroadcastState ReadOnlyBroadcastState",
     "state.md": "ValueState ListState MapState ReducingState AggregatingState AggregateFunction VersionedState "
     "VersionedRecord NOT_PUT StateTtl TimeDomain UpdateType StateVisibility",
     "streams.md": "stream Stream KeyedStream Output run start Query RunResult Progress bounded_out_of_orderness "
-    "ascending_timestamps WatermarkStrategy KafkaSource SeekableSource PAUSE INGESTION_TIME collect_sink parquet_sink "
+    "WatermarkStrategy KafkaSource SeekableSource PAUSE INGESTION_TIME collect_sink parquet_sink "
     "delta_sink iceberg_sink ConnectedStreams global_table GlobalTable BroadcastStream RestorePoint StateMigration "
     "Restored RestoreProgress spark_session Row",
     "changelogs.md": "DirectoryChangelog ObjectStoreChangelog KafkaChangelog Changelog",
@@ -148,17 +148,17 @@ FIRST = {
     "testing.md": "KeyedTestHarness Record assert_batch_split_invariant assert_deterministic assert_matches "
     "assert_recovery_invisible assert_rescale_invisible assert_runtimes_agree assert_state_bounded PropertyOptions",
     "topics.md": "Json Avro Protobuf KafkaSink UpsertTopic",
-    "vectorized.md": "VectorizedFunction BatchContext TIMESTAMP_COLUMN TableState VectorizedCoFunction",
+    "vectorized.md": "VectorizedFunction BatchContext TaskContext TIMESTAMP_COLUMN TableState VectorizedCoFunction",
     "windows.md": "WindowedStream TumblingEventTimeWindows TumblingProcessingTimeWindows HoppingEventTimeWindows "
-    "HoppingProcessingTimeWindows SlidingEventTimeWindows SlidingProcessingTimeWindows EventTimeSessionWindows "
-    "ProcessingTimeSessionWindows DynamicEventTimeSessionWindows DynamicProcessingTimeSessionWindows CalendarWindows "
+    "HoppingProcessingTimeWindows EventTimeSessionWindows "
+    "ProcessingTimeSessionWindows CalendarWindows "
     "CalendarProcessingTimeWindows CountWindows GlobalWindows aggregate Count Sum Mean Min Max ArgMin ArgMax First "
     "Latest TopK TopN MostFrequent ApproxMostFrequent CountDistinct ApproxCountDistinct CollectList CollectSet "
-    "Variance Stddev Reduce aggregate_of Aggregate ProcessWindowFunction ProcessWindowContext TimeWindow GlobalWindow "
+    "Variance Stddev aggregate_of Aggregate ProcessWindowFunction ProcessWindowContext TimeWindow GlobalWindow "
     "Window EventTimeTrigger ProcessingTimeTrigger ContinuousEventTimeTrigger ContinuousProcessingTimeTrigger "
-    "CountTrigger PurgingTrigger ProcessingTimeoutTrigger NeverTrigger Trigger TriggerResult TriggerContext "
+    "CountTrigger PurgingTrigger ProcessingTimeoutTrigger Trigger TriggerResult TriggerContext "
     "OnMergeContext TimeEvictor CountEvictor DeltaEvictor Evictor EvictorContext TimestampedValue WindowAssigner "
-    "MergingWindowAssigner WindowOperator",
+    "MergingWindowAssigner",
 }
 #: The text before the tables of exported metrics.
 METRICS = """\
@@ -175,8 +175,19 @@ Their meanings are those of the [counters](metrics.md) of these names; `keyed_bu
 `busy_microseconds`, and `keyed_group_batches_total` is `batches`."""
 #: What belongs on a page although it is not imported from `keyed` itself: things that a call hands out.
 BESIDE = {
+    "functions.md": (
+        ("keyed.job.broadcast", "BroadcastState"),
+        ("keyed.job.broadcast", "ReadOnlyBroadcastState"),
+        ("keyed.job.context", "Timer"),
+    ),
+    "state.md": (("keyed.job.state", "VersionedRecord"),),
     "streams.md": (
+        ("keyed.job.global_tables", "GlobalTable"),
+        ("keyed.job.results", "Restored"),
+        ("keyed.job.results", "RestoreProgress"),
         ("keyed.job.streams", "BoundOutput"),
+        ("keyed.job.streams", "BroadcastStream"),
+        ("keyed.job.streams", "ConnectedStreams"),
         ("keyed.rows", "row"),
         ("keyed.runtimes.local.local_query", "LocalQuery"),
         ("keyed.runtimes.spark.query.spark_query", "SparkQuery"),
@@ -188,7 +199,35 @@ BESIDE = {
         ("keyed.changelog.model", "LogHeader"),
         ("keyed.changelog.directory.compaction", "Compacted"),
     ),
+    "joins.md": (("keyed.joins.interval", "JoinContext"),),
+    "patterns.md": (
+        ("keyed.patterns.pattern_functions", "PatternContext"),
+        ("keyed.patterns.pattern_stream", "PatternStream"),
+    ),
+    "recovery.md": (
+        ("keyed.recovery.reading", "StateChange"),
+        ("keyed.recovery.verification", "Verified"),
+    ),
+    "sql.md": (
+        ("keyed.sql.definitions", "Answer"),
+        ("keyed.sql.push_queries", "PushQuery"),
+        ("keyed.sql.push_queries", "PushedRow"),
+        ("keyed.sql.script_runs", "ScriptResult"),
+    ),
+    "tables.md": (
+        ("keyed.tables.entries", "Entry"),
+        ("keyed.tables.follower", "Lag"),
+        ("keyed.tables.operator_view", "Position"),
+        ("keyed.tables.replication", "Replication"),
+        *(("keyed.tables.state_table", name) for name in ("History", "QueryResult", "Scan", "TimersTable", "Version")),
+        ("keyed.tables.state_tables", "Snapshot"),
+        ("keyed.tables.subscription", "Subscription"),
+        ("keyed.tables.server.app", "make_app"),
+        ("keyed.tables.server.serving", "ServeOptions"),
+    ),
     "testing.md": (
+        ("keyed.testing.properties", "PropertyOptions"),
+        ("keyed.testing.replaying", "Replayed"),
         *(
             ("keyed.testing.strategies", name)
             for name in ("batches", "rows", "skewed", "steps", "streams", "two_streams", "values")
@@ -201,6 +240,14 @@ BESIDE = {
         ("keyed.testing.sink_conformance", "SinkConformance"),
         ("keyed.testing.changelog_conformance", "StagingChangelogConformance"),
         ("keyed.testing.store_conformance", "LocalStoreConformance"),
+    ),
+    "windows.md": (
+        ("keyed.windows.process_function", "ProcessWindowContext"),
+        ("keyed.windows.triggers", "TriggerContext"),
+        ("keyed.windows.triggers", "OnMergeContext"),
+        ("keyed.windows.evictors", "EvictorContext"),
+        ("keyed.windows.evictors", "TimestampedValue"),
+        ("keyed.windows.window", "Window"),
     ),
 }
 #: Modules whose objects come from calls of the API and not from their constructors.
@@ -314,10 +361,10 @@ def pages() -> dict[Path, str]:
         named = [(f"{package}.{name}", name, thing) for package in packages for name, thing in _names(package)]
         # A class is on the first page of its packages.
         things = [each for each in named if not (isinstance(each[2], type) and each[2] in documented)]
-        documented |= {thing for _, _, thing in named if isinstance(thing, type)}
         if page == "pyflink.md":
             made[page] = f"# {title}\n\n{NOTE}\n\n{_rendered(about)}\n\n{_pyflink(things)}\n"
             continue
+        documented |= {thing for _, _, thing in named if isinstance(thing, type)}
         made[page] = _page(page, title, _rendered(about), packages[0], [*things, *_beside(page)])
     made["exported-metrics.md"] += "\n" + _metrics()
     made["sql-functions.md"] = _sql_functions()
@@ -347,6 +394,9 @@ def _pyflink(things: Iterable[tuple[str, str, Any]]) -> str:
     first = FIRST["pyflink.md"].split()
     rows = []
     for _, name, thing in sorted(things, key=lambda each: first.index(each[1]) if each[1] in first else len(first)):
+        if thing.__name__ != name:
+            rows.append(f"| `{name}` | {_link(thing, type)} | | |")
+            continue
         about = _rendered(_own_doc(thing)).partition("\n\n")[2].partition("Fields:")[0].partition("- `")[0]
         bases_of = thing.__mro__ if isinstance(thing, type) else ()
         inside = [each for each in bases_of if each is thing or each.__qualname__.startswith("_")]
@@ -450,8 +500,10 @@ def _names(package: str) -> list[tuple[str, Any]]:
     """Return the public names of a package that are documented with it, and what they are."""
     found = importlib.import_module(package)
     named = [(name, getattr(found, name)) for name in found.__all__]
-    # Under PyFlink's names stand things of keyed too.
-    return [(name, thing) for name, thing in named if package != "keyed.pyflink" or thing.__module__ == package]
+    if package != "keyed.pyflink":
+        return named
+    # Things of keyed are on its pages, except under other names.
+    return [(name, thing) for name, thing in named if thing.__module__ == package or thing.__name__ != name]
 
 
 @cache

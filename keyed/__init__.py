@@ -23,13 +23,13 @@ from keyed.destinations.delta_table import delta_sink
 from keyed.destinations.iceberg_table import iceberg_sink
 from keyed.destinations.parquet import parquet_sink
 from keyed.errors import KeyedError
-from keyed.job.broadcast import BroadcastContext, BroadcastState, ReadOnlyBroadcastState
-from keyed.job.context import Context, OnTimerContext, OpenContext, TaskContext, Timer, TimerService
+from keyed.job.broadcast import BroadcastContext
+from keyed.job.context import Context, OnTimerContext, OpenContext
 from keyed.job.functions import KeyedBroadcastProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction
-from keyed.job.global_tables import GlobalTable, global_table
+from keyed.job.global_tables import global_table
 from keyed.job.outputs import OutputTag
 from keyed.job.restoring import RestorePoint, StateMigration
-from keyed.job.results import Progress, Query, Restored, RestoreProgress, RunResult
+from keyed.job.results import Progress, Query, RunResult
 from keyed.job.state import (
     NOT_PUT,
     AggregateFunction,
@@ -38,12 +38,11 @@ from keyed.job.state import (
     MapState,
     ReducingState,
     ValueState,
-    VersionedRecord,
     VersionedState,
 )
-from keyed.job.streams import BroadcastStream, ConnectedStreams, KeyedStream, Output, Stream, run, start, stream
+from keyed.job.streams import KeyedStream, Output, Stream, run, start, stream
 from keyed.job.ttl import StateTtl, StateVisibility, TimeDomain, UpdateType
-from keyed.job.watermarks import WatermarkStrategy, ascending_timestamps, bounded_out_of_orderness
+from keyed.job.watermarks import WatermarkStrategy, bounded_out_of_orderness
 from keyed.kafka.kafka_source import KafkaSource
 from keyed.rows import Row
 
@@ -95,12 +94,8 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "BroadcastContext",
-    "BroadcastState",
-    "BroadcastStream",
-    "ConnectedStreams",
     "Context",
     "DirectoryChangelog",
-    "GlobalTable",
     "KafkaChangelog",
     "KafkaSource",
     "KeyedBroadcastProcessFunction",
@@ -117,11 +112,8 @@ __all__ = [
     "OutputTag",
     "Progress",
     "Query",
-    "ReadOnlyBroadcastState",
     "ReducingState",
     "RestorePoint",
-    "RestoreProgress",
-    "Restored",
     "Row",
     "RunResult",
     "SeekableSource",
@@ -129,16 +121,11 @@ __all__ = [
     "StateTtl",
     "StateVisibility",
     "Stream",
-    "TaskContext",
     "TimeDomain",
-    "Timer",
-    "TimerService",
     "UpdateType",
     "ValueState",
-    "VersionedRecord",
     "VersionedState",
     "WatermarkStrategy",
-    "ascending_timestamps",
     "bounded_out_of_orderness",
     "collect_sink",
     "delta_sink",

@@ -3,7 +3,6 @@
     KeyedError
     ├── DefinitionError (ValueError)
     │   ├── StateDefinitionError
-    │   ├── TimerDefinitionError
     │   ├── OutputDefinitionError
     │   └── SqlError
     ├── EncodingError (ValueError)
@@ -13,8 +12,7 @@
     ├── RowError (ValueError)
     │   ├── NullKeyError
     │   ├── TimestampError
-    │   ├── KeyTypeError
-    │   └── ForwardedKeyError
+    │   └── KeyTypeError
     ├── CorruptionError
     ├── LocalStoreError
     ├── CheckpointError
@@ -22,7 +20,6 @@
     │   ├── StateSchemaChanged
     │   ├── OperatorChanged
     │   ├── KeysChanged
-    │   ├── CheckpointMoved
     │   └── CheckpointFinished
     ├── ChangelogError
     │   ├── ChangelogDiverged
@@ -33,7 +30,6 @@
     ├── SourceError
     ├── SinkError
     ├── SessionError
-    ├── JavaNotFound
     ├── ExtraNotInstalled (ImportError)
     └── QueryFailed
 
@@ -56,15 +52,12 @@ __all__ = [
     "ChangelogFenced",
     "CheckpointError",
     "CheckpointFinished",
-    "CheckpointMoved",
     "CorruptionError",
     "DefinitionError",
     "EncodingError",
     "ExtraNotInstalled",
-    "ForwardedKeyError",
     "GroupUnavailable",
     "HistoryCompacted",
-    "JavaNotFound",
     "KeyTypeError",
     "KeyedError",
     "KeysChanged",
@@ -84,7 +77,6 @@ __all__ = [
     "StateSchemaChanged",
     "TableNotFound",
     "TableOverflowError",
-    "TimerDefinitionError",
     "TimestampError",
     "UserFunctionError",
 ]
@@ -130,10 +122,6 @@ class StateDefinitionError(DefinitionError):
     """A state declaration breaks a rule: its name, its type, its default or its time to live."""
 
 
-class TimerDefinitionError(DefinitionError):
-    """A function sets timers but does not define ``on_timer``."""
-
-
 class OutputDefinitionError(DefinitionError):
     """An output type or tag cannot be used, or a value does not fit it."""
 
@@ -169,7 +157,7 @@ class UserFunctionError(KeyedError):
 
 
 class RowError(KeyedError, ValueError):
-    """A row that the stream's rules refuse, under the policy ``fail``."""
+    """A row that the stream's rules refuse, under the policy ``fail``, or that a chained operator cannot take."""
 
 
 class NullKeyError(RowError):
@@ -182,10 +170,6 @@ class TimestampError(RowError):
 
 class KeyTypeError(RowError):
     """A key whose type differs from the keys before it."""
-
-
-class ForwardedKeyError(RowError):
-    """A row that an operator forwards to the one chained to it has a key of another key group."""
 
 
 class CorruptionError(KeyedError):
@@ -214,7 +198,7 @@ class LocalStoreError(KeyedError):
 
 
 class CheckpointError(KeyedError):
-    """A checkpoint does not fit the query that is started on it."""
+    """A checkpoint does not fit the query that is started on it, or the path at which it is read."""
 
 
 class ParallelismChanged(CheckpointError):
@@ -231,10 +215,6 @@ class OperatorChanged(CheckpointError):
 
 class KeysChanged(CheckpointError):
     """The checkpoint or changelog has other key columns, keys of another type, or several encodings of one key."""
-
-
-class CheckpointMoved(CheckpointError):
-    """A checkpoint of Spark is read at another path than the one at which its query last ran. Nothing was changed."""
 
 
 class CheckpointFinished(CheckpointError):
@@ -290,11 +270,7 @@ class SinkError(KeyedError):
 
 
 class SessionError(KeyedError):
-    """A Spark session lacks what keyed needs: settings, packages, workers that run. The message lists all of them."""
-
-
-class JavaNotFound(KeyedError):
-    """No Java 17 or newer was found to run Spark with."""
+    """A Spark session lacks what keyed needs: Java, settings, packages, workers that run. The message lists all."""
 
 
 class ExtraNotInstalled(KeyedError, ImportError):

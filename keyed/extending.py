@@ -17,47 +17,34 @@ from keyed.base.schemas import Schema, schema_of
 from keyed.base.shown import shows_options
 from keyed.changelog import Changelog
 from keyed.codec.snapshots import as_stored, snapshot
-from keyed.codec.tagged import decode_tagged, encode_tagged
 from keyed.destinations.ownership import Owner
 from keyed.destinations.sink import Sink, SinkBatch, SinkWriter
-from keyed.job.execution_path import MOST_LENGTH, Path, check_path, choose_path, kind_of, plain_type, shown_path
-from keyed.job.explanation import Explained
+from keyed.job.context import TimerService
 from keyed.job.options import OperatorOptions
 from keyed.job.state import inner_state
 
 if TYPE_CHECKING:
     from keyed.arrow.read import table_rows
     from keyed.arrow.write import table_of
-    from keyed.expressions.row_conditions import conditions_over
 
 #: Names that need pyarrow, by module.
 _ON_DEMAND = {"table_of": "write", "table_rows": "read"}
 
 __all__ = [
-    "MOST_LENGTH",
     "Changelog",
-    "Explained",
     "OperatorOptions",
     "Owner",
-    "Path",
     "Schema",
     "Sink",
     "SinkBatch",
     "SinkWriter",
+    "TimerService",
     "Units",
     "as_stored",
-    "check_path",
-    "choose_path",
-    "conditions_over",
-    "decode_tagged",
     "duration_of",
-    "encode_tagged",
     "inner_state",
-    "kind_of",
     "milliseconds_of",
-    "plain_type",
     "schema_of",
-    "shown_path",
     "shows_options",
     "shows_units",
     "snapshot",
@@ -67,8 +54,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "conditions_over":
-        return importlib.import_module("keyed.expressions.row_conditions").conditions_over
     if name in _ON_DEMAND:
         return getattr(importlib.import_module(f"keyed.arrow.{_ON_DEMAND[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,6 +25,7 @@ import keyed.rows
 from keyed import AggregateFunction, StateTtl, StateVisibility, TimeDomain, windows
 from keyed.errors import DefinitionError
 from keyed.extending import Schema
+from keyed.job.streams import BroadcastStream as _BroadcastStream
 from keyed.windows import (
     CountEvictor,
     DeltaEvictor,
@@ -33,14 +34,18 @@ from keyed.windows import (
     GlobalWindows,
     ProcessingTimeSessionWindows,
     PurgingTrigger,
-    SlidingEventTimeWindows,
-    SlidingProcessingTimeWindows,
     TimeEvictor,
     TimeWindow,
     TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
+from keyed.windows import HoppingEventTimeWindows as SlidingEventTimeWindows
+from keyed.windows import HoppingProcessingTimeWindows as SlidingProcessingTimeWindows
+from keyed.windows.process_function import ProcessWindowContext as _ProcessWindowContext
+from keyed.windows.triggers import OnMergeContext as _OnMergeContext
+from keyed.windows.triggers import TriggerContext as _TriggerContext
+from keyed.windows.window import Window as _Window
 
 __all__ = [
     "AggregateFunction",
@@ -561,7 +566,7 @@ class ProcessWindowFunction(windows.ProcessWindowFunction, Generic[IN, OUT, KEY,
     State of ``context.window_state`` and ``global_state`` is declared by attributes, as in `windows`.
     """
 
-    class Context(windows.ProcessWindowContext, Protocol[W_co]):
+    class Context(_ProcessWindowContext, Protocol[W_co]):
         """Context of ``process``, beside the key and the elements."""
 
 
@@ -576,8 +581,8 @@ class WindowFunction(Generic[IN, OUT, KEY, W]):
 class Trigger(windows.Trigger, Generic[T, W]):
     """`keyed.windows.Trigger` with the type parameters and nested names that PyFlink's annotations use."""
 
-    TriggerContext: TypeAlias = windows.TriggerContext
-    OnMergeContext: TypeAlias = windows.OnMergeContext
+    TriggerContext: TypeAlias = _TriggerContext
+    OnMergeContext: TypeAlias = _OnMergeContext
 
 
 class EventTimeTrigger(windows.EventTimeTrigger):
@@ -601,7 +606,7 @@ class ProcessingTimeTrigger(windows.ProcessingTimeTrigger):
 CountTrigger = windows.CountTrigger
 
 
-class CountWindow(windows.Window, Protocol):
+class CountWindow(_Window, Protocol):
     """A window of a number of elements, for annotations.
 
     It has no ``id`` here.
@@ -757,7 +762,7 @@ class DataStream(_Partial):
         """Connect the stream with another one, to be keyed together."""
         return ConnectedStreams(self._env, self, other)
 
-    def broadcast(self, *descriptors: MapStateDescriptor[Any, Any]) -> keyed.BroadcastStream:
+    def broadcast(self, *descriptors: MapStateDescriptor[Any, Any]) -> _BroadcastStream:
         """Give every key group all elements of this stream, for `KeyedStream.connect`."""
         return self._stream.broadcast(*descriptors)
 
@@ -824,7 +829,7 @@ class KeyedStream(_Partial):
         Returns:
             `ConnectedStreams` for a `KeyedCoProcessFunction`, or a `KeyedStream` for a `KeyedBroadcastProcessFunction`.
         """
-        if not isinstance(other, keyed.BroadcastStream):
+        if not isinstance(other, _BroadcastStream):
             return ConnectedStreams(self._env, self, other)
         return KeyedStream(self._env, self._stream.connect(other), other.stream)
 
@@ -972,7 +977,7 @@ class _Apply(windows.ProcessWindowFunction):
     def __init__(self, function: WindowFunction[Any, Any, Any, Any]) -> None:
         self._apply = function.apply
 
-    def process(self, key: Any, context: windows.ProcessWindowContext, elements: Sequence[Any]) -> Iterable[Any]:
+    def process(self, key: Any, context: _ProcessWindowContext, elements: Sequence[Any]) -> Iterable[Any]:
         return self._apply(key, context.window(), elements)
 
 

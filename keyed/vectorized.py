@@ -22,6 +22,7 @@ print(keyed.stream(sales).key_by("shop").process(Totals(), "shop string, amount 
 ```
 """
 
+from keyed.job.context import TaskContext
 from keyed.job.table_declaration import TableState
 from keyed.job.vectorized_functions import TIMESTAMP_COLUMN, BatchContext, VectorizedCoFunction, VectorizedFunction
 
@@ -29,6 +30,7 @@ __all__ = [
     "TIMESTAMP_COLUMN",
     "BatchContext",
     "TableState",
+    "TaskContext",
     "VectorizedCoFunction",
     "VectorizedFunction",
 ]

@@ -51,7 +51,7 @@ MAY_IMPORT = {
     "metrics": {"job"},
     "vectorized": {"job"},
     # PyFlink has keyed functions and windows under one roof. Nothing imports this module, so there is no circle.
-    "pyflink": {"errors", "base", "keyed", "extending", "windows"},
+    "pyflink": {"errors", "base", "job", "keyed", "extending", "windows"},
     "pytest_plugin": {"keyed", "testing"},
     # As a third party could write them: see DOORS.
     "joins": set(),
@@ -70,7 +70,7 @@ STANDING_ALONE = {"rows": "base"}
 # What is imported by name, on demand: public names that need the engine, and the runtime that runs a chain.
 IMPORTS_BY_NAME = {
     "keyed": "keyed.",
-    "keyed.extending": "keyed.arrow. keyed.expressions.",
+    "keyed.extending": "keyed.arrow.",
     "keyed.recovery": "keyed.runtimes.",
     "keyed.job.metrics_exports": "keyed.runtimes.",
     "keyed.job.streams": "keyed.runtimes.",
@@ -93,9 +93,10 @@ PUBLIC_MODULES = {
 # The doors that `windows`, `joins` and `patterns` use, and nothing else of `keyed`: they prove that the API is enough
 # for others.
 DOORS = {"keyed", "keyed.errors", "keyed.extending", "keyed.vectorized"}
+#: What they share beyond that: operators that run by row or over whole columns.
+BESIDE_DOORS = {"keyed.codec.tagged", "keyed.expressions.row_conditions", "keyed.job.execution_path"}
 # Imported for type checkers alone: what is fetched when it is first used.
 TYPED = {
-    "keyed.extending": "keyed.expressions.",
     "keyed.job.metrics_exports": "keyed.tables",
     "keyed.recovery": "keyed.runtimes.",
     "keyed.job.results": "keyed.tables",
@@ -313,6 +314,7 @@ def wrong_direction(module: str, tree: ast.AST, *, package: bool = False) -> lis
             allowed |= module in TYPED and target.startswith(TYPED[module])
             if part in {"joins", "patterns", "postgres", "windows"} and part_of(target) != part:
                 allowed = target in DOORS and (name is None or name in exported(target))
+                allowed |= target in BESIDE_DOORS
         elif own == "examples":
             allowed = top != "tests"
         elif own == "keyed":
@@ -1046,10 +1048,10 @@ def test_other_english_is_seen(source, found):
 #: What the project may weigh: code lines (without blanks, comments and docstrings), exported names, words of pages. A
 #: change that raises one says why in its commit.
 CEILINGS = {
-    "code lines of the source": 59_460,
+    "code lines of the source": 59_331,
     "code lines of the tests": 71_250,
-    "exported names without keyed.pyflink": 291,
-    "exported names of keyed": 62,
+    "exported names without keyed.pyflink": 220,
+    "exported names of keyed": 50,
     "words of docs": 83_936,
     "words of README": 960,
 }

@@ -21,7 +21,8 @@ from collections.abc import Iterator
 from typing import Any, assert_type
 
 from keyed import AggregatingState, Context, KeyedProcessFunction, ListState, MapState, ReducingState
-from keyed import ValueState, VersionedRecord, VersionedState, run
+from keyed import ValueState, VersionedState, run
+from keyed.job.state import VersionedRecord
 from keyed.windows import Aggregate, aggregate_of
 
 

@@ -22,30 +22,15 @@ Library code on the public names of `keyed` and `keyed.extending`. In a clone, `
 package.
 """
 
-from keyed.windows.aggregates import (
-    Aggregate,
-    Count,
-    Max,
-    Mean,
-    Min,
-    Reduce,
-    Stddev,
-    Sum,
-    Variance,
-    aggregate_of,
-)
+from keyed.windows.aggregates import Aggregate, Count, Max, Mean, Min, Stddev, Sum, Variance, aggregate_of
 from keyed.windows.assigners import (
     CountWindows,
-    DynamicEventTimeSessionWindows,
-    DynamicProcessingTimeSessionWindows,
     EventTimeSessionWindows,
     GlobalWindows,
     HoppingEventTimeWindows,
     HoppingProcessingTimeWindows,
     MergingWindowAssigner,
     ProcessingTimeSessionWindows,
-    SlidingEventTimeWindows,
-    SlidingProcessingTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
@@ -67,22 +52,12 @@ from keyed.windows.collecting import (
 from keyed.windows.continuous import (
     aggregate,
 )
-from keyed.windows.evictors import (
-    CountEvictor,
-    DeltaEvictor,
-    Evictor,
-    EvictorContext,
-    TimeEvictor,
-    TimestampedValue,
-)
+from keyed.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
 from keyed.windows.frequent import (
     ApproxMostFrequent,
     MostFrequent,
 )
-from keyed.windows.process_function import (
-    ProcessWindowContext,
-    ProcessWindowFunction,
-)
+from keyed.windows.process_function import ProcessWindowFunction
 from keyed.windows.sketches import (
     ApproxCountDistinct,
 )
@@ -97,23 +72,13 @@ from keyed.windows.triggers import (
     ContinuousProcessingTimeTrigger,
     CountTrigger,
     EventTimeTrigger,
-    NeverTrigger,
-    OnMergeContext,
     ProcessingTimeoutTrigger,
     ProcessingTimeTrigger,
     PurgingTrigger,
     Trigger,
-    TriggerContext,
     TriggerResult,
 )
-from keyed.windows.window import (
-    GlobalWindow,
-    TimeWindow,
-    Window,
-)
-from keyed.windows.window_operator import (
-    WindowOperator,
-)
+from keyed.windows.window import GlobalWindow, TimeWindow
 
 __all__ = [
     "Aggregate",
@@ -133,12 +98,9 @@ __all__ = [
     "CountTrigger",
     "CountWindows",
     "DeltaEvictor",
-    "DynamicEventTimeSessionWindows",
-    "DynamicProcessingTimeSessionWindows",
     "EventTimeSessionWindows",
     "EventTimeTrigger",
     "Evictor",
-    "EvictorContext",
     "First",
     "GlobalWindow",
     "GlobalWindows",
@@ -150,33 +112,23 @@ __all__ = [
     "MergingWindowAssigner",
     "Min",
     "MostFrequent",
-    "NeverTrigger",
-    "OnMergeContext",
-    "ProcessWindowContext",
     "ProcessWindowFunction",
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
     "ProcessingTimeoutTrigger",
     "PurgingTrigger",
-    "Reduce",
-    "SlidingEventTimeWindows",
-    "SlidingProcessingTimeWindows",
     "Stddev",
     "Sum",
     "TimeEvictor",
     "TimeWindow",
-    "TimestampedValue",
     "TopK",
     "TopN",
     "Trigger",
-    "TriggerContext",
     "TriggerResult",
     "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows",
     "Variance",
-    "Window",
     "WindowAssigner",
-    "WindowOperator",
     "WindowedStream",
     "aggregate",
     "aggregate_of",

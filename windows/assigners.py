@@ -171,11 +171,6 @@ class HoppingProcessingTimeWindows(_Hopping):
     event_time = False
 
 
-#: Flink's names.
-SlidingEventTimeWindows = HoppingEventTimeWindows
-SlidingProcessingTimeWindows = HoppingProcessingTimeWindows
-
-
 class _Sessions(SessionWindows, MergingWindowAssigner, metaclass=Made):
     _made_by = "with_gap(gap), or with_dynamic_gap(function of the element)"
 
@@ -225,10 +220,6 @@ class ProcessingTimeSessionWindows(_Sessions):
 
     event_time = False
 
-
-#: Flink's names for sessions with a dynamic gap.
-DynamicEventTimeSessionWindows = EventTimeSessionWindows
-DynamicProcessingTimeSessionWindows = ProcessingTimeSessionWindows
 
 _GLOBAL = (GlobalWindow(),)
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from keyed.extending import encode_tagged, snapshot
+from keyed.codec.tagged import encode_tagged
+from keyed.extending import snapshot
 from keyed.windows.aggregates import Aggregate, AnyAggregate, ColumnAggregate, Functions, itself
 
 Add = Callable[[list[Any], int, Any, Any], None]

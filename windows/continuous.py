@@ -13,21 +13,11 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Unpack
 
-from keyed import Context, KeyedProcessFunction, KeyedStream, OpenContext, Output, TaskContext, ValueState
+from keyed import Context, KeyedProcessFunction, KeyedStream, OpenContext, Output, ValueState
 from keyed.errors import DefinitionError
-from keyed.extending import (
-    OperatorOptions,
-    Path,
-    Schema,
-    check_path,
-    choose_path,
-    inner_state,
-    plain_type,
-    schema_of,
-    shown_path,
-    shows_options,
-)
-from keyed.vectorized import BatchContext, TableState, VectorizedFunction
+from keyed.extending import OperatorOptions, Schema, inner_state, schema_of, shows_options
+from keyed.job.execution_path import Path, check_path, choose_path, plain_type, shown_path
+from keyed.vectorized import BatchContext, TableState, TaskContext, VectorizedFunction
 from keyed.windows.aggregates import AnyAggregate
 from keyed.windows.definition import derived_schema, named_aggregates
 from keyed.windows.emission import row_maker

@@ -45,7 +45,7 @@ MOST_SLICES = 64
 
 @attrs.frozen(eq=False)
 class Definition:
-    """A validated window operator. See `keyed.windows.WindowOperator` for the fields.
+    """A validated window operator. See `WindowOperator` for the fields.
 
     Attributes:
         plain_rows: Rows are plain tuples in the order of the columns, which cost less than named ones.
@@ -135,7 +135,7 @@ def define(
 ) -> Definition:
     """Validate a definition and choose its layout.
 
-    The arguments are those of `keyed.windows.WindowOperator`, and ``delay_ms``: the delay of the watermark. If it and
+    The arguments are those of `WindowOperator`, and ``delay_ms``: the delay of the watermark. If it and
     the lateness allow more than 64 open slices or sessions of a key, windows are kept one by one.
 
     Raises:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from keyed.extending import MOST_LENGTH, kind_of
+from keyed.job.execution_path import MOST_LENGTH, kind_of
 from keyed.windows.aggregates import AnyAggregate, Count, Max, Mean, Min, Stddev, Sum, Variance, algebra_of
 from keyed.windows.assigning import HoppingWindows, SessionWindows
 from keyed.windows.collecting import ArgMax, ArgMin, CollectSet, CountDistinct, First, Latest, TopK

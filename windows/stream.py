@@ -10,17 +10,8 @@ import attrs
 
 from keyed import AggregateFunction, KeyedStream, Output, OutputTag
 from keyed.errors import DefinitionError
-from keyed.extending import (
-    OperatorOptions,
-    Path,
-    Units,
-    check_path,
-    choose_path,
-    duration_of,
-    schema_of,
-    shows_options,
-    shows_units,
-)
+from keyed.extending import OperatorOptions, Units, duration_of, schema_of, shows_options, shows_units
+from keyed.job.execution_path import Path, check_path, choose_path
 from keyed.windows.aggregates import Reduce
 from keyed.windows.assigning import AnyAssigner
 from keyed.windows.definition import Definition, define, output_schema, row_timestamps

@@ -12,9 +12,9 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from keyed import Context, ListState, OpenContext, OutputTag, ReducingState, TimeDomain, TimerService
+from keyed import Context, ListState, OpenContext, OutputTag, ReducingState, TimeDomain
 from keyed.errors import DefinitionError, StateAccessError
-from keyed.extending import inner_state
+from keyed.extending import TimerService, inner_state
 from keyed.windows.definition import Definition, declared_states, trigger_states
 
 _GETTERS = {
@@ -77,7 +77,7 @@ class _Context:
 
 
 class WindowContext(_Context):
-    """`keyed.windows.ProcessWindowContext` for one task."""
+    """`ProcessWindowContext` for one task."""
 
     def __init__(self, definition: Definition, context: OpenContext, *, merging: bool) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class WindowContext(_Context):
 
 
 class TimerContext(_Context):
-    """`keyed.windows.OnMergeContext` for one task; also the context of evictors.
+    """`OnMergeContext` for one task; also the context of evictors.
 
     A timer of a window is named (time, *window), so that each window has its own at each time, as in Flink. A key has
     only one global window, so its timers need no name, which is cheaper.

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any, TypedDict, Unpack
 
 from keyed import Context, KeyedProcessFunction, OnTimerContext, OpenContext, OutputTag
-from keyed.extending import shown_path, shows_options
+from keyed.extending import shows_options
+from keyed.job.execution_path import shown_path
 from keyed.windows.assigning import AnyAssigner
 from keyed.windows.definition import Definition, define
 from keyed.windows.evictors import Evictor

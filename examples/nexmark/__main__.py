@@ -10,7 +10,7 @@ from pathlib import Path
 from examples.nexmark.catalog import QUERIES, run
 from examples.nexmark.generator import Generator
 from examples.nexmark.nexmark_errors import NexmarkError
-from keyed.errors import CheckpointError, JavaNotFound
+from keyed.errors import CheckpointError, SessionError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             spark = keyed.spark_session()
         run(chosen.query, chosen.input, chosen.output, spark=spark, checkpoint=chosen.checkpoint)
-    except (NexmarkError, CheckpointError, JavaNotFound, OSError) as error:
+    except (NexmarkError, CheckpointError, SessionError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0

@@ -23,7 +23,8 @@ from keyed.cli.stdout import check_reader
 from keyed.errors import ChangelogError, DefinitionError
 from keyed.job.restoring import RestorePoint
 from keyed.job.results import RestoreProgress
-from keyed.recovery import Verified, flush, restore, verify
+from keyed.recovery import flush, restore, verify
+from keyed.recovery.verification import Verified
 from keyed.tables import open_tables
 from keyed.tables.json_values import batch_or_time
 

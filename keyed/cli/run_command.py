@@ -22,7 +22,8 @@ from keyed.stores.scratch import ScratchFolder
 
 if TYPE_CHECKING:
     from keyed import sql
-    from keyed.sql import OutputRecord, ScriptResult
+    from keyed.sql import OutputRecord
+    from keyed.sql.script_runs import ScriptResult
 
 
 #: Errors of standard output, to which a query prints: it has no reader, or its disk is full.

@@ -34,10 +34,11 @@ from keyed.formats.declared_formats import Avro, Json
 from keyed.formats.json_writer import as_json
 from keyed.metrics import Prometheus, export
 from keyed.stores.scratch import ScratchFolder
-from keyed.tables import Replication, StateTable, StateTables, open_tables, read_tables
+from keyed.tables import StateTable, StateTables, open_tables, read_tables
 from keyed.tables.entries import Entry
 from keyed.tables.follower import shown_groups
 from keyed.tables.json_values import batch_or_time, bounds_of, entry_of, key_of, namespace_of, window_row
+from keyed.tables.replication import Replication
 from keyed.tables.state_table import NOT_GIVEN, Version
 from keyed.topics import UpsertTopic
 

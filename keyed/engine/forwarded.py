@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from keyed.base.shown import shown
 from keyed.codec.key_hash import group_of, key_hash
 from keyed.codec.keys import normalised
-from keyed.errors import ForwardedKeyError
+from keyed.errors import RowError
 from keyed.job.operators import OperatorSpec
 from keyed.job.vectorized_functions import TIMESTAMP_COLUMN
 
@@ -36,7 +36,7 @@ def check_table(table: pa.Table, spec: OperatorSpec, upstream: str, group: int) 
 
     Raises:
         NullKeyError: A key is null.
-        ForwardedKeyError: A key belongs to another key group.
+        RowError: A key belongs to another key group.
     """
     import pyarrow.compute as pc
 
@@ -66,10 +66,10 @@ def _key_of(row: Any, keys: tuple[str, ...]) -> Any:
     return row[keys[0]] if len(keys) == 1 else tuple(row[key] for key in keys)
 
 
-def refused(key: Any, row: Any, spec: OperatorSpec, upstream: str, group: int) -> ForwardedKeyError:
+def refused(key: Any, row: Any, spec: OperatorSpec, upstream: str, group: int) -> RowError:
     """Return the error for a row whose key belongs to another key group."""
     named = ", ".join(map(repr, spec.keys))
-    return ForwardedKeyError(
+    return RowError(
         f"operator {spec.name!r} runs chained to {upstream!r}, and key {shown(key)} in {shown(row)} belongs to another "
         f"key group than the rows that {upstream!r} read (key group {group}), so {upstream!r} does not forward its "
         f"keys unchanged. Shuffle the rows, with .key_by({named}, chain=False); a checkpoint that began chained stays "

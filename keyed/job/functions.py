@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from keyed.base.shown import Shown
-from keyed.errors import DefinitionError, StateDefinitionError, TimerDefinitionError
+from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.job.broadcast import BroadcastContext
 from keyed.job.context import Context, OnTimerContext, OpenContext
 from keyed.job.lost_changes import check_changes
@@ -209,7 +209,7 @@ def check_function(function: Function) -> None:
     Raises:
         DefinitionError: Its forwarded fields are not names, or its migration does not fit its states.
         StateDefinitionError: Duplicate state names.
-        TimerDefinitionError: Its code sets timers, but it does not define ``on_timer``.
+        DefinitionError: Its code sets timers, but it does not define ``on_timer``.
     """
     if not isinstance(function, Function):
         hint = "; give an object, not the class" if isinstance(function, type) else ""
@@ -304,9 +304,9 @@ def _check_calls(function: Function, calls: Mapping[str, tuple[str, ...]]) -> No
             continue  # it has no signature
 
 
-def no_on_timer(function: RowFunction, what: str) -> TimerDefinitionError:
+def no_on_timer(function: RowFunction, what: str) -> DefinitionError:
     """Return the error for a timer without a handler."""
-    return TimerDefinitionError(
+    return DefinitionError(
         f"{type(function).__name__} sets timers ({what}) but does not define on_timer; define "
         "on_timer(self, timestamp, ctx)"
     )

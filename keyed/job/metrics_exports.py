@@ -15,7 +15,7 @@ from keyed.base.shown import Shown
 from keyed.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from keyed.tables import Replication
+    from keyed.tables.replication import Replication
 
 
 @attrs.frozen

@@ -73,7 +73,7 @@ from keyed.job.results import Query, RunResult
 from keyed.job.state import MapState
 from keyed.job.transforms import Kind, keeps_tables, transform_of
 from keyed.job.vectorized_functions import VectorizedFunction
-from keyed.job.watermarks import WatermarkStrategy, ascending_timestamps, strategy_of
+from keyed.job.watermarks import WatermarkStrategy, strategy_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -760,7 +760,7 @@ def stream(
         raise DefinitionError(f"on_bad_row={on_bad_row!r} must be an OutputTag")
     # No sum with a processing time leaves int64.
     max_ahead_ms = None if max_ahead is None else min(milliseconds_of(max_ahead, "max_ahead"), 2**62)
-    strategy = ascending_timestamps() if watermark is None else watermark
+    strategy = WatermarkStrategy(0) if watermark is None else watermark
     given = watermark is not None
     return Stream(
         (Source(_as_arrow(source), timestamp, strategy, ticks, on_bad_row, max_ahead_ms, watermark_given=given),)

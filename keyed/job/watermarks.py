@@ -78,6 +78,8 @@ class WatermarkStrategy:
 def bounded_out_of_orderness(delay: Duration | None = None, **units: Unpack[Units]) -> WatermarkStrategy:
     """Expect rows at most ``delay`` after a row with a higher timestamp; later ones are late.
 
+    A delay of 0 is Flink's ``forMonotonousTimestamps``.
+
     Raises:
         DefinitionError: Negative, given twice, or not whole milliseconds.
     """
@@ -98,8 +100,3 @@ def strategy_of(watermark: WatermarkStrategy | timedelta | None) -> WatermarkStr
             "or its delay as a timedelta"
         )
     return WatermarkStrategy(milliseconds_of(watermark, "watermark"))
-
-
-def ascending_timestamps() -> WatermarkStrategy:
-    """Expect rows in the order of their timestamps (Flink's ``forMonotonousTimestamps``)."""
-    return WatermarkStrategy(0)

@@ -37,8 +37,8 @@ The modules:
 
 from keyed.joins.as_of import AsOfJoin
 from keyed.joins.async_lookup import AsyncLookup
-from keyed.joins.interval import IntervalJoin, JoinContext, ProcessJoinFunction
-from keyed.joins.lookups import LookupJoin, lookup_join
+from keyed.joins.interval import IntervalJoin, ProcessJoinFunction
+from keyed.joins.lookups import lookup_join
 from keyed.joins.select import Select
 from keyed.joins.tables import EnrichmentJoin, TableJoin
 from keyed.joins.windowed import WindowCoGroup, WindowJoin
@@ -48,8 +48,6 @@ __all__ = [
     "AsyncLookup",
     "EnrichmentJoin",
     "IntervalJoin",
-    "JoinContext",
-    "LookupJoin",
     "ProcessJoinFunction",
     "Select",
     "TableJoin",

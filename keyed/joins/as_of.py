@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from keyed import Context, ListState, MapState, OnTimerContext, OutputTag
-from keyed.extending import Path, milliseconds_of
+from keyed.extending import milliseconds_of
+from keyed.job.execution_path import Path
 from keyed.joins.join_path import JoinPlan
 from keyed.joins.pairs import Join, Pairing, TimedJoin, time_of
 from keyed.vectorized import VectorizedFunction

@@ -10,7 +10,8 @@ from typing import Any
 import attrs
 
 from keyed import KeyedStream, OutputTag
-from keyed.extending import Schema, kind_of
+from keyed.extending import Schema
+from keyed.job.execution_path import kind_of
 
 #: Types whose values are immutable and come out of a table unchanged.
 _PLAIN = ("tinyint", "smallint", "int", "bigint", "decimal", "string", "binary", "boolean", "date", "timestamp")

@@ -8,7 +8,8 @@ from typing import Any, Literal, TypedDict
 
 from keyed import Context, KeyedCoProcessFunction, KeyedStream, OutputTag
 from keyed.errors import DefinitionError, TimestampError
-from keyed.extending import MOST_LENGTH, Path, check_path, choose_path, schema_of, shown_path
+from keyed.extending import schema_of
+from keyed.job.execution_path import MOST_LENGTH, Path, check_path, choose_path, shown_path
 from keyed.joins.join_path import JoinPlan, row_reason, sides_of
 from keyed.joins.select import Select
 from keyed.vectorized import VectorizedFunction

@@ -19,7 +19,8 @@ from keyed import (
     ValueState,
 )
 from keyed.errors import DefinitionError
-from keyed.extending import Path, milliseconds_of
+from keyed.extending import milliseconds_of
+from keyed.job.execution_path import Path
 from keyed.joins.join_path import JoinPlan
 from keyed.joins.pairs import ColumnPathJoin, Join, Pairing, time_of
 from keyed.vectorized import VectorizedFunction

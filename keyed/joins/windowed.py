@@ -9,9 +9,9 @@ from datetime import timedelta
 from itertools import takewhile
 from typing import Any, Unpack
 
-from keyed import MAX_TIMESTAMP, Context, ListState, MapState, OnTimerContext, TimerService
+from keyed import MAX_TIMESTAMP, Context, ListState, MapState, OnTimerContext
 from keyed.errors import DefinitionError
-from keyed.extending import milliseconds_of, shows_options
+from keyed.extending import TimerService, milliseconds_of, shows_options
 from keyed.joins.join_path import JoinPlan
 from keyed.joins.pairs import How, Join, JoinOptions, Pairing, TimedJoin, time_of
 from keyed.vectorized import VectorizedFunction

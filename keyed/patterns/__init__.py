@@ -33,18 +33,12 @@ The modules:
 from keyed.patterns.after_match import AfterMatchSkipStrategy
 from keyed.patterns.pattern import Pattern
 from keyed.patterns.pattern_conditions import Match, OverColumns
-from keyed.patterns.pattern_functions import PatternContext, PatternProcessFunction
-from keyed.patterns.pattern_operator import PartialMatch, PatternOperator
-from keyed.patterns.pattern_stream import PatternStream
+from keyed.patterns.pattern_functions import PatternProcessFunction
 
 __all__ = [
     "AfterMatchSkipStrategy",
     "Match",
     "OverColumns",
-    "PartialMatch",
     "Pattern",
-    "PatternContext",
-    "PatternOperator",
     "PatternProcessFunction",
-    "PatternStream",
 ]

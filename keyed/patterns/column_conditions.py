@@ -98,7 +98,7 @@ class EvaluatedSteps:
 @lru_cache(64)
 def _expressions(texts: tuple[str, ...], schema: pa.Schema) -> Any:
     """Return the conditions that are expressions, over tables of a schema."""
-    from keyed.extending import conditions_over
+    from keyed.expressions.row_conditions import conditions_over
 
     return conditions_over(schema, texts)
 

@@ -7,8 +7,7 @@ They work with checkpoints of both runtimes and every changelog. A query is rest
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from keyed.recovery.reading import StateChange, read_changelog
-from keyed.recovery.verification import Verified
+from keyed.recovery.reading import read_changelog
 
 if TYPE_CHECKING:
     from keyed.runtimes.local.restored_checkpoint import restore
@@ -24,8 +23,6 @@ _ON_DEMAND = {
 }
 
 __all__ = [
-    "StateChange",
-    "Verified",
     "flush",
     "read_changelog",
     "restore",

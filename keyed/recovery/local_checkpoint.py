@@ -22,8 +22,8 @@ from keyed.engine.meta import GroupMeta
 from keyed.engine.replica import Replica
 from keyed.errors import CheckpointError, KeyedError, OperatorChanged
 from keyed.recovery.outbox import waiting, without
-from keyed.stores import CommitStore, MemoryStore
-from keyed.stores.commit_store import COMMITS_FOLDER, BufferedCommits, is_in_use
+from keyed.stores import MemoryStore
+from keyed.stores.commit_store import COMMITS_FOLDER, BufferedCommits, CommitStore, is_in_use
 from keyed.stores.scratch import ScratchFolder
 
 _log = logging.getLogger(__name__)

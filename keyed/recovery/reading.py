@@ -31,7 +31,7 @@ class StateChange:
         state: Name of the state's table: of windows, that of the operator.
         key: One value, or a tuple of several; ``None`` in a broadcast state.
         namespace: Beside the key; ``None`` is the state itself.
-        entry: As in `keyed.tables.Entry.entry`.
+        entry: As in `keyed.tables.entries.Entry.entry`.
         value: The value, element, map value, accumulator, or other columns of a table as a dict; ``None`` for a removed
             entry, and for a version that is a deletion.
         removed: True if the entry was removed, because a map may hold ``None``.

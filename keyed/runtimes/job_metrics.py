@@ -246,7 +246,7 @@ OF_QUERY = (
     ),
     Metric("metrics_failures", "counter", "failures", "Failures of this export.", "It grows."),
 )
-#: Metrics of a replication of a state table; their names are those of `keyed.tables.Replication.metrics`.
+#: Metrics of a replication of a state table; their names are those of `Replication.metrics`.
 OF_REPLICATIONS = (
     Metric("replication_status", "gauge", "status", f"Status of the replication: {_STATUS}.", "It is 2."),
     Metric("replication_failures", "counter", "failures", "Attempts that failed; they are retried.", "It grows."),

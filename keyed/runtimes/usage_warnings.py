@@ -116,8 +116,8 @@ class UsageWarnings:
                 _log.warning(
                     "operator %r dropped %d rows as late: without a watermark delay, each row is late that comes in "
                     "a later batch than a row with a greater timestamp; give stream(..., "
-                    "watermark=keyed.bounded_out_of_orderness(...)), or allow lateness; keyed.ascending_timestamps() "
-                    "declares it as intended",
+                    "watermark=keyed.bounded_out_of_orderness(...)), or allow lateness; "
+                    "a delay of 0 declares it as intended",
                     name,
                     dropped,
                 )

@@ -4,19 +4,14 @@
 query, and `register` gives a Python function or aggregate a name in SQL.
 """
 
-from keyed.sql.definitions import Answer
 from keyed.sql.kafka_deployment import Kafka
-from keyed.sql.push_queries import PushedRow, PushQuery, subscribe
+from keyed.sql.push_queries import subscribe
 from keyed.sql.registered import register
-from keyed.sql.script_runs import OutputRecord, ScriptResult, script, start
+from keyed.sql.script_runs import OutputRecord, script, start
 
 __all__ = [
-    "Answer",
     "Kafka",
     "OutputRecord",
-    "PushQuery",
-    "PushedRow",
-    "ScriptResult",
     "register",
     "script",
     "start",

@@ -108,7 +108,7 @@ def bound_stream(
     if is_dataframe(given):
         decoding = _Decoding(source, has_places, is_strict, registry)
         frame = _of_topic(source, given, decoding) if is_topic(given) else _of_frame(source, given)
-        times = attrs.evolve(keyed.ascending_timestamps(), idleness_ms=idle_ms)
+        times = attrs.evolve(keyed.bounded_out_of_orderness(0), idleness_ms=idle_ms)
         stream: Any = keyed.stream(frame, timestamp=_TIME, watermark=times, on_bad_row=_BAD, max_ahead=max_ahead)
     elif idle_ms is not None:
         raise DefinitionError(

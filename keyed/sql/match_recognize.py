@@ -26,8 +26,9 @@ from keyed.expressions.sql_text import Text
 from keyed.expressions.tokens import SqlToken, calls, folded, name, split, sql, tokens
 from keyed.extending import inner_state
 from keyed.formats.sql_types import BIGINT, SqlType
-from keyed.patterns import AfterMatchSkipStrategy, Match, Pattern, PatternOperator
+from keyed.patterns import AfterMatchSkipStrategy, Match, Pattern
 from keyed.patterns.pattern_functions import Selecting
+from keyed.patterns.pattern_operator import PatternOperator
 from keyed.patterns.pattern_stream import MOST_PARTIAL_MATCHES
 from keyed.patterns.steps import check_pattern
 from keyed.sql.catalog import SqlSource

@@ -160,7 +160,7 @@ def streams_of(rows: Any, inputs: Mapping[str, ScriptInput], *, has_places: bool
     # The inputs are one stream, which is silent if all are. Tables hold nothing back.
     idle = [each.source.topic_options.idle_ms for each in inputs.values() if not each.source.is_table]
     idle_ms = max((each for each in idle if each is not None), default=None) if None not in idle else None
-    watermark = attrs.evolve(keyed.ascending_timestamps(), idleness_ms=idle_ms)
+    watermark = attrs.evolve(keyed.bounded_out_of_orderness(0), idleness_ms=idle_ms)
     base = keyed.stream(rows, timestamp=TIME, max_ahead=None, watermark=watermark)
     streams = {}
     for number, (name, each) in enumerate(inputs.items()):

@@ -8,19 +8,12 @@ checkpoint. Importing this package loads neither rocksdict nor lmdb.
 
 from __future__ import annotations
 
-from keyed.stores.commit_store import CommitStore, MemoryCommitStore
-from keyed.stores.lmdb_store import LmdbStore, open_lmdb_store
+from keyed.stores.lmdb_store import open_lmdb_store
 from keyed.stores.memory_store import MemoryStore
-from keyed.stores.opening import open_store
-from keyed.stores.rocks_store import RocksStore, open_rocks_store
+from keyed.stores.rocks_store import open_rocks_store
 
 __all__ = [
-    "CommitStore",
-    "LmdbStore",
-    "MemoryCommitStore",
     "MemoryStore",
-    "RocksStore",
     "open_lmdb_store",
     "open_rocks_store",
-    "open_store",
 ]

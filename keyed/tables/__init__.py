@@ -30,29 +30,14 @@ with open_tables(log, "visits-tables") as tables:
 ``tables.start()`` follows the changelog in a thread.
 """
 
-from keyed.tables.entries import Entry
-from keyed.tables.follower import Lag
-from keyed.tables.operator_view import Position
-from keyed.tables.replication import Replication
-from keyed.tables.state_table import History, QueryResult, Scan, StateTable, TimersTable, Version
-from keyed.tables.state_tables import Snapshot, StateTables, open_tables, read_tables
-from keyed.tables.subscription import Change, Subscription
+from keyed.tables.state_table import StateTable
+from keyed.tables.state_tables import StateTables, open_tables, read_tables
+from keyed.tables.subscription import Change
 
 __all__ = [
     "Change",
-    "Entry",
-    "History",
-    "Lag",
-    "Position",
-    "QueryResult",
-    "Replication",
-    "Scan",
-    "Snapshot",
     "StateTable",
     "StateTables",
-    "Subscription",
-    "TimersTable",
-    "Version",
     "open_tables",
     "read_tables",
 ]

@@ -38,13 +38,11 @@ from typing import TYPE_CHECKING, Any
 from keyed.base.extras import extra as _extra
 from keyed.testing.harness import KeyedTestHarness
 from keyed.testing.memory_changelog import MemoryChangelog
-from keyed.testing.scripts import ProcessingTime
 from keyed.testing.timed_records import Record, SecondRecord
 
 if TYPE_CHECKING:
     from keyed.testing.properties import (
         Falsified,
-        PropertyOptions,
         assert_batch_split_invariant,
         assert_deterministic,
         assert_matches,
@@ -54,13 +52,12 @@ if TYPE_CHECKING:
         assert_state_bounded,
     )
     from keyed.testing.recordings import Recording
-    from keyed.testing.replaying import Replayed, replay
+    from keyed.testing.replaying import replay
     from keyed.testing.state_machine import KeyedStateMachine
 
 _PROPERTIES = dict.fromkeys(
     (
         "Falsified",
-        "PropertyOptions",
         "assert_batch_split_invariant",
         "assert_deterministic",
         "assert_matches",
@@ -74,7 +71,6 @@ _PROPERTIES = dict.fromkeys(
 _ON_DEMAND = _PROPERTIES | {
     "KeyedStateMachine": "state_machine",
     "Recording": "recordings",
-    "Replayed": "replaying",
     "replay": "replaying",
 }
 
@@ -83,11 +79,8 @@ __all__ = [
     "KeyedStateMachine",
     "KeyedTestHarness",
     "MemoryChangelog",
-    "ProcessingTime",
-    "PropertyOptions",
     "Record",
     "Recording",
-    "Replayed",
     "SecondRecord",
     "assert_batch_split_invariant",
     "assert_deterministic",

@@ -17,8 +17,9 @@ from keyed.job.operators import OperatorSpec, Store, check_parallelism
 from keyed.job.restoring import RestorePoint
 from keyed.recovery.cut import cut_of, header_of
 from keyed.recovery.loading import load
-from keyed.stores import MemoryStore, open_store
+from keyed.stores import MemoryStore
 from keyed.stores.commit_store import MemoryCommitStore
+from keyed.stores.opening import open_store
 from keyed.stores.scratch import ScratchFolder
 from keyed.testing.function_options import OPERATOR
 from keyed.testing.memory_changelog import MemoryChangelog

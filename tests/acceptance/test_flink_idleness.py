@@ -6,7 +6,7 @@ it is idle, and the first one is active throughout.
 
 import pytest
 
-from keyed import ascending_timestamps
+from keyed import bounded_out_of_orderness
 from keyed.base.durations import MIN_TIMESTAMP
 from keyed.changelog.model import Channel
 from keyed.engine.channels import advance
@@ -17,7 +17,7 @@ class Timer:
     """The second of two channels, and whether it is idle."""
 
     def __init__(self, timeout: int) -> None:
-        self._strategies = [ascending_timestamps(), ascending_timestamps().with_idleness(timeout)]
+        self._strategies = [bounded_out_of_orderness(0), bounded_out_of_orderness(0).with_idleness(timeout)]
         self._channels: list[Channel] = []
         self._time = 0
         self.timeout = timeout
@@ -46,7 +46,7 @@ def idle_timer(timeout: int) -> Timer:
 @pytest.mark.parametrize("timeout", [0, -1])
 def test_zero_and_negative_timeout(timeout):
     with pytest.raises(DefinitionError, match="with_idleness"):
-        ascending_timestamps().with_idleness(timeout)
+        bounded_out_of_orderness(0).with_idleness(timeout)
 
 
 def test_initially_active():

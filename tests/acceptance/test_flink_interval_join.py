@@ -15,7 +15,8 @@ import pytest
 import keyed
 from keyed import OutputTag
 from keyed.errors import DefinitionError, TimestampError
-from keyed.joins import IntervalJoin, JoinContext, ProcessJoinFunction
+from keyed.joins import IntervalJoin, ProcessJoinFunction
+from keyed.joins.interval import JoinContext
 from keyed.testing import KeyedTestHarness, Record
 
 LEFT, RIGHT = OutputTag("left"), OutputTag("right")

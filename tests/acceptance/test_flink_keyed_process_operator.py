@@ -15,7 +15,6 @@ from keyed.errors import (
     OutputDefinitionError,
     StateAccessError,
     StateDefinitionError,
-    TimerDefinitionError,
     TimestampError,
     UserFunctionError,
 )
@@ -501,11 +500,11 @@ def test_definitions_are_checked_before_the_first_row():
             register = getattr(ctx.timer_service(), "register_" + "event_time_timer")
             register(1)
 
-    with pytest.raises(TimerDefinitionError, match="helper calls set_timer"):
+    with pytest.raises(DefinitionError, match="helper calls set_timer"):
         harness_of(NoHandler())
     with pytest.raises(StateDefinitionError, match="give an object, not the class"):
         harness_of(Querying)
-    with pytest.raises(TimerDefinitionError, match="on_timer"):
+    with pytest.raises(DefinitionError, match="on_timer"):
         harness_of(Hidden()).process(1)
     with pytest.raises(StateDefinitionError, match="'x' twice"):
         harness_of(type("Twice", (Querying,), {"a": ValueState(int, name="x"), "b": ValueState(int, name="x")})(EVENT))

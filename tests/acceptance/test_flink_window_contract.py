@@ -21,9 +21,9 @@ from keyed.windows import (
     Trigger,
     TriggerResult,
     WindowAssigner,
-    WindowOperator,
 )
 from keyed.windows.merge_plan import merge_time_windows
+from keyed.windows.window_operator import WindowOperator
 from tests.acceptance.support import EVENT, PROCESSING
 
 CONTINUE, FIRE, PURGE, FIRE_AND_PURGE = TriggerResult

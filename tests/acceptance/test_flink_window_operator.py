@@ -33,9 +33,9 @@ from keyed.windows import (
     TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    WindowOperator,
 )
 from keyed.windows.vectorized.batch_operator import WindowBatchOperator
+from keyed.windows.window_operator import WindowOperator
 
 WAYS = ["packed", "general", "vectorized"]
 every_way = pytest.mark.parametrize("way", WAYS)

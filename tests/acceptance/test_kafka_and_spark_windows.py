@@ -21,9 +21,9 @@ from keyed.windows import (
     HoppingEventTimeWindows,
     Sum,
     TumblingEventTimeWindows,
-    WindowOperator,
     aggregate_of,
 )
+from keyed.windows.window_operator import WindowOperator
 
 GAP = 300_000
 to_string = aggregate_of(

@@ -10,7 +10,8 @@ import keyed
 from keyed import ListState, MapState, ReducingState, RestorePoint, ValueState
 from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, MemoryChangelog
-from keyed.windows import Count, EventTimeSessionWindows, WindowOperator
+from keyed.windows import Count, EventTimeSessionWindows
+from keyed.windows.window_operator import WindowOperator
 from tests.acceptance.support import Told, both_stores, key_of
 
 

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 import keyed
-from keyed import NOT_PUT, VersionedRecord
+from keyed import NOT_PUT
+from keyed.job.state import VersionedRecord
 from tests.acceptance.support import Harness, Told
 
 CASES = json.loads((Path(__file__).parent / "kafka_streams_versioned.json").read_text())

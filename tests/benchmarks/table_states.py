@@ -25,7 +25,8 @@ from keyed.engine.batch import Batch
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.job.operators import OperatorSpec
-from keyed.stores import MemoryCommitStore, MemoryStore, open_rocks_store
+from keyed.stores import MemoryStore, open_rocks_store
+from keyed.stores.commit_store import MemoryCommitStore
 
 _LOAD = 1_000_000
 _START = 1_700_000_000_000

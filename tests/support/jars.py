@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyspark
 
-from keyed.errors import JavaNotFound
+from keyed.errors import SessionError
 from keyed.runtimes.spark.session.java import require_java_home
 
 #: A Kafka broker and its dependencies. Kafka 4 logs through slf4j 1.7, so the binding is the one for 1.7.
@@ -125,7 +125,7 @@ def fetch(libraries: str) -> list[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not folder.exists():
                 _fill(folder, libraries, cache)
-    except (OSError, JavaNotFound) as error:
+    except (OSError, SessionError) as error:
         raise NoJars(f"{folder} cannot be created: {error}") from error
     return sorted(folder.glob("*.jar"))
 

@@ -12,7 +12,7 @@ import subprocess
 import uuid
 from pathlib import Path
 
-from keyed.errors import JavaNotFound
+from keyed.errors import SessionError
 from keyed.runtimes.spark.session.java import require_java_home
 from tests.support.jars import BROKER, NoJars, fetch
 from tests.support.limits import free_ports
@@ -136,7 +136,7 @@ class Broker:
         try:
             jars = fetch(BROKER)
             java = Path(require_java_home()) / "bin" / "java"
-        except (JavaNotFound, NoJars) as error:
+        except (SessionError, NoJars) as error:
             raise NoBroker(str(error)) from error
         logging = self._folder / "log4j2.yaml"
         command = [str(java), *_JVM, f"-Dlog4j2.configurationFile={logging}", "-cp", ":".join(map(str, jars))]

@@ -139,7 +139,7 @@ def final_state(changelog: DirectoryChangelog) -> list[Any]:
 def run(folder: Path, count: int) -> list[Any]:
     """Run the job on its first rows. Returns counts of keys, and the number and hash of the entries of its state."""
     changelog = DirectoryChangelog(folder / "changelog")
-    watermark = keyed.ascending_timestamps().with_partitions("parts")
+    watermark = keyed.bounded_out_of_orderness(0).with_partitions("parts")
     stream = keyed.stream(source()[:count], timestamp="number", watermark=watermark).key_by("text")
     output = stream.process(Everything(), parallelism=2, changelog=changelog)
     result = output.run(checkpoint=folder / "checkpoint", drain=False, rows_per_batch=7, processing_time=lambda: 0)

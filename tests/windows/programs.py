@@ -24,7 +24,6 @@ from keyed.windows import (
     GlobalWindows,
     HoppingEventTimeWindows,
     HoppingProcessingTimeWindows,
-    NeverTrigger,
     ProcessingTimeoutTrigger,
     ProcessingTimeSessionWindows,
     PurgingTrigger,
@@ -33,8 +32,9 @@ from keyed.windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
-    WindowOperator,
 )
+from keyed.windows.triggers import NeverTrigger
+from keyed.windows.window_operator import WindowOperator
 from tests.windows.oracle import Oracle, Program
 
 KINDS = ("tumbling", "hopping", "session")

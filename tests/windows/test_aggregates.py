@@ -32,11 +32,11 @@ from keyed.windows import (
     TopK,
     TumblingEventTimeWindows,
     Variance,
-    WindowOperator,
     aggregate_of,
 )
 from keyed.windows.aggregates import algebra_of
 from keyed.windows.sketches import hash_value
+from keyed.windows.window_operator import WindowOperator
 
 WRONG: Any = 3
 

@@ -9,20 +9,18 @@ from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.errors import DefinitionError
 from keyed.windows import (
     CountWindows,
-    DynamicEventTimeSessionWindows,
     EventTimeSessionWindows,
     EventTimeTrigger,
     GlobalWindow,
     GlobalWindows,
     HoppingEventTimeWindows,
     HoppingProcessingTimeWindows,
-    NeverTrigger,
     ProcessingTimeSessionWindows,
     ProcessingTimeTrigger,
-    SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
+from keyed.windows.triggers import NeverTrigger
 
 
 def wrong(value) -> Any:
@@ -73,11 +71,6 @@ def test_tumbling(size, offset, timestamp, window):
 def test_hopping(size, slide, offset, timestamp, windows):
     assert assigned(HoppingEventTimeWindows.of(size, slide, offset), timestamp) == windows
     assert assigned(HoppingProcessingTimeWindows.of(size, slide, offset), None, timestamp) == windows
-
-
-def test_sliding_is_flinks_name_for_hopping():
-    assert SlidingEventTimeWindows is HoppingEventTimeWindows
-    assert DynamicEventTimeSessionWindows is EventTimeSessionWindows
 
 
 def test_sessions():

@@ -27,12 +27,12 @@ from keyed.windows import (
     Mean,
     Min,
     MostFrequent,
-    Reduce,
     Stddev,
     Sum,
     TopK,
     Variance,
 )
+from keyed.windows.aggregates import Reduce
 from keyed.windows.continuous import ContinuousColumns, ContinuousRows
 from tests.support.explained import computed
 

@@ -12,9 +12,9 @@ from keyed.windows import (
     CountTrigger,
     EventTimeSessionWindows,
     EventTimeTrigger,
+    HoppingEventTimeWindows,
     ProcessWindowFunction,
     PurgingTrigger,
-    SlidingEventTimeWindows,
     TimeEvictor,
     TumblingEventTimeWindows,
 )
@@ -69,7 +69,7 @@ WINDOWS = {
     "elements of one session": (with_gap(100), None, elements, HELD),
     "tumbling": (TumblingEventTimeWindows.of(5), None, counted, HELD),
     "tumbling with lateness": (TumblingEventTimeWindows.of(5), lambda w: w.allowed_lateness(10**6), counted, MOVING),
-    "hopping": (SlidingEventTimeWindows.of(10, 5), None, counted, HELD),
+    "hopping": (HoppingEventTimeWindows.of(10, 5), None, counted, HELD),
     "elements of tumbling": (TumblingEventTimeWindows.of(5), None, elements, HELD),
 }
 

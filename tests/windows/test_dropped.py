@@ -9,7 +9,7 @@ import keyed
 from keyed.windows import Count, TumblingEventTimeWindows
 
 
-@pytest.mark.parametrize("watermark", [None, keyed.ascending_timestamps(), keyed.bounded_out_of_orderness(5)])
+@pytest.mark.parametrize("watermark", [None, keyed.bounded_out_of_orderness(0), keyed.bounded_out_of_orderness(5)])
 @pytest.mark.parametrize("starts", [False, True])
 def test_rows_dropped_without_a_delay_are_told_once_and_at_once(caplog, watermark, starts):
     rows = [{"k": 1, "t": t} for t in (100, 3, 200, 4)]

@@ -17,10 +17,10 @@ from keyed.windows import (
     ProcessWindowFunction,
     Sum,
     TimeEvictor,
-    TimestampedValue,
     TumblingEventTimeWindows,
-    WindowOperator,
 )
+from keyed.windows.evictors import TimestampedValue
+from keyed.windows.window_operator import WindowOperator
 
 WRONG: Any = 2
 

@@ -13,10 +13,10 @@ from keyed.windows import (
     CountDistinct,
     EventTimeSessionWindows,
     First,
+    HoppingEventTimeWindows,
     Latest,
     Max,
     Min,
-    SlidingEventTimeWindows,
     TopK,
     TumblingEventTimeWindows,
 )
@@ -43,7 +43,7 @@ AGGREGATES = {
 }
 WINDOWS = {
     "tumbling": TumblingEventTimeWindows.of(1000),
-    "hopping": SlidingEventTimeWindows.of(1000, 500),
+    "hopping": HoppingEventTimeWindows.of(1000, 500),
     "session": EventTimeSessionWindows.with_gap(1000),
 }
 

@@ -25,20 +25,20 @@ from keyed.windows import (
     HoppingEventTimeWindows,
     HoppingProcessingTimeWindows,
     MergingWindowAssigner,
-    NeverTrigger,
     ProcessingTimeoutTrigger,
     ProcessingTimeSessionWindows,
     ProcessWindowFunction,
     PurgingTrigger,
-    Reduce,
     Sum,
     TimeWindow,
     Trigger,
     TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    WindowOperator,
 )
+from keyed.windows.aggregates import Reduce
+from keyed.windows.triggers import NeverTrigger
+from keyed.windows.window_operator import WindowOperator
 
 LATE = OutputTag("late")
 

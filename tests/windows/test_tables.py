@@ -25,11 +25,11 @@ from keyed.windows import (
     Mean,
     ProcessWindowFunction,
     TopK,
-    WindowOperator,
     window_table,
 )
 from keyed.windows.aggregates import ColumnAggregate
 from keyed.windows.vectorized.batch_operator import WindowBatchOperator
+from keyed.windows.window_operator import WindowOperator
 from tests.windows.oracle import Oracle, Program
 from tests.windows.programs import any_program, assigner_of, operator_of, random_program
 

@@ -14,7 +14,6 @@ from keyed.windows import (
     CountTrigger,
     EventTimeTrigger,
     GlobalWindows,
-    NeverTrigger,
     ProcessingTimeoutTrigger,
     ProcessingTimeTrigger,
     PurgingTrigger,
@@ -23,6 +22,7 @@ from keyed.windows import (
     TriggerResult,
     TumblingEventTimeWindows,
 )
+from keyed.windows.triggers import NeverTrigger
 
 CONTINUE, FIRE, PURGE, FIRE_AND_PURGE = TriggerResult
 A, B, BOTH = TimeWindow(0, 2), TimeWindow(2, 4), TimeWindow(0, 4)

@@ -11,10 +11,10 @@ from keyed.windows import (
     EventTimeSessionWindows,
     HoppingEventTimeWindows,
     ProcessWindowFunction,
-    Reduce,
     TumblingEventTimeWindows,
     aggregate_of,
 )
+from keyed.windows.aggregates import Reduce
 
 
 def extend(a: Any, b: Any) -> Any:

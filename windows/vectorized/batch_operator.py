@@ -20,10 +20,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from keyed import MAX_TIMESTAMP, OutputTag, TaskContext
+from keyed import MAX_TIMESTAMP, OutputTag
 from keyed.errors import DefinitionError
-from keyed.extending import inner_state, plain_type, shown_path
-from keyed.vectorized import BatchContext, TableState, VectorizedFunction
+from keyed.extending import inner_state
+from keyed.job.execution_path import plain_type, shown_path
+from keyed.vectorized import BatchContext, TableState, TaskContext, VectorizedFunction
 from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
 from keyed.windows.definition import Definition, define, hopping_slice
 from keyed.windows.paths import row_reason
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class WindowBatchOperator(VectorizedFunction):
-    """Cuts a keyed stream into windows, whole columns at a time. Results are those of `keyed.windows.WindowOperator`.
+    """Cuts a keyed stream into windows, whole columns at a time. Results are those of `WindowOperator`.
 
     For tumbling, hopping and session windows with the default trigger, and built-in aggregates of columns whose results
     do not depend on the order of rows. ``stream.window(assigner).aggregate(...)`` uses it if possible.

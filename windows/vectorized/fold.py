@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyed.extending import plain_type
+from keyed.job.execution_path import plain_type
 from keyed.windows.aggregates import AnyAggregate, Count, Mean, Min, Stddev, Sum, Variance
 from keyed.windows.collecting import ArgMax, ArgMin, CollectList, CollectSet, CountDistinct, First, Latest, TopK
 from keyed.windows.frequent import MostFrequent

@@ -10,7 +10,8 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from keyed.extending import decode_tagged, encode_tagged, snapshot
+from keyed.codec.tagged import decode_tagged, encode_tagged
+from keyed.extending import snapshot
 from keyed.windows.vectorized.accumulators import Accumulator, BatchRows, Parts
 from keyed.windows.vectorized.row_groups import Groups
 

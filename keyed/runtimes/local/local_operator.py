@@ -39,8 +39,9 @@ from keyed.recovery.origin import keep_origin
 from keyed.runtimes.garbage import Collector
 from keyed.runtimes.initial_frames import by_group
 from keyed.runtimes.local.local_rows import SourceRows, as_rows, key_getter, partitioned, rows_after_steps
-from keyed.stores import MemoryStore, open_store
+from keyed.stores import MemoryStore
 from keyed.stores.commit_store import BufferedCommits
+from keyed.stores.opening import open_store
 
 #: Number of keys whose group is cached.
 _ROUTES = 1_000_000
@@ -322,7 +323,7 @@ class LocalOperator:
             The rows, the type of the keys, and the number of rows that combining has saved.
 
         Raises:
-            ForwardedKeyError: A row has a key of another key group.
+            RowError: A row has a key of another key group.
         """
         spec = self.spec
         (before,) = self.stage.waits_for

@@ -23,7 +23,8 @@ from keyed.job.results import Restored, RestoreProgress
 from keyed.recovery.cut import Cut, header_of, with_cut
 from keyed.recovery.loading import load
 from keyed.runtimes.local.local_position import encode_position, restored_position
-from keyed.stores import CommitStore, MemoryStore
+from keyed.stores import MemoryStore
+from keyed.stores.commit_store import CommitStore
 
 
 @attrs.frozen

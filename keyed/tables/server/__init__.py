@@ -4,8 +4,14 @@ from keyed.base.extras import extra as _extra
 
 with _extra("server", "serving state tables"):
     from keyed.tables.server.access import Access
-    from keyed.tables.server.app import Limits, make_app
+    from keyed.tables.server.app import Limits
     from keyed.tables.server.peers import Peers
-    from keyed.tables.server.serving import ServeOptions, serve, serving
+    from keyed.tables.server.serving import serve, serving
 
-__all__ = ["Access", "Limits", "Peers", "ServeOptions", "make_app", "serve", "serving"]
+__all__ = [
+    "Access",
+    "Limits",
+    "Peers",
+    "serve",
+    "serving",
+]

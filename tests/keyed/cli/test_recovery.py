@@ -14,7 +14,7 @@ from keyed.cli.command import changelog_of
 from keyed.cli.main import main, parser
 from keyed.engine.meta import encode_meta
 from keyed.errors import ChangelogError, DefinitionError
-from keyed.stores import CommitStore
+from keyed.stores.commit_store import CommitStore
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
 from tests.keyed.recovery.test_restore import broken_off, run_count

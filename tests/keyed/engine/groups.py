@@ -11,7 +11,8 @@ from keyed.engine.batch import Batch, BatchResult
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.replica import Replica
 from keyed.job.operators import OperatorSpec
-from keyed.stores import MemoryCommitStore, MemoryStore
+from keyed.stores import MemoryStore
+from keyed.stores.commit_store import MemoryCommitStore
 
 OPERATOR = "op"
 

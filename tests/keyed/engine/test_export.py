@@ -18,7 +18,8 @@ from keyed.engine.meta import MOST_COMMITS
 from keyed.engine.replica import Replica
 from keyed.errors import ChangelogDiverged, ChangelogError
 from keyed.job.operators import OperatorSpec
-from keyed.stores import MemoryCommitStore, MemoryStore
+from keyed.stores import MemoryStore
+from keyed.stores.commit_store import MemoryCommitStore
 from keyed.testing import MemoryChangelog
 from tests.keyed.engine.groups import OPERATOR, Work, random_element
 

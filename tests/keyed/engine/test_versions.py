@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
-from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_PUT, KeyedProcessFunction, VersionedRecord, VersionedState
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, NOT_PUT, KeyedProcessFunction, VersionedState
+from keyed.job.state import VersionedRecord
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 
 HISTORY = 6

@@ -158,7 +158,7 @@ def timed(kafka, topic, **options):
     def read(record):
         return {"k": record.key.decode(), "v": int(record.value), "p": record.partition}
 
-    watermark = keyed.ascending_timestamps().with_partitions("p").with_idleness(50)
+    watermark = keyed.bounded_out_of_orderness(0).with_partitions("p").with_idleness(50)
     stream = keyed.stream(source(kafka, topic, decode=read, **options), timestamp="v", watermark=watermark)
     return stream.key_by("k").process(Count(), "k string, v bigint, n bigint")
 

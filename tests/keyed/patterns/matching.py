@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from keyed import OutputTag, ascending_timestamps
+from keyed import OutputTag, bounded_out_of_orderness
 from keyed.errors import DefinitionError
-from keyed.patterns import Match, Pattern, PatternContext, PatternOperator, PatternProcessFunction
+from keyed.patterns import Match, Pattern, PatternProcessFunction
+from keyed.patterns.pattern_functions import PatternContext
+from keyed.patterns.pattern_operator import PatternOperator
 from keyed.patterns.steps import check_pattern
 from keyed.testing import KeyedTestHarness
 
@@ -49,7 +51,7 @@ def matches_of(
 ) -> list[tuple[str, int, dict[str, Any]]]:
     """Return the outcomes of rows (time, row) of one key."""
     with KeyedTestHarness(
-        operator_of(pattern, **options), key=lambda _: 1, order="watermark", watermark=ascending_timestamps()
+        operator_of(pattern, **options), key=lambda _: 1, order="watermark", watermark=bounded_out_of_orderness(0)
     ) as harness:
         with harness.batch():
             for time, row in rows:

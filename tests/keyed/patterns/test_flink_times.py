@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keyed import OutputTag, ascending_timestamps
+from keyed import OutputTag, bounded_out_of_orderness
 from keyed.patterns import AfterMatchSkipStrategy, Pattern
 from keyed.testing import KeyedTestHarness
 from tests.keyed.patterns.matching import bounded, matches_of, operator_of
@@ -89,7 +89,9 @@ CLEARED: dict[str, Any] = {
 def test_nothing_is_left_in_state_when_the_time_is_over(kind):
     operator = operator_of(CLEARED[kind].within(8))
     rows = [(1, "c"), (2, "a"), (3, "a"), (4, "a"), (6, "b")]
-    with KeyedTestHarness(operator, key=lambda _: 1, order="watermark", watermark=ascending_timestamps()) as harness:
+    with KeyedTestHarness(
+        operator, key=lambda _: 1, order="watermark", watermark=bounded_out_of_orderness(0)
+    ) as harness:
         for time, name in rows:
             harness.process((name, time), time)
         harness.advance_watermark(6)

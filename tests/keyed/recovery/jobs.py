@@ -104,7 +104,7 @@ JOBS: dict[str, Callable[[Any, Options], list[Any]]] = {
     "tumbling": _windowed(w.TumblingEventTimeWindows.of(100)),
     "hopping": _windowed(w.HoppingEventTimeWindows.of(300, 100)),
     "sessions": _windowed(w.EventTimeSessionWindows.with_gap(13)),
-    "dynamic-sessions": _windowed(w.DynamicEventTimeSessionWindows.with_dynamic_gap(lambda row: 5 + row.i % 20)),
+    "dynamic-sessions": _windowed(w.EventTimeSessionWindows.with_dynamic_gap(lambda row: 5 + row.i % 20)),
     "processing-tumbling": _windowed(w.TumblingProcessingTimeWindows.of(200)),
     "processing-sessions": _windowed(w.ProcessingTimeSessionWindows.with_gap(160)),
     "count": _counted,

@@ -28,7 +28,7 @@ from keyed.engine import loader
 from keyed.errors import ChangelogError
 from keyed.recovery import flush, verify
 from keyed.recovery.cut import header_of, newest_sequence
-from keyed.stores import CommitStore
+from keyed.stores.commit_store import CommitStore
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
 from tests.keyed.recovery.test_restore import Count

@@ -23,8 +23,10 @@ from keyed.errors import (
     OperatorChanged,
     StateSchemaChanged,
 )
+from keyed.job.results import Restored, RestoreProgress
 from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, MemoryChangelog
+from keyed.windows.window_operator import WindowOperator
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
 
@@ -73,7 +75,7 @@ def test_another_parallelism_writes_the_same(tmp_path, name, before, after):
     for sink in (0, 1):
         assert jobs.rows_of(life.folder, sink) == jobs.rows_of(undisturbed.folder, sink)
     # The last batch had not been exported yet, and was run again.
-    assert result.restored == keyed.Restored(6, with_position=True)
+    assert result.restored == Restored(6, with_position=True)
     assert result.batches == 21 - 7
 
 
@@ -147,7 +149,7 @@ def test_without_a_position_the_state_alone_is_restored_and_that_is_said(tmp_pat
     run_count(range(100), log)
     result = run_count(range(100), restore_from=log)
     assert [value for _, value in result.values[:3]] == [11, 11, 11]
-    assert result.restored == keyed.Restored(9, with_position=False)
+    assert result.restored == Restored(9, with_position=False)
     assert "batch 9 is restored without a position: the state is restored" in caplog.text
 
 
@@ -178,7 +180,7 @@ def test_compaction_beside_a_restore_moves_its_cut(tmp_path):
     run_count(range(100), log, checkpoint=tmp_path / "old")
     running = Running(log.path, compaction_lag=0, auto_compact=False)
     result = run_count(range(140), restore_from=running, checkpoint=tmp_path / "new")
-    assert result.restored == keyed.Restored(12, with_position=True)
+    assert result.restored == Restored(12, with_position=True)
     assert [value for _, value in result.values] == [14] * 10
     went_on.clear()
     rows.append(160)
@@ -249,7 +251,7 @@ def test_counters_go_on_and_say_what_was_restored():
 
 
 def test_progress_is_shown(caplog):
-    log, shown = MemoryChangelog(), list[keyed.RestoreProgress]()
+    log, shown = MemoryChangelog(), list[RestoreProgress]()
     run_count(range(100), log, parallelism=3)
     run_count(range(100), restore_from=log, on_restore=shown.append)
     assert [(p.operator, p.groups_done, p.groups) for p in shown] == [("Count", n, 3) for n in (1, 2, 3)]
@@ -280,7 +282,7 @@ class TestPastStates:
     @pytest.mark.parametrize("until", [0, 3, 9])
     def test_after_a_batch(self, log, until):
         result = run_count(range(110), restore_from=RestorePoint(log, as_of=until))
-        assert result.restored == keyed.Restored(until, with_position=True)
+        assert result.restored == Restored(until, with_position=True)
         assert result.batches == 10 - until
         assert result.metrics["Count"]["rows_in"] == 110
 
@@ -289,7 +291,7 @@ class TestPastStates:
         for seconds, batch in ((0.0, 0), (3.5, 3), (100.0, 9)):
             until = datetime.fromtimestamp(seconds, UTC)
             result = run_count(range(100), restore_from=RestorePoint(log, as_of=until))
-            assert result.restored == keyed.Restored(batch, with_position=True)
+            assert result.restored == Restored(batch, with_position=True)
 
     def test_that_are_not_there(self, log, tmp_path):
         with pytest.raises(ChangelogError, match="as_of=10: the newest batch that all key groups have is 9"):
@@ -331,7 +333,7 @@ def test_the_cut_is_the_newest_batch_that_all_groups_have(tmp_path):
     # Not even compaction forgets it.
     log.compact()
     result = run_count(range(100), restore_from=log, parallelism=3)
-    assert result.restored == keyed.Restored(2, with_position=True)
+    assert result.restored == Restored(2, with_position=True)
     assert result.metrics["Count"]["rows_in"] == 100
     assert sorted(result.values[-10:]) == [(number, 10) for number in range(10)]
 
@@ -451,7 +453,7 @@ def test_operators_are_restored_at_one_batch():
     # One operator lacks the last two batches.
     del logs[1]._groups[0][-2:]
     result = run_two([None, None], logs)
-    assert result.restored == keyed.Restored(2, with_position=True)
+    assert result.restored == Restored(2, with_position=True)
     assert result.batches == 2
     assert max(result.values) == 25
 
@@ -482,7 +484,7 @@ def test_list_elements_keep_their_order_and_new_ones_come_last():
 
 def test_calendar_and_global_windows_survive(tmp_path):
     """Windows that no job of the other tests has."""
-    function = w.WindowOperator(
+    function = WindowOperator(
         assigner=w.GlobalWindows.create(),
         trigger=w.PurgingTrigger.of(w.CountTrigger.of(5)),
         aggregate=w.Sum(lambda v: v[1]),

@@ -11,7 +11,9 @@ from keyed import KeyedProcessFunction, ValueState
 from keyed.base.background import Status
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.errors import ChangelogError, CorruptionError, DefinitionError
-from keyed.tables import Lag, StateTables, open_tables
+from keyed.job.results import Restored
+from keyed.tables import StateTables, open_tables
+from keyed.tables.follower import Lag
 from tests.keyed.recovery import jobs
 from tests.keyed.recovery.jobs import Life
 from tests.keyed.recovery.test_restore import Stop, broken_off, run_count, stopped_after
@@ -48,7 +50,7 @@ def test_taking_over_leaves_nothing_to_read(tmp_path, log):
     run_count(range(60), log)
     point = open_tables(log, tmp_path / "standby").take_over()["Count"]
     result = run_count(range(70), DirectoryChangelog(tmp_path / "new"), point)
-    assert result.restored == keyed.Restored(5, with_position=True)
+    assert result.restored == Restored(5, with_position=True)
     assert result.metrics["Count"]["records_restored"] == 0
     assert [value for _, value in result.values] == [7] * 10
 
@@ -79,7 +81,7 @@ def test_all_groups_of_the_copy_are_at_one_batch(tmp_path, log):
         assert standby.batch == 3
     point = keyed.RestorePoint(log, standby=tmp_path / "standby")
     result = run_count(range(70), restore_from=point)
-    assert result.restored == keyed.Restored(3, with_position=True)
+    assert result.restored == Restored(3, with_position=True)
     assert result.metrics["Count"]["records_restored"] == 0
     assert [value for _, value in result.values[-10:]] == [7] * 10
 

@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import pytest
 
-import keyed
 from keyed import TimeDomain
 from keyed.changelog.commit_fold import FoldedCommit
 from keyed.changelog.directory import DirectoryChangelog
@@ -18,9 +17,10 @@ from keyed.content.delta import Delta, deltas
 from keyed.engine.meta import decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.errors import ChangelogDiverged, CheckpointError, DefinitionError, OperatorChanged
+from keyed.job.results import Restored
 from keyed.recovery import flush, verify
 from keyed.recovery.verification import Replay, _first_difference
-from keyed.stores import CommitStore
+from keyed.stores.commit_store import CommitStore
 from keyed.testing import KeyedTestHarness, MemoryChangelog
 from tests.keyed.engine.groups import Work
 from tests.keyed.recovery import jobs
@@ -246,7 +246,7 @@ class TestFlush:
             assert flush(tmp_path / "checkpoint", changelogs) == {"Windows": 4, "Totals": 4}
         assert [changelogs[name].reader(0).last().sequence for name in ("Windows", "Totals")] == [5, 5]
         life.lose_checkpoint()
-        assert jobs.run(life).restored == keyed.Restored(4, with_position=True)
+        assert jobs.run(life).restored == Restored(4, with_position=True)
 
     def test_into_an_empty_changelog(self, tmp_path):
         rows = range(100)

@@ -37,7 +37,8 @@ from keyed.runtimes.job_metrics import (
     MetricsSource,
     prometheus_text,
 )
-from keyed.tables import Replication, open_tables
+from keyed.tables import open_tables
+from keyed.tables.replication import Replication
 from tests.support.limits import free_port
 from tests.support.waiting import no_more, until
 

@@ -8,6 +8,7 @@ import pytest
 
 from keyed import sql
 from keyed.errors import SqlError
+from keyed.sql.script_runs import ScriptResult
 
 ORDERS = "CREATE STREAM orders (id INT KEY, card STRING, total DOUBLE) WITH (FORMAT = 'JSON');"
 TABLE = ORDERS.replace("STREAM", "TABLE").replace("KEY", "PRIMARY KEY")
@@ -21,7 +22,7 @@ def order(number: int, card: str, total: float | None, time: int) -> dict[str, A
     return {"id": number, "card": card, "total": total, "ROWTIME": time}
 
 
-def places(found: sql.ScriptResult, name: str = "top") -> dict[Any, Any]:
+def places(found: ScriptResult, name: str = "top") -> dict[Any, Any]:
     """The ids by card and place."""
     return {tuple(cell for _, cell in key): row["id"] for key, row in found.table(name).items()}
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyed.errors import CheckpointError, CorruptionError
-from keyed.stores import CommitStore, MemoryCommitStore
+from keyed.stores.commit_store import CommitStore, MemoryCommitStore
 
 
 @pytest.fixture(params=["disk", "memory"])

@@ -24,7 +24,8 @@ from keyed.content.addresses import (
     timer_sub,
 )
 from keyed.content.blocks import TableDelta
-from keyed.stores import CommitStore, RocksStore
+from keyed.stores.commit_store import CommitStore
+from keyed.stores.rocks_store import RocksStore
 from keyed.testing.store_conformance import ReferenceStore, assert_same
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -174,7 +175,7 @@ def test_a_killed_commit_store_is_as_its_last_commit_left_it(tmp_path):
 
 def test_what_is_not_committed_is_gone_after_a_crash(tmp_path):
     code = (
-        "import os, sys; from keyed.stores import CommitStore; store = CommitStore(sys.argv[1])\n"
+        "import os, sys; from keyed.stores.commit_store import CommitStore; store = CommitStore(sys.argv[1])\n"
         "log = store.group_log('op', 0); store.write('a', b'1'); log.append(1, b'x'); store.commit()\n"
         "store.write('a', b'2'); log.append(2, b'y'); log.write_meta(b'm'); os.kill(os.getpid(), 9)"
     )

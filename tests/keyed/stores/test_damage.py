@@ -16,7 +16,9 @@ from keyed.codec.frames import RecordFormat
 from keyed.content.blocks import TableDelta
 from keyed.content.row_hash import HASH_VERSION
 from keyed.errors import CheckpointError, CorruptionError, LocalStoreError
-from keyed.stores import CommitStore, RocksStore, database, disk_tables, open_rocks_store
+from keyed.stores import database, disk_tables, open_rocks_store
+from keyed.stores.commit_store import CommitStore
+from keyed.stores.rocks_store import RocksStore
 from keyed.testing.store_conformance import ReferenceStore, assert_same, random_changes
 
 STEPS = 12

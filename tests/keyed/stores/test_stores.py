@@ -28,8 +28,10 @@ from keyed.content.addresses import (
 )
 from keyed.content.local_store import LocalStore
 from keyed.errors import DefinitionError, LocalStoreError
-from keyed.stores import MemoryStore, RocksStore, open_lmdb_store, open_rocks_store, open_store
+from keyed.stores import MemoryStore, open_lmdb_store, open_rocks_store
 from keyed.stores.database import Database
+from keyed.stores.opening import open_store
+from keyed.stores.rocks_store import RocksStore
 from keyed.testing.store_conformance import LocalStoreConformance, ReferenceStore, assert_same, random_changes
 from tests.support.sqlite_store import SqliteStore
 

@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed.changelog.directory.group_folder import GroupFolder
-from keyed.tables import Position, StateTables, open_tables, read_tables
+from keyed.job.context import Timer
+from keyed.tables import StateTables, open_tables, read_tables
+from keyed.tables.operator_view import Position
 from keyed.testing import KeyedTestHarness
 from keyed.testing.changelog_conformance import SampleGroup
 
@@ -162,7 +164,7 @@ def test_tables_are_the_changelog_folded_at_every_batch(batches, parallelism, da
                     tables.close()
 
 
-def _timer_order(timer: keyed.Timer) -> Any:
+def _timer_order(timer: Timer) -> Any:
     return timer.domain.value, timer.key, timer.timestamp
 
 

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 import keyed
 from keyed.base.background import Status
-from keyed.tables import Change, StateTables, Subscription, open_tables
+from keyed.tables import Change, StateTables, open_tables
 from keyed.tables import subscription as subscription_module
 from keyed.tables.stored_entries import StoredEntries
+from keyed.tables.subscription import Subscription
 from keyed.testing import KeyedTestHarness
 from tests.support.waiting import until
 

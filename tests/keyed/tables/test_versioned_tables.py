@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 import keyed
-from keyed import VersionedRecord
+from keyed.job.state import VersionedRecord
 from keyed.tables import open_tables
 from keyed.testing import KeyedTestHarness
 

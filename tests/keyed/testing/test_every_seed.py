@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from keyed import bounded_out_of_orderness
-from keyed.testing import Falsified, ProcessingTime, assert_deterministic, assert_matches, strategies
+from keyed.testing import Falsified, assert_deterministic, assert_matches, strategies
+from keyed.testing.scripts import ProcessingTime
 from tests.keyed.testing import test_right_functions as right
 from tests.keyed.testing import wrong_functions as wrong
 

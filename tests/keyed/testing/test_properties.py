@@ -19,7 +19,6 @@ from keyed import KeyedProcessFunction, MapState, ValueState, bounded_out_of_ord
 from keyed.errors import DefinitionError
 from keyed.testing import (
     Falsified,
-    ProcessingTime,
     Record,
     assert_batch_split_invariant,
     assert_deterministic,
@@ -30,6 +29,7 @@ from keyed.testing import (
     assert_state_bounded,
     strategies,
 )
+from keyed.testing.scripts import ProcessingTime
 from tests.keyed.testing import wrong_functions as wrong
 
 ROW = strategies.rows("user string, amount bigint", user=strategies.skewed("ann", "bob"), amount=st.integers(-3, 9))

@@ -141,7 +141,7 @@ def test_what_was_recorded_is_replayed(tmp_path, source, first):
 def test_recorded_rows_go_on_from_a_changelog_in_a_harness(tmp_path):
     changelog = ran(tmp_path, ROWS, record=tmp_path / "record")
     with KeyedTestHarness.from_changelog(
-        changelog, Sales(), key="shop", as_of=0, watermark=keyed.ascending_timestamps()
+        changelog, Sales(), key="shop", as_of=0, watermark=keyed.bounded_out_of_orderness(0)
     ) as harness:
         for row in Recording(tmp_path / "record").batch(1):
             harness.process(*row)

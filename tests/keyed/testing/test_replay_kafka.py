@@ -74,7 +74,7 @@ def test_rows_of_the_topic_go_on_from_the_state_of_a_batch(kafka, topic, job, tm
     changelog = job(DirectoryChangelog(tmp_path / "log", auto_compact=False))
     positions = {number: decode_position(record, "").source for number, record in changelog.positions(1)}
     with KeyedTestHarness.from_changelog(
-        changelog, Sales(), key="shop", as_of=1, watermark=keyed.ascending_timestamps()
+        changelog, Sales(), key="shop", as_of=1, watermark=keyed.bounded_out_of_orderness(0)
     ) as harness:
         with harness.batch():
             for row in topic_of(kafka, topic).between(positions[2], positions[3]):

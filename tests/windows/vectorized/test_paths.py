@@ -42,9 +42,9 @@ from keyed.windows import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     Variance,
-    WindowOperator,
 )
 from keyed.windows.vectorized.batch_operator import WindowBatchOperator
+from keyed.windows.window_operator import WindowOperator
 from tests.support.explained import computed
 
 LATE = OutputTag("late")

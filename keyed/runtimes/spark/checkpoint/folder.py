@@ -36,7 +36,7 @@ import attrs
 from keyed.base.ids import random_id
 from keyed.base.private_files import make_private
 from keyed.destinations.sink import local_folder
-from keyed.errors import CheckpointError, CheckpointMoved
+from keyed.errors import CheckpointError
 from keyed.runtimes.spark.query.failures import is_gone
 from keyed.runtimes.spark.session.session_check import is_remote
 from keyed.runtimes.spark.session.spark_session import default_files, is_here
@@ -415,12 +415,12 @@ class CheckpointFolder:
                 only reads the files that describe the state.
 
         Raises:
-            CheckpointMoved: It does not.
+            CheckpointError: It does not.
         """
         former, present, schema = self._locations()
         if former != present and (ticks or not self._has(schema)):
             former = self._shown(former)
-            raise CheckpointMoved(
+            raise CheckpointError(
                 f"the checkpoint {self.path} was moved or copied from {former}, and Spark stores the paths of its "
                 "files in it. Start its query here first, in a session of Spark's own program: keyed then corrects "
                 f"the paths. Or put it back, or make {former} a link to it, and give the path {former}"

@@ -35,7 +35,7 @@ def spark_verify(
         changelog: Its changelog, to compare with, commit by commit and entry by entry.
 
     Returns:
-        A `keyed.recovery.Verified` for each key group.
+        A `Verified` for each key group.
 
     Raises:
         CheckpointError: There is no checkpoint, or it has no such operator.

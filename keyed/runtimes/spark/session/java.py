@@ -27,7 +27,7 @@ from typing import Any, Literal
 import attrs
 
 from keyed.base.extras import install
-from keyed.errors import JavaNotFound
+from keyed.errors import SessionError
 from keyed.stores.scratch import ScratchFolder
 
 MINIMUM_JAVA = 17
@@ -78,12 +78,12 @@ def require_java_home() -> str:
         A folder whose ``bin/java`` is Java 17 or newer and accepts the options of Spark's launcher.
 
     Raises:
-        JavaNotFound: There is no Java 17 or newer; the message names each searched place, and the remedy.
+        SessionError: There is no Java 17 or newer; the message names each searched place, and the remedy.
     """
     runtime, seen = _search(use_package=True)
     if runtime is None:
         places = "\n".join(f"  - {place}" for place in seen)
-        raise JavaNotFound(
+        raise SessionError(
             f"Spark needs Java {MINIMUM_JAVA} or newer, and none was found. Looked at:\n{places}\n"
             f"To fix this, set JAVA_HOME to a Java {MINIMUM_JAVA} or newer, or install one with {install('java')}. "
             "(The local runtime needs no Java.)"

@@ -91,7 +91,7 @@ def spark_session(
 
     Raises:
         SessionError: A package or setting is unsuitable.
-        JavaNotFound: There is no Java 17 or newer.
+        SessionError: There is no Java 17 or newer.
     """
     check_versions()
     from pyspark.sql import SparkSession

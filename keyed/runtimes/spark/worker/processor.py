@@ -189,7 +189,7 @@ def chained_batch(
         reached: The watermark and status of that operator after the batch.
 
     Raises:
-        ForwardedKeyError: A row has a key of another key group.
+        RowError: A row has a key of another key group.
         NullKeyError: A key is null.
     """
     spec, (read,) = operation.spec, operation.inputs

@@ -27,7 +27,8 @@ from keyed.content.local_store import LocalStore, SharedStore
 from keyed.engine.replica import Replica
 from keyed.errors import LocalStoreError
 from keyed.job.operators import Store, store_name
-from keyed.stores import MemoryStore, open_store
+from keyed.stores import MemoryStore
+from keyed.stores.opening import open_store
 
 #: Seconds after which an unused store in memory is dropped: another worker serves its group, or its query has ended.
 _IDLE_SECONDS = 900.0

@@ -3,11 +3,11 @@
 import pytest
 
 import keyed
-from keyed import ascending_timestamps
+from keyed import bounded_out_of_orderness
 from keyed.errors import DefinitionError
 from tests.keyed.runtimes.spark.functions import Both
 
-ALIGNED = ascending_timestamps().with_watermark_alignment("group", 20)
+ALIGNED = bounded_out_of_orderness(0).with_watermark_alignment("group", 20)
 
 
 def run(fast, slow, *, aligned=True, idleness=None, clock=lambda: 0):
@@ -21,7 +21,7 @@ def run(fast, slow, *, aligned=True, idleness=None, clock=lambda: 0):
                 ahead.append(times["fast"] - times["slow"])
             yield t if t is keyed.PAUSE else {"k": "a", "t": t, "v": 0}
 
-    strategy = ALIGNED if aligned else ascending_timestamps()
+    strategy = ALIGNED if aligned else bounded_out_of_orderness(0)
     other = strategy if idleness is None else strategy.with_idleness(idleness)
     first = keyed.stream(seen("fast", fast), timestamp="t", watermark=strategy)
     second = keyed.stream(seen("slow", slow), timestamp="t", watermark=other)
@@ -88,4 +88,4 @@ def test_a_source_that_is_held_back_is_not_idle():
 @pytest.mark.parametrize(("group", "drift"), [("", 5), (None, 5), ("group", 0), ("group", -1)])
 def test_a_group_has_a_name_and_a_drift(group, drift):
     with pytest.raises(DefinitionError, match="with_watermark_alignment"):
-        ascending_timestamps().with_watermark_alignment(group, drift)
+        bounded_out_of_orderness(0).with_watermark_alignment(group, drift)

@@ -343,7 +343,7 @@ def test_a_parquet_sink_takes_rows_of_any_form(tmp_path):
 
 
 def test_a_partition_is_heard_of_beside_rows_with_keys_of_another_type():
-    watermark = keyed.ascending_timestamps().with_partitions("p")
+    watermark = keyed.bounded_out_of_orderness(0).with_partitions("p")
     rows = [{"k": "a", "t": 5, "p": 0}, {"k": 7, "t": 9, "p": 1}, {"k": "b", "t": 7, "p": 1}, {"k": "c", "t": 8}]
     stream = keyed.stream(rows, timestamp="t", watermark=watermark, on_bad_row=BAD).key_by("k")
     seen = []

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import keyed
+from keyed.job.results import Restored
 from tests.keyed.runtimes.batch_ids import Lives
 
 LIVES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=3)
@@ -43,5 +44,5 @@ def test_progress_sinks_tables_changes_and_restore_points_name_a_batch_alike(liv
         again = job.output(keyed.stream([{"k": key} for key in [*words, "a"]]), 2, past).run(
             drain=False, on_progress=lambda progress: seen.append(progress.batch_id)
         )
-        assert again.restored == keyed.Restored(until, with_position=True)
+        assert again.restored == Restored(until, with_position=True)
         assert seen[0] == until + 1

@@ -186,7 +186,7 @@ def test_silent_rules_do_not_hold_the_watermark_back_with_idleness():
             yield {"k": "a", "t": t, "v": 0}
             yield keyed.PAUSE
 
-    strategy = keyed.ascending_timestamps().with_idleness(250)
+    strategy = keyed.bounded_out_of_orderness(0).with_idleness(250)
     limits(rows(), [], rules_watermark=strategy).run(
         processing_time=lambda: clock[0], on_progress=lambda each: seen.append(each.watermark)
     )

@@ -16,7 +16,7 @@ from keyed import (
     bounded_out_of_orderness,
     collect_sink,
 )
-from keyed.errors import CheckpointError, ForwardedKeyError
+from keyed.errors import CheckpointError, RowError
 from keyed.testing import MemoryChangelog, strategies
 from keyed.vectorized import TableState, VectorizedFunction
 from keyed.windows import Count, TumblingEventTimeWindows
@@ -125,7 +125,7 @@ def test_a_row_of_another_key_group_is_refused():
     moved = keyed.stream(rows).key_by("k").process(Elsewhere(), ROW, name="moved", parallelism=4)
     for then, output in ((Hand(), ROW), (Totals(), ROW)):
         chained = moved.key_by("k").process(then, output, name="then", parallelism=4)
-        with pytest.raises(ForwardedKeyError, match=r"'then' runs chained to 'moved', and key \d .*chain=False"):
+        with pytest.raises(RowError, match=r"'then' runs chained to 'moved', and key \d .*chain=False"):
             chained.run()
     again = moved.key_by("k", chain=False).process(Totals(), ROW, name="then", parallelism=4)
     assert sorted(row.k for row in again.run().values) == [1, 2, 3, 4, 5, 6]

@@ -243,7 +243,7 @@ def test_an_operator_behind_an_idle_one_does_not_wait_for_it():
             yield {"k": "a", "v": 0, "t": t}
             yield keyed.PAUSE
 
-    idle = keyed.ascending_timestamps().with_idleness(250)
+    idle = keyed.bounded_out_of_orderness(0).with_idleness(250)
     one = keyed.stream(left(), timestamp="t").key_by("k").process(Split(), ROW, name="one")
     other = keyed.stream([], timestamp="t", watermark=idle).key_by("k").process(Split(), ROW, name="other")
     seen = []

@@ -118,7 +118,7 @@ def test_a_silent_side_is_not_waited_for_with_idleness():
             yield {"k": "a", "t": t, "v": 0}
             yield keyed.PAUSE
 
-    strategy = keyed.ascending_timestamps().with_idleness(250)
+    strategy = keyed.bounded_out_of_orderness(0).with_idleness(250)
     first, second = keyed.stream(left(), timestamp="t"), keyed.stream([], timestamp="u", watermark=strategy)
     connected = first.connect(second).key_by("k", "other").process(Both())
     seen = []
@@ -137,7 +137,7 @@ def test_idleness_alone_makes_a_batch_where_sources_pause():
         clock[0] = 100
         yield keyed.PAUSE
 
-    strategy = keyed.ascending_timestamps().with_idleness(100)
+    strategy = keyed.bounded_out_of_orderness(0).with_idleness(100)
     second = keyed.stream([{"other": "a", "u": 10, "v": 0}], timestamp="u", watermark=strategy)
     connected = keyed.stream(left(), timestamp="t").connect(second).key_by("k", "other").process(Both())
     seen = []
@@ -146,7 +146,7 @@ def test_idleness_alone_makes_a_batch_where_sources_pause():
 
 
 def test_time_while_the_query_was_down_is_no_silence(tmp_path):
-    strategy = keyed.ascending_timestamps().with_idleness(100)
+    strategy = keyed.bounded_out_of_orderness(0).with_idleness(100)
     seen = []
 
     def run(left, now):
@@ -175,7 +175,7 @@ def test_silence_adds_up_over_runs_and_an_idle_source_stays_idle(tmp_path, how):
                 clock[0] += 60
                 yield {"k": "a", "t": t, "v": 0}
 
-        strategy = keyed.ascending_timestamps().with_idleness(100)
+        strategy = keyed.bounded_out_of_orderness(0).with_idleness(100)
         second = keyed.stream([{"other": "a", "u": 5, "v": 0}], timestamp="u", watermark=strategy)
         options: dict[str, Any] = {"changelog": DirectoryChangelog(tmp_path / f"log{number}")}
         if how == "changelog" and number:
@@ -200,7 +200,9 @@ def test_partitions_of_a_source_hold_its_watermark_back():
     rows = [{"k": "a", "t": t, "v": 0, "p": p} for t, p in [(10, 0), (5, 1), (50, 0), (20, 1)]]
     for make in (list, pa.Table.from_pylist):
         seen: list[keyed.Progress] = []
-        stream = keyed.stream(make(rows), timestamp="t", watermark=keyed.ascending_timestamps().with_partitions("p"))
+        stream = keyed.stream(
+            make(rows), timestamp="t", watermark=keyed.bounded_out_of_orderness(0).with_partitions("p")
+        )
         stream.key_by("k").process(Count()).run(rows_per_batch=2, on_progress=seen.append)
         assert [progress.watermark for progress in seen] == [4, 19, keyed.MAX_TIMESTAMP]
 
@@ -365,11 +367,11 @@ def test_windows_and_vectorized_functions_read_a_union(make, parallelism):
 def test_partitions_of_a_vectorized_function():
     rows = [{"k": "a", "t": t, "v": 0, "p": p} for t, p in [(10, 0), (5, 1), (50, 0), (20, 1)]]
     seen: list[keyed.Progress] = []
-    strategy = keyed.ascending_timestamps().with_partitions("p")
+    strategy = keyed.bounded_out_of_orderness(0).with_partitions("p")
     stream = keyed.stream(pa.Table.from_pylist(rows), timestamp="t", watermark=strategy)
     stream.key_by("k").process(CountColumns()).run(rows_per_batch=2, on_progress=seen.append)
     assert [progress.watermark for progress in seen] == [4, 19, keyed.MAX_TIMESTAMP]
-    unknown = keyed.ascending_timestamps().with_partitions("q")
+    unknown = keyed.bounded_out_of_orderness(0).with_partitions("q")
     counted = keyed.stream(pa.Table.from_pylist(rows), timestamp="t", watermark=unknown).key_by("k")
     with pytest.raises(DefinitionError, match=r"operator '.*': column 'q' is not in the source"):
         counted.process(CountColumns()).run()

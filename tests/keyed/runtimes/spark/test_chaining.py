@@ -9,7 +9,7 @@ import pytest
 import keyed
 from keyed import DirectoryChangelog, bounded_out_of_orderness
 from keyed.cli.inspect_command import inspect_spark
-from keyed.errors import CheckpointError, ForwardedKeyError
+from keyed.errors import CheckpointError, RowError
 from tests.keyed.runtimes.spark.functions import (
     BIG,
     COUNTED,
@@ -142,7 +142,7 @@ def test_chained_operators_are_restored_at_another_parallelism_and_layout(spark,
 def test_a_row_of_another_key_group_is_refused(spark):
     frame = spark.createDataFrame(rows_of(0), "k string, t bigint, v bigint")
     moved = keyed.stream(frame, timestamp="t").key_by("k").process(Moved(), ROW, name="moved", parallelism=4)
-    with pytest.raises(ForwardedKeyError, match=r"'then' runs chained to 'moved', and key 'moved .' .*chain=False"):
+    with pytest.raises(RowError, match=r"'then' runs chained to 'moved', and key 'moved .' .*chain=False"):
         moved.key_by("k").process(Count(), COUNTED, name="then", parallelism=4).run()
     shuffled = moved.key_by("k", chain=False).process(Count(), COUNTED, name="then", parallelism=4)
     expected = expected_counts([(f"moved {k}", t, v) for k, t, v in rows_of(0)])

@@ -13,6 +13,7 @@ from keyed.changelog import DirectoryChangelog
 from keyed.cli.main import main
 from keyed.content.entry_hash import MODULUS, hash_of_text
 from keyed.errors import ChangelogDiverged, CheckpointError, OperatorChanged, UserFunctionError
+from keyed.job.results import Restored, RestoreProgress
 from keyed.recovery import verify
 from keyed.testing.changelog_conformance import state_of
 from tests.keyed.runtimes.spark.functions import (
@@ -122,13 +123,13 @@ def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, c
     write_files(tmp_path, range(3, 5))
     new = changelogs(tmp_path / "new")
     seen: list[keyed.Progress] = []
-    told: list[keyed.RestoreProgress] = []
+    told: list[RestoreProgress] = []
     options = {"checkpoint": tmp_path / "ck2", "local_dir": tmp_path / "stores", "store": "rocksdb"}
     options |= {"old": logs, "on_progress": seen.append, "on_restore": told.append}
     result = run(source, new, tmp_path / "out", parallelism=3, **options)
     # What was restored stays in the local store of the key group.
     assert len(list((tmp_path / "stores").iterdir())) == 3 * len(OPERATORS)
-    assert result.restored == keyed.Restored(2, with_position=True)
+    assert result.restored == Restored(2, with_position=True)
     for progress in told:
         assert progress.groups_done == progress.groups == 2
         assert result.metrics[progress.operator]["records_restored"] == progress.records
@@ -210,7 +211,7 @@ def test_a_query_written_by_hand_is_flushed_and_its_state_alone_restored(spark, 
     with caplog.at_level(logging.WARNING):
         result = restored.run(checkpoint=tmp_path / "ck2")
     assert "batch 3 is restored without a position" in caplog.text
-    assert result.restored == keyed.Restored(2, with_position=False)
+    assert result.restored == Restored(2, with_position=False)
     # The source was read from its beginning once more.
     assert max(row.n for row in result.values) == 2 * max(
         sum(element["k"] == key for element in elements(range(3))) for key in KEYS
@@ -270,7 +271,7 @@ def test_a_past_batch_is_restored_and_the_source_goes_on_after_it(spark, tmp_pat
     again = count(files_source(spark, tmp_path / "in"), changelog=new, restore_from=past, parallelism=1)
     seen: list[keyed.Progress] = []
     result = again.run(tmp_path / "b", checkpoint=tmp_path / "ck2", on_progress=seen.append)
-    assert result.restored == keyed.Restored(0, with_position=True)
+    assert result.restored == Restored(0, with_position=True)
     assert [(progress.batch_id, progress.rows) for progress in seen] == [(1, 0), (2, ROWS), (3, ROWS)]
     first = {path.name for path in (tmp_path / "a").glob("part-0000000000-*")}
     assert first
@@ -297,7 +298,7 @@ def test_a_restore_whose_cut_is_compacted_away_meanwhile_takes_a_newer_one(spark
     (tmp_path / "early").rename(tmp_path / "log")
     write_files(tmp_path, [4])
     result = count(source, restore_from=changelog, parallelism=1).run(out, checkpoint=tmp_path / "ck2")
-    assert result.restored == keyed.Restored(3, with_position=True)
+    assert result.restored == Restored(3, with_position=True)
     expected = count(keyed.stream(elements(range(5)), timestamp="t")).run(rows_per_batch=ROWS)
     assert parquet_rows(out) == sorted(map(tuple, expected.values))
 
@@ -350,5 +351,5 @@ def test_a_batch_dataframe_can_start_with_the_state_of_a_changelog(spark, tmp_pa
     frame = spark.createDataFrame([("a", 10_000, 1)], "k string, t bigint, v bigint")
     counted = count(keyed.stream(frame, timestamp="t"), restore_from=changelog, parallelism=1)
     result = counted.run()
-    assert result.restored == keyed.Restored(0, with_position=False)
+    assert result.restored == Restored(0, with_position=False)
     assert [row.n for row in result.values] == [sum(key == "a" for key, _, _ in rows_of(0)) + 1]

@@ -17,6 +17,7 @@ from keyed import collect_sink
 from keyed.changelog import DirectoryChangelog
 from keyed.changelog.position_bundles import all_positions
 from keyed.errors import SinkError, UserFunctionError
+from keyed.job.results import Restored
 from keyed.joins import IntervalJoin
 from keyed.runtimes.spark.session.java import require_java_home
 from keyed.runtimes.spark.session.session_check import is_remote
@@ -195,7 +196,7 @@ def test_changelogs_are_exported_with_positions_and_restored(remote, tmp_path, p
         restored.run(tmp_path / "out", checkpoint=f"{remote.conf.get('spark.tests.mounted')}/{tmp_path.name}-2")
     # The output goes on in the folder of the query that it was restored from: each row is there once.
     result = restored.run(tmp_path / "out", checkpoint=tmp_path / "other")
-    assert result.restored == keyed.Restored(2, with_position=True)
+    assert result.restored == Restored(2, with_position=True)
     wanted = [("a", 1, 1), ("a", 2, 3), ("a", 3, 7), ("b", 1, 95), ("c", 1, 99), ("c", 2, 198)]
     assert parquet_rows(tmp_path / "out") == wanted
     assert [each.problem for each in keyed.recovery.verify(new)] == [""] * 3

@@ -12,6 +12,7 @@ from keyed import RestorePoint
 from keyed.changelog import DirectoryChangelog
 from keyed.changelog.position_bundles import all_positions
 from keyed.errors import DefinitionError, KeyedError
+from keyed.job.results import Restored
 from keyed.recovery import verify
 from keyed.runtimes.spark.checkpoint.spark_position import decode_position
 from keyed.runtimes.spark.session.spark_session import settings
@@ -108,7 +109,7 @@ def test_a_failed_query_goes_on_and_is_restored_at_any_batch(spark, tmp_path):
         new = log_at(tmp_path / f"new-{batch}", HOUR)
         restored = count(source, changelog=new, restore_from=point, parallelism=3)
         result = restored.run(tmp_path / f"out-{batch}", checkpoint=tmp_path / f"ck-{batch}")
-        assert result.restored == keyed.Restored(batch, with_position=True)
+        assert result.restored == Restored(batch, with_position=True)
         assert [found.problem for found in verify(new)] == [""] * 3
         assert sum(marker.entries for g in range(3) if (marker := new.reader(g).last())) == sum(
             found[-1][1] for found in expected

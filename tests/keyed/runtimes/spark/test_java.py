@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from keyed.errors import JavaNotFound, KeyedError
+from keyed.errors import KeyedError, SessionError
 from keyed.runtimes.spark.session import java
 
 FAKE = """\
@@ -67,7 +67,7 @@ def java_home() -> str | None:
     """Return the Java that is found, ``None`` if none is."""
     try:
         return java.require_java_home()
-    except JavaNotFound:
+    except SessionError:
         return None
 
 
@@ -186,7 +186,7 @@ def test_the_error_names_every_place_the_rule_and_the_remedy(tmp_path, monkeypat
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     old = make_java(tmp_path / "old", "11.0.2")
     on_path(old.parent)
-    with pytest.raises(JavaNotFound) as caught:
+    with pytest.raises(SessionError) as caught:
         java.require_java_home()
     message = str(caught.value)
     assert isinstance(caught.value, KeyedError)
@@ -199,7 +199,7 @@ def test_the_error_names_every_place_the_rule_and_the_remedy(tmp_path, monkeypat
 
 
 def test_the_error_names_what_is_not_there_at_all():
-    with pytest.raises(JavaNotFound, match=r"(?s)JAVA_HOME: not set.*PATH: has no program java"):
+    with pytest.raises(SessionError, match=r"(?s)JAVA_HOME: not set.*PATH: has no program java"):
         java.require_java_home()
 
 

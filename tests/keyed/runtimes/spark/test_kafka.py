@@ -11,6 +11,7 @@ import pytest
 
 import keyed
 from keyed.changelog import DirectoryChangelog, KafkaChangelog
+from keyed.job.results import Restored
 from keyed.recovery import verify
 from keyed.testing import replay
 from tests.keyed.changelog.kafka.topics import create, end, messages, new_topic, produce
@@ -150,7 +151,7 @@ def test_another_writer_of_a_running_querys_changelog_is_fenced_and_its_state_st
 @pytest.mark.long
 def test_the_watermark_is_the_least_over_the_partitions_of_a_topic(spark_kafka, kafka, source, tmp_path):
     watermarks, metrics = [], {}
-    strategy = keyed.ascending_timestamps().with_partitions("partition").with_idleness(60_000)
+    strategy = keyed.bounded_out_of_orderness(0).with_partitions("partition").with_idleness(60_000)
 
     def run(*parts, most=1000):
         for partition, times in enumerate(parts):
@@ -179,7 +180,7 @@ def test_the_watermark_is_the_least_over_the_partitions_of_a_topic(spark_kafka, 
     assert run([], [2_500]) == 1
     assert (watermarks[-1], metrics["rows_late"]) == (2_499, 0)
     # Told of a time-out that is over, the silent one is idle.
-    strategy = keyed.ascending_timestamps().with_partitions("partition").with_idleness(1)
+    strategy = keyed.bounded_out_of_orderness(0).with_partitions("partition").with_idleness(1)
     assert run([4_000, 4_001], [], most=1) == 2
     assert watermarks[-1] == 4_000
 
@@ -203,7 +204,7 @@ def test_with_an_export_interval_the_batches_of_a_query_are_one_transaction(spar
         point = keyed.RestorePoint(old, as_of=batch)
         restored = count(read(spark_kafka, kafka, source, most=3), changelog=new, restore_from=point, parallelism=3)
         result = restored.run(tmp_path / f"out-{batch}", checkpoint=tmp_path / f"after-{batch}")
-        assert result.restored == keyed.Restored(batch, with_position=True)
+        assert result.restored == Restored(batch, with_position=True)
         assert [group.problem for group in verify(new) if group.problem] == []
         later = parquet_rows(tmp_path / f"out-{batch}")
         assert sorted(expected(*parts[:4]) + later) == expected(*parts)

@@ -6,7 +6,7 @@ import pytest
 
 import keyed
 from keyed.changelog import DirectoryChangelog
-from keyed.errors import CheckpointMoved
+from keyed.errors import CheckpointError
 from keyed.recovery import flush, verify
 from tests.keyed.runtimes.spark.functions import CountInWindows, files_source, parquet_rows
 from tests.keyed.runtimes.spark.test_changelog import LATENESS, ROWS, elements, write_files
@@ -38,7 +38,7 @@ def test_a_moved_or_copied_checkpoint_runs_on(spark, tmp_path, place):
         lambda path: verify(path, session=spark),
     ):
         with pytest.raises(
-            CheckpointMoved, match=rf"{at}/second was moved or copied from {at}/first, .* Start its query"
+            CheckpointError, match=rf"{at}/second was moved or copied from {at}/first, .* Start its query"
         ):
             use(f"{at}/second")
     assert files_in(tmp_path / "second") == before

@@ -10,6 +10,7 @@ import pytest
 
 import keyed
 from keyed.changelog import ObjectStoreChangelog
+from keyed.job.results import Restored
 from keyed.recovery import verify
 from keyed.tables import open_tables
 from keyed.testing.changelog_conformance import state_of
@@ -42,7 +43,7 @@ def test_a_lost_checkpoint_is_restored_at_another_parallelism(spark, tmp_path, c
         source = files_source(spark, tmp_path / "in")
         output = count(source, parallelism=3, changelog=new, restore_from=old)
         result = output.run(tmp_path / "out", checkpoint=f"{at}/ck2", local_dir=tmp_path / "stores")
-        assert result.restored == keyed.Restored(2, with_position=True)
+        assert result.restored == Restored(2, with_position=True)
         assert [group.problem for group in verify(new)] == ["", "", ""]
         # It goes on from its own checkpoint.
         write_files(tmp_path, range(5, 6))
@@ -88,7 +89,7 @@ def test_with_an_export_interval_objects_do_not_depend_on_the_number_of_batches(
 
         restored = count(source, parallelism=3, changelog=new, restore_from=keyed.RestorePoint(old, as_of=3))
         result = restored.run(tmp_path / "out2", checkpoint=tmp_path / "ck2")
-        assert result.restored == keyed.Restored(3, with_position=True)
+        assert result.restored == Restored(3, with_position=True)
         # One batch loads the state.
         assert result.batches == 1 + files - 4
         assert [group.problem for group in verify(new)] == ["", "", ""]

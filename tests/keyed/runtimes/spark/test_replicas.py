@@ -17,7 +17,9 @@ from keyed.job.operators import Store
 from keyed.runtimes.spark.worker import replica_cache
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
-from keyed.stores import LmdbStore, MemoryStore, RocksStore
+from keyed.stores import MemoryStore
+from keyed.stores.lmdb_store import LmdbStore
+from keyed.stores.rocks_store import RocksStore
 from tests.support.sqlite_store import SqliteStore
 
 

@@ -116,7 +116,7 @@ def test_a_union_of_dataframes(spark):
 
 
 def test_the_watermark_is_the_least_over_the_partitions_that_a_column_names(spark, tmp_path):
-    strategy = keyed.ascending_timestamps().with_partitions("v")
+    strategy = keyed.bounded_out_of_orderness(0).with_partitions("v")
     watermarks = []
 
     def run(number, rows):
@@ -151,7 +151,7 @@ def test_what_spark_cannot_unite_is_refused(spark, tmp_path):
 def test_silence_wakes_a_query_and_lets_it_go_on(spark, tmp_path):
     write_file(tmp_path / "in", 0, [("a", 1_000, 1)])
     write_file(tmp_path / "in2", 0, [("a", 10, 1)])
-    strategy = keyed.ascending_timestamps().with_idleness(1_500)
+    strategy = keyed.bounded_out_of_orderness(0).with_idleness(1_500)
     second = keyed.stream(files(spark, tmp_path / "in2"), timestamp="t", watermark=strategy)
     both = keyed.stream(files(spark, tmp_path / "in"), timestamp="t").connect(second)
     query = (
@@ -177,7 +177,7 @@ def test_idleness_survives_restarts_and_time_between_them_is_no_silence(spark, t
 
     def run(number, timeout):
         write_file(tmp_path / "in", number, [("a", 100 * (number + 1), 1)])
-        strategy = keyed.ascending_timestamps().with_idleness(timeout)
+        strategy = keyed.bounded_out_of_orderness(0).with_idleness(timeout)
         second = keyed.stream(files(spark, tmp_path / "in2"), timestamp="t", watermark=strategy)
         both = keyed.stream(files(spark, tmp_path / "in"), timestamp="t").connect(second)
         query = both.key_by("k").process(Both(), COUNTS, parallelism=1)
@@ -190,7 +190,7 @@ def test_idleness_survives_restarts_and_time_between_them_is_no_silence(spark, t
     run(1, 2_000)
     assert set(watermarks) == {9}
     # Told of a shorter time-out than it was silent while it ran, it is idle, and stays so from one run to the next.
-    strategy = keyed.ascending_timestamps().with_idleness(300)
+    strategy = keyed.bounded_out_of_orderness(0).with_idleness(300)
     second = keyed.stream(files(spark, tmp_path / "in2"), timestamp="t", watermark=strategy)
     both = keyed.stream(files(spark, tmp_path / "in"), timestamp="t").connect(second)
     query = both.key_by("k").process(Both(), COUNTS, parallelism=1)

@@ -27,8 +27,9 @@ from keyed.codec.key_hash import group_of, key_hash
 from keyed.errors import DefinitionError
 from keyed.tables import StateTables, open_tables
 from keyed.tables.operator_view import Operator
-from keyed.tables.server import Access, Peers, make_app
+from keyed.tables.server import Access, Peers
 from keyed.tables.server import peers as peers_module
+from keyed.tables.server.app import make_app
 from keyed.tables.server.peers import PeerShares, PeerUnavailable
 from tests.support.limits import patient
 from tests.support.waiting import until

@@ -30,7 +30,8 @@ import keyed
 from keyed import windows as w
 from keyed.base import background
 from keyed.tables import StateTables, open_tables
-from keyed.tables.server import Access, event_stream, make_app, serve, serving
+from keyed.tables.server import Access, event_stream, serve, serving
+from keyed.tables.server.app import make_app
 from keyed.tables.server.event_stream import BatchEvents, ChangeEvents
 from keyed.testing import KeyedTestHarness
 from tests.support.limits import patient
