@@ -72,7 +72,7 @@ class Relation:
         if isinstance(self.input, FunctionCall):
             return f"{self.input.source.name}({self.input.of.label} by {', '.join(self.input.keys)})"
         join = self.input
-        return f"{join.left.label} {join.how} {join.right.label} {join.on} {join.within}"
+        return f"{join.left.label} {join.how} JOIN {join.right.label} {join.clause}"
 
 
 @attrs.frozen(eq=False)
@@ -89,6 +89,7 @@ class SourceJoin:
         key: Type of the key.
         within: Times before and after, and the grace period, in milliseconds.
         on: The equality.
+        clause: ``WITHIN``, if it has that, and ``ON``.
         own_key: The column of joined rows for the key, if it is no column of either side.
     """
 
@@ -101,6 +102,7 @@ class SourceJoin:
     key: SqlType
     within: tuple[int, int, int | None] | None
     on: str
+    clause: str
     own_key: str | None
 
 
@@ -478,7 +480,8 @@ class Planner:
             keys_of = (tuple(dict.fromkeys([*first, *more, *named])),)
         joined.append(Column("ROWTIME", BIGINT, None, TIMESTAMP_COLUMN, is_pseudo=True))
         on = f"{folded(words[0])} = {folded(words[1])}"
-        plan = SourceJoin(kind, join.kind, left, right, steps[0], steps[1], key, join.within, on, own_key)
+        clause = f"{join.within_text} ON {on}".strip()
+        plan = SourceJoin(kind, join.kind, left, right, steps[0], steps[1], key, join.within, on, clause, own_key)
         return Relation(tuple(joined), left.is_table, keys_of, None, plan)
 
     def _is_carried(self, column: Column) -> bool:
@@ -751,17 +754,17 @@ class Planner:
             is_final=query.emit == "FINAL",
             **({} if window is None else _windows_of(window, is_final=query.emit == "FINAL")),
         )
-        lengths = () if window is None else (window.kind, window.size_ms, window.advance_ms)
         identity = {
             "FROM": source.label,
-            "WINDOW": "" if window is None else str((*lengths, window.retention_ms, window.grace_ms)),
+            "WINDOW": window.text if window else "",
             "GROUP BY": ", ".join(map(folded, groups)),
-            "HAVING": condition or "",
+            "HAVING": folded(having or ()),
             "aggregates": ", ".join(made_calls),
             "EMIT": query.emit or "",
             # The rows of a table leave the aggregates that they are in.
             "WHERE": where or "" if source.is_table else "",
         }
+        identity = {part: text for part, text in identity.items() if text}
         size = None if window is None else (window.kind, None if window.kind == "SESSION" else window.size_ms)
         return QueryPlan(source, before, grouping, keys, values, True, size, identity)
 

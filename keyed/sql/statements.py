@@ -42,8 +42,9 @@ class Item(Node):
 
 @attrs.frozen
 class WindowClause(Node):
-    """A window clause; durations are milliseconds."""
+    """A window clause, and its normalized text; durations are milliseconds."""
 
+    text: str
     kind: str
     size_ms: int
     advance_ms: int
@@ -92,12 +93,13 @@ class From(Node):
 
 @attrs.frozen
 class Join(Node):
-    """A join with one more source; ``within`` is before, after and grace in milliseconds."""
+    """A join with one more source; ``within`` is before, after and grace in milliseconds, and has a normalized text."""
 
     kind: str
     right: From
     on: Words
     within: tuple[int, int, int | None] | None = None
+    within_text: str = ""
 
 
 @attrs.frozen
@@ -368,6 +370,10 @@ class Parser:
         for each in words:
             if not self._word(each):
                 self._unexpected(each if each.isalpha() else repr(each))
+
+    def _folded(self, start: int) -> str:
+        """Return the normalized text of the words since a place."""
+        return folded(self._words[start : self._next])
 
     def _unexpected(self, wanted: str) -> NoReturn:
         token = self._token
@@ -816,6 +822,7 @@ class Parser:
         A function of the user's has a stream and what it is keyed by; ``TUMBLE``, ``HOP`` and ``SESSION`` have, as in
         Flink, the stream, its time, and durations.
         """
+        start = self._next
         self._word("TABLE")
         source = self._identifier("the name of a stream")
         if name.upper() not in _WINDOW_FUNCTIONS:
@@ -835,7 +842,7 @@ class Parser:
         if len(times) != count:
             self._text.fail(f"write {name.upper()}({arguments})", at)
         # HOP has the slide before the size.
-        return From(source, source, self._windows(kind, times[-1], times[0], at=at), time, at=at)
+        return From(source, source, self._windows(start, kind, times[-1], times[0], at=at), time, at=at)
 
     def _match(self, name: str, at: int) -> From:
         """Take the clauses of ``MATCH_RECOGNIZE``."""
@@ -896,12 +903,12 @@ class Parser:
             self._text.fail("an interval is INTERVAL '10' MINUTE, of a millisecond or more", at)
         return found
 
-    def _windows(self, kind: str, size: int, advance: int, *more: int | None, at: int) -> WindowClause:
+    def _windows(self, start: int, kind: str, size: int, advance: int, *more: int | None, at: int) -> WindowClause:
         if advance > size:
             self._text.fail("ADVANCE BY is at most SIZE", at)
         if size // advance > _MOST_WINDOWS:
             self._text.fail(f"a row would be in {size // advance} windows; choose a longer ADVANCE BY", at)
-        return WindowClause(kind, size, advance, *more, at=at)
+        return WindowClause(self._folded(start), kind, size, advance, *more, at=at)
 
     def _join(self) -> Join | None:
         at = self._token.at
@@ -911,10 +918,11 @@ class Parser:
         if kind is None and not self._comes("JOIN"):
             return None
         self._expect("JOIN")
-        right = self._from()
+        right, start = self._from(), self._next
         within = self._within() if self._word("WITHIN") else None
+        within_text = self._folded(start)
         self._expect("ON")
-        return Join(kind or "INNER", right, self._expression(), within, at=at)
+        return Join(kind or "INNER", right, self._expression(), within, within_text, at=at)
 
     def _within(self) -> tuple[int, int, int | None]:
         if self._word("("):
@@ -927,7 +935,7 @@ class Parser:
         return before, after, self._duration() if self._word("GRACE", "PERIOD") else None
 
     def _window(self) -> WindowClause:
-        at = self._token.at
+        start, at = self._next, self._token.at
         kind = self._take().upper
         if kind not in ("TUMBLING", "HOPPING", "SESSION"):
             self._text.fail("windows are TUMBLING, HOPPING or SESSION", at)
@@ -944,7 +952,7 @@ class Parser:
             else:
                 self._unexpected("ADVANCE BY, RETENTION or GRACE PERIOD")
         self._expect(")")
-        return self._windows(kind, size, advance, retention, grace, at=at)
+        return self._windows(start, kind, size, advance, retention, grace, at=at)
 
 
 def _is_ranking(words: Words) -> bool:

@@ -202,3 +202,37 @@ def test_columns_that_the_rows_of_a_table_have_and_the_where_of_its_groups_do_no
 ):
     with pytest.raises(CheckpointError, match=what):
         changed(tmp_path, text, text.replace(old, new))
+
+
+STEPS = "CREATE STREAM s (id INT KEY, v INT) WITH (FORMAT = 'JSON'); CREATE STREAM t (id INT KEY, w INT) WITH (FORMAT = 'JSON');"
+WINDOWED = (
+    STEPS
+    + "CREATE TABLE o AS SELECT id, SUM(v) AS n FROM s WINDOW TUMBLING (SIZE 1 MINUTE) GROUP BY id HAVING SUM(v) > 1;"
+)
+JOINED = STEPS + "CREATE STREAM o AS SELECT s.id, v, w FROM s JOIN t WITHIN 1 MINUTE ON s.id = t.id;"
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "message"),
+    [
+        (WINDOWED, "> 1", "> 2", "'o' .*HAVING from 'sum [(] v [)] > 1' to 'sum [(] v [)] > 2'"),
+        (
+            WINDOWED,
+            "1 M",
+            "2 M",
+            "'o' .*WINDOW from 'tumbling [(] size 1 minute [)]' to 'tumbling [(] size 2 minute [)]'",
+        ),
+        (
+            WINDOWED,
+            "WINDOW TUMBLING (SIZE 1 MINUTE)",
+            "",
+            "'o' .*WINDOW from 'tumbling [(] size 1 minute [)]' to 'none'",
+        ),
+        (JOINED, "1 M", "2 M", "FROM of o from 's INNER JOIN t within 1 minute ON id = id' to .* within 2 minute ON"),
+    ],
+)
+def test_a_changed_clause_is_shown_as_it_is_written(tmp_path, text, old, new, message):
+    rows = [{"id": 1, "v": 2, "ROWTIME": 0}, {"id": 1, "v": 3, "ROWTIME": 1}]
+    sql.script(text, {"s": rows[:1], "t": []}, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match=message):
+        sql.script(text.replace(old, new), {"s": rows, "t": []}, checkpoint=tmp_path)
