@@ -143,22 +143,28 @@ class RunningColumns(VectorizedFunction):
         aggregates: The aggregates by name.
         key_types: Names and types of the key's columns.
         columns: Types of the input's columns.
+        counts_apart: The values that a `CountDistinct` has counted are rows; otherwise its accumulator has them.
     """
 
     def __init__(
-        self, aggregates: Mapping[str, AnyAggregate], key_types: Sequence[tuple[str, str]], columns: Mapping[str, str]
+        self,
+        aggregates: Mapping[str, AnyAggregate],
+        key_types: Sequence[tuple[str, str]],
+        columns: Mapping[str, str],
+        *,
+        counts_apart: bool = True,
     ) -> None:
-        self._running = dict(aggregates), tuple(name for name, _ in key_types), dict(columns)
+        self._running = dict(aggregates), tuple(name for name, _ in key_types), dict(columns), counts_apart
         self._totals: Any = None
         from keyed.windows.vectorized.running_totals import DISTINCT_VALUE, accumulators_of, distinct_columns
 
-        parts = accumulators_of(aggregates, columns).columns
+        parts = accumulators_of(aggregates, columns, counts_apart=counts_apart).columns
         keys = [name for name, _ in key_types]
         accumulators = TableState(Schema((*key_types, *parts)).ddl, key=keys, name=ACCUMULATORS)
         self.accumulators = inner_state(accumulators, is_shown=False)
         #: The attribute of the state with the distinct values of an aggregate, by its name.
         self._distinct: dict[str, str] = {}
-        for number, (aggregate, column) in enumerate(distinct_columns(aggregates).items()):
+        for number, (aggregate, column) in enumerate(distinct_columns(aggregates if counts_apart else {}).items()):
             schema = Schema((*key_types, (DISTINCT_VALUE, plain_type(columns[column]))))
             values = TableState(schema.ddl, key=schema.names, name=_distinct_name(aggregate))
             self._distinct[aggregate] = f"_distinct_{number}"

@@ -795,13 +795,17 @@ class Planner:
 
 def _windows_of(window: WindowClause, *, is_final: bool) -> dict[str, Any]:
     """Return the parts of an aggregation that are of its windows."""
+    is_session = window.kind == "SESSION"
     default = 0 if is_final else max(0, DAY_MS - window.size_ms)
+    retention_ms = window.retention_ms or (0 if is_final else DAY_MS)
+    # A session ends here with its last row, and takes rows for a gap, which may be as long as it is.
+    gap_ms = window.size_ms + 1 if is_session else 0
     return {
         "size_ms": window.size_ms,
         "advance_ms": window.advance_ms,
-        "grace_ms": default if window.grace_ms is None else window.grace_ms,
-        "retention_ms": window.retention_ms or (0 if is_final else DAY_MS),
-        "is_session": window.kind == "SESSION",
+        "grace_ms": (default if window.grace_ms is None else window.grace_ms) + gap_ms,
+        "retention_ms": retention_ms and retention_ms + is_session,
+        "is_session": is_session,
     }
 
 

@@ -169,11 +169,7 @@ class PushQuery(Iterator[PushedRow]):
         Returns:
             The rows; none if the table has not changed for that time, or when ``LIMIT`` is reached.
         """
-        while not self._waiting and not self.is_done:
-            changes = self._subscription.take(timeout)
-            if not changes:
-                break
-            self._waiting.extend(self._pushed(changes))
+        self._wait(timeout)
         found = list(itertools.islice(self._waiting, self._left))
         self._waiting.clear()
         if self._left is not None:
@@ -186,13 +182,17 @@ class PushQuery(Iterator[PushedRow]):
         Raises:
             StopIteration: ``LIMIT`` is reached.
         """
+        self._wait(None)
         if self.is_done:
             raise StopIteration
-        while not self._waiting:
-            self._waiting.extend(self._pushed(self._subscription.take(None)))
         if self._left is not None:
             self._left -= 1
         return self._waiting.popleft()
+
+    def _wait(self, timeout: float | None) -> None:
+        """Wait for rows, unless there are some or ``LIMIT`` is reached."""
+        while not self._waiting and not self.is_done and (changes := self._subscription.take(timeout)):
+            self._waiting.extend(self._pushed(changes))
 
     def _pushed(self, changes: Sequence[Any]) -> Iterator[PushedRow]:
         rows, bad = self._query.rows([(each.key, each.entry, None if each.removed else each.new) for each in changes])

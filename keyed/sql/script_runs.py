@@ -36,7 +36,7 @@ from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import JOIN, FunctionCall, Relation
 from keyed.sql.script_inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, ScriptInput, Skipped, further_columns, skip
 from keyed.sql.script_source import ScriptRows
-from keyed.sql.sql_operators import MOMENT, Sessions, TableRows, Totals, given_columns, schema_of
+from keyed.sql.sql_operators import MOMENT, TableRows, Totals, given_columns, schema_of
 from keyed.sql.statements import parse
 from keyed.sql.top_rows import TopRows
 from keyed.vectorized import TIMESTAMP_COLUMN
@@ -332,7 +332,7 @@ class Builder:
         if ranking is not None:
             function, keys, held = TopRows(ranking, name), ranking.keys, ranking.columns
         elif grouping is not None:
-            function = (Sessions if grouping.is_session else Totals)(grouping, name)
+            function = Totals(grouping, name)
             held = (*grouping.keys, *grouping.arguments)
             further = {**dict.fromkeys(grouping.bounds, "bigint"), **further}
         elif plan.is_table:

@@ -22,9 +22,8 @@ from keyed.sql.script_inputs import GONE, further_columns
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
 from keyed.windows import Max
 from keyed.windows.continuous import RunningColumns
-from keyed.windows.vectorized.accumulators import BatchRows
-from keyed.windows.vectorized.fold import SumOverflow, fold_of
-from keyed.windows.vectorized.row_groups import Groups, concatenated, grouped, integers, pc, plain_column, taken
+from keyed.windows.vectorized.fold import SumOverflow
+from keyed.windows.vectorized.row_groups import concatenated, grouped, integers, pc, plain_column
 from keyed.windows.vectorized.session_merging import Clock, Spans, merged, touches
 
 
@@ -124,8 +123,11 @@ def emit_changes(ctx: BatchContext, before: pa.Table, after: pa.Table, rows: pa.
     emit(ctx, both.take(pa.array(order, pa.int64())))
 
 
-class _Aggregating(VectorizedFunction):
-    """Base of the aggregates: their results after the projection and ``HAVING`` are the rows of the table.
+class Totals(RunningColumns):
+    """The aggregates of each key, or of each window of it.
+
+    Their results after the projection and ``HAVING`` are the rows of the table. A session is of rows with no longer gap
+    between them, and ends with its last row. If it grows or merges, the row before is there no longer.
 
     Args:
         plan: The aggregates.
@@ -133,17 +135,85 @@ class _Aggregating(VectorizedFunction):
     """
 
     def __init__(self, plan: Aggregation, name: str) -> None:
-        self._plan = plan
-        self._name = name
-        self._keys = [*(each for each, _ in plan.keys), *plan.bounds]
+        self._plan, self._name = plan, name
+        self._group = [each for each, _ in plan.keys]
+        self._keys = [*self._group, *plan.bounds]
         self._values = [each for each, _ in plan.values]
         keys: Columns = (*plan.keys, *((each, BIGINT) for each in plan.bounds))
-        self._key_types = schema_of(keys).columns
-        self._columns = dict((*self._key_types, *schema_of(plan.arguments).columns))
+        columns = schema_of((*keys, *plan.arguments), **{TIMESTAMP_COLUMN: "bigint"}).columns
+        # A row has the time of the latest of those that it is made of.
+        aggregates = {**plan.aggregates, MOMENT: Max(TIMESTAMP_COLUMN)}
+        super().__init__(aggregates, columns[: len(keys)], dict(columns), counts_apart=not plan.is_session)
         if plan.keeps_rows:
             self.rows = table_state((*keys, *plan.values, _ROWTIME), self._keys, name)
+        #: The totals of the batch, for windows that end with it.
+        self._came: pa.Table | None = None
+        #: The keys of the sessions that have moved in it, and their accumulators under their new keys.
+        self._moved: pa.Table | None = None
+        self._held: pa.Table | None = None
 
-    def _named(self, table: pa.Table, keys: list[str], process: Callable[[pa.Table], None]) -> None:
+    # Windows.
+
+    def _windowed(self, table: pa.Table, ctx: BatchContext) -> pa.Table:
+        """Return a row for each window of each row that is not late."""
+        size, advance = self._plan.size_ms, self._plan.advance_ms
+        times = integers(table.column(TIMESTAMP_COLUMN))
+        last = times - times % advance
+        count = -(-size // advance)
+        starts = (last[:, None] - advance * np.arange(count)[None, ::-1]).ravel()
+        rows = np.repeat(np.arange(len(times)), count)
+        kept = (starts + size > times[rows]) & (starts >= 0)
+        rows, starts = rows[kept], starts[kept]
+        if count > 1 or not kept.all():
+            table = table.take(pa.array(rows, pa.int64()))
+        late = self._late(table, starts + size, ctx)
+        return _bounded(_kept(table, late, ctx), starts[~late], starts[~late] + size)
+
+    def _in_sessions(self, table: pa.Table, ctx: BatchContext) -> pa.Table:
+        """Return rows that are not late with the bounds of their sessions, and move sessions that grow or merge."""
+        gap = self._plan.size_ms
+        times = integers(table.column(TIMESTAMP_COLUMN))
+        least, most = int(times.min()) - gap, int(times.max()) + gap
+        stored = self.accumulators.scan([("WINDOWSTART", "<=", most), ("WINDOWEND", ">=", least)])
+        pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._group]
+        of_stored, of_rows = np.split(grouped([concatenated(pair) for pair in pairs]).ids, [stored.num_rows])
+        starts, ends = (integers(stored.column(name)) for name in self._plan.bounds)
+        open_, came = Spans(of_stored, starts, ends + gap), Spans(of_rows, times, times + gap)
+        # A row that closes no gap to a session that is kept is late once its own session would be over.
+        late = self._late(table, times, ctx) & ~touches(open_, came)
+        merge = merged(open_, came.of(~late), _NEVER)
+        of_stored, of_rows = np.split(merge.numbers, [stored.num_rows])
+        is_moved = np.isin(of_stored, of_rows)
+        starts, ends = merge.sessions.starts, merge.sessions.ends - gap
+        moved, numbers = stored.filter(pa.array(is_moved)), of_stored[is_moved]
+        self._moved = moved.select(self._keys)
+        self.accumulators.delete(self._moved)
+        self._held = _bounded(moved.drop_columns(list(self._plan.bounds)), starts[numbers], ends[numbers])
+        return _bounded(_kept(table, late, ctx), starts[of_rows], ends[of_rows])
+
+    def _late(self, table: pa.Table, ends: Any, ctx: BatchContext) -> Any:
+        """Return a mask of the rows whose window has ended: the time of the stream has reached an end."""
+        return ends + self._plan.grace_ms <= np.maximum(integers(table.column(STREAM)), ctx.current_watermark() + 1)
+
+    # Batches.
+
+    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
+        if self._plan.size_ms:
+            table = (self._in_sessions if self._plan.is_session else self._windowed)(table, ctx)
+        if not table.num_rows:
+            return
+        parts: list[pa.Table] = []
+        self._named(table, lambda rows: parts.append(self.totals().combine(rows)))
+        if self._held is not None:
+            # Those of a session come before the rows of the batch.
+            parts = [self._held, parts[0].select(self._held.column_names).cast(self._held.schema)]
+        came = pa.concat_tables(parts)
+        if self._plan.is_final:
+            self._came = came
+        else:
+            self._named(came, lambda totals: self._add(totals, ctx))
+
+    def _named(self, table: pa.Table, process: Callable[[pa.Table], None]) -> None:
         """Process rows of groups, with an error that names the group of a sum that does not fit.
 
         Raises:
@@ -152,60 +222,35 @@ class _Aggregating(VectorizedFunction):
         try:
             process(table)
         except SumOverflow as error:
-            found = error
-        else:
-            return
-        # The query ends. The half of the groups that fails again has the group.
-        while (groups := grouped([plain_column(table.column(name)) for name in keys])).count > 1:
-            halves = [table.filter(pa.array(is_first)) for is_first in (_half(groups), ~_half(groups))]
-            try:
-                process(halves[0])
-                table = halves[1]
-            except SumOverflow as error:
-                found, table = error, halves[0]
-        row = table.select(keys).slice(0, 1).to_pylist()[0]
-        window = [str(row.pop(name)) for name in self._plan.bounds if name in row]
-        if self._plan.bounds and not window:
-            # A session: the times of its rows in the batch.
-            times = integers(table.column(TIMESTAMP_COLUMN))
-            window = [str(times.min()), str(times.max())]
-        shown = ", ".join(f"{name} = {value!r}" for name, value in row.items())
-        aggregate = f'"{found.aggregate}'
-        names = [name for name, expression, _ in self._plan.after.columns if aggregate in expression]
-        where = f"column {', '.join(names)}" if names else "HAVING"
-        raise TableOverflowError(
-            f"table {self._name}, key {shown}{', window from ' * bool(window)}{' to '.join(window)}, {where}: "
-            f"{str(found).rpartition('): ')[2]}"
-        ) from found
+            # The query ends. The half of the groups that fails again has the group.
+            groups = grouped([plain_column(table.column(name)) for name in self._keys])
+            is_first = groups.ids < groups.count // 2
+            for half in (is_first, ~is_first) if groups.count > 1 else ():
+                self._named(table.filter(pa.array(half)), process)
+            row = table.select(self._keys).to_pylist()[0]
+            window = " to ".join(str(row.pop(name)) for name in self._plan.bounds)
+            shown = ", ".join(f"{name} = {value!r}" for name, value in row.items())
+            aggregate = f'"{error.aggregate}'
+            names = [name for name, expression, _ in self._plan.after.columns if aggregate in expression]
+            where = f"column {', '.join(names)}" if names else "HAVING"
+            raise TableOverflowError(
+                f"table {self._name}, key {shown}{', window from ' * bool(window)}{window}, {where}: "
+                f"{str(error).rpartition('): ')[2]}"
+            ) from error
 
-    def _replaced(self, before: pa.Table, keys: list[Any], results: list[Any], times: Any, ctx: BatchContext) -> None:
-        """Put the rows of groups, of those that fit ``HAVING``, in the place of those before, and emit both.
-
-        Args:
-            before: The rows that are there no longer.
-            keys: The columns of the groups' keys.
-            results: The results of their aggregates.
-            times: The times of their rows.
-            ctx: Receives the changes.
-        """
+    def _add(self, table: pa.Table, ctx: BatchContext) -> None:
+        """Add totals, put the rows of their groups that fit ``HAVING`` in the place of those before, and emit both."""
+        stored = None if self._held is None else self._held.slice(0, 0)
+        keys, (*results, times), _ = self.totals().merge(table, self.accumulators, self.counted(), stored)
+        before = self.rows.lookup(pa.table(keys, names=self._keys) if self._moved is None else self._moved)
         after = self._finished(keys, results, times, ctx).cast(before.schema)
-        if after.num_rows < len(times):
+        if self._moved is not None or after.num_rows < len(times):
             self.rows.delete(before.select(self._keys))
         self.rows.upsert(after)
         came = pa.table([*keys, times], names=[*self._keys, TIMESTAMP_COLUMN])
         gone = before.select([*self._keys, "ROWTIME"]).rename_columns(came.column_names).cast(came.schema)
         shown = [*self._keys, *self._values]
         emit_changes(ctx, before.select(shown), after.select(shown), pa.concat_tables([gone, came]), self._keys)
-
-    def _ended(self, keys: list[Any], results: list[Any], times: Any, ctx: BatchContext) -> None:
-        """Emit the rows of windows that have ended and fit ``HAVING``, in the order of their times and bounds."""
-        rows = self._finished(keys, results, times, ctx)
-        if self._plan.keeps_rows and rows.num_rows:
-            self.rows.upsert(rows)
-        order = np.lexsort([integers(rows.column(each)) for each in ("WINDOWSTART", "ROWTIME")])
-        change = pa.array(np.ones(rows.num_rows, dtype=np.int8))
-        found = rows.rename_columns([*self._keys, *self._values, TIMESTAMP_COLUMN]).append_column(CHANGE, change)
-        emit(ctx, found.take(pa.array(order, pa.int64())))
 
     def _finished(self, keys: list[Any], results: list[Any], times: Any, ctx: BatchContext) -> pa.Table:
         """Return the rows of groups, of those that fit ``HAVING``, as they are stored."""
@@ -217,61 +262,6 @@ class _Aggregating(VectorizedFunction):
             ctx.drop(len(bad))
         return timed(found.select([*self._keys, *self._values]), found.column(TIMESTAMP_COLUMN))
 
-    def _late(self, table: pa.Table, ctx: BatchContext, ends: Any) -> Any:
-        """Return a mask of the rows whose window has ended: the time of the stream has reached an end."""
-        return ends <= np.maximum(integers(table.column(STREAM)), ctx.current_watermark() + 1)
-
-
-def _half(groups: Groups) -> Any:
-    """Return a mask of the rows of the first half of some groups."""
-    return groups.ids < groups.count // 2
-
-
-class Totals(_Aggregating, RunningColumns):
-    """The aggregates of each key, or of each tumbling or hopping window of it."""
-
-    def __init__(self, plan: Aggregation, name: str) -> None:
-        super().__init__(plan, name)
-        # A row has the time of the latest of those that it is made of.
-        columns = {**self._columns, TIMESTAMP_COLUMN: "bigint"}
-        aggregates = {**plan.aggregates, MOMENT: Max(TIMESTAMP_COLUMN)}
-        RunningColumns.__init__(self, aggregates, self._key_types, columns)
-        #: The rows of the batch, for windows that end with it.
-        self._came: pa.Table | None = None
-
-    def _windowed(self, table: pa.Table) -> pa.Table:
-        """Return a row for each window of each row."""
-        size, advance = self._plan.size_ms, self._plan.advance_ms
-        times = integers(table.column(TIMESTAMP_COLUMN))
-        last = times - times % advance
-        count = -(-size // advance)
-        starts = (last[:, None] - advance * np.arange(count)[None, ::-1]).ravel()
-        rows = np.repeat(np.arange(len(times)), count)
-        kept = (starts + size > times[rows]) & (starts >= 0)
-        rows, starts = rows[kept], starts[kept]
-        if count > 1 or not kept.all():
-            table = table.take(pa.array(rows, pa.int64()))
-        return table.append_column("WINDOWSTART", pa.array(starts)).append_column("WINDOWEND", pa.array(starts + size))
-
-    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        if self._plan.size_ms:
-            table = self._windowed(table)
-            late = self._late(table, ctx, integers(table.column("WINDOWEND")) + self._plan.grace_ms)
-            if late.any():
-                ctx.drop(int(late.sum()))
-                table = table.filter(pa.array(~late))
-            if not table.num_rows:
-                return
-        if self._plan.is_final:
-            self._came = table
-        else:
-            self._named(table, self._keys, lambda rows: self._add(rows, ctx))
-
-    def _add(self, table: pa.Table, ctx: BatchContext) -> None:
-        totals = self.totals()
-        keys, (*results, times), _ = totals.merge(totals.combine(table), self.accumulators, self.counted())
-        self._replaced(self.rows.lookup(pa.table(keys, names=self._keys)), keys, results, times, ctx)
-
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
         plan = self._plan
         if not plan.size_ms:
@@ -282,7 +272,7 @@ class Totals(_Aggregating, RunningColumns):
         came, self._came = self._came, None
         over: list[pa.Table] = []
         if came is not None:
-            self._named(came, self._keys, lambda rows: over.append(self._stored(rows, limit)))
+            self._named(came, lambda rows: over.append(self._store_open(rows, limit)))
         if watermark <= ctx.previous_watermark():
             return
         over = [self.accumulators.take(("WINDOWEND", "<=", limit)), *(each for each in over if each.num_rows)]
@@ -290,103 +280,40 @@ class Totals(_Aggregating, RunningColumns):
             counted.take(("WINDOWEND", "<=", limit))
         ended = pa.concat_tables([each.select(over[0].column_names).cast(over[0].schema) for each in over])
         if plan.is_final and ended.num_rows:
-            self._named(ended, self._keys, lambda rows: self._end(rows, ctx))
+            self._named(ended, lambda rows: self._end(rows, ctx))
         # At the end of the input the table stays as it is.
         if plan.keeps_rows and watermark < MAX_TIMESTAMP:
             self.rows.take(("WINDOWEND", "<=", stream - max(plan.grace_ms, plan.retention_ms)))
 
-    def _stored(self, table: pa.Table, limit: int) -> pa.Table:
-        """Store the totals of rows, except those of windows that end now, which it returns."""
-        totals, distinct = self.totals(), self.counted()
-        table = totals.combine(table)
+    def _store_open(self, table: pa.Table, limit: int) -> pa.Table:
+        """Store totals, except those of windows that end now, which it returns."""
         # Which values are new is known from the state.
-        is_over = integers(table.column("WINDOWEND")) <= (-(2**63) if distinct else limit)
+        is_over = integers(table.column("WINDOWEND")) <= (-(2**63) if self.counted() else limit)
         rest = table.filter(pa.array(~is_over))
         if rest.num_rows:
-            totals.store(rest, self.accumulators, distinct)
+            self.totals().store(rest, self.accumulators, self.counted())
         return table.filter(pa.array(is_over))
 
     def _end(self, table: pa.Table, ctx: BatchContext) -> None:
+        """Emit the rows of windows that have ended and fit ``HAVING``, in the order of their times and bounds."""
         keys, (*results, times) = self.totals().ended(table)
-        self._ended(keys, results, times, ctx)
+        rows = self._finished(keys, results, times, ctx)
+        if self._plan.keeps_rows and rows.num_rows:
+            self.rows.upsert(rows)
+        order = np.lexsort([integers(rows.column(each)) for each in ("WINDOWSTART", "ROWTIME")])
+        change = pa.array(np.ones(rows.num_rows, dtype=np.int8))
+        found = rows.rename_columns([*self._keys, *self._values, TIMESTAMP_COLUMN]).append_column(CHANGE, change)
+        emit(ctx, found.take(pa.array(order, pa.int64())))
 
 
-class Sessions(_Aggregating):
-    """The aggregates of each key's sessions: rows with no longer gap between them. A session ends with its last row.
+def _kept(table: pa.Table, late: Any, ctx: BatchContext) -> pa.Table:
+    """Return the rows that are not late, and count the others."""
+    if late.any():
+        ctx.drop(int(late.sum()))
+        table = table.filter(pa.array(~late))
+    return table
 
-    A session that grows or merges emits the row before it, which is there no longer, and the row after it.
-    """
 
-    def __init__(self, plan: Aggregation, name: str) -> None:
-        super().__init__(plan, name)
-        self._group = [each for each, _ in plan.keys]
-        parts = fold_of(plan.aggregates, self._columns).columns
-        columns = Schema((*self._key_types, *parts)).ddl
-        sessions = TableState(columns, key=[*self._group, "WINDOWSTART"], name=f"{name}_sessions")
-        self.sessions = inner_state(sessions, is_shown=False)
-        self._gap, self._grace = plan.size_ms, plan.grace_ms
-        self._fold: Any = None
-
-    def open(self, context: TaskContext) -> None:
-        self._fold = None
-
-    def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        self._named(table, self._group, lambda rows: self._add(rows, ctx))
-
-    def _add(self, table: pa.Table, ctx: BatchContext) -> None:
-        fold = self._fold = self._fold or fold_of(self._plan.aggregates, self._columns)
-        times = integers(table.column(TIMESTAMP_COLUMN))
-        least, most = int(times.min()) - self._gap, int(times.max()) + self._gap
-        stored = self.sessions.scan([("WINDOWSTART", "<=", most), ("WINDOWEND", ">=", least)])
-        pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._group]
-        codes = grouped([concatenated(pair) for pair in pairs]).ids
-        starts, ends = (integers(stored.column(name)) for name in ("WINDOWSTART", "WINDOWEND"))
-        open_ = Spans(codes[: stored.num_rows], starts, ends + self._gap)
-        came = Spans(codes[stored.num_rows :], times, times + self._gap)
-        # A row that closes no gap to a session that is kept is late once its own session would be over.
-        late = self._late(table, ctx, times + self._grace + self._gap + 1) & ~touches(open_, came)
-        if late.any():
-            ctx.drop(int(late.sum()))
-            kept = np.flatnonzero(~late)
-            table, times, came = table.take(pa.array(kept, pa.int64())), times[kept], came.of(kept)
-        if not len(times):
-            return
-        plan = merged(open_, came, _NEVER)
-        of_stored, of_rows = np.split(plan.numbers, [stored.num_rows])
-        touched = np.zeros(len(plan.sessions), dtype=bool)
-        touched[of_rows] = True
-        place = np.cumsum(touched) - 1
-        chosen = np.flatnonzero(touched[of_stored])
-        before = stored.take(pa.array(chosen, pa.int64()))
-        rows = Groups(place[of_rows], int(touched.sum()))
-        parts = fold.of_rows(BatchRows(table, times), rows)
-        held = Groups(np.concatenate([place[of_stored[chosen]], np.arange(rows.count)]), rows.count)
-        both = [concatenated(pair) for pair in zip(fold.stored(before), parts, strict=True)]
-        totals = fold.merged(both, held)
-        keys = taken([plain_column(table.column(name)) for name in self._group], rows.first_rows())
-        sessions = plan.sessions.of(touched)
-        identity = [*keys, pa.array(sessions.starts), pa.array(sessions.ends - self._gap)]
-        wanted = before.select(self._keys)
-        results = [] if self._plan.is_final else fold.results(totals)
-        self.sessions.delete(wanted)
-        self.sessions.upsert(pa.table([*identity, *totals], names=[*self._keys, *(name for name, _ in fold.columns)]))
-        if not self._plan.is_final:
-            replaced = self.rows.lookup(wanted)
-            self.rows.delete(wanted)
-            self._replaced(replaced, identity, results, identity[-1], ctx)
-
-    def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
-        if watermark <= ctx.previous_watermark():
-            return
-        stream = max(-(2**62), watermark) + 1
-        closed = stream - self._grace - self._gap
-        ended = self.sessions.take(("WINDOWEND", "<", closed))
-        if self._plan.is_final and ended.num_rows:
-            self._named(ended, self._keys, lambda rows: self._end(rows, ctx))
-        if self._plan.keeps_rows and watermark < MAX_TIMESTAMP:
-            self.rows.take(("WINDOWEND", "<", min(closed, stream - self._plan.retention_ms)))
-
-    def _end(self, table: pa.Table, ctx: BatchContext) -> None:
-        fold = self._fold = self._fold or fold_of(self._plan.aggregates, self._columns)
-        identity = [plain_column(table.column(name)) for name in self._keys]
-        self._ended(identity, fold.results(fold.stored(table)), identity[-1], ctx)
+def _bounded(table: pa.Table, starts: Any, ends: Any) -> pa.Table:
+    """Return rows with the bounds of their windows."""
+    return table.append_column("WINDOWSTART", pa.array(starts)).append_column("WINDOWEND", pa.array(ends))

@@ -40,15 +40,18 @@ def distinct_columns(aggregates: Mapping[str, AnyAggregate]) -> dict[str, str]:
     return {name: str(each.column) for name, each in aggregates.items() if isinstance(each, CountDistinct)}
 
 
-def accumulators_of(aggregates: Mapping[str, AnyAggregate], columns: Mapping[str, str]) -> Fold:
-    """Return the accumulators that are stored: of a `CountDistinct`, the number of values.
+def accumulators_of(aggregates: Mapping[str, AnyAggregate], columns: Mapping[str, str], *, counts_apart: bool) -> Fold:
+    """Return the accumulators that are stored.
 
     Args:
         aggregates: The aggregates by name.
         columns: Types of the input's columns.
+        counts_apart: That of a `CountDistinct` is the number of values, and not these.
     """
-    counted = {name: Count() if isinstance(each, CountDistinct) else each for name, each in aggregates.items()}
-    return fold_of(counted, columns)
+    of_count = CountDistinct if counts_apart else ()
+    return fold_of(
+        {name: Count() if isinstance(each, of_count) else each for name, each in aggregates.items()}, columns
+    )
 
 
 class RunningTotals:
@@ -58,15 +61,20 @@ class RunningTotals:
         aggregates: The aggregates by name.
         keys: Names of the key's columns.
         columns: Types of the input's columns.
+        counts_apart: As of `accumulators_of`.
     """
 
     def __init__(
-        self, aggregates: Mapping[str, AnyAggregate], keys: tuple[str, ...], columns: Mapping[str, str]
+        self,
+        aggregates: Mapping[str, AnyAggregate],
+        keys: tuple[str, ...],
+        columns: Mapping[str, str],
+        counts_apart: bool,
     ) -> None:
         self._names = tuple(aggregates)
         self._timed = any(aggregate.timed for aggregate in aggregates.values())
         self._keys = keys
-        self._fold = accumulators_of(aggregates, columns)
+        self._fold = accumulators_of(aggregates, columns, counts_apart=counts_apart)
         self._parts = tuple(name for name, _ in self._fold.columns)
         #: The accumulators of rows that are combined, before it is known which values are new.
         self._combined = fold_of(aggregates, columns)
@@ -111,7 +119,7 @@ class RunningTotals:
         ctx.emit(totals if latest is None else totals.append_column(TIMESTAMP_COLUMN, latest))
 
     def merge(
-        self, table: Any, accumulators: TableState, distinct: Mapping[str, TableState]
+        self, table: Any, accumulators: TableState, distinct: Mapping[str, TableState], stored: Any = None
     ) -> tuple[list[Any], list[Any], Any]:
         """Add combined rows to the totals of their keys; return the keys, the results, and the latest times, if any.
 
@@ -119,9 +127,11 @@ class RunningTotals:
             table: The rows, as `combine` returned them.
             accumulators: The accumulators of all keys.
             distinct: The values that each `CountDistinct` has counted.
+            stored: The accumulators of their keys; by default they are looked up.
         """
         table, keys = self._counted(table, distinct)
-        stored = accumulators.lookup(self._table(taken(keys, grouped(keys).first_rows())))
+        if stored is None:
+            stored = accumulators.lookup(self._table(taken(keys, grouped(keys).first_rows())))
         keys, parts, groups = self._merged(stored, table)
         results = self._fold.results(parts)
         accumulators.upsert(self._table(keys, parts, self._parts))
