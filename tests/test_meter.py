@@ -117,7 +117,13 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+#: One with a parent, one without, and one that still runs.
+FAST = {"its parent waits for it", "its parent ended before it", "it still runs"}
+
+
+@pytest.mark.parametrize(
+    "ending", [pytest.param(ending, marks=() if ending in FAST else pytest.mark.slow) for ending in ENDINGS]
+)
 def test_the_work_of_a_process_is_counted_once_however_it_ends(ending):
     work = textwrap.dedent(ENDINGS[ending].format(burn=BURN))
     first = "\nstep()\n" if work.count("step()") == 0 or "still" in ending else ""
@@ -127,6 +133,7 @@ def test_the_work_of_a_process_is_counted_once_however_it_ends(ending):
         assert meter.read().total - before.total == pytest.approx(BURN, abs=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_no_reading_is_below_an_earlier_one_while_processes_come_and_go():
     text = """
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)

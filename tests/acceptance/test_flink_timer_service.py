@@ -308,7 +308,7 @@ def test_processing_timers_at_the_limits_of_time(store):
     assert harness.values() == [(MAX_TIMESTAMP, "k", None)]
 
 
-@pytest.mark.parametrize("timestamp", [None, 1.0, "1", True, 2**63, -(2**63) - 1])
+@pytest.mark.parametrize("timestamp", [None, 1.0, "1", True, 2**63, -(2**63) - 1, type("Big", (int,), {})(2**63)])
 def test_timestamps_that_are_none(timestamp):
     """A long in Flink; here what is not an int of 64 bits is refused, and nothing is registered."""
     harness = Harness()

@@ -290,3 +290,20 @@ def test_pickles_are_refused_and_not_run(name, capsys):
             with pytest.raises(CorruptionError):
                 decode(data)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("name", sorted(FRAMED - PREFIXES))
+def test_damage_of_a_framed_record_is_found(name):
+    decode, sample = DECODERS[name]
+    for size in range(len(sample)):
+        with pytest.raises(CorruptionError):
+            decode(sample[:size])
+    with pytest.raises(CorruptionError, match="follow"):
+        decode(sample + b"\0")
+    for bit in range(8 * len(sample)):
+        damaged = bytearray(sample)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptionError):
+            decode(bytes(damaged))
+    with pytest.raises(CorruptionError, match=r"version 9, and this program reads version 1.* in (here|snapshot)"):
+        decode(frame(sample[:4], 9, sample[FRAME_OVERHEAD:]))

@@ -18,14 +18,11 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from tests.support.limits import free_port
+from tests.support.programs import ENVIRONMENTS, NoServer
 from tests.support.waiting import until
 
-FOLDER = Path(__file__).parents[2] / ".environments" / "azurite"
+FOLDER = ENVIRONMENTS / "azurite"
 ACCOUNT = "keyed"
-
-
-class NoServer(Exception):
-    """The server cannot be installed."""
 
 
 def installed() -> Path:

@@ -10,10 +10,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import attrs
+
+from tests.support.http_server import Handler, http_server
 
 #: Headers of one connection, which are not passed on.
 _OF_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "content-length", "proxy-connection"}
@@ -95,38 +96,13 @@ def faulty(backend: str, kind: type[FaultyStore] = FaultyStore) -> Iterator[Faul
     """
     store = kind(backend)
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-        wbufsize = -1
+    def answer(handler: Handler) -> None:
+        headers = {name.lower(): value for name, value in handler.headers.items()}
+        status, answered, data = store.answer(handler.command, handler.path, headers, handler.read_body())
+        if status:
+            handler.send(status, answered, data)
+        else:
+            handler.close_connection = True
 
-        def handle_any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            status, answered, data = store.answer(self.command, self.path, headers, body)
-            if not status:
-                self.close_connection = True
-                return
-            self.send_response_only(status)
-            for name, value in {"Content-Length": str(len(data)), **answered}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(data if self.command != "HEAD" else b"")
-
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - names of the base class
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Threads(ThreadingHTTPServer):
-        daemon_threads = True
-
-    with Threads(("127.0.0.1", 0), Handler) as running:
-        store.url = f"http://127.0.0.1:{running.server_address[1]}"
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        try:
-            yield store
-        finally:
-            running.shutdown()
-            thread.join()
+    with http_server(answer) as store.url:
+        yield store

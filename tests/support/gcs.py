@@ -7,8 +7,6 @@ which it has no conditional puts and no starts of listings. A proxy before it tr
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,39 +19,12 @@ from xml.sax.saxutils import escape
 
 from tests.support.faulty import FaultyStore, faulty
 from tests.support.limits import free_port
+from tests.support.programs import NoServer, build_by_go
 from tests.support.waiting import until
 
-VERSION = "v1.56.1"
-FOLDER = Path(__file__).parents[2] / ".environments" / "gcs"
+MODULE, VERSION = "github.com/fsouza/fake-gcs-server", "v1.56.1"
 
 Answer = tuple[int, dict[str, str], bytes]
-
-
-class NoServer(Exception):
-    """The server cannot be built."""
-
-
-def build() -> Path:
-    """Return the program, building it if it is missing.
-
-    Raises:
-        NoServer: There is no Go, or the build fails.
-    """
-    program = FOLDER / VERSION / "fake-gcs-server"
-    if not program.exists():
-        go = shutil.which("go")
-        if go is None:
-            raise NoServer("fake-gcs-server is built by Go, which is not on PATH")
-        made = subprocess.run(
-            [go, "install", f"github.com/fsouza/fake-gcs-server@{VERSION}"],
-            env={**os.environ, "GOBIN": str(program.parent), "CGO_ENABLED": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if made.returncode:
-            raise NoServer(f"fake-gcs-server could not be built: {made.stderr[-500:]}")
-    return program
 
 
 class XmlProxy(FaultyStore):
@@ -116,7 +87,17 @@ def gcs(log: Path) -> Iterator[tuple[FaultyStore, dict[str, Any]]]:
         log: File for what it prints.
     """
     port = free_port()
-    command = [str(build()), "-scheme", "http", "-host", "127.0.0.1", "-port", str(port), "-backend", "memory"]
+    command = [
+        str(build_by_go(MODULE, VERSION)),
+        "-scheme",
+        "http",
+        "-host",
+        "127.0.0.1",
+        "-port",
+        str(port),
+        "-backend",
+        "memory",
+    ]
     command += ["-public-host", f"127.0.0.1:{port}", "-log-level", "error"]
     with log.open("wb") as file:
         server = subprocess.Popen(command, stdout=file, stderr=file)
@@ -139,7 +120,3 @@ def _has_bucket(url: str, server: subprocess.Popen[bytes]) -> bool:
     except (URLError, OSError):
         return False
     return True
-
-
-if __name__ == "__main__":
-    build()

@@ -1,12 +1,8 @@
-"""A real S3 server for tests: MinIO, built from its source by Go, on loopback.
-
-``python -m tests.support.minio`` builds it, which takes minutes; the tests build it if it is missing.
-"""
+"""A real S3 server for tests: MinIO, built from its source by Go, on loopback."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -17,38 +13,11 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from tests.support.limits import free_port
+from tests.support.programs import NoServer, build_by_go
 from tests.support.waiting import until
 
-VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
-FOLDER = Path(__file__).parents[2] / ".environments" / "minio"
+MODULE, VERSION = "github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c"
 USER, PASSWORD = "keyed-user", "keyed-secret"
-
-
-class NoServer(Exception):
-    """The server cannot be built."""
-
-
-def build() -> Path:
-    """Return the program, building it if it is missing.
-
-    Raises:
-        NoServer: There is no Go, or the build fails.
-    """
-    program = FOLDER / VERSION / "minio"
-    if not program.exists():
-        go = shutil.which("go")
-        if go is None:
-            raise NoServer("MinIO is built by Go, which is not on PATH")
-        made = subprocess.run(
-            [go, "install", f"github.com/minio/minio@{VERSION}"],
-            env={**os.environ, "GOBIN": str(program.parent), "CGO_ENABLED": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if made.returncode:
-            raise NoServer(f"MinIO could not be built: {made.stderr[-500:]}")
-    return program
 
 
 @contextmanager
@@ -58,7 +27,7 @@ def minio(data: Path) -> Iterator[dict[str, Any]]:
     Args:
         data: Folder for its data.
     """
-    program = build()
+    program = build_by_go(MODULE, VERSION)
     # MinIO treats a folder of its data as a bucket.
     (data / "bucket").mkdir(parents=True)
     address = f"127.0.0.1:{free_port()}"
@@ -92,7 +61,3 @@ def _is_ready(address: str, server: subprocess.Popen[bytes]) -> bool:
             return bool(answer.status == 200)
     except (URLError, OSError):
         return False
-
-
-if __name__ == "__main__":
-    build()

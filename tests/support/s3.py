@@ -11,12 +11,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 import attrs
+
+from tests.support.http_server import Handler, http_server
 
 #: A secret that keyed must not print.
 SECRET = "sesame-0123456789"
@@ -167,47 +168,23 @@ def s3_server() -> Iterator[S3Server]:
     """Run a server on loopback."""
     server = S3Server()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
-        wbufsize = -1
+    def respond(handler: Handler) -> None:
+        body = handler.read_body()
+        answer = server.before_headers(str(handler.headers))
+        answer = answer or server.answer(handler.command, handler.path, handler.headers, body)
+        if answer.status > 0 and answer.cut is None:
+            handler.send(answer.status, answer.headers, answer.body)
+            return
+        handler.close_connection = True
+        if answer.cut is not None:
+            headers = {"Content-Length": str(len(answer.body)), **answer.headers}
+            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            handler.wfile.write((f"HTTP/1.1 {answer.status} OK\r\n{head}\r\n".encode() + answer.body)[: answer.cut])
+        elif answer.status < 0:
+            server._ended.wait()
 
-        def handle_any(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            answer = server.before_headers(str(self.headers))
-            answer = answer or server.answer(self.command, self.path, self.headers, body)
-            if answer.status <= 0:
-                self.close_connection = True
-                if answer.status < 0:
-                    server._ended.wait()
-                return
-            if answer.cut is not None:
-                headers = {"Content-Length": str(len(answer.body)), **answer.headers}
-                head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-                self.wfile.write((f"HTTP/1.1 {answer.status} OK\r\n{head}\r\n".encode() + answer.body)[: answer.cut])
-                self.close_connection = True
-                return
-            self.send_response(answer.status)
-            for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(answer.body if self.command != "HEAD" else b"")
-
-        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815 - names of the base class
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Threads(ThreadingHTTPServer):
-        daemon_threads = True
-
-    with Threads(("127.0.0.1", 0), Handler) as running:
-        server.url = f"http://127.0.0.1:{running.server_address[1]}"
-        thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
+    with http_server(respond) as server.url:
         try:
             yield server
         finally:
             server._ended.set()
-            running.shutdown()
-            thread.join()

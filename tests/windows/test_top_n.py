@@ -76,7 +76,7 @@ def test_after_a_window_it_gives_the_ranking_of_each_window(stream_of_items, n, 
     )
     found = sorted(map(tuple, ranked.run(rows_per_batch=size).values))
     wanted = []
-    for start in range(0, 50, 10):
+    for start in range(0, 1 + max((at for _, at in events), default=0), 10):
         inside = [item for item, at in events if start <= at < start + 10]
         order = sorted(set(inside), key=lambda item: (-inside.count(item), item))
         wanted += [(start, rank, item) for rank, item in enumerate(order[:n], 1)]

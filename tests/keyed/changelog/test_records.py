@@ -29,7 +29,6 @@ from keyed.content.addresses import PLAIN, TIMER_EVENT, encode_time, state_prefi
 from keyed.content.blocks import Change, TableBlock
 from keyed.content.entry_hash import hash_sum, hash_text
 from keyed.errors import CorruptionError
-from tests.keyed.codec.support import PICKLES
 
 GOLDEN = Path(__file__).parent / "golden"
 HEADER = LogHeader("0123456789abcdef0123456789abcdef", "totals", 4, 1_700_000_000_000)
@@ -119,39 +118,6 @@ def test_a_segment_comes_back(tmp_path_factory, blocks):
     assert commit is not None
     assert found == [block for block in blocks if block]
     assert commit.records == sum(map(len, blocks))
-
-
-@pytest.mark.parametrize("name", RECORDS)
-class TestDamage:
-    def test_cut_anywhere(self, name):
-        encode, decode, _ = RECORDS[name]
-        record = encode()
-        for size in range(len(record)):
-            with pytest.raises(CorruptionError, match="here"):
-                decode(record[:size], "here")
-        with pytest.raises(CorruptionError, match="follow"):
-            decode(record + b"\0", "here")
-
-    def test_any_bit_flipped(self, name):
-        encode, decode, _ = RECORDS[name]
-        record = encode()
-        for bit in range(8 * len(record)):
-            damaged = bytearray(record)
-            damaged[bit // 8] ^= 1 << bit % 8
-            with pytest.raises(CorruptionError, match="here"):
-                decode(bytes(damaged), "here")
-
-    @given(st.binary(max_size=80) | st.sampled_from(PICKLES))
-    def test_any_bytes(self, name, data):
-        encode, decode, _ = RECORDS[name]
-        for damaged in (data, frame(encode()[:4], 1, data)):
-            with pytest.raises(CorruptionError, match="here"):
-                decode(damaged, "here")
-
-    def test_a_newer_version(self, name):
-        encode, decode, _ = RECORDS[name]
-        with pytest.raises(CorruptionError, match="version 2, and this program reads version 1"):
-            decode(frame(encode()[:4], 2, encode()[20:]), "here")
 
 
 @pytest.mark.parametrize(("name", "number"), [("header", "parallelism"), ("commit", "sequence"), ("commit", "records")])

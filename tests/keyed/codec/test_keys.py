@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from keyed.codec.keys import MAX_KEY_DEPTH, decode_key, decode_key_at, encode_key, normalised
 from keyed.errors import CorruptionError, EncodingError
 from keyed.rows import row
-from tests.keyed.codec.support import BYTES, DECIMALS, ESCAPED_TEXT, INTS, KEY_LEAVES, KEYS, PICKLES, mutations, same
+from tests.keyed.codec.support import BYTES, DECIMALS, ESCAPED_TEXT, INTS, KEY_LEAVES, KEYS, mutations, same
 
 
 def normal(key: Any) -> Any:
@@ -134,13 +134,6 @@ def test_bytes_that_are_cut_short_are_corruption(encoded, data):
     length = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(CorruptionError):
         decode_key(encoded[:length])
-
-
-@pytest.mark.parametrize("data", PICKLES)
-def test_a_pickle_is_corruption(data, capsys):
-    with pytest.raises(CorruptionError):
-        decode_key(data)
-    assert capsys.readouterr().out == ""
 
 
 def test_a_long_claim_does_not_allocate():

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from keyed.codec.keys import encode_key
 from keyed.codec.map_keys import map_key_codec
 from keyed.errors import CorruptionError, EncodingError
-from tests.keyed.codec.support import KEY_LEAVES, KEYS, PICKLES, mutations
+from tests.keyed.codec.support import KEY_LEAVES, KEYS, mutations
 
 
 class Color(enum.Enum):
@@ -230,14 +230,6 @@ def test_keys_of_another_type_are_corruption(case, key):
 def test_plain_keys_that_fit_no_instance_are_corruption(type_, plain):
     with pytest.raises(CorruptionError, match=type_.__name__):
         map_key_codec(type_).decode(encode_key(plain))
-
-
-@pytest.mark.parametrize("data", PICKLES)
-def test_a_pickle_is_corruption(data, capsys):
-    for type_, _, _ in CASES:
-        with pytest.raises(CorruptionError):
-            map_key_codec(type_).decode(data)
-    assert capsys.readouterr().out == ""
 
 
 def test_a_codec_is_made_once_per_type():

@@ -22,7 +22,6 @@ from keyed.errors import CorruptionError, EncodingError
 from keyed.rows import Row, row
 from tests.keyed.codec.support import (
     INTS,
-    PICKLES,
     PLAIN,
     TEXT,
     TYPES,
@@ -493,14 +492,6 @@ def test_any_value_is_refused_or_comes_back(type_, value):
     except EncodingError:
         return
     assert codec.decode(encoded) == value or same(codec.decode(encoded), value)
-
-
-@pytest.mark.parametrize("data", PICKLES)
-def test_a_pickle_is_corruption(data, capsys):
-    for type_ in ALL_TYPES:
-        with pytest.raises(CorruptionError):
-            value_codec(type_).decode(data)
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("data", [b"\x91" * 100_000, b"\xd4\x01" * 100_000, b"\xc9\0\0\0\x05\x01" * 50_000])

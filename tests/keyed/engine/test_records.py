@@ -15,7 +15,6 @@ from keyed.content.delta import Delta, deltas
 from keyed.engine.meta import GroupMeta, WaitingCommit, decode_meta, encode_meta
 from keyed.engine.segment import decode_row, encode_rows
 from keyed.errors import CorruptionError
-from tests.keyed.codec.support import PICKLES
 
 CHANGE = st.tuples(st.binary(min_size=1, max_size=9), st.binary(max_size=4), st.none() | st.binary(max_size=9))
 
@@ -107,43 +106,6 @@ def test_the_layouts_are_what_they_were():
     assert ROW.hex() == GOLDEN_ROW
     assert META_RECORD.hex() == GOLDEN_META
     assert decode_meta(META_RECORD, "here") == FULL_META
-
-
-@pytest.mark.parametrize(("decode", "record"), [(decode_row, ROW), (decode_meta, META_RECORD)], ids=["row", "meta"])
-class TestDamage:
-    def test_cut_anywhere(self, decode, record):
-        for size in range(len(record)):
-            with pytest.raises(CorruptionError, match="here"):
-                decode(record[:size], "here")
-        with pytest.raises(CorruptionError, match="follow"):
-            decode(record + b"\0", "here")
-
-    def test_any_bit_flipped(self, decode, record):
-        for bit in range(8 * len(record)):
-            damaged = bytearray(record)
-            damaged[bit // 8] ^= 1 << bit % 8
-            with pytest.raises(CorruptionError, match="here"):
-                decode(bytes(damaged), "here")
-
-    @given(st.binary(max_size=80) | st.sampled_from(PICKLES))
-    def test_any_bytes(self, decode, record, data):
-        for damaged in (data, frame(record[:4], 1, data)):
-            with pytest.raises(CorruptionError, match="here"):
-                decode(damaged, "here")
-
-    def test_malformed_payloads_with_a_good_checksum(self, decode, record):
-        payload = record[20:]
-        for at in range(len(payload)):
-            for value in (0x00, 0x91, 0xA1, 0xC0, 0xC1, 0xD4, 0xFF):
-                damaged = frame(record[:4], 1, payload[:at] + bytes((value,)) + payload[at + 1 :])
-                try:
-                    decode(damaged, "here")
-                except CorruptionError as error:
-                    assert "here" in str(error)  # noqa: PT017 - what decodes by chance is not damage
-
-    def test_a_newer_version(self, decode, record):
-        with pytest.raises(CorruptionError, match="version 9, and this program reads version 1"):
-            decode(frame(record[:4], 9, record[20:]), "here")
 
 
 def test_unknown_blocks_and_uneven_columns_stop_a_reader():

@@ -65,10 +65,16 @@ def operator(name):
     return operator_of(PATTERNS[name], function=Outcomes())
 
 
-@pytest.mark.parametrize("name", PATTERNS)
-@pytest.mark.parametrize(
-    "property_", [assert_batch_split_invariant, assert_recovery_invisible, assert_rescale_invisible]
-)
+PROPERTIES = (assert_batch_split_invariant, assert_recovery_invisible, assert_rescale_invisible)
+#: Of each pattern one property is fast, and of each property two patterns or three.
+CASES = [
+    pytest.param(property_, name, marks=() if pattern % 3 == number else pytest.mark.slow)
+    for number, property_ in enumerate(PROPERTIES)
+    for pattern, name in enumerate(PATTERNS)
+]
+
+
+@pytest.mark.parametrize(("property_", "name"), CASES)
 def test_batches_crashes_and_key_groups_change_nothing(property_, name):
     property_(operator(name), STREAM, **OPTIONS)
 

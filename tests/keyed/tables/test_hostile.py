@@ -21,7 +21,7 @@ from keyed.changelog.records import encode_header
 from keyed.cli.main import main
 from keyed.tables import open_tables
 from keyed.tables.sql import run_sql
-from keyed.testing import KeyedTestHarness
+from tests.support.tables import followed
 
 TEXTS = int(os.environ.get("KEYED_FUZZ", "200"))
 SECRET = "what nobody may read"
@@ -126,11 +126,7 @@ class Count(keyed.KeyedProcessFunction):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("hostile")
-    log = keyed.DirectoryChangelog(folder / "log")
-    with (
-        KeyedTestHarness(Count(), key=lambda value: value, parallelism=2, changelog=log) as harness,
-        open_tables(log, folder / "tables") as tables,
-    ):
+    with followed(Count(), folder, key=lambda value: value, parallelism=2) as (harness, tables):
         with harness.batch():
             for key in KEYS:
                 harness.process(key)

@@ -7,9 +7,8 @@ import pytest
 
 import keyed
 from keyed.errors import ChangelogError, DefinitionError
-from keyed.tables import open_tables
 from keyed.tables.server import Access, serving
-from keyed.testing import KeyedTestHarness
+from tests.support.tables import followed
 
 
 class Counts(keyed.KeyedProcessFunction):
@@ -28,11 +27,7 @@ class Counts(keyed.KeyedProcessFunction):
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
     folder = tmp_path_factory.mktemp("changes")
-    changelog = keyed.DirectoryChangelog(folder / "log")
-    with (
-        KeyedTestHarness(Counts(), key=lambda value: value[0], changelog=changelog) as harness,
-        open_tables(changelog, folder / "tables") as opened,
-    ):
+    with followed(Counts(), folder) as (harness, opened):
         for batch in ([("a", 1)], [("b", 2), ("a", 3)], [("c", 4)], [("a", 0)]):
             with harness.batch():
                 for value in batch:

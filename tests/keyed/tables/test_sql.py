@@ -26,6 +26,7 @@ import keyed
 from keyed.tables import open_tables, read_tables, sql
 from keyed.tables.predicates import bounds_of
 from keyed.testing import KeyedTestHarness
+from tests.support.tables import followed
 
 
 @attrs.frozen
@@ -64,12 +65,8 @@ KEYS: dict[str, list[Any]] = {
 @pytest.fixture(scope="module", params=KEYS)
 def tables(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tables")
-    changelog = keyed.DirectoryChangelog(folder / "log")
     chance = random.Random(7)
-    with (
-        KeyedTestHarness(Readings(), key=lambda value: value[0], parallelism=3, changelog=changelog) as harness,
-        open_tables(changelog, folder / "tables") as tables,
-    ):
+    with followed(Readings(), folder, parallelism=3) as (harness, tables):
         with harness.batch():
             for number in range(60):
                 harness.process((chance.choice(KEYS[request.param]), number))

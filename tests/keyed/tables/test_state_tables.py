@@ -26,6 +26,7 @@ from keyed.tables import StateTables, open_tables, read_tables
 from keyed.tables.operator_view import Position
 from keyed.testing import KeyedTestHarness
 from keyed.testing.changelog_conformance import SampleGroup
+from tests.support.tables import followed
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -315,12 +316,8 @@ def test_a_snapshot_stays_as_it_is_while_the_follower_goes_on(tmp_path):
 
 
 def test_scans_by_range_and_in_pages_give_each_entry_once(tmp_path):
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
     names = [f"user{number:02}" for number in range(25)] + ["visitor"]
-    with (
-        KeyedTestHarness(Everything(), key=lambda value: value[0], parallelism=3, changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-    ):
+    with followed(Everything(), tmp_path, parallelism=3) as (harness, tables):
         with harness.batch():
             for name in names:
                 harness.process((name, "sell", 1))
@@ -458,12 +455,8 @@ def test_rows_of_a_table_state_have_the_types_of_their_columns(tmp_path):
     day, seen, amount = dt.date(2026, 1, 31), datetime(2026, 1, 31, 12, tzinfo=UTC), Decimal("1.50")
     types: Any = [pa.string(), pa.date32(), pa.decimal128(10, 2), pa.timestamp("us", "UTC")]
     schema = pa.schema(list(zip(["shop", "day", "amount", "seen"], types, strict=True)))
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
     row = {"shop": "a", "day": day, "amount": amount, "seen": seen}
-    with (
-        KeyedTestHarness(Totals(), key="shop", changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-    ):
+    with followed(Totals(), tmp_path, key="shop") as (harness, tables):
         harness.process_batch(pa.Table.from_pylist([row], schema))
         tables.poll()
         totals = tables["totals"]

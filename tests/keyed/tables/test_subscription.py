@@ -22,6 +22,7 @@ from keyed.tables import subscription as subscription_module
 from keyed.tables.stored_entries import StoredEntries
 from keyed.tables.subscription import Subscription
 from keyed.testing import KeyedTestHarness
+from tests.support.tables import followed
 from tests.support.waiting import until
 
 
@@ -301,11 +302,7 @@ class Texts(keyed.KeyedProcessFunction):
 
 def test_a_snapshot_of_large_values_comes_in_small_parts(tmp_path):
     """A reader that takes nothing holds one part: 300 of them held 268 MB."""
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with (
-        KeyedTestHarness(Texts(), key=lambda value: value, changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-    ):
+    with followed(Texts(), tmp_path, key=lambda value: value) as (harness, tables):
         with harness.batch():
             for number in range(20):
                 harness.process(number)
@@ -320,11 +317,7 @@ def test_a_snapshot_of_large_values_comes_in_small_parts(tmp_path):
 
 def test_the_changes_of_a_large_batch_come_in_small_parts_and_are_read_once(tmp_path, monkeypatch):
     """A reader that takes nothing holds one part, and those who are in the midst of a batch share what it changed."""
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with (
-        KeyedTestHarness(Texts(), key=lambda value: value, changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-    ):
+    with followed(Texts(), tmp_path, key=lambda value: value) as (harness, tables):
         harness.process(100)
         tables.poll()
         (operator,) = tables._operators.values()

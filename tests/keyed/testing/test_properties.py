@@ -499,6 +499,7 @@ class Gaps(KeyedProcessFunction):
         self.last.update(ctx.timestamp())
 
 
+@pytest.mark.slow
 def test_a_function_that_needs_rows_in_their_order_has_it_from_the_watermark():
     options: dict[str, Any] = {"key": USER, "watermark": bounded_out_of_orderness(minutes=1), "seed": 1}
     rows = strategies.streams(strategies.rows("user string", user=st.sampled_from("ab")), gap=60_000)

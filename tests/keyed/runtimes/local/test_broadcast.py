@@ -19,6 +19,7 @@ from keyed.recovery import verify
 from keyed.testing import KeyedTestHarness, strategies
 from keyed.testing.scripts import Rows
 from tests.keyed.runtimes.spark.functions import RULES, Limits, limits_of
+from tests.support.tables import client_of
 
 BAD, BAD_RULES = OutputTag("bad"), OutputTag("bad_rules")
 
@@ -112,10 +113,6 @@ def test_how_rows_are_cut_into_batches_does_not_matter_once_the_rules_are_there(
 
 
 def test_a_run_goes_on_and_is_restored_with_another_parallelism(tmp_path, capsys):
-    import httpx
-
-    from tests.keyed.tables.server import test_server
-
     rows, rules = rows_of(4, 90), [rule for rule in rules_of(5, 60) if rule["v"] != 1000]
     changelog = DirectoryChangelog(tmp_path / "log")
     known: dict[str, int] = {}
@@ -146,8 +143,8 @@ def test_a_run_goes_on_and_is_restored_with_another_parallelism(tmp_path, capsys
             table.get(name)
         assert main(["get", str(tmp_path / "log"), "rules", "null", "--entry", name, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["value"] == known[name]
-        with test_server.served(tables) as address:
-            asked = httpx.get(f"{address}/tables/rules/keys/null", params={"entry": name}, timeout=300).json()
+        with client_of(tables) as client:
+            asked = client.get("/tables/rules/keys/null", params={"entry": name}).json()
         assert (asked["key"], asked["value"]) == (None, known[name])
         assert tables.sql("SELECT entry, value FROM rules").to_pylist() == [
             {"entry": name, "value": known[name]} for name in sorted(known)

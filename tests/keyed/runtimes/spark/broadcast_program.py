@@ -10,7 +10,7 @@ from typing import Any
 
 import keyed
 from tests.keyed.runtimes.spark.functions import RATES, RULES, SCHEMA, Convert, Limits
-from tests.keyed.runtimes.spark.lives import say
+from tests.support.spark_programs import say, say_batch
 
 
 def rules(source: Any, folder: Path) -> keyed.Output:
@@ -34,7 +34,7 @@ def main(folder: Path, kind: str) -> None:
     made(lambda name: reader.parquet(str(folder / name)), folder).run(
         folder / "sink",
         checkpoint=folder / "checkpoint",
-        on_progress=lambda progress: say("BATCH", progress.batch_id),
+        on_progress=say_batch,
     )
     say("DONE")
     session.stop()

@@ -22,8 +22,8 @@ from examples.top_n.job import Settings, top_n
 from keyed.changelog import DirectoryChangelog, KafkaChangelog, ObjectStoreChangelog
 from tests.benchmarks.functions import J1, OUTPUT
 from tests.keyed.runtimes.spark.functions import COUNTED, Both
-from tests.keyed.runtimes.spark.program import say
 from tests.support.spark_cluster import SETTINGS
+from tests.support.spark_programs import say, say_batch
 
 #: Schemas of the sources of each job.
 JOBS = {
@@ -116,7 +116,7 @@ def main(job: str, folder: Path, master: str, changelog: str, groups: int, *sett
         *(output.to(keyed.parquet_sink(folder / "out" / name)) for output, name in sinks),
         checkpoint=folder / "checkpoint",
         drain=True,
-        on_progress=lambda progress: say("BATCH", progress.batch_id),
+        on_progress=say_batch,
     )
     say("METRICS", result.metrics)
     say("DONE")

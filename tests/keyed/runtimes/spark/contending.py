@@ -12,12 +12,8 @@ from pathlib import Path
 
 import keyed
 from tests.keyed.runtimes.spark.functions import count, files_source
+from tests.support.spark_programs import say, say_batch
 from tests.support.waiting import until
-
-
-def say(*words: object) -> None:
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
-    sys.stdout.flush()
 
 
 def main(folder: Path, name: str, rounds: int) -> None:
@@ -29,9 +25,7 @@ def main(folder: Path, name: str, rounds: int) -> None:
         until((own / "go").exists, seconds=600)
         counted = count(files_source(spark, own / "in"), parallelism=2)
         try:
-            counted.run(
-                own / "out", checkpoint=own / "checkpoint", on_progress=lambda each: say("BATCH", each.batch_id)
-            )
+            counted.run(own / "out", checkpoint=own / "checkpoint", on_progress=say_batch)
             say("DONE", number)
         except keyed.KeyedError as error:
             say("REFUSED", number, type(error).__name__, *str(error).split("\n")[:2])

@@ -19,6 +19,7 @@ from keyed import KeyedProcessFunction, ListState, OutputTag, TimeDomain, ValueS
 from keyed import windows as w
 from tests.keyed.recovery.jobs import Life, Options, final_state
 from tests.keyed.runtimes.spark.functions import SCHEMA, BestColumns, CountInWindows, best
+from tests.support.spark_programs import say, say_batch
 
 ECHO = OutputTag("echo", SCHEMA)
 LATENESS = keyed.bounded_out_of_orderness(milliseconds=60)
@@ -110,11 +111,6 @@ def state(life: Life) -> dict[str, Any]:
     }
 
 
-def say(*words: object) -> None:
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
-    sys.stdout.flush()
-
-
 def main(folder: Path, kind: str, interval: int) -> None:
     session = keyed.spark_session("killed", master="local[2]", config={"spark.local.dir": str(folder / "tmp")})
     life = Life(folder, kind, export_interval=interval)
@@ -124,7 +120,7 @@ def main(folder: Path, kind: str, interval: int) -> None:
             *outputs(life, source),
             checkpoint=folder / "checkpoint",
             drain=drain,
-            on_progress=lambda progress: say("BATCH", progress.batch_id),
+            on_progress=say_batch,
         )
         say("STATE", json.dumps(state(life)))
     say("DONE")

@@ -17,14 +17,10 @@ from tests.keyed.runtimes.spark.functions import (
     best,
     files_source,
 )
+from tests.support.spark_programs import say, say_batch
 
 #: The functions of both stages.
 KINDS = {"rows": (Mishap, Best), "columns": (MishapColumns, BestColumns)}
-
-
-def say(*words: object) -> None:
-    sys.stdout.write(" ".join(map(str, words)) + "\n")
-    sys.stdout.flush()
 
 
 def main(folder: Path, master: str, store: str, kind: str) -> None:
@@ -41,7 +37,7 @@ def main(folder: Path, master: str, store: str, kind: str) -> None:
         checkpoint=folder / "checkpoint",
         local_dir=folder / "stores",
         drain=True,
-        on_progress=lambda progress: say("BATCH", progress.batch_id),
+        on_progress=say_batch,
     )
     say("DONE")
     session.stop()

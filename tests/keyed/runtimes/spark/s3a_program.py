@@ -12,8 +12,8 @@ import sys
 import keyed
 from keyed.changelog import ObjectStoreChangelog
 from tests.keyed.runtimes.spark.functions import count
-from tests.keyed.runtimes.spark.program import say
 from tests.support.spark_cluster import SETTINGS
+from tests.support.spark_programs import say, say_batch
 
 
 def main(master: str, checkpoint: str, parallelism: int, log: str, restored: str | None = None) -> None:
@@ -46,7 +46,7 @@ def main(master: str, checkpoint: str, parallelism: int, log: str, restored: str
     result = counted.run(
         "s3a://bucket/out",
         checkpoint=f"s3a://bucket/{checkpoint}",
-        on_progress=lambda progress: say("BATCH", progress.batch_id),
+        on_progress=say_batch,
     )
     say("DONE", result.batches, result.restored)
     session.stop()

@@ -12,11 +12,9 @@ from keyed.changelog import DirectoryChangelog
 from keyed.recovery import verify
 from tests.keyed.runtimes.local.test_broadcast import rows_of, rules_of
 from tests.keyed.runtimes.spark.functions import RULES, SCHEMA, Limits, limits_of, parquet_rows, write_file
-from tests.keyed.runtimes.spark.test_kills import PATIENCE, Program, kill
-from tests.support.waiting import until
+from tests.support.spark_programs import Program
 
 OUTPUT = "k string, n bigint, reached bigint"
-PROGRAM = "tests.keyed.runtimes.spark.broadcast_program"
 BAD_RULES = OutputTag("bad_rules")
 
 
@@ -93,14 +91,12 @@ def test_a_killed_query_ends_as_an_undisturbed_one(tmp_path):
     for number, (new, some) in enumerate(batches):
         write_file(tmp_path / "rules", number, tuples(new))
         write_file(tmp_path / "in", number, tuples(some))
-    life = Program(tmp_path, "", PROGRAM)
-    until(lambda: life.said().count("BATCH") >= 2 or life.process.poll() is not None, seconds=PATIENCE)
-    kill(life.members())
-    until(life.is_gone)
+    life = Program("broadcast_program", tmp_path, "rules")
+    assert life.wait_for_batches(2), life.said()
+    life.kill()
     assert "DONE" not in life.said()
-    again = Program(tmp_path, "", PROGRAM)
-    again.end()
-    assert "DONE" in again.said()
+    status, said = Program("broadcast_program", tmp_path, "rules").end()
+    assert status == 0, said
     assert sorted(parquet_rows(tmp_path / "sink")) == limits_of(batches_of(tmp_path / "checkpoint", rules, rows))
 
 

@@ -6,50 +6,21 @@ More rounds: ``KEYED_CONTENTIONS=20 pytest -s tests/keyed/runtimes/spark/test_co
 from __future__ import annotations
 
 import os
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.keyed.runtimes.spark.functions import count, expected_counts, files_source, parquet_rows, write_file
-from tests.support.waiting import until
+from tests.support.spark_programs import Program
 
-ROOT = Path(__file__).parents[4]
 ROUNDS = int(os.environ.get("KEYED_CONTENTIONS", "1"))
 FILES = 3
 
 pytestmark = pytest.mark.spark
 
 
-class Program:
-    """One of the two, with what it prints in a file."""
-
-    def __init__(self, folder, name, rounds):
-        self._output = folder / f"output-{name}"
-        with self._output.open("w") as output:
-            command = [sys.executable, "-m", "tests.keyed.runtimes.spark.contending", str(folder), name, str(rounds)]
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-
-    def said(self):
-        return self._output.read_text()
-
-    def wait_for(self, pattern):
-        """Wait for a line, and return it."""
-        until(
-            lambda: re.search(pattern, self.said(), re.MULTILINE) or self.process.poll() is not None,
-            seconds=600,
-            report=lambda: self.said()[-3000:],
-        )
-        found = re.search(pattern, self.said(), re.MULTILINE)
-        assert found, self.said()[-3000:]
-        return found[0]
-
-
 def test_of_two_drivers_that_start_at_once_one_works_and_a_third_run_goes_well(spark, tmp_path):
     rows = [[(key, n * 50 + i, i) for i, key in enumerate("abcdefg" * 7)] for n in range(FILES + 1)]
-    programs = [Program(tmp_path, name, ROUNDS) for name in ("one", "other")]
+    programs = [Program("contending", tmp_path, name, ROUNDS) for name in ("one", "other")]
     try:
         for number in range(ROUNDS):
             own = tmp_path / str(number)

@@ -12,7 +12,7 @@ from keyed.runtimes.spark.query import table_files
 from keyed.runtimes.spark.session.spark_session import settings
 from tests.keyed.runtimes.local.test_global_tables import rates, table_of
 from tests.keyed.runtimes.spark.functions import Convert, parquet_rows, write_file
-from tests.keyed.runtimes.spark.test_kills import PATIENCE, Program, kill
+from tests.support.spark_programs import Program
 from tests.support.waiting import until
 
 COLUMNS = "user string, rate double, country string"
@@ -131,17 +131,16 @@ def test_a_killed_query_sees_the_versions_that_it_saw(tmp_path):
         ids = range(number * 50, number * 50 + 50)
         write_file(tmp_path / "in", number, [("EUR", i, i) for i in ids])
     pq.write_table(rates(EUR=1), tmp_path / "rates.parquet")
-    program = "tests.keyed.runtimes.spark.broadcast_program"
-    life = Program(tmp_path, "table", program)
-    until(lambda: life.said().count("BATCH") >= 2 or life.process.poll() is not None, seconds=PATIENCE)
-    kill(life.members())
-    until(life.is_gone)
+    life = Program("broadcast_program", tmp_path, "table")
+    assert life.wait_for_batches(2), life.said()
+    life.kill()
     assert "DONE" not in life.said()
     begun = [path for path in (tmp_path / "checkpoint" / "offsets").iterdir() if path.name.isdigit()]
     before = set(parquet_rows(tmp_path / "sink"))
     pq.write_table(rates(EUR=2), tmp_path / "rates.parquet")
     write_file(tmp_path / "in", 4, [("EUR", i, i) for i in range(200, 250)])
-    Program(tmp_path, "table", program).end()
+    status, said = Program("broadcast_program", tmp_path, "table").end()
+    assert status == 0, said
     rows = parquet_rows(tmp_path / "sink")
     assert sorted(int(user) for user, *_ in rows) == [*range(250)]
     # All that was written before, and all of the batches that had begun, has the first version; the rest the second.

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,6 @@ from itertools import cycle
 from pathlib import Path
 from random import Random
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -33,15 +31,13 @@ from tests.keyed.recovery.jobs import Life
 from tests.keyed.runtimes.spark import publishing
 from tests.keyed.runtimes.spark.functions import parquet_rows, write_file
 from tests.keyed.runtimes.spark.lives import KINDS, outputs, state
+from tests.support.spark_programs import PATIENCE, Program, kill
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[4]
 #: Export intervals of the changelogs, one for each run: none, about two batches, and longer than a run.
 INTERVALS = (0, 1_000, 10**9)
 KILLS = int(os.environ.get("KEYED_SPARK_KILLS", "3"))
 FILES, ROWS = 4, 200
-#: Seconds for a program to end. On a machine that does other things as well it takes long.
-PATIENCE = 600
 
 pytestmark = pytest.mark.spark
 
@@ -69,81 +65,25 @@ def undisturbed(folder, kind, elements):
     return [parquet_rows(sink) for sink in sorted(folder.glob("sink-*"))], states
 
 
-class Program:
-    """A job in a session of its own, with what it prints in a file."""
-
-    def __init__(self, folder, kind, interval, module="tests.keyed.runtimes.spark.lives"):
-        self._output = folder / f"output-{time.monotonic_ns()}"
-        with self._output.open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", module, str(folder), kind, str(interval)],
-                cwd=ROOT,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def said(self):
-        return self._output.read_text()
-
-    def members(self):
-        """The processes of the session that live, with their command lines: the program, its JVM and its workers."""
-        found = {}
-        for process in psutil.process_iter():
-            with suppress(psutil.Error, ProcessLookupError):
-                if os.getsid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
-                    found[process.pid] = process.cmdline()
-        return found
-
-    def killed(self, random):
-        """Kill the program or a part of it: at some moment within or after some batch. Whether it came to that."""
-        batches, more = random.randrange(FILES + 2), random.random()
-        what = random.choice(["all", "all", "driver", "java", "worker"])
-        ended = self.process.poll
-        until(
-            lambda: self.said().count("BATCH") >= batches or ended() is not None,
-            seconds=PATIENCE,
-            report=lambda: self.said()[-5000:],
-        )
-        with suppress(subprocess.TimeoutExpired):
-            # Starting the session takes longer than a batch.
-            self.process.wait(more * (1 if batches else 8))
-            return False
-        members = self.members()
-        java = [pid for pid, words in members.items() if "org.apache.spark.deploy.SparkSubmit" in words]
-        workers = [pid for pid, words in members.items() if "pyspark.worker" in words]
-        chosen = {"driver": [self.process.pid], "java": java, "worker": workers[:1]}
-        kill(chosen.get(what) or members)
-        # What has lost a part of it ends by itself, or hangs: Spark does not restart the parts of a program.
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(20)
-        # A worker that is left may still be writing, and another one may have been started meanwhile.
-        until(self.is_gone)
-        self.process.wait(300)
-        return "DONE" not in self.said()
-
-    def is_gone(self):
-        """Kill what lives of it. Whether there was nothing."""
-        members = self.members()
-        kill(members)
-        self.process.poll()
-        return not members
-
-    def end(self):
-        """Wait for the end. The states that the job has printed."""
-        try:
-            self.process.wait(PATIENCE)
-        finally:
-            kill(self.members())
-        said = self.said()
-        assert self.process.returncode == 0, said[-5000:]
-        return [json.loads(line.removeprefix("STATE ")) for line in said.splitlines() if line.startswith("STATE ")]
-
-
-def kill(pids):
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def kill_a_part(program, random):
+    """Kill a program or a part of it: at some moment within or after some batch. Return whether it came to that."""
+    batches, more = random.randrange(FILES + 2), random.random()
+    what = random.choice(["all", "all", "driver", "java", "worker"])
+    program.wait_for_batches(batches)
+    with suppress(subprocess.TimeoutExpired):
+        # Starting the session takes longer than a batch.
+        program.process.wait(more * (1 if batches else 8))
+        return False
+    members = program.members()
+    java = [pid for pid, words in members.items() if "org.apache.spark.deploy.SparkSubmit" in words]
+    workers = [pid for pid, words in members.items() if "pyspark.worker" in words]
+    chosen = {"driver": [program.process.pid], "java": java, "worker": workers[:1]}
+    kill(chosen.get(what) or members)
+    # What has lost a part of it ends by itself, or hangs: Spark does not restart the parts of a program.
+    with suppress(subprocess.TimeoutExpired):
+        program.process.wait(20)
+    program.kill()
+    return "DONE" not in program.said()
 
 
 @pytest.mark.long
@@ -170,12 +110,14 @@ def test_killed_jobs_end_as_undisturbed_ones(tmp_path, recovered_from, kills, ki
         life = Life(folder, kind)
         about = f"{kind}, recovered from {recovered_from}, KEYED_SEED={seed}"
         for _ in range(min(kills - done, 3)):
-            if not Program(folder, kind, random.choice(INTERVALS)).killed(random):
+            if not kill_a_part(Program("lives", folder, kind, random.choice(INTERVALS)), random):
                 break
             done += 1
             if recovered_from == "changelog":
                 life.lose_checkpoint()
-        found = Program(folder, kind, random.choice(INTERVALS)).end()
+        status, said = Program("lives", folder, kind, random.choice(INTERVALS)).end()
+        assert status == 0, said[-5000:]
+        found = [json.loads(line.removeprefix("STATE ")) for line in said.splitlines() if line.startswith("STATE ")]
         print(f"{done} kills, {kind} recovered")
         assert [parquet_rows(sink) for sink in sorted(folder.glob("sink-*"))] == expected, about
         if kind != "functions":
@@ -222,13 +164,13 @@ def test_killed_between_the_writing_the_commit_and_the_publication_of_a_batch(tm
                 for _ in range(3):
                     write_file(tmp_path / "in", files, [(k, files, 0) for k in "abcdefg"])
                     files += 1
-                program = Program(tmp_path, when, interval, "tests.keyed.runtimes.spark.publishing")
+                program = Program("publishing", tmp_path, when, interval)
                 try:
                     code = program.process.wait(PATIENCE)
                     assert code == (0 if when == "never" else -signal.SIGKILL), program.said()[-5000:]
                     assert code == 0 or f"KILL {when}" in program.said() or (tmp_path / f"KILL {when}").exists()
                 finally:
-                    until(program.is_gone)
+                    program.kill()
         finally:
             ended.set()
         following.result()

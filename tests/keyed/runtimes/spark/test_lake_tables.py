@@ -30,8 +30,8 @@ from keyed.errors import CheckpointError, DefinitionError, SessionError, SinkErr
 from keyed.runtimes.spark.query.spark_sinks import FrameBatch, SparkRuntime
 from tests.keyed.runtimes.spark.functions import files_source, write_file
 from tests.keyed.runtimes.spark.lake_program import OUTPUT, UPSERT, Ledger, ledger, sinks
-from tests.keyed.runtimes.spark.test_kills import kill
 from tests.support.lake import pyiceberg_options
+from tests.support.spark_programs import kill
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[4]

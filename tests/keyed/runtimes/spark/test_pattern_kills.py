@@ -14,7 +14,7 @@ from keyed.errors import ChangelogError, TableNotFound
 from keyed.tables import open_tables
 from tests.keyed.runtimes.spark.functions import parquet_rows, write_file
 from tests.keyed.runtimes.spark.pattern_life import matches
-from tests.keyed.runtimes.spark.test_kills import PATIENCE, Program, kill
+from tests.support.spark_programs import PATIENCE, Program
 from tests.support.waiting import until
 
 KILLS = int(os.environ.get("KEYED_SPARK_KILLS", "5"))
@@ -89,7 +89,7 @@ def test_the_table_of_partial_matches_is_queried_beside_a_job_that_is_killed(tmp
         started: list[Program] = []
 
         def start(started=started):
-            started.append(Program(tmp_path, "", "", module="tests.keyed.runtimes.spark.pattern_life"))
+            started.append(Program("pattern_life", tmp_path))
             return started[-1]
 
         try:
@@ -101,9 +101,7 @@ def test_the_table_of_partial_matches_is_queried_beside_a_job_that_is_killed(tmp
                 reader.query()
         finally:
             for program in started:
-                kill(program.members())
-                program.process.wait(300)
-                until(program.is_gone)
+                program.kill()
         reader.query()
     reader.close()
     # At each query the table shows a batch as a whole.

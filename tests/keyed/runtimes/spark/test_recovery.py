@@ -1,13 +1,9 @@
 """Queries whose programs, workers and executors are killed: what is started again ends with each row once."""
 
-import os
 import random
 import signal
 import subprocess
-import sys
-import time
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -15,9 +11,8 @@ import pytest
 import keyed
 from keyed import bounded_out_of_orderness, collect_sink
 from tests.keyed.runtimes.spark.functions import BIG, Mishap, best, parquet_rows, write_file
-from tests.support.waiting import until
+from tests.support.spark_programs import Program
 
-ROOT = Path(__file__).parents[4]
 KEYS = ["a", "b", "c", "d", "e", "f", "g"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -63,41 +58,8 @@ def check(folder, elements):
         assert parquet_rows(folder / name) == sorted(values), name
 
 
-class Program:
-    """The program under test, in a session of its own, with what it prints in a file."""
-
-    def __init__(self, folder, master="local[2]", store="memory", kind="rows"):
-        command = [sys.executable, "-m", "tests.keyed.runtimes.spark.program", str(folder), master, store, kind]
-        self._output = folder / f"output-{time.monotonic_ns()}"
-        with self._output.open("w") as output:
-            self.process = subprocess.Popen(
-                command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
-
-    def said(self):
-        return self._output.read_text()
-
-    def wait_for_batches(self, number):
-        ended = self.process.poll
-        until(lambda: self.said().count("BATCH") >= number or ended() is not None, report=self.said)
-        assert self.process.poll() is None, self.said()
-
-    def kill(self):
-        """SIGKILL to the program, its JVM and its workers."""
-        family = [self.process, *psutil.Process(self.process.pid).children(recursive=True)]
-        for member in family:
-            with suppress(ProcessLookupError):
-                os.kill(member.pid, signal.SIGKILL)
-        self.process.wait(300)
-
-    def end(self):
-        """Wait for the end, and give the exit status with all that was printed."""
-        try:
-            self.process.wait(400)
-        finally:
-            if self.process.poll() is None:
-                self.kill()
-        return self.process.returncode, self.said()
+def start(folder, master="local[2]", store="memory", kind="rows"):
+    return Program("program", folder, master, store, kind)
 
 
 @pytest.mark.long
@@ -108,13 +70,13 @@ def test_each_row_comes_once_after_kills_of_the_whole_program(tmp_path, store, k
     elements = write_batches(tmp_path, 8)
     chance = random.Random(store + kind)
     for _ in range(2):
-        program = Program(tmp_path, store=store, kind=kind)
-        program.wait_for_batches(1)
+        program = start(tmp_path, store=store, kind=kind)
+        assert program.wait_for_batches(1), program.said()
         with suppress(subprocess.TimeoutExpired):
             program.process.wait(chance.random() * 1.5)
         if program.process.poll() is None:
             program.kill()
-    status, said = Program(tmp_path, store=store, kind=kind).end()
+    status, said = start(tmp_path, store=store, kind=kind).end()
     assert status == 0, said
     check(tmp_path, elements)
 
@@ -130,7 +92,7 @@ def test_each_row_comes_once_after_kills_of_the_whole_program(tmp_path, store, k
 )
 def test_a_killed_worker_and_a_function_that_raises_once_are_retried_by_spark(tmp_path, kind, store):
     elements = write_batches(tmp_path, 4, mishaps={1: Mishap.DIES, 2: Mishap.RAISES})
-    status, said = Program(tmp_path, master="local[2,4]", kind=kind, store=store).end()
+    status, said = start(tmp_path, master="local[2,4]", kind=kind, store=store).end()
     assert status == 0, said
     assert (tmp_path / f"mishap{Mishap.DIES}").exists()
     assert (tmp_path / f"mishap{Mishap.RAISES}").exists()
@@ -140,10 +102,10 @@ def test_a_killed_worker_and_a_function_that_raises_once_are_retried_by_spark(tm
 @pytest.mark.long
 def test_without_retries_a_killed_worker_fails_the_query_and_the_next_run_goes_on(tmp_path):
     elements = write_batches(tmp_path, 3, mishaps={1: Mishap.DIES})
-    status, said = Program(tmp_path).end()
+    status, said = start(tmp_path).end()
     assert status == 1
     assert "keyed.errors.QueryFailed" in said
-    status, said = Program(tmp_path).end()
+    status, said = start(tmp_path).end()
     assert status == 0, said
     check(tmp_path, elements)
 
@@ -151,13 +113,13 @@ def test_without_retries_a_killed_worker_fails_the_query_and_the_next_run_goes_o
 @pytest.mark.long
 def test_sigterm_stops_the_program_cleanly_and_the_next_run_goes_on(tmp_path):
     elements = write_batches(tmp_path, 4)
-    program = Program(tmp_path)
-    program.wait_for_batches(1)
+    program = start(tmp_path)
+    assert program.wait_for_batches(1), program.said()
     program.process.terminate()
     status, said = program.end()
     assert status == 128 + signal.SIGTERM, said
     assert "Traceback" not in said
-    status, said = Program(tmp_path).end()
+    status, said = start(tmp_path).end()
     assert status == 0, said
     check(tmp_path, elements)
 
@@ -166,8 +128,8 @@ def test_sigterm_stops_the_program_cleanly_and_the_next_run_goes_on(tmp_path):
 @pytest.mark.cluster
 def test_an_executor_that_is_killed_is_replaced(tmp_path):
     elements = write_batches(tmp_path, 8)
-    program = Program(tmp_path, master="local-cluster[2,1,1024]", store="rocksdb")
-    program.wait_for_batches(2)
+    program = start(tmp_path, master="local-cluster[2,1,1024]", store="rocksdb")
+    assert program.wait_for_batches(2), program.said()
     executors = [
         child
         for child in psutil.Process(program.process.pid).children(recursive=True)

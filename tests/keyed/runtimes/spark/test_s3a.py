@@ -21,7 +21,8 @@ from tests.keyed.runtimes.spark.test_changelog import KEYS, ROWS, elements, rows
 from tests.keyed.runtimes.spark.test_cluster import wait_until
 from tests.keyed.runtimes.spark.test_object_stores import entries
 from tests.support.jars import S3A, NoJars, fetch
-from tests.support.minio import NoServer, minio
+from tests.support.minio import minio
+from tests.support.programs import NoServer
 from tests.support.spark_cluster import SparkCluster
 
 pytestmark = [

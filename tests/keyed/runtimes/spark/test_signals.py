@@ -2,10 +2,7 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +12,8 @@ from keyed.runtimes.spark.query import spark_query
 from keyed.runtimes.spark.query.signals import Stopped, noted_signals
 from keyed.runtimes.spark.query.spark_query import SparkQuery
 from tests.keyed.runtimes.spark.functions import write_file
+from tests.support.spark_programs import Program
 from tests.support.waiting import until
-
-ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture(autouse=True)
@@ -115,21 +111,12 @@ def signalled(tmp_path, number, *, to_all):
     """Send a signal to a waiting program, and return its exit status and its output lines since then."""
     for file in range(40):
         write_file(tmp_path / "in", file, [(key, file, 1) for key in "abcdefg"])
-    output = tmp_path / "output"
-    with output.open("w") as written:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.keyed.runtimes.spark.waiting", str(tmp_path)],
-            cwd=ROOT,
-            stdout=written,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    until(lambda: output.read_text().count("BATCH") >= 3 or process.poll() is not None, report=output.read_text)
-    assert process.poll() is None, output.read_text()
-    before = len(output.read_text().splitlines())
-    (os.killpg if to_all else os.kill)(process.pid, number)
-    status = process.wait(300)
-    return status, [line for line in output.read_text().splitlines()[before:] if not line.startswith("BATCH")]
+    program = Program("waiting", tmp_path)
+    assert program.wait_for_batches(3), program.said()
+    before = len(program.said().splitlines())
+    (os.killpg if to_all else os.kill)(program.process.pid, number)
+    status, said = program.end()
+    return status, [line for line in said.splitlines()[before:] if not line.startswith("BATCH")]
 
 
 @pytest.mark.slow

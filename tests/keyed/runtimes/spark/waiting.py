@@ -10,11 +10,7 @@ import keyed
 from keyed.changelog import DirectoryChangelog
 from keyed.runtimes.spark.query import spark_query
 from tests.keyed.runtimes.spark.functions import COUNTED, SCHEMA, Count
-
-
-def say(progress: keyed.Progress) -> None:
-    sys.stdout.write(f"BATCH {progress.batch_id}\n")
-    sys.stdout.flush()
+from tests.support.spark_programs import say_batch
 
 
 def main(folder: Path) -> None:
@@ -27,7 +23,9 @@ def main(folder: Path) -> None:
         .key_by("k")
         .process(Count(), COUNTED, name="count", parallelism=2, changelog=DirectoryChangelog(folder / "log"))
     )
-    query = counted.start(folder / "out", checkpoint=folder / "checkpoint", trigger="200 milliseconds", on_progress=say)
+    query = counted.start(
+        folder / "out", checkpoint=folder / "checkpoint", trigger="200 milliseconds", on_progress=say_batch
+    )
     try:
         query.await_termination()
     finally:

@@ -25,10 +25,9 @@ import pytest
 
 import keyed
 from keyed.cli.main import main
-from keyed.tables import open_tables
 from keyed.tables.server import Access, serving
-from keyed.testing import KeyedTestHarness
 from tests.support.limits import patient
+from tests.support.tables import followed
 from tests.support.waiting import until
 
 ALL, SOME = "token-of-all-tables-0001", "token-of-small-only-0002"
@@ -64,11 +63,7 @@ class States(keyed.KeyedProcessFunction):
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bounds")
-    changelog = keyed.DirectoryChangelog(folder / "log")
-    with (
-        KeyedTestHarness(States(), key=lambda value: value[0], changelog=changelog) as harness,
-        open_tables(changelog, folder / "tables") as tables,
-    ):
+    with followed(States(), folder) as (harness, tables):
         for number in range(10):
             harness.process(("ann", number * 30))
             tables.poll()
@@ -313,11 +308,7 @@ KEYS = [
 @pytest.mark.parametrize("key", KEYS, ids=repr)
 def test_a_key_goes_back_in_as_it_came_out(tmp_path, capsys, key):
     """Over HTTP and on the command line, keys and keys of maps."""
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with (
-        KeyedTestHarness(Keys(), key=lambda value: value, changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-    ):
+    with followed(Keys(), tmp_path, key=lambda value: value) as (harness, tables):
         harness.process(key)
         tables.poll()
         with client_of(tables) as ask:
@@ -395,11 +386,7 @@ def test_rows_of_a_table_state_go_back_in_as_they_came_out(tmp_path, capsys, dec
 
     found = [{"user": "null", "part": part, "floor": floor, "n": 1} for part in (None, *values) for floor in (None, 7)]
     schema = pa.schema([("user", pa.string()), ("part", type_), ("floor", pa.int64()), ("n", pa.int64())])
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with (
-        KeyedTestHarness(Rows(), key="user", changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-    ):
+    with followed(Rows(), tmp_path, key="user") as (harness, tables):
         harness.process_batch(pa.Table.from_pylist(found, schema))
         tables.poll()
         check_entries(tables, capsys, "rows", "null", len(found))
@@ -412,11 +399,7 @@ def test_the_only_further_key_column_is_text_as_it_is(tmp_path):
         def process_batch(self, table, ctx):
             self.rows.upsert(table)
 
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with (
-        KeyedTestHarness(Rows(), key="user", changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-    ):
+    with followed(Rows(), tmp_path, key="user") as (harness, tables):
         harness.process_batch(pa.table({"user": ["u"] * 2, "part": [None, "7"], "n": [1, 2]}))
         tables.poll()
         with client_of(tables) as ask:
@@ -425,11 +408,7 @@ def test_the_only_further_key_column_is_text_as_it_is(tmp_path):
 
 
 def test_map_keys_whose_first_has_a_null_part_go_back_in_as_they_came_out(tmp_path, capsys):
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with (
-        KeyedTestHarness(Dated(), key=lambda value: value, changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-    ):
+    with followed(Dated(), tmp_path, key=lambda value: value) as (harness, tables):
         harness.process("k")
         tables.poll()
         check_entries(tables, capsys, "dated", "k", 2)

@@ -27,11 +27,10 @@ import keyed
 from keyed.metrics import Prometheus
 from keyed.runtimes import metrics_export
 from keyed.runtimes.job_metrics import JobMetrics
-from keyed.tables import open_tables
 from keyed.tables.server import Access, Limits, event_stream, serving
 from keyed.tables.server import connections as connections_module
 from keyed.tables.server.event_stream import BatchEvents, EventStream, Watch
-from keyed.testing import KeyedTestHarness
+from tests.support.tables import followed
 from tests.support.waiting import no_more, until
 
 
@@ -45,11 +44,7 @@ class Texts(keyed.KeyedProcessFunction):
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("connections")
-    changelog = keyed.DirectoryChangelog(folder / "log")
-    with (
-        KeyedTestHarness(Texts(), key=lambda value: value[0], changelog=changelog) as harness,
-        open_tables(changelog, folder / "tables") as tables,
-    ):
+    with followed(Texts(), folder) as (harness, tables):
         with harness.batch():
             for number in range(400):
                 harness.process((f"key{number}", "x" * 10_000))

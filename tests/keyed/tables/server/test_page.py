@@ -14,8 +14,8 @@ import keyed
 from keyed import windows as w
 from keyed.tables import open_tables
 from keyed.tables.server import Access, serving
-from keyed.testing import KeyedTestHarness
 from tests.support.limits import patient
+from tests.support.tables import followed
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -40,11 +40,7 @@ def served(tables: keyed.tables.StateTables, **options: Any) -> AbstractContextM
 def job(tmp_path_factory):
     """A job, and its tables."""
     folder = tmp_path_factory.mktemp("job")
-    changelog = keyed.DirectoryChangelog(folder / "log")
-    with (
-        KeyedTestHarness(Sold(), key=lambda value: value[0], parallelism=2, changelog=changelog) as harness,
-        open_tables(changelog, folder / "tables") as tables,
-    ):
+    with followed(Sold(), folder, parallelism=2) as (harness, tables):
         for number in range(1, 4):
             harness.process(("Die Hard", number))
         harness.process(("<b>bold</b>", 1))

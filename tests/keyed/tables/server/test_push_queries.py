@@ -12,9 +12,8 @@ import pytest
 
 import keyed
 from keyed import windows as w
-from keyed.tables import open_tables
 from keyed.tables.server import Access, Limits, serving
-from keyed.testing import KeyedTestHarness
+from tests.support.tables import followed
 from tests.support.waiting import until
 
 TOKEN, OTHER = "token-of-all-tables-0001", "token-of-sold-only-00002"
@@ -41,11 +40,7 @@ class Sales(keyed.KeyedProcessFunction):
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pushed")
-    changelog = keyed.DirectoryChangelog(folder / "log")
-    with (
-        KeyedTestHarness(Sales(), key=lambda value: value[0], parallelism=2, changelog=changelog) as harness,
-        open_tables(changelog, folder / "tables") as tables,
-    ):
+    with followed(Sales(), folder, parallelism=2) as (harness, tables):
         # No test removes this row, because any of them may be the only one of its worker.
         harness.process(("Kept", 0))
         harness.process(("Aliens", 3))
@@ -248,11 +243,7 @@ def test_expressions_without_end_end_the_stream_alone(job, expression, message):
 
 
 def test_the_end_of_following_is_an_event(tmp_path):
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with (
-        KeyedTestHarness(Sales(), key=lambda value: value[0], changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-    ):
+    with followed(Sales(), tmp_path) as (harness, tables):
         harness.process(("Aliens", 3))
         tables.start(every=0.02)
         with client_of(tables) as client:

@@ -21,12 +21,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyed
-from keyed.tables import open_tables
 from keyed.tables.server import Access, serving
 from keyed.tables.server import refused_requests as module
 from keyed.tables.server.refused_requests import ASKING, ConcurrencyLimit, Refused, Slots
-from keyed.testing import KeyedTestHarness
 from tests.support.limits import patient
+from tests.support.tables import followed
 from tests.support.waiting import until
 
 TOKENS = ["token-of-the-greedy-001", "token-of-the-modest-002", "token-of-a-third-one-003"]
@@ -45,11 +44,7 @@ class Number(keyed.KeyedProcessFunction):
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shares")
-    changelog = keyed.DirectoryChangelog(folder / "log")
-    with (
-        KeyedTestHarness(Number(), key=lambda value: value[0], changelog=changelog) as harness,
-        open_tables(changelog, folder / "tables") as tables,
-    ):
+    with followed(Number(), folder) as (harness, tables):
         harness.process(("a", 1))
         yield tables.start(every=0.05)
 
@@ -152,12 +147,7 @@ def test_streams_of_a_token_leave_some_for_the_others(tables):
 
 @pytest.mark.slow
 def test_rows_that_wait_too_long_for_a_process_end_their_stream_with_an_error(tmp_path, monkeypatch):
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    with (
-        KeyedTestHarness(Number(), key=lambda value: value[0], changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-        ExitStack() as stack,
-    ):
+    with followed(Number(), tmp_path) as (harness, tables), ExitStack() as stack:
         harness.process(("a", 1))
         tables.start(every=0.05)
         address = stack.enter_context(serving(tables, port=0, limits=patient()))

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +21,6 @@ from urllib.parse import quote
 import httpx
 import psutil
 import pytest
-import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.routing import Route
@@ -29,12 +28,13 @@ from starlette.routing import Route
 import keyed
 from keyed import windows as w
 from keyed.base import background
-from keyed.tables import StateTables, open_tables
+from keyed.tables import open_tables
 from keyed.tables.server import Access, event_stream, serve, serving
 from keyed.tables.server.app import make_app
 from keyed.tables.server.event_stream import BatchEvents, ChangeEvents
 from keyed.testing import KeyedTestHarness
 from tests.support.limits import patient
+from tests.support.tables import client_of, followed, served
 from tests.support.waiting import until
 
 TOKEN, OTHER = "token-of-all-tables-0001", "token-of-count-only-0002"
@@ -55,30 +55,10 @@ class Orders(keyed.KeyedProcessFunction):
         return ()
 
 
-@contextmanager
-def served(tables: StateTables, **options: Any) -> Iterator[str]:
-    """The address of a server over tables."""
-    listening = socket.create_server(("127.0.0.1", 0))
-    app = make_app(tables, **{"limits": patient(), **options})
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(300)
-        listening.close()
-
-
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("served")
-    changelog = keyed.DirectoryChangelog(folder / "log")
-    with (
-        KeyedTestHarness(Orders(), key=lambda value: value[0], parallelism=2, changelog=changelog) as harness,
-        open_tables(changelog, folder / "tables") as tables,
-    ):
+    with followed(Orders(), folder, parallelism=2) as (harness, tables):
         for number, key in enumerate(["ann", "bob/../x", "<script>", "ü", "a b"]):
             harness.process((key, "book", number))
         tables.poll()
@@ -88,7 +68,7 @@ def job(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ask(job):
-    with served(job[1]) as address, httpx.Client(base_url=address, timeout=300) as client:
+    with client_of(job[1]) as client:
         yield client
 
 
@@ -132,11 +112,7 @@ def test_windows_are_rows_with_times(tmp_path):
     )
     start, middle, end = (f"1970-01-01T00:00:{second}Z" for second in ("00", "05", "10"))
     first, second = {"n": 5, "mean": 2000.0}, {"n": 4, "mean": 6500.0}
-    with (
-        output.run(tables=tmp_path / "tables", drain=False).tables as tables,
-        served(tables) as address,
-        httpx.Client(base_url=address, timeout=300) as client,
-    ):
+    with output.run(tables=tmp_path / "tables", drain=False).tables as tables, client_of(tables) as client:
         (table,) = client.get("/tables").json()["tables"]
         assert (table["name"], table["kind"], table["key_columns"], table["entry"]) == (
             "x", "window", ["k"], ["window_start", "window_end"]
@@ -167,8 +143,7 @@ def test_health_and_readiness_read_nothing(tmp_path, monkeypatch):
     access = Access(tokens={TOKEN: ["*"]})
     with (
         open_tables(NotRead(tmp_path / "log"), tmp_path / "tables") as tables,
-        served(tables, access=access) as address,
-        httpx.Client(base_url=address, timeout=300) as client,
+        client_of(tables, access=access) as client,
     ):
         # No token, no batch, and no look at the changelog.
         health, ready = client.get("/health"), client.get("/ready")
@@ -179,13 +154,10 @@ def test_health_and_readiness_read_nothing(tmp_path, monkeypatch):
 def test_ready_is_freshness_within_a_bound(tmp_path, monkeypatch):
     monkeypatch.setattr(background, "_FIRST_WAIT", 0.0)
     monkeypatch.setattr(background, "_LONGEST_WAIT", 0.0)
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
     header, away = tmp_path / "log" / "header", tmp_path / "log" / "away"
     with (
-        KeyedTestHarness(Orders(), key=lambda value: value[0], changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
-        served(tables, limits=patient(fresh_seconds=300)) as address,
-        httpx.Client(base_url=address, timeout=300) as client,
+        followed(Orders(), tmp_path) as (harness, tables),
+        client_of(tables, limits=patient(fresh_seconds=300)) as client,
     ):
         harness.process(("ann", "book", 1))
         tables.start(every=0.02)
@@ -229,12 +201,10 @@ def events_of(response: httpx.Response) -> Iterator[tuple[str, Any]]:
 
 
 def test_a_server_whose_follower_ended_says_so_everywhere(tmp_path, caplog):
-    changelog = keyed.DirectoryChangelog(tmp_path / "log")
     access = Access(tokens={TOKEN: ["*"], OTHER: ["count"]})
     authorization = {"authorization": f"Bearer {TOKEN}"}
     with (
-        KeyedTestHarness(Orders(), key=lambda value: value[0], changelog=changelog) as harness,
-        open_tables(changelog, tmp_path / "tables") as tables,
+        followed(Orders(), tmp_path) as (harness, tables),
         served(tables, access=access) as address,
         httpx.Client(base_url=address, timeout=300, headers=authorization) as client,
     ):
@@ -305,7 +275,7 @@ def test_scans_go_on_where_the_page_before_ended(ask):
 
 def test_sql_is_answered_by_a_process_of_its_own(job):
     limits = patient(sql_seconds=60, sql_megabytes=700, sql_rows=3)
-    with served(job[1], limits=limits) as address, httpx.Client(base_url=address, timeout=300) as client:
+    with client_of(job[1], limits=limits) as client:
         answer = client.post("/sql", json={"query": "select key, value from count where key = ?", "parameters": ["ü"]})
         assert answer.json().get("rows") == [["ü", 3], ["ü", 3]], answer.text
         assert client.post("/sql", json={"query": "select * from count"}).json()["more"] is True
@@ -315,10 +285,7 @@ def test_sql_is_answered_by_a_process_of_its_own(job):
 
 
 def test_a_query_that_takes_too_long_is_killed(job):
-    with (
-        served(job[1], limits=patient(sql_seconds=1)) as address,
-        httpx.Client(base_url=address, timeout=300) as client,
-    ):
+    with client_of(job[1], limits=patient(sql_seconds=1)) as client:
         slow = client.post("/sql", json={"query": "select count(*) from range(100000000000) a, range(1000) b"})
         assert slow.status_code == 400
         assert "took longer than 1 s" in slow.json()["error"]["message"]
@@ -366,7 +333,7 @@ def test_other_hosts_and_origins_are_refused(ask):
 
 def test_a_token_opens_its_tables_and_no_others(job):
     access = Access(tokens={TOKEN: ["*"], OTHER: ["count"]})
-    with served(job[1], access=access) as address, httpx.Client(base_url=address, timeout=300) as client:
+    with client_of(job[1], access=access) as client:
 
         def ask(path: str, token: str | None) -> int:
             headers = {} if token is None else {"authorization": f"Bearer {token}"}
@@ -431,8 +398,7 @@ def test_changes_are_pushed_and_go_on_behind_the_last_event(job, ask):
 
 def test_streams_are_limited(job):
     with (
-        served(job[1], limits=patient(streams=1)) as address,
-        httpx.Client(base_url=address, timeout=300) as client,
+        client_of(job[1], limits=patient(streams=1)) as client,
         client.stream("GET", "/tables/count/changes") as stream,
     ):
         came = events(stream.iter_lines())
@@ -504,11 +470,7 @@ def test_a_scan_from_the_end_gives_the_pages_backwards(ask):
 def test_batches_are_told_with_what_the_job_says_of_itself(job):
     harness, tables = job
     rows = iter(range(100))
-    with (
-        served(tables, status=lambda: {"rows": next(rows)}) as address,
-        httpx.Client(base_url=address, timeout=300) as client,
-        client.stream("GET", "/batches") as stream,
-    ):
+    with client_of(tables, status=lambda: {"rows": next(rows)}) as client, client.stream("GET", "/batches") as stream:
         told = events(stream.iter_lines())
         token, kind, first = next(told)
         assert (kind, token) == ("batch", str(first["batch"]))
@@ -532,11 +494,7 @@ def test_a_job_that_ends_without_a_batch_is_told(job, monkeypatch):
         return {"job": found}
 
     found = background.Status.FOLLOWING.value
-    with (
-        served(job[1], status=status) as address,
-        httpx.Client(base_url=address, timeout=300) as client,
-        client.stream("GET", "/batches") as stream,
-    ):
+    with client_of(job[1], status=status) as client, client.stream("GET", "/batches") as stream:
         told = events(stream.iter_lines())
         _, _, first = next(told)
         assert first["job"] == {"job": "following"}
@@ -564,11 +522,7 @@ def test_few_streams_read_at_a_time_however_many_are_open(job, monkeypatch):
         return take(self)
 
     monkeypatch.setattr(ChangeEvents, "take", slow)
-    with (
-        served(job[1]) as address,
-        httpx.Client(base_url=address, timeout=300) as client,
-        ExitStack() as stack,
-    ):
+    with client_of(job[1]) as client, ExitStack() as stack:
         try:
             streams = [stack.enter_context(client.stream("GET", "/tables/count/changes")) for _ in range(8)]
             lines = [stream.iter_lines() for stream in streams]
@@ -629,11 +583,7 @@ def test_timers_of_an_operator_are_asked_for_by_its_name(tmp_path):
         logs.append(keyed.DirectoryChangelog(tmp_path / name))
         numbers = keyed.stream([1, 2]).key_by(lambda value: value)
         numbers.process(Reminders(name), name=name, changelog=logs[-1]).run(drain=False)
-    with (
-        open_tables(logs, tmp_path / "tables") as tables,
-        served(tables) as address,
-        httpx.Client(base_url=address, timeout=300) as client,
-    ):
+    with open_tables(logs, tmp_path / "tables") as tables, client_of(tables) as client:
         tables.poll()
 
         def names(**query: str) -> list[Any]:
@@ -681,7 +631,7 @@ def test_a_browser_has_a_cookie_in_place_of_the_token(job, monkeypatch):
 
 def test_the_page_may_load_nothing_from_elsewhere(job):
     static = Path(keyed.__file__).parent / "tables" / "server" / "static"
-    with served(job[1], page=True) as address, httpx.Client(base_url=address, timeout=300) as client:
+    with client_of(job[1], page=True) as client:
         for path in ("/", "/page/keyed.js", "/page/uplot/uPlot.iife.min.js"):
             answer = client.get(path)
             assert answer.status_code == 200

@@ -1,0 +1,55 @@
+"""State tables that follow the changelog of a harness, and servers over tables."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+import keyed
+from keyed.job.functions import Function
+from keyed.tables import StateTables, open_tables
+from keyed.tables.server.app import make_app
+from keyed.testing import KeyedTestHarness
+from tests.support.limits import patient
+
+
+@contextmanager
+def followed(function: Function, folder: Path, **options: Any) -> Iterator[tuple[KeyedTestHarness, StateTables]]:
+    """Yield a harness, whose elements begin with their key, and tables of its changelog, both over a folder."""
+    changelog = keyed.DirectoryChangelog(folder / "log")
+    with (
+        KeyedTestHarness(function, **{"key": itemgetter(0), "changelog": changelog, **options}) as harness,
+        open_tables(changelog, folder / "tables") as tables,
+    ):
+        yield harness, tables
+
+
+@contextmanager
+def served(tables: StateTables, **options: Any) -> Iterator[str]:
+    """Yield the address of a server over tables."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    app = make_app(tables, **{"limits": patient(), **options})
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(300)
+        listening.close()
+
+
+@contextmanager
+def client_of(tables: StateTables, headers: dict[str, str] | None = None, **options: Any) -> Iterator[httpx.Client]:
+    """Yield a client of a server over tables."""
+    with served(tables, **options) as address, httpx.Client(base_url=address, timeout=300, headers=headers) as client:
+        yield client
