@@ -164,12 +164,12 @@ FIRST = {
 METRICS = """\
 All metrics have the label `query`: `query_name`, or the name of the last operator; of a replication, operator and
 table. Those of an operator also have the label `operator`. A metric is missing as long as it has no value. Names that
-end in `_total` are counters, the others gauges. Statuses are 0 starting, 1 following, 2 failed, 3 closed.
+end in `_total` are counters, the others gauges.
 
 In OpenTelemetry the names have a dot after `keyed` and no `_total`: `keyed_rows_in_total` is `keyed.rows_in`. Labels
 are attributes."""
-#: The end of the meanings of statuses.
-STATUSES = ": 0 starting, 1 following, 2 failed, 3 closed"
+#: The text on statuses and failures, with their names.
+STATUSES = "Worry when the target is gone, a [status](metrics.md) is 2, or failures grow: {}."
 METRICS_OF_OPERATORS = """\
 Their meanings are those of the [counters](metrics.md) of these names; `keyed_busy_seconds_total` is
 `busy_microseconds`, and `keyed_group_batches_total` is `batches`."""
@@ -426,11 +426,14 @@ def _metrics() -> str:
             parts += [METRICS_OF_OPERATORS, "| Prometheus | worry when |\n|---|---|\n" + "\n".join(rows)]
             parts.append(f"The others: {quiet}.")
         else:
+            states = [each for each in metrics if each.name.endswith(("_status", "_failures"))]
             rows = [
-                f"| `{each.prometheus_name}` | {each.meaning.replace(STATUSES, '')} | {each.alert} |"
+                f"| `{each.prometheus_name}` | {each.meaning} | {each.alert} |"
                 for each in metrics
+                if each not in states
             ]
             parts.append("| Prometheus | meaning | worry when |\n|---|---|---|\n" + "\n".join(rows))
+            parts.append(STATUSES.format(", ".join(f"`{each.prometheus_name}`" for each in states)))
     return "\n\n".join(parts) + "\n"
 
 
@@ -445,14 +448,10 @@ def _sql_functions() -> str:
     parts += [
         SQL_AGGREGATES,
         "## ksqlDB's names",
-        "DuckDB lacks these names, so keyed defines them:",
+        "DuckDB lacks these names, so keyed defines them ([differences](../coming-from/ksqldb.md)):",
     ]
-    rows = []
-    for head, body in macros.items():
-        name, _, arguments = head.replace("choices", "*choices").partition("(")
-        shown = body.replace("|", chr(92) + "|")
-        rows.append(f"| `{name.upper()}({arguments}` | {f'`{shown}`' if len(body) < 90 else 'a longer expression'} |")
-    parts += ["| name | DuckDB |\n|---|---|\n" + "\n".join(rows), _refused_functions()]
+    heads = [head.replace("choices", "*choices").partition("(") for head in macros]
+    parts += [", ".join(f"`{name.upper()}({arguments}`" for name, _, arguments in heads) + ".", _refused_functions()]
     return "\n\n".join(parts) + "\n"
 
 

@@ -1052,7 +1052,7 @@ CEILINGS = {
     "code lines of the tests": 70_800,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
-    "words of docs": 83_936,
+    "words of docs": 82_113,
     "words of README": 960,
 }
 
