@@ -11,7 +11,6 @@ import attrs
 
 from keyed.base.arguments import path_text, text
 from keyed.base.durations import Duration, milliseconds_of
-from keyed.base.shown import Shown
 from keyed.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class Prometheus(Shown):
+class Prometheus:
     """Exports metrics in Prometheus' text format: over HTTP at ``/metrics`` of a port, or in a file.
 
     Args:
@@ -51,7 +50,7 @@ class Prometheus(Shown):
 
 
 @attrs.frozen
-class OpenTelemetry(Shown):
+class OpenTelemetry:
     """Exports metrics through OpenTelemetry's API; needs the extra ``keyed-streams[opentelemetry]`` and an SDK.
 
     The program sets up the SDK, its readers and exporters.

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from keyed.base.background import Status
 from keyed.base.durations import MAX_TIMESTAMP
-from keyed.base.shown import Shown
 from keyed.destinations.collect import CollectSink
 from keyed.errors import DefinitionError, KeyedError, QueryFailed
 from keyed.job.graph import BoundOutput, Port, Stage
@@ -121,7 +120,7 @@ def _restored(job: StreamJob) -> SparkQuery | None:
     return query
 
 
-class SparkQuery(Shown):
+class SparkQuery:
     """A `keyed.Query` on Spark. Its end exports the last batch to its changelogs.
 
     Attributes:
