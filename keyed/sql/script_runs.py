@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import attrs
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow as pa
 import keyed
 from keyed.base.arguments import texts
 from keyed.base.durations import Duration, milliseconds_of
-from keyed.base.shown import nearest, shown
+from keyed.base.shown import nearest, shown, shows_options
 from keyed.errors import DefinitionError
 from keyed.expressions.engine import Columns, SqlStep
 from keyed.extending import Schema
@@ -23,6 +23,7 @@ from keyed.formats.registry_schemas import RegistrySchemas
 from keyed.formats.sql_types import BIGINT
 from keyed.formats.typed_columns import plain
 from keyed.job.graph import BoundOutput, is_dataframe
+from keyed.job.options import RunOptions, StartOptions
 from keyed.job.state import State
 from keyed.job.transforms import Kept
 from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, session_of
@@ -47,6 +48,7 @@ NO_GROUP = "a part of the group is null"
 NO_JOIN_KEY = "the key of the join is null"
 #: Rows that Spark's workers have skipped, for any reason.
 BAD = "bad rows"
+_DEFAULTS: dict[str, Any] = {"rows_per_batch": 10_000, "max_ahead": dt.timedelta(days=365)}
 
 
 @attrs.frozen
@@ -583,22 +585,30 @@ def _as_record(record: Any) -> Any:
     return record
 
 
+class ScriptOptions(RunOptions, total=False):
+    """The keywords of `script`, which documents them, with those of `keyed.run`."""
+
+    kafka: Kafka | None
+    on_records: OnRecords | None
+    properties: Mapping[str, str] | None
+    parameters: Given | None
+    schemas: Mapping[str, Mapping[str, Any]] | None
+    functions: Mapping[str, keyed.KeyedProcessFunction] | None
+    folder: str | PathLike[str] | None
+    max_ahead: Duration | None
+    spark: Any
+
+
+class ScriptStartOptions(ScriptOptions, StartOptions, total=False):
+    """The keywords of `start`."""
+
+
+@shows_options(ScriptOptions, **_DEFAULTS)
 def script(
     text: str,
     streams: Mapping[str, Any] | None = None,
     topics: Mapping[str, Iterable[Any]] | Sequence[Any] | None = None,
-    *,
-    kafka: Kafka | None = None,
-    on_records: OnRecords | None = None,
-    rows_per_batch: int = 10_000,
-    properties: Mapping[str, str] | None = None,
-    parameters: Given | None = None,
-    schemas: Mapping[str, Mapping[str, Any]] | None = None,
-    functions: Mapping[str, keyed.KeyedProcessFunction] | None = None,
-    folder: str | PathLike[str] | None = None,
-    max_ahead: Duration | None = dt.timedelta(days=365),
-    spark: Any = None,
-    **options: Any,
+    **options: Unpack[ScriptOptions],
 ) -> ScriptResult:
     """Run a script of SQL statements over rows, and return what its queries write.
 
@@ -616,7 +626,7 @@ def script(
             them. Outputs to topics need a ``checkpoint``.
         on_records: Called with the name of an output, its records of a batch and the batch's id, before the commit:
             an uncommitted batch comes again under its id. The records are then not in the result.
-        rows_per_batch: Rows of a batch, which emits one change per key.
+        rows_per_batch: Rows of a batch, which emits one change per key; 10,000 by default.
         properties: Settings, as of ``SET``.
         parameters: Values for ``?`` in order, or for ``$name`` by name.
         schemas: Schemas by topic, for statements without columns: a dictionary with ``key`` and ``value``, Avro or
@@ -626,8 +636,8 @@ def script(
         folder: A folder for outputs that are not written to topics: a folder each, with a Parquet file per batch,
             each record exactly once with a ``checkpoint``. Columns are those of the output, window bounds,
             ``ROWTIME``, and for a table ``DELETED``.
-        max_ahead: Rows with a timestamp further ahead of the processing time are skipped and counted; ``None`` for no
-            limit. Streams of Python have their own.
+        max_ahead: Rows with a timestamp further ahead of the processing time, by default 365 days, are skipped and
+            counted; ``None`` for no limit. Streams of Python have their own.
         spark: With ``kafka`` the session in which the script runs: Spark reads the topics.
         options: Those of `keyed.run`, such as ``checkpoint`` (the result then has this run's records) and ``tables``.
             Open windows are emitted at the end (``drain``) by default only for a dict of ``topics`` without a
@@ -638,11 +648,8 @@ def script(
         DefinitionError: A stream or record does not fit the script.
         KeyedError: The query failed.
     """
-    made = _Script(
-        "script", text, streams, topics, kafka, on_records, rows_per_batch, properties, parameters, schemas, functions,
-        folder, max_ahead, spark, options,
-    )  # fmt: skip
-    if spark is not None and kafka is not None and not kafka.bounded:
+    made, kafka = _Script("script", text, streams, topics, **options), options.get("kafka")
+    if options.get("spark") is not None and kafka is not None and not kafka.bounded:
         raise DefinitionError(
             "keyed.sql.script: on Spark it ends with the records of its topics; give Kafka(bounded=True), or use "
             "keyed.sql.start"
@@ -653,22 +660,8 @@ def script(
     return made.result(keyed.run(*bound, **made.options))
 
 
-def start(
-    text: str,
-    streams: Mapping[str, Any] | None = None,
-    *,
-    kafka: Kafka,
-    on_records: OnRecords | None = None,
-    rows_per_batch: int = 10_000,
-    properties: Mapping[str, str] | None = None,
-    parameters: Given | None = None,
-    schemas: Mapping[str, Mapping[str, Any]] | None = None,
-    functions: Mapping[str, keyed.KeyedProcessFunction] | None = None,
-    folder: str | PathLike[str] | None = None,
-    max_ahead: Duration | None = dt.timedelta(days=365),
-    spark: Any = None,
-    **options: Any,
-) -> keyed.Query:
+@shows_options(ScriptStartOptions, **_DEFAULTS)
+def start(text: str, streams: Mapping[str, Any] | None = None, **options: Unpack[ScriptStartOptions]) -> keyed.Query:
     """Start a script over Kafka topics in a thread, and return the handle of its query.
 
     Args:
@@ -691,12 +684,10 @@ def start(
         DefinitionError: A stream does not fit the script, or no query writes.
         KeyedError: A topic or the schema registry cannot be used.
     """
+    kafka = options.get("kafka")
     if kafka is None:
         raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
-    made = _Script(
-        "start", text, streams, None, kafka, on_records or _nowhere, rows_per_batch, properties, parameters, schemas,
-        functions, folder, max_ahead, spark, options,
-    )  # fmt: skip
+    made = _Script("start", text, streams, None, **{**options, "on_records": options.get("on_records") or _nowhere})
     if not made.found.queries:
         raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
     if made.session is not None:
@@ -715,7 +706,7 @@ def _nowhere(name: str, records: list[OutputRecord], batch: int) -> None:
 
 
 class _Script:
-    """A script with its inputs, checked and ready to run. The arguments are those of `script`."""
+    """A script with its inputs, checked and ready to run. The arguments are those of `script` and `start`."""
 
     def __init__(
         self,
@@ -723,17 +714,18 @@ class _Script:
         text: str,
         streams: Any,
         topics: Any,
-        kafka: Kafka | None,
-        on_records: OnRecords | None,
-        rows_per_batch: int,
-        properties: Mapping[str, str] | None,
-        parameters: Given | None,
-        schemas: Mapping[str, Mapping[str, Any]] | None,
-        functions: Mapping[str, Any] | None,
-        folder: str | PathLike[str] | None,
-        max_ahead: Duration | None,
-        spark: Any,
-        options: Mapping[str, Any],
+        *,
+        kafka: Any = None,
+        on_records: Any = None,
+        rows_per_batch: Any = _DEFAULTS["rows_per_batch"],
+        properties: Any = None,
+        parameters: Any = None,
+        schemas: Any = None,
+        functions: Any = None,
+        folder: Any = None,
+        max_ahead: Any = _DEFAULTS["max_ahead"],
+        spark: Any = None,
+        **options: Any,
     ) -> None:
         self._folder = None if folder is None else Path(folder)
         self._where = where = f"keyed.sql.{call}"
