@@ -171,14 +171,6 @@ def streams_of(rows: Any, inputs: Mapping[str, ScriptInput], *, has_places: bool
     return streams
 
 
-def _run_step(step: SqlStep, query: str, skipped: Skipped, table: pa.Table) -> tuple[Any, int, str]:
-    """Return the rows after a step, the number of those in which it fails, which are counted, and the first reason."""
-    found, reasons = step.run(table)
-    reason = reasons[0][1] if reasons else ""
-    skip(skipped, query, FAILS, len(reasons), reason)
-    return found, len(reasons), reason
-
-
 @attrs.frozen(eq=False)
 class Stepped:
     """Runs a step over batches; rows in which it fails, or that have no group, are skipped and counted.
@@ -200,13 +192,16 @@ class Stepped:
 
     def __call__(self, table: pa.Table) -> Kept:
         """Return the rows after the step."""
+        found, reasons = self.step.run(table)
         if not self.is_output:
-            return Kept(self.step.run(table)[0])
-        found, bad, reason = _run_step(self.step, self.query, self.skipped, table)
+            return Kept(found)
+        bad, reason = len(reasons), reasons[0][1] if reasons else ""
+        skip(self.skipped, self.query, FAILS, bad, reason)
         for name in self.groups:
             if nulls := found.column(name).null_count:
-                bad, reason = bad + nulls, reason or f"{NO_GROUP}: {name}"
-                skip(self.skipped, self.query, NO_GROUP, nulls, f"{name} is null")
+                what, why = ("the key", NO_JOIN_KEY) if name == JOIN else (name, NO_GROUP)
+                bad, reason = bad + nulls, reason or why
+                skip(self.skipped, self.query, why, nulls, f"{what} is null")
                 found = found.filter(found.column(name).is_valid())
         if not self.groups:
             found = found.append_column(MOMENT, found.column(TIMESTAMP_COLUMN))
@@ -218,31 +213,22 @@ class JoinKeys:
     """Gives rows the key of a join.
 
     Attributes:
-        step: The step that computes it.
-        query: The query, for the count.
-        skipped: The counts.
+        stepped: The step that computes it.
         side: The number of the side in `NO_KEY` of rows without a key, which an outer join emits; 0 if they go.
     """
 
-    step: SqlStep
-    query: str
-    skipped: Skipped
+    stepped: Stepped
     side: int
 
     def __call__(self, table: pa.Table) -> Kept:
         """Return the rows with their keys."""
-        found, bad, reason = _run_step(self.step, self.query, self.skipped, table)
-        key = found.column(JOIN)
-        nulls: Any = key.is_null()
-        if key.null_count and not self.side:
-            bad, reason = bad + key.null_count, reason or NO_JOIN_KEY
-            skip(self.skipped, self.query, NO_JOIN_KEY, key.null_count, "the key is null")
-            found = found.filter(pc.invert(nulls))
-            nulls = pa.repeat(False, found.num_rows)
-        elif key.null_count:
+        kept = self.stepped(table)
+        key = kept.table.column(JOIN)
+        no_key = pc.if_else(key.is_null(), pa.scalar(self.side, pa.int64()), pa.scalar(0, pa.int64()))
+        found = kept.table
+        if key.null_count:
             found = found.set_column(0, JOIN, pc.fill_null(key, _neutral(key.type)))
-        no_key = pc.if_else(nulls, pa.scalar(self.side, pa.int64()), pa.scalar(0, pa.int64()))
-        return Kept(found.append_column(NO_KEY, no_key), bad, reason)
+        return attrs.evolve(kept, table=found.append_column(NO_KEY, no_key))
 
 
 def _neutral(type_: pa.DataType) -> Any:
@@ -369,7 +355,7 @@ class Builder:
             schema = schema_of(columns, **{NO_KEY: "bigint"}, **more)
             is_versions = join.kind == "stream-table" and of is join.right
             made = (self._versions(of) if is_versions else self._relation(of, query)).map_batches(
-                JoinKeys(step, query, self._skipped, (len(sides) + 1) * keeps), output=schema
+                JoinKeys(Stepped(step, query, self._skipped, () if keeps else (JOIN,)), len(sides) + 1), output=schema
             )
             keyed_by = made.key_by(NO_KEY, JOIN)
             if is_versions:

@@ -22,7 +22,7 @@ from keyed.sql.sql_operators import emit_changes, table_state
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedFunction
 from keyed.windows.vectorized.row_groups import grouped, integers, pc, plain_column
 
-_TIME, _RANK = "ROWTIME", "#rank"
+_TIME = "ROWTIME"
 #: The rank of a row before a batch, 0 if it had none; and the order of rows that are equal.
 _WAS, _TIE = "#was", "#tie"
 
@@ -45,8 +45,8 @@ class TopRows(VectorizedFunction):
         self._identity = [*self._group, *(each for each, _ in plan.identity)]
         self._held = [*(each for each, _ in plan.columns), _TIME]
         self.rows = table_state((*plan.keys, (plan.name, BIGINT), *plan.values, (_TIME, BIGINT)), self._key, name)
-        first = (*plan.columns, (_TIME, BIGINT), (_RANK, BIGINT))
-        self.first = table_state(first, [*self._group, _RANK], f"{name}_first", is_shown=False)
+        first = (*plan.columns, (_TIME, BIGINT), (plan.name, BIGINT))
+        self.first = table_state(first, self._key, f"{name}_first", is_shown=False)
         self._is_of_table = bool(plan.identity)
         if self._is_of_table:
             members = (*plan.columns, (_TIME, BIGINT))
@@ -55,7 +55,7 @@ class TopRows(VectorizedFunction):
         order += [quoted(each) for each in (self._identity if self._is_of_table else [_TIE])]
         groups = ", ".join(map(quoted, self._group))
         rank = f"row_number() OVER (PARTITION BY {groups} ORDER BY {', '.join(order)})"
-        self._step = SqlStep(((_RANK, rank, BIGINT),), kept=(*self._held, _WAS))
+        self._step = SqlStep(((plan.name, rank, BIGINT),), kept=(*self._held, _WAS))
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
         came = table.append_column(_TIME, table.column(TIMESTAMP_COLUMN)).select(self._held)
@@ -70,25 +70,34 @@ class TopRows(VectorizedFunction):
         places = np.repeat(np.arange(partitions.num_rows), self._count)
         ranks = pa.array(np.tile(np.arange(1, self._count + 1), partitions.num_rows))
         asked = partitions.take(pa.array(places, pa.int64()))
-        first = self.first.lookup(asked.append_column(_RANK, ranks))
+        first = self.first.lookup(asked.append_column(self._name, ranks))
         left = _are_among(first, gone, self._identity) if gone.num_rows else np.zeros(first.num_rows, dtype=bool)
         kept = first.filter(pa.array(~left))
-        ties = integers(kept.column(_RANK)) - self._count - 1
-        was = kept.column(_RANK)
+        was = integers(kept.column(self._name))
         both = [kept.select(self._held), came]
         if left.any():
             both.append(self._next(first.filter(pa.array(left)), pa.concat_tables(_alike(both))))
         rows = pa.concat_tables(_alike(both))
-        new = rows.num_rows - kept.num_rows
-        rows = rows.append_column(_WAS, pa.array(np.concatenate([integers(was), np.zeros(new, dtype=np.int64)])))
-        rows = rows.append_column(_TIE, pa.array(np.concatenate([ties, np.arange(new)])))
+        new = np.arange(rows.num_rows - kept.num_rows)
+        rows = rows.append_column(_WAS, pa.array(np.concatenate([was, new * 0])))
+        rows = rows.append_column(_TIE, pa.array(np.concatenate([was - self._count - 1, new])))
         ranked, bad = self._step.run(rows)
         if bad:
             ctx.drop(len(bad))
-        best = ranked.filter(pc.less_equal(ranked.column(_RANK), self._count))
+        best = ranked.filter(pc.less_equal(ranked.column(self._name), self._count))
         self.first.delete(first)
-        self.first.upsert(best.select([*self._held, _RANK]))
-        self._emit(asked.append_column(self._name, ranks), best, table, ctx)
+        self.first.upsert(best.select([*self._held, self._name]))
+        # The ranks whose rows have changed.
+        is_same = pc.equal(best.column(_WAS), best.column(self._name))
+        after = best.filter(pc.invert(is_same))
+        before = first.filter(pa.array(~_are_among(first, best.filter(is_same), self._key)))
+        vanished = before.filter(pa.array(~_are_among(before, after, self._key))).select(self._key)
+        self.rows.delete(vanished)
+        self.rows.upsert(after.select([*self._shown, _TIME]))
+        latest = pa.repeat(pc.max(table.column(TIMESTAMP_COLUMN)), vanished.num_rows)
+        times = [after.select([*self._key, _TIME]), vanished.append_column(_TIME, latest)]
+        changed = pa.concat_tables(_alike(times)).rename_columns([*self._key, TIMESTAMP_COLUMN])
+        emit_changes(ctx, before.select(self._shown), after.select(self._shown), changed, self._key)
 
     def _next(self, left: pa.Table, known: pa.Table) -> pa.Table:
         """Return the rows of partitions that have lost one of the first, without those that are known."""
@@ -96,28 +105,6 @@ class TopRows(VectorizedFunction):
         rows = self.members.scan(pc.field(name).isin(left.column(name).unique()))
         rows = rows.filter(pa.array(_are_among(rows, left, self._group))).select(self._held)
         return rows.filter(pa.array(~_are_among(rows, known, self._identity)))
-
-    def _emit(self, asked: pa.Table, best: pa.Table, table: pa.Table, ctx: BatchContext) -> None:
-        """Replace the rows of ranks that have changed, and emit both."""
-        ranks = best.rename_columns([self._name if each == _RANK else each for each in best.column_names])
-        before = self.rows.lookup(asked)
-        changed = ranks.filter(pc.not_equal(ranks.column(_WAS), ranks.column(self._name)))
-        vanished = before.filter(pa.array(~_are_among(before, ranks, self._key)))
-        replaced = before.filter(pa.array(_are_among(before, changed, self._key)))
-        self.rows.delete(vanished.select(self._key))
-        self.rows.upsert(changed.select([*self._shown, _TIME]).cast(before.schema))
-        latest = pa.repeat(pc.max(table.column(TIMESTAMP_COLUMN)), vanished.num_rows)
-        times = [
-            changed.select([*self._key, _TIME]).rename_columns([*self._key, TIMESTAMP_COLUMN]),
-            vanished.select(self._key).append_column(TIMESTAMP_COLUMN, latest),
-        ]
-        emit_changes(
-            ctx,
-            pa.concat_tables([replaced, vanished]).select(self._shown),
-            changed.select(self._shown),
-            pa.concat_tables(_alike(times)),
-            self._key,
-        )
 
 
 def _alike(tables: list[pa.Table]) -> list[pa.Table]:
