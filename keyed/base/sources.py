@@ -60,10 +60,9 @@ class SeekableSource(Protocol):
     """An iterable that resumes from a position, which each batch keeps in checkpoints and changelogs.
 
     A method ``close()``, if there is one, is called when the query stops, perhaps from another thread; the iteration
-    has to end soon after. With an attribute ``schema`` (a ``pyarrow.Schema``) elements are Arrow tables, each the rows
-    of a batch. A method ``set_waits(first, more)`` is called before a batch with the seconds to wait for its first
-    element before yielding `PAUSE`, and then for others: a second if each batch makes a file or a version of a table,
-    else 0.
+    has to end soon after. A method ``batches()`` is iterated instead of elements: it yields Arrow tables, each a batch,
+    and `PAUSE`. A method ``set_waits(first, more)`` is called before a batch with the seconds to wait for its first
+    element before `PAUSE`, and then for others: a second if each batch makes a file or a version of a table, else 0.
     """
 
     def __iter__(self) -> Iterator[Any]:

@@ -180,17 +180,14 @@ class TopicsReader:
         """Return whether a partition has more records, or they are expected."""
         return bool(self._waiting[place]) or place not in self._at_end | self._silent
 
-    def is_delayed(self, held: Collection[Place]) -> bool:
-        """Return whether a partition that has not reached its end delays the others.
+    def wait_for_others(self, held: Collection[Place]) -> None:
+        """Note the partitions that have not reached their end and delay the others.
 
         Args:
             held: The partitions of which records were taken that are not used yet.
         """
-        if self._waits(time.monotonic(), held):
-            return True
-        if self._paused and not any(self._waiting.values()):
+        if not self._waits(time.monotonic(), held) and self._paused and not any(self._waiting.values()):
             self._hold_back([*self._paused])
-        return False
 
     def _waits(self, now: float, held: Collection[Place] = ()) -> bool:
         """Return whether a partition delays the others, except those that have messages elsewhere."""

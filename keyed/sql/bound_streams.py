@@ -212,7 +212,7 @@ class _Decoding:
             def where(place: int, parts: list[Any] = parts) -> str:
                 return f"topic {source.topic}, partition {parts[3][place]}, offset {parts[4][place]}"
 
-            table, _ = reader.decoded([*parts, headers, [None] * count], where)
+            table = reader.without_bad(reader.decoded([*parts, headers, [None] * count], where))
             table = table.select(names).append_column(_TIME, table.column(TIME))
             nothing: list[Any] = [pa.nulls(count - table.num_rows, field.type) for field in table.schema]
             bad = pa.Table.from_arrays(nothing, schema=table.schema)

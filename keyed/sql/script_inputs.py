@@ -1,7 +1,8 @@
 """The rows that are given for the streams and tables of a script, as tables of their declared columns.
 
 An input is a list of dictionaries, a table, the path of a file, or records of a topic. Its tables have the declared
-columns, converted strictly; the columns of time, and whether the row was deleted; bad rows are skipped and counted.
+columns, converted strictly; the columns of time, whether the row was deleted, and why it is bad. Bad rows keep their
+places until they are passed: then they are counted.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from keyed.windows.vectorized.row_groups import pc
 _log = logging.getLogger(__name__)
 #: Milliseconds of the years 1970 to 9999: others are no times of a stream.
 LATEST = 253_402_300_800_000
-TIME, GONE, SOURCE, PLACE, WINDOW = "#time", "#gone", "#source", "#place", "#window"
+TIME, GONE, SOURCE, PLACE, WINDOW, BAD = "#time", "#gone", "#source", "#place", "#window", "#bad"
 PARTITION, OFFSET = (PSEUDO[name][0] for name in ("ROWPARTITION", "ROWOFFSET"))
 UNREADABLE = "the format cannot read them"
 NO_TIME = "no usable timestamp"
@@ -76,8 +77,6 @@ class ScriptInput:
         has_places: The tables have the partition and offset of each row.
         registry: The schema registry of topics.
         missing: Takes the columns that no row of a file has, with the number of rows.
-        bad: Number of bad rows so far.
-        known: Number of bad rows that earlier runs have counted.
     """
 
     source: SqlSource
@@ -91,8 +90,6 @@ class ScriptInput:
     has_places: bool = attrs.field(default=False, kw_only=True)
     registry: Registry | None = attrs.field(default=None, kw_only=True)
     missing: dict[str, dict[str, int]] = attrs.field(factory=dict, kw_only=True)
-    bad: int = attrs.field(default=0, init=False)
-    known: int = attrs.field(default=0, init=False)
     _count: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -113,7 +110,7 @@ class ScriptInput:
         """The columns of the tables."""
         further = [(n, type_.arrow) for n, type_ in further_columns(self.source, has_places=self.has_places)]
         fields = [(name, type_.arrow) for name, type_ in self.source.columns]
-        return pa.schema([*fields, (TIME, pa.int64()), (GONE, pa.bool_()), *further])
+        return pa.schema([*fields, (TIME, pa.int64()), (BAD, pa.string()), (GONE, pa.bool_()), *further])
 
     @cached_property
     def _readers(self) -> list[Any]:
@@ -129,7 +126,7 @@ class ScriptInput:
         elif table is not None:
             names = given_names(source, table.column_names, f"the table of {source.name}")
             for batch in table.to_batches(ROWS):
-                yield self._table(column_part(batch, names, "row", self._count))[0]
+                yield self._table(column_part(batch, names, "row", self._count))
         else:
             rows = iter(given)
             make = self._of_records if self.is_topic else self._of_rows
@@ -145,7 +142,7 @@ class ScriptInput:
         for part in parts:
             rows += part.count
             seen.update(str(each).lower() for each in part.seen)
-            yield self._table(part)[0]
+            yield self._table(part)
         if path.suffix.lower() in (".json", ".jsonl"):
             for name in [each for each, _ in _stored(source) if each.lower() not in seen] if rows else ():
                 _log.warning("%s: no row of %s has the column %s; it is null", source.name, path, name)
@@ -168,7 +165,7 @@ class ScriptInput:
                     f"{shown(dict(row))}"
                 )
         first = self._count
-        return self._table(RowsPart(cells, len(rows), lambda place: f"row {first + place}", bad))[0]
+        return self._table(RowsPart(cells, len(rows), lambda place: f"row {first + place}", bad))
 
     def _of_records(self, records: list[Any]) -> pa.Table:
         """Return given records: key, value, time, and perhaps partition, offset, headers and window."""
@@ -199,15 +196,10 @@ class ScriptInput:
                 ),
             )
         first = self._count
-        return self.decoded(columns, lambda place: f"topic {topic}, record {first + place}")[0]
+        return self.decoded(columns, lambda place: f"topic {topic}, record {first + place}")
 
-    def of_messages(self, messages: Sequence[Any], counted: int) -> tuple[pa.Table, Any]:
-        """Return records of a Kafka topic, and the places of those that are not bad.
-
-        Args:
-            messages: The records of a partition.
-            counted: Offset up to which earlier runs have counted bad ones.
-        """
+    def of_messages(self, messages: Sequence[Any]) -> pa.Table:
+        """Return records of a partition of a Kafka topic."""
         nothing = [None] * len(messages)
         offsets = [each.offset() for each in messages]
         columns = [
@@ -220,18 +212,14 @@ class ScriptInput:
             nothing,
         ]
         where = f"topic {self.source.topic}, partition {columns[3][0]}, offset"
-        is_new = next((place for place, offset in enumerate(offsets) if offset >= counted), len(offsets))
-        return self.decoded(columns, lambda place: f"{where} {offsets[place]}", is_new)
+        return self.decoded(columns, lambda place: f"{where} {offsets[place]}")
 
-    def decoded(
-        self, columns: Sequence[Sequence[Any]], where: Callable[[int], str], first_new: int = 0
-    ) -> tuple[pa.Table, Any]:
-        """Return records as a table without the bad ones, and the places of the others.
+    def decoded(self, columns: Sequence[Sequence[Any]], where: Callable[[int], str]) -> pa.Table:
+        """Return records as a table.
 
         Args:
             columns: Keys, values, times, partitions, offsets, headers and windows.
             where: Returns the place of a record, for messages.
-            first_new: The first record that earlier runs have not counted if it is bad.
         """
         source, (keys, values, times, partitions, offsets, headers, windows) = self.source, columns
         bad: dict[int, str] = {}
@@ -247,7 +235,7 @@ class ScriptInput:
             bad = {place: "the record has no value" for place, is_gone in enumerate(gone) if is_gone} | bad
         for name, header in source.headers:
             cells[name] = [_header(each, header) for each in headers]
-        return self._table(RowsPart(cells, len(keys), where, bad), gone, first_new)
+        return self._table(RowsPart(cells, len(keys), where, bad), gone)
 
     def _split(
         self, keys: Sequence[Any], windows: Sequence[Any], bad: dict[int, str]
@@ -268,8 +256,8 @@ class ScriptInput:
             bounds[place] = (start, ends[0] if ends else start + (self.source.window_ms or 0))
         return found, bounds
 
-    def _table(self, part: RowsPart, gone: Sequence[bool] | None = None, first_new: int = 0) -> tuple[pa.Table, Any]:
-        """Return converted columns without the bad rows, and the places of the others."""
+    def _table(self, part: RowsPart, gone: Sequence[bool] | None = None) -> pa.Table:
+        """Return converted columns."""
         count, name = part.count, self.source.name
         columns, times, bad, no_time = typed(self.source, part.cells, count, part.bad)
         for place in pc.indices_nonzero(pc.greater(times, self.latest())).to_pylist():
@@ -281,28 +269,26 @@ class ScriptInput:
                 f"{name}: {part.where(place)} has no usable timestamp: {reason}; without "
                 "'ksql.timestamp.throw.on.invalid' it would be skipped and counted"
             )
+        reasons: Any = pa.nulls(count, pa.string())
+        if bad or no_time:
+            texts = {place: f"{UNREADABLE}: {part.where(place)}: {reason}" for place, reason in bad.items()}
+            texts |= {place: f"{NO_TIME}: {part.where(place)}: {reason}" for place, reason in no_time.items()}
+            reasons = pa.array(map(texts.get, range(count)), pa.string())
         flags = pa.array(gone) if gone is not None else pa.repeat(False, count)
-        table = pa.table([*columns, times, flags, *self._further(part.cells, times, count)], schema=self.schema)
+        further = self._further(part.cells, times, count)
+        table = pa.table([*columns, times, reasons, flags, *further], schema=self.schema)
         self._count += count
         if self.places is not None:
             table = table.append_column(PLACE, pa.array(itertools.islice(self.places, count), pa.int64()))
-        kept = np.ones(count, dtype=bool)
-        if bad or no_time:
-            self._note_bad(part, bad, no_time, first_new)
-            kept[[*bad, *no_time]] = False
-            table = table.filter(pa.array(kept))
-        return table, np.flatnonzero(kept)
+        return table
 
-    def _note_bad(self, part: RowsPart, bad: Mapping[int, str], no_time: Mapping[int, str], first_new: int) -> None:
-        """Count bad rows that earlier runs have not counted."""
-        places = sorted({*bad, *no_time})
-        earlier = max(0, self.known - self.bad)
-        self.bad += len(places)
-        places = [place for place in places[earlier:] if place >= first_new]
-        for reasons, what in ((bad, UNREADABLE), (no_time, NO_TIME)):
-            own = [place for place in places if place in reasons]
-            if own:
-                skip(self.skipped, self.source.name, what, len(own), f"{part.where(own[0])}: {reasons[own[0]]}")
+    def without_bad(self, table: pa.Table) -> pa.Table:
+        """Return the rows of a table that are not bad, and count the others."""
+        reasons: Any = table.column(BAD)
+        for text in reasons.drop_null().to_pylist():
+            kind, _, first = text.partition(": ")
+            skip(self.skipped, self.source.name, kind, 1, first)
+        return table.filter(reasons.is_null())
 
     def _further(self, cells: Mapping[str, Any], times: Any, count: int) -> list[Any]:
         """Return the columns that are not declared: the place of a row in its topic, and the bounds of its window."""

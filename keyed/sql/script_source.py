@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from keyed.base.sources import PAUSE
 from keyed.errors import CheckpointError
-from keyed.kafka.topics_reader import TopicsReader
+from keyed.kafka.topics_reader import Place, TopicsReader
 from keyed.sql.catalog import STREAM
-from keyed.sql.script_inputs import PLACE, SOURCE, TIME, ScriptInput, Skipped
+from keyed.sql.script_inputs import BAD, PLACE, SOURCE, TIME, ScriptInput, Skipped
 
 #: Rows at either end of what was read that are compared when it is given again.
 _COMPARED = 100
@@ -35,40 +35,44 @@ class _Head:
     Args:
         number: The number of the input.
         given: The input.
+
+    Attributes:
+        places: Where each row stands among those of all inputs.
+        bound: The place of the last row that was read.
+        may_grow: True if rows that come later may have this place.
     """
 
     def __init__(self, number: int, given: ScriptInput) -> None:
         self.number = number
         self.name = given.source.name
-        self._given = given
-        self._highest = 0
-        self.rows: Any = None
+        self.given = given
+        self.rows: Any = given.schema.empty_table()
         self.places: Any = np.empty(0, dtype=np.int64)
-        self.is_ended = False
+        self.bound = 0
+        self.may_grow = True
 
-    @property
-    def bounds(self) -> bool:
-        """True if rows that come later may have the place of its last row."""
-        return not self.is_ended
-
-    def fill(self) -> None:
-        """Read more rows."""
+    def fill(self, count: int) -> None:
+        """Read more rows, so that there are at least so many if the input has them."""
 
     def _add(self, table: pa.Table) -> None:
-        times = np.maximum.accumulate(np.maximum(table.column(TIME).to_numpy(), self._highest))
-        self._highest = int(times[-1])
-        places = table.column(PLACE).to_numpy() if PLACE in table.column_names else times
-        self.rows = _joined(self.rows, table)
+        if PLACE in table.column_names:
+            places = table.column(PLACE).to_numpy()
+            table = table.drop_columns([PLACE])
+        else:
+            times = table.column(TIME).to_numpy()
+            reasons = table.column(BAD)
+            if reasons.null_count < len(reasons):
+                times = np.where(reasons.is_null().to_numpy(), times, 0)
+            places = np.maximum.accumulate(np.maximum(times, self.bound))
+        self.bound = int(places[-1])
+        self.rows = pa.concat_tables([self.rows, table])
         self.places = np.concatenate([self.places, places])
 
     def take(self, count: int) -> pa.Table:
-        """Take the first rows."""
-        found: pa.Table = self.rows.slice(0, count)
+        """Take the first rows, and advance the position."""
+        rows: pa.Table = self.rows.slice(0, count)
         self.rows, self.places = self.rows.slice(count), self.places[count:]
-        return found
-
-    def passed(self, count: int) -> None:
-        """Note that the next rows that were taken belong to a batch."""
+        return rows
 
 
 class _GivenHead(_Head):
@@ -79,38 +83,31 @@ class _GivenHead(_Head):
         self._tables = given.tables()
         self._keeps = keeps
         self._read = 0
-        self._taken: Any = None
-        self._first: Any = None
-        self._last: Any = None
+        self._first = self._last = self.rows
 
-    def fill(self) -> None:
+    def fill(self, count: int) -> None:
         """See `_Head.fill`."""
-        for table in self._tables:
-            if table.num_rows:
+        while self.may_grow and len(self.places) < count:
+            table = next(self._tables, None)
+            if table is None:
+                self.may_grow = False
+            elif table.num_rows:
                 self._add(table)
-                return
-        self.is_ended = True
 
     def take(self, count: int) -> pa.Table:
         """See `_Head.take`."""
-        found = super().take(count)
-        if self._keeps:
-            self._taken = _joined(self._taken, found)
-        return found
-
-    def passed(self, count: int) -> None:
-        """See `_Head.passed`."""
+        rows = super().take(count)
         self._read += count
         if self._keeps:
-            rows, self._taken = self._taken.slice(0, count), self._taken.slice(count)
-            if self._first is None or self._first.num_rows < _COMPARED:
-                self._first = _joined(self._first, rows).slice(0, _COMPARED)
-            last = _joined(self._last, rows.slice(max(0, count - _COMPARED)))
+            if self._first.num_rows < _COMPARED:
+                self._first = pa.concat_tables([self._first, rows]).slice(0, _COMPARED)
+            last = pa.concat_tables([self._last, rows.slice(max(0, count - _COMPARED))])
             self._last = last.slice(max(0, last.num_rows - _COMPARED))
+        return rows
 
     def position(self) -> list[int]:
-        """Return how many rows were passed on, checksums of the first and last of them, and how many rows were bad."""
-        return [self._read, _checksum(self._first), _checksum(self._last), max(self._given.bad, self._given.known)]
+        """Return how many rows were passed on, and checksums of the first and last of them."""
+        return [self._read, _checksum(self._first), _checksum(self._last)]
 
     def seek(self, position: list[int]) -> None:
         """Pass rows that earlier runs have read.
@@ -118,13 +115,11 @@ class _GivenHead(_Head):
         Raises:
             CheckpointError: They are others.
         """
-        count, *checksums, self._given.known = position
-        while self._read < count and not self.is_ended:
-            if len(self.places):
-                self.passed(self.take(min(count - self._read, len(self.places))).num_rows)
-            else:
-                self.fill()
-        if self.position()[:3] != [count, *checksums]:
+        count = position[0]
+        while self._read < count and (self.may_grow or len(self.places)):
+            self.fill(1)
+            self.take(min(count - self._read, len(self.places)))
+        if self.position() != position:
             raise CheckpointError(
                 f"the checkpoint has read {count} records of the rows of {self.name}, and these are not the first ones "
                 "anymore; give it again from its start, with new records at its end, or start from a new checkpoint"
@@ -138,55 +133,36 @@ class _LiveHead(_Head):
         number: The number of the input.
         given: The input.
         partition: The partition.
-        at: The offset at which it begins, and the one up to which earlier runs have counted bad records.
+        offset: The offset at which it begins.
     """
 
-    def __init__(self, number: int, given: ScriptInput, partition: int, at: Sequence[int]) -> None:
+    def __init__(self, number: int, given: ScriptInput, partition: int, offset: int) -> None:
         super().__init__(number, given)
         self.partition = partition
+        #: The offset after each row.
         self._offsets: Any = np.empty(0, dtype=np.int64)
-        self.offset, self._counted = at
-        self._end = self.offset
-        self.has_more = False
-
-    @property
-    def bounds(self) -> bool:
-        """See `_Head.bounds`."""
-        return self.has_more
-
-    def position(self) -> list[int]:
-        """Return the offset of the next record, and the one up to which bad records are counted."""
-        return [self.offset, max(self._end, self._counted)]
+        self.offset = self._end = offset
 
     def add(self, messages: Sequence[Any], end: int) -> None:
         """Add records, up to an offset."""
         messages = [each for each in messages if each.offset() >= self._end]
         self._end = max(self._end, end)
         if messages:
-            table, kept = self._given.of_messages(messages, self._counted)
-            if table.num_rows:
-                self._add(table)
-                self._offsets = np.concatenate([self._offsets, [messages[place].offset() + 1 for place in kept]])
-        if not len(self.places):
+            self._add(self.given.of_messages(messages))
+            self._offsets = np.concatenate([self._offsets, [each.offset() + 1 for each in messages]])
+        elif not len(self.places):
             self.offset = self._end
 
-    def passed(self, count: int) -> None:
-        """See `_Head.passed`."""
-        self.offset = int(self._offsets[count - 1])
+    def take(self, count: int) -> pa.Table:
+        """See `_Head.take`."""
+        self.offset = self._end if count == len(self._offsets) else int(self._offsets[count - 1])
         self._offsets = self._offsets[count:]
-        if not len(self._offsets):
-            self.offset = self._end
+        return super().take(count)
 
 
-def _joined(before: Any, rows: pa.Table) -> pa.Table:
-    return rows if before is None else pa.concat_tables([before, rows])
-
-
-def _checksum(rows: Any) -> int:
-    if rows is None:
-        return 0
-    names = [each for each in rows.column_names if each != PLACE]
-    return zlib.crc32(msgspec.json.encode(rows.select(names).to_pylist()))
+def _checksum(rows: pa.Table) -> int:
+    # Whether a time is too far ahead depends on when it is read.
+    return zlib.crc32(msgspec.json.encode(rows.drop_columns([BAD]).to_pylist())) if rows.num_rows else 0
 
 
 @attrs.define(eq=False, slots=False)
@@ -214,21 +190,18 @@ class ScriptRows:
     reader: TopicsReader | None = attrs.field(default=None, kw_only=True)
     interval: float = attrs.field(default=1.0, kw_only=True)
     #: The position in each partition of a topic, by input.
-    _offsets: dict[str, dict[str, list[int]]] = attrs.field(factory=dict, init=False)
-    _partitions: list[_LiveHead] = attrs.field(factory=list, init=False)
+    _offsets: dict[str, dict[str, int]] = attrs.field(factory=dict, init=False)
+    _partitions: dict[Place, list[_LiveHead]] = attrs.field(factory=dict, init=False)
     _closed: bool = attrs.field(default=False, init=False)
-    #: Bad rows that the position has.
-    _noted: int = attrs.field(default=0, init=False)
-    #: Rows that are merged and not yielded, and the place of the head of each.
-    _ready: list[pa.Table] = attrs.field(factory=list, init=False)
-    _owners: list[Any] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
-        fields = [pa.field(SOURCE, pa.int32()), pa.field(TIME, pa.int64()), pa.field(STREAM, pa.int64())]
+        kinds = {SOURCE: pa.int32(), TIME: pa.int64(), STREAM: pa.int64(), BAD: pa.string()}
+        fields: list[pa.Field[Any]] = [pa.field(name, kind) for name, kind in kinds.items()]
         for number, each in enumerate(self.inputs.values()):
-            fields += [pa.field(f"{number}.{field.name}", field.type) for field in each.schema if field.name != TIME]
-        self.schema = pa.schema(fields)
-        self._given = [
+            own = [field for field in each.schema if field.name not in (TIME, BAD)]
+            fields += [pa.field(f"{number}.{field.name}", field.type) for field in own]
+        self._schema = pa.schema(fields)
+        self._heads: list[_Head] = [
             _GivenHead(number, each, keeps=self.keeps)
             for number, (name, each) in enumerate(self.inputs.items())
             if name not in self.live
@@ -240,20 +213,16 @@ class ScriptRows:
         """The number of rows that this run has skipped."""
         return sum(sum(each.values()) for each in self.skipped.values())
 
-    @property
-    def _heads(self) -> list[_Head]:
-        return sorted([*self._given, *self._partitions], key=lambda each: each.number)
-
     def position(self) -> dict[str, Any]:
         """Return what was read. See `keyed.SeekableSource.position`."""
-        for each in self._partitions:
-            self._offsets.setdefault(each.name, {})[str(each.partition)] = each.position()
+        inputs = {}
+        for each in self._heads:
+            if isinstance(each, _LiveHead):
+                self._offsets.setdefault(each.name, {})[str(each.partition)] = each.offset
+            elif isinstance(each, _GivenHead):
+                inputs[each.name] = each.position()
         topics = {name: {"topic": topic, "offsets": self._offsets.get(name, {})} for name, topic in self.live.items()}
-        return {
-            "inputs": {each.name: each.position() for each in self._given},
-            "topics": topics,
-            "highest": self._highest,
-        }
+        return {"inputs": inputs, "topics": topics, "highest": self._highest}
 
     def seek(self, position: Any) -> None:
         """Resume after what was read. See `keyed.SeekableSource.seek`.
@@ -273,7 +242,7 @@ class ScriptRows:
                 f"{sorted(self.live.values()) or 'none'}; {remedy}, or start from a new checkpoint"
             )
         self._offsets = {name: dict(each["offsets"]) for name, each in position["topics"].items()}
-        given = {each.name: each for each in self._given}
+        given = {each.name: each for each in self._heads if isinstance(each, _GivenHead)}
         for name, read in position["inputs"].items():
             if name in given:
                 given[name].seek(read)
@@ -283,162 +252,144 @@ class ScriptRows:
                     "again from its start, or start from a new checkpoint"
                 )
         self._highest |= {name: at for name, at in position["highest"].items() if name in self._highest}
-        self._noted = sum(each.known for each in self.inputs.values())
 
     def close(self) -> None:
         """End the iteration within a moment. It may be called from another thread."""
         self._closed = True
 
     def __iter__(self) -> Iterator[Any]:
-        """Return tables, each a batch; `keyed.PAUSE` if there are no rows for now."""
+        """See `batches`."""
+        return self.batches()
+
+    def batches(self) -> Iterator[Any]:
+        """Yield tables, each a batch; `keyed.PAUSE` if there are no rows for now."""
         self._closed = False
         reader = self.reader
-        if reader is None:
-            while self._merge():
-                yield from self._batches(self.size)
-            yield from self._rest()
-            return
-        self._open(reader)
+        if reader is not None:
+            self._open(reader)
         try:
-            yield from self._followed(reader)
+            yield from self._cut(reader)
         finally:
-            reader.close()
+            if reader is not None:
+                reader.close()
 
     def _open(self, reader: TopicsReader) -> None:
-        numbers = {name: number for number, name in enumerate(self.inputs)}
-        offsets: dict[tuple[str, int], int] = {}
+        offsets: dict[Place, int] = {}
         for name, topic in self.live.items():
-            for partition, (at, _) in self._offsets.get(name, {}).items():
+            for partition, at in self._offsets.get(name, {}).items():
                 place = (topic, int(partition))
                 offsets[place] = min(at, offsets.get(place, at))
-        begin = reader.open(offsets)
-        self._partitions = [
-            _LiveHead(numbers[name], self.inputs[name], number, self._offsets.get(name, {}).get(str(number), [at, at]))
-            for name, topic in self.live.items()
-            for (of, number), at in begin.items()
-            if of == topic
+        live = [
+            _LiveHead(number, each, partition, self._offsets.get(name, {}).get(str(partition), at))
+            for (topic, partition), at in reader.open(offsets).items()
+            for number, (name, each) in enumerate(self.inputs.items())
+            if self.live.get(name) == topic
         ]
+        self._heads = sorted([*self._heads, *live], key=lambda each: each.number)
+        self._partitions = {}
+        for each in live:
+            self._partitions.setdefault((self.live[each.name], each.partition), []).append(each)
 
-    def _followed(self, reader: TopicsReader) -> Iterator[Any]:
-        """Yield batches of live records, and of the given rows."""
+    def _cut(self, reader: TopicsReader | None) -> Iterator[Any]:
+        """Yield batches; those of live records end after the interval."""
         began: float | None = None
-        wait = 0.0
+        wait, is_bad = 0.0, False
         while not self._closed:
-            reader.fetch(wait)
-            is_held = self._receive(reader)
-            merged = not is_held and self._merge()
-            yield from self._batches(self.size)
-            now = time.monotonic()
-            if not self._ready:
-                began = None
-            elif began is None:
-                began = now
-            is_ended = reader.is_ended and not any(len(each.places) for each in self._heads)
-            if is_ended and all(each.is_ended for each in self._given):
-                yield from self._rest()
+            is_busy = reader is not None and reader.fetch(wait)
+            if reader is not None:
+                self._receive(reader)
+            for each in self._heads:
+                each.fill(self.size)
+            counts = self._counts()
+            count, now = sum(counts), time.monotonic()
+            began = (began or now) if count else None
+            is_ended = not any(each.may_grow for each in self._heads) and (reader is None or reader.is_ended)
+            if began is not None and (is_ended or count >= self.size or now >= began + self.interval):
+                batch = self._batch(counts)
+                is_bad = not batch.num_rows
+                if not is_bad:
+                    yield batch
+                began, wait = None, 0.0
+            elif is_ended:
+                if is_bad and self.keeps:
+                    # The position after the bad rows.
+                    yield self._with_highest(self._schema.empty_table())
                 return
-            if began is not None and now >= began + self.interval:
-                began = None
-                yield from self._batches(1)
-            elif began is None and not merged:
-                yield PAUSE
-            wait = 0.0 if merged else _WAIT if began is None else min(_WAIT, max(0.0, began + self.interval - now))
+            else:
+                if began is None:
+                    yield PAUSE
+                wait = 0.0 if is_busy else _WAIT if began is None else min(_WAIT, began + self.interval - now)
 
-    def _receive(self, reader: TopicsReader) -> bool:
-        """Add the records that came; return whether a partition without some delays the others."""
-        by_place: dict[tuple[str, int], list[_LiveHead]] = {}
-        for each in self._partitions:
-            by_place.setdefault((self.live[each.name], each.partition), []).append(each)
-        for place, heads in by_place.items():
-            if any(not len(each.places) for each in heads):
+    def _receive(self, reader: TopicsReader) -> None:
+        """Add the records that came."""
+        for place, heads in self._partitions.items():
+            if any(len(each.places) < self.size for each in heads):
                 messages, end = reader.take(place, _RECORDS)
                 for each in heads:
                     each.add(messages, end)
+        held = [place for place, heads in self._partitions.items() if all(len(each.places) for each in heads)]
+        reader.wait_for_others(held)
+        for place, heads in self._partitions.items():
             for each in heads:
-                each.has_more = reader.has_more(place)
-        held = {place for place, heads in by_place.items() if all(len(each.places) for each in heads)}
-        return reader.is_delayed(held)
+                each.may_grow = reader.has_more(place)
 
-    def _batches(self, least: int) -> Iterator[pa.Table]:
-        """Yield the merged rows as batches, as long as there are so many."""
-        while self._ready and sum(each.num_rows for each in self._ready) >= least:
-            table = self._ready[0] if len(self._ready) == 1 else pa.concat_tables(self._ready)
-            owners = self._owners[0] if len(self._owners) == 1 else np.concatenate(self._owners)
-            count = min(self.size, table.num_rows)
-            for head, rows in zip(self._heads, np.bincount(owners[:count], minlength=len(self._heads)), strict=True):
-                if rows:
-                    head.passed(int(rows))
-            self._ready = [table.slice(count)] if count < table.num_rows else []
-            self._owners = [owners[count:]] if self._ready else []
-            yield self._with_highest(table.slice(0, count))
+    def _counts(self) -> list[int]:
+        """Return how many rows of each head have places that no later row can have, at most those of a batch."""
+        bounds = [each.bound for each in self._heads if each.may_grow]
+        bound = min(bounds, default=None)
+        counts = []
+        is_blocked = False
+        for each in self._heads:
+            # At the bound itself an input before this one may have more rows.
+            side: Any = "left" if is_blocked else "right"
+            count = len(each.places) if bound is None else int(np.searchsorted(each.places, bound, side=side))
+            is_blocked = is_blocked or (each.may_grow and each.bound == bound)
+            counts.append(min(count, self.size))
+        return counts
 
-    def _rest(self) -> Iterator[pa.Table]:
-        """Yield the last batch: without rows if there are only bad ones, which the position has then."""
-        yield from self._batches(1)
-        if self.keeps and self._bad != self._noted:
-            yield self._with_highest(self.schema.empty_table())
+    def _batch(self, counts: Sequence[int]) -> pa.Table:
+        """Take the first of so many rows of each head, by place."""
+        heads = [(each, count) for each, count in zip(self._heads, counts, strict=True) if count]
+        if len(heads) == 1:
+            table = self._taken(*heads[0])
+        else:
+            own = np.array([count for _, count in heads])
+            order = np.argsort(np.concatenate([each.places[:count] for each, count in heads]), kind="stable")
+            order = order[: self.size]
+            owners = np.repeat(np.arange(len(heads)), own)[order]
+            taken = np.bincount(owners, minlength=len(heads))
+            left = own - taken
+            order -= (np.cumsum(left) - left)[owners]
+            parts = [self._taken(each, int(count)) for (each, _), count in zip(heads, taken, strict=True)]
+            table = pa.concat_tables(parts).take(order)
+        reasons: Any = table.column(BAD)
+        return self._with_highest(table if reasons.null_count == len(table) else table.filter(reasons.is_null()))
 
-    @property
-    def _bad(self) -> int:
-        return sum(max(each.bad, each.known) for each in self.inputs.values())
+    def _taken(self, head: _Head, count: int) -> pa.Table:
+        """Take the first rows of a head, with the columns of all inputs."""
+        rows = head.take(count)
+        if rows.column(BAD).null_count < count:
+            head.given.without_bad(rows)
+        columns: list[Any] = []
+        for field in self._schema:
+            own = field.name.removeprefix(f"{head.number}.")
+            if field.name == SOURCE:
+                columns.append(pa.array(np.full(count, head.number, dtype=np.int32)))
+            elif field.name in (TIME, BAD) or own != field.name:
+                columns.append(rows.column(own))
+            else:
+                columns.append(pa.nulls(count, field.type))
+        return pa.table(columns, schema=self._schema)
 
     def _with_highest(self, batch: pa.Table) -> pa.Table:
         """Return a batch with the highest time of each row's input up to it."""
-        self._noted = self._bad
         times = batch.column(TIME).to_numpy()
         numbers = batch.column(SOURCE).to_numpy()
-        found = np.empty(len(times), dtype=np.int64)
+        highest = np.empty(len(times), dtype=np.int64)
         for number, name in enumerate(self.inputs):
             own = numbers == number
             if own.any():
-                found[own] = np.maximum.accumulate(np.maximum(times[own], self._highest[name]))
-                self._highest[name] = int(found[own][-1])
-        return batch.set_column(self.schema.get_field_index(STREAM), STREAM, pa.array(found))
-
-    def _merge(self) -> bool:
-        """Merge rows whose places no later row can have; return false if there are none now."""
-        heads = self._heads
-        for head in heads:
-            if not len(head.places) and not head.is_ended:
-                head.fill()
-        bounding = [each for each in heads if each.bounds and len(each.places)]
-        bound = min((int(each.places[-1]) for each in bounding), default=None)
-        parts: list[pa.Table] = []
-        places: list[Any] = []
-        owners: list[Any] = []
-        blocked = False
-        for owner, head in enumerate(heads):
-            if not len(head.places):
-                continue
-            # At the bound itself an input before this one may have more rows.
-            side: Any = "left" if blocked else "right"
-            count = len(head.places) if bound is None else int(np.searchsorted(head.places, bound, side=side))
-            blocked = blocked or (head.bounds and int(head.places[-1]) == bound)
-            if count:
-                places.append(head.places[:count])
-                parts.append(self._placed(head.take(count), head.number))
-                owners.append(np.full(count, owner))
-        if not parts:
-            return False
-        table, each_owner = parts[0], owners[0]
-        if len(parts) > 1:
-            each_owner = np.concatenate(owners)
-            order: Any = np.lexsort((each_owner, np.concatenate(places)))
-            table, each_owner = pa.concat_tables(parts).take(order), each_owner[order]
-        self._ready.append(table)
-        self._owners.append(each_owner)
-        return True
-
-    def _placed(self, table: pa.Table, number: int) -> pa.Table:
-        """Return the rows of an input with the columns of all."""
-        count = table.num_rows
-        made: list[Any] = []
-        for field in self.schema:
-            own = field.name.removeprefix(f"{number}.")
-            if field.name == SOURCE:
-                made.append(pa.array(np.full(count, number, dtype=np.int32)))
-            elif field.name == TIME or own != field.name:
-                made.append(table.column(own))
-            else:
-                made.append(pa.nulls(count, field.type))
-        return pa.table(made, schema=self.schema)
+                highest[own] = np.maximum.accumulate(np.maximum(times[own], self._highest[name]))
+                self._highest[name] = int(highest[own][-1])
+        place = batch.schema.get_field_index(STREAM)
+        return batch.set_column(place, STREAM, pa.array(highest)).drop_columns([BAD])

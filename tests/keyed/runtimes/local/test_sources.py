@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
+import itertools
 import math
 import shutil
 import threading
@@ -250,6 +251,25 @@ def test_a_source_that_knows_its_position_goes_on_from_it(tmp_path):
     assert counts(Numbers(8), restore_from=changelog).run().values == [("a", 7, 8)]
     with pytest.raises(CheckpointError, match=r"has the position {'at': 7} of a source with seek\(.*list has none"):
         counts(rows(1)).run(checkpoint=tmp_path / "ck")
+
+
+class Tables(Numbers):
+    """Gives them in tables of up to three, with pauses."""
+
+    def batches(self):
+        while rows := list(itertools.islice(Numbers(self.end, self.at), 3)):
+            self.at += len(rows)
+            yield pa.Table.from_pylist(rows)
+            yield keyed.PAUSE
+
+
+def test_tables_of_a_source_are_its_batches(tmp_path):
+    ends = []
+    run = counts(Tables(5)).run
+    found = run(checkpoint=tmp_path, rows_per_batch=2, on_progress=lambda progress: ends.append(progress.rows))
+    assert [value.v for value in found.values] == [0, 1, 2, 3, 4]
+    assert [each for each in ends if each] == [3, 2]
+    assert counts(Tables(6)).run(checkpoint=tmp_path).values == [("a", 5, 6)]
 
 
 def test_positions_that_cannot_be_kept_or_used_are_refused(tmp_path):
