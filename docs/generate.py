@@ -266,6 +266,7 @@ MADE_BY_CALLS |= {
 }
 MADE_BY_CALLS |= {"keyed.tables.entries", "keyed.tables.operator_view", "keyed.tables.state_table"}
 MADE_BY_CALLS |= {
+    "keyed.tables.replication",
     "keyed.tables.state_tables",
     "keyed.job.broadcast",
     "keyed.job.global_tables",
