@@ -205,7 +205,7 @@ class MatchPlanner:
             if item.alias is None or item.alias.lower() in [each.lower() for each, _, _ in cells]:
                 fail("each measure has a name of its own: write expression AS name", item.at)
             measure = self._navigated(item.words, "")
-            cells.append((item.alias, sql(measure), self._type(measure)))
+            cells.append((item.alias, sql(measure), self._read_scope.type_of(measure)))
         before = [(f"c{place}", text, type_) for place, (text, type_) in enumerate(self.cells.items())]
         columns = [*(Column(each, type_, None, each) for each, _, type_ in before[: len(keys)]), *self._columns()]
         reads = tuple(self.reads)
@@ -265,9 +265,10 @@ class MatchPlanner:
         """Return the columns of the values of matched rows."""
         return [Column(f"#r{place}", type_, None, f"#r{place}") for place, type_ in enumerate(self.reads.values())]
 
-    def _type(self, words: Sequence[SqlToken]) -> SqlType:
-        """Return the type of a resolved expression."""
-        return NameScope(self._text, [*self._names.columns, *self._columns()], self._scope.values).type_of(words)
+    @property
+    def _read_scope(self) -> NameScope:
+        """The names of resolved expressions."""
+        return NameScope(self._text, [*self._names.columns, *self._columns()], self._scope.values)
 
     def _cell(self, words: Sequence[SqlToken]) -> int:
         """Return the place of the column that has an expression over a row, in the names of the source."""
@@ -339,8 +340,7 @@ class MatchPlanner:
     def _condition(self, words: Words, own: str) -> Callable[..., Any]:
         """Return the condition of a variable."""
         navigated = self._navigated(words, own)
-        if (type_ := self._type(navigated)).base != "BOOLEAN":
-            self._text.fail(f"DEFINE takes a condition, and this is of type {type_}", words[0].at)
+        self._read_scope.check_condition(navigated, "DEFINE")
         offsets = accumulate((len(each.text) + 1 for each in navigated), initial=len("SELECT "))
         places = {offset: each.at for offset, each in zip(offsets, navigated, strict=False)}
         return self._compiled(parsed(sql(navigated)), own, places)
@@ -365,7 +365,7 @@ class MatchPlanner:
                 return _strict(operator.not_, *parts)
             case "OPERATOR_IS_NULL" | "OPERATOR_IS_NOT_NULL":
                 return lambda row, match: (parts[0](row, match) is None) == (kind == "OPERATOR_IS_NULL")
-        types = [self._type(tokens(Text(unparsed(each)))[:-1]) for each in operands]
+        types = [self._read_scope.type_of(tokens(Text(unparsed(each)))[:-1]) for each in operands]
         bases = {each.base for each in types}
         is_computed = kind in _ARITHMETIC and bases <= _NUMBERS and len(parts) == 2
         is_alike = bases <= _NUMBERS or (len(bases) == 1 and not types[0].has_parts)

@@ -219,6 +219,15 @@ class NameScope:
             self._types[key] = bind(self.text, self._stored, words, self.values)
         return self._types[key]
 
+    def check_condition(self, words: Sequence[SqlToken], clause: str) -> None:
+        """Check that a resolved expression is a condition.
+
+        Raises:
+            SqlError: It is of another type.
+        """
+        if (type_ := self.type_of(words)).base != "BOOLEAN":
+            self.text.fail(f"{clause} takes a condition, and this is of type {type_}", words[0].at)
+
     def step(
         self,
         cells: Sequence[tuple[str, str, SqlType]],

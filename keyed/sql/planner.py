@@ -323,10 +323,12 @@ class Planner:
             (made != kind, f"the result of this query is a {made}; write CREATE {made} {output} AS SELECT ...", at),
             (query.where and _aggregate_calls(query.where), no_aggregates, query.where[0].at if query.where else at),
         )
-        where = self._condition(query.where, scope, "WHERE")
-        return (
-            self._grouped(query, source, scope, where) if is_grouped else self._projected(query, source, scope, where)
-        )
+        where = None
+        if query.where is not None:
+            words = scope.resolved(query.where)
+            scope.check_condition(words, "WHERE")
+            where = sql(words)
+        return (self._grouped if is_grouped else self._projected)(query, source, scope, where)
 
     # FROM.
 
@@ -579,15 +581,6 @@ class Planner:
             found.append(_Output(shown, words, item.at))
         return found
 
-    def _condition(self, words: Words | None, scope: NameScope, clause: str) -> str | None:
-        if words is None:
-            return None
-        resolved = scope.resolved(words)
-        type_ = scope.type_of(resolved)
-        if type_.base != "BOOLEAN":
-            self._text.fail(f"{clause} takes a condition, and this is of type {type_}", words[0].at)
-        return sql(resolved)
-
     def _split_keys(
         self, outputs: list[_Output], wanted: Sequence[Words], query: SelectQuery, shown: Sequence[str]
     ) -> tuple[list[str], list[_Output]]:
@@ -717,7 +710,6 @@ class Planner:
         def computed(words: Words) -> Words:
             """Return an expression over the groups and results."""
             words = replaced(words, parts)
-            words = words if window is None else after.resolved(words)
             self._check_grouped(words, scope)
             return words
 
@@ -732,8 +724,7 @@ class Planner:
         condition = None
         if having is not None:
             words = computed(having)
-            if after.type_of(words).base != "BOOLEAN":
-                text.fail("HAVING takes a condition", having[0].at)
+            after.check_condition(words, "HAVING")
             condition = sql(words)
         if source.is_table:
             # A group without rows is no group.

@@ -9,7 +9,7 @@ import attrs
 
 from keyed.expressions.engine import PYTHON, PythonFunction
 from keyed.expressions.sql_text import Text
-from keyed.expressions.tokens import SqlToken, closing, split, sql, word
+from keyed.expressions.tokens import SqlToken, calls, closing, split, sql, word
 from keyed.formats.sql_types import BIGINT, DOUBLE, SqlType, array, decimal, struct
 from keyed.sql.catalog import CHANGE
 from keyed.windows import (
@@ -134,11 +134,8 @@ def aggregate_of(
         if label != "COUNT":
             fail(f"{label}(DISTINCT ...) is not supported; COUNT takes DISTINCT")
         label = "COUNT_DISTINCT"
-    for each in inner:
-        if each.upper in AGGREGATES and each.kind == "word":
-            following = inner[inner.index(each) + 1 : inner.index(each) + 2]
-            if following and following[0].text == "(":
-                fail("an aggregate of an aggregate is not supported")
+    if any(inner[place].upper in AGGREGATES for place, _ in calls(inner)):
+        fail("an aggregate of an aggregate is not supported")
     arguments = split(inner)
     name = f"#a{number}"
     if label == "COUNT" and (not arguments or sql(arguments[0]) == "*"):
@@ -161,8 +158,7 @@ def aggregate_of(
         fail(f"{label} has no limit of values; {', '.join(_LIMITED)} have one")
     expression = sql(value)
     if condition is not None:
-        if scope.type_of(condition).base != "BOOLEAN":
-            fail("FILTER takes a condition")
+        scope.check_condition(condition, "FILTER")
         expression = f"CASE WHEN {sql(condition)} THEN {expression} END"
     if label in _NUMERIC and type_.base not in _NUMBERS:
         fail(f"{label} takes a number, and this is of type {type_}")
@@ -206,36 +202,36 @@ def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[s
     if label != "COUNT" and label not in _NUMERIC:
         fail(f"{label} is for streams: it cannot undo a row of a table that changes")
     change = f'"{CHANGE}"'
+
+    def count(test: str) -> tuple[str, SqlType]:
+        return f"CASE WHEN {test} THEN {change} END", BIGINT
+
     is_real = type_.base == "DOUBLE" or label.startswith("STDDEV")
-    whole = f"CAST({value} AS DOUBLE)" if is_real else value
-    sums: dict[str, tuple[str, SqlType]] = {"n": (f"CASE WHEN ({value}) IS NOT NULL THEN {change} END", BIGINT)}
-    if label != "COUNT" and not is_real:
-        of_sum = _sum_type(type_)
-        sums["s"] = (f"CAST({value} AS {of_sum.duckdb}) * {change}", of_sum)
-    elif label != "COUNT":
+    sums = {"n": count(f"({value}) IS NOT NULL")}
+    if label != "COUNT" and is_real:
         # NaN and infinities are counted apart, so that they can leave.
-        sums["s"] = (f"CASE WHEN isfinite({whole}) THEN {whole} * {change} END", DOUBLE)
-        sums["q"] = (f"CASE WHEN isfinite({whole}) THEN {whole} * {whole} * {change} END", DOUBLE)
-        for part, of in (("x", "isnan({0})"), ("i", "{0} = 'inf'::DOUBLE"), ("j", "{0} = '-inf'::DOUBLE")):
-            sums[part] = (f"CASE WHEN {of.format(whole)} THEN {change} END", BIGINT)
-    columns = {part: f'coalesce("{name}{part}", 0)' for part in sums}
-    total = columns.get("s", "")
-    if is_real and label != "COUNT":
-        infinite = f"CASE WHEN {columns['i']} > 0 THEN 'inf'::DOUBLE WHEN {columns['j']} > 0 THEN '-inf'::DOUBLE"
-        is_nan = f"{columns['x']} > 0 OR ({columns['i']} > 0 AND {columns['j']} > 0)"
-        total = f"CASE WHEN {is_nan} THEN 'nan'::DOUBLE ELSE {infinite} ELSE {total} END END"
-    n = columns["n"]
+        real = f"CAST({value} AS DOUBLE)"
+        sums["s"] = f"CASE WHEN isfinite({real}) THEN {real} * {change} END", DOUBLE
+        sums["q"] = f"CASE WHEN isfinite({real}) THEN {real} * {real} * {change} END", DOUBLE
+        sums["x"] = count(f"isnan({real})")
+        sums |= {part: count(f"{real} = '{of}'::DOUBLE") for part, of in (("i", "inf"), ("j", "-inf"))}
+    elif label != "COUNT":
+        of_sum = _sum_type(type_)
+        sums["s"] = f"CAST({value} AS {of_sum.duckdb}) * {change}", of_sum
+    n, total, squares, nan, above, below = (f'coalesce("{name}{part}", 0)' for part in "nsqxij")
+    deviation = (
+        f"CASE WHEN {nan} + {above} + {below} > 0 THEN 'nan'::DOUBLE "
+        f"ELSE sqrt(greatest(({squares} - {total} * {total} / {n}) / ({n} - 1), 0)) END"
+    )
+    if is_real:
+        infinite = f"WHEN {above} > 0 THEN 'inf'::DOUBLE WHEN {below} > 0 THEN '-inf'::DOUBLE"
+        is_nan = f"{nan} > 0 OR ({above} > 0 AND {below} > 0)"
+        total = f"CASE WHEN {is_nan} THEN 'nan'::DOUBLE {infinite} ELSE {total} END"
     result = {
         "COUNT": f"CAST({n} AS BIGINT)",
         "SUM": f"CASE WHEN {n} > 0 THEN {total} END",
         "AVG": f"CASE WHEN {n} > 0 THEN CAST({total} AS DOUBLE) / {n} END",
-    }.get(label)
-    if result is None:
-        squares = f"({columns['q']} - {columns['s']} * {columns['s']} / {n}) / ({n} - 1)"
-        special = f"{columns['x']} + {columns['i']} + {columns['j']} > 0"
-        result = (
-            f"CASE WHEN {n} > 1 THEN CASE WHEN {special} THEN 'nan'::DOUBLE ELSE sqrt(greatest({squares}, 0)) END END"
-        )
+    }.get(label, f"CASE WHEN {n} > 1 THEN {deviation} END")
     arguments = tuple((f"{name}{part}v", expression, of) for part, (expression, of) in sums.items())
     parts = {f"{name}{part}": (Sum(f"{name}{part}v"), of) for part, (_, of) in sums.items()}
     return SqlAggregate(arguments, parts, f"({result})")

@@ -142,9 +142,10 @@ class Totals(RunningColumns):
         columns = schema_of((*keys, *plan.arguments), **{TIMESTAMP_COLUMN: "bigint"}).columns
         # A row has the time of the latest of those that it is made of.
         aggregates = {**plan.aggregates, MOMENT: Max(TIMESTAMP_COLUMN)}
-        super().__init__(aggregates, columns[: len(keys)], dict(columns), counts_apart=not plan.is_session)
         if plan.keeps_rows:
+            # It is the first state, which errors name.
             self.rows = table_state((*keys, *plan.values, _ROWTIME), self._keys, name)
+        super().__init__(aggregates, columns[: len(keys)], dict(columns), counts_apart=not plan.is_session)
         #: The totals of the batch, for windows that end with it.
         self._came: pa.Table | None = None
         #: The keys of the sessions that have moved in it, and their accumulators under their new keys.

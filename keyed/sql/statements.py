@@ -217,7 +217,6 @@ class Show(Node):
 
 Statement: TypeAlias = Create | Insert | Drop | SetOption | Show | SelectQuery
 _SHOWN = ("STREAMS", "TABLES", "TYPES", "FUNCTIONS", "QUERIES")
-_STATEMENTS = ("CREATE", "INSERT", "DROP", "SET", "UNSET", "SHOW", "LIST", "DESCRIBE", "EXPLAIN", "SELECT")
 
 
 def _words(*lines: str) -> frozenset[str]:
@@ -513,7 +512,7 @@ class Parser:
             "EXPLAIN": self._explain,
         }
         if self._token.upper not in parts:
-            self._unexpected(f"a statement{nearest(self._token.text, _STATEMENTS)}")
+            self._unexpected(f"a statement{nearest(self._token.text, (*parts, 'INSERT', 'SELECT'))}")
         return parts[self._take().upper](at)
 
     def _set(self, at: int) -> SetOption:

@@ -162,6 +162,15 @@ def test_elt_and_field_take_any_number_of_choices():
     assert sql.script(text, {"orders": ROWS[:1]})["o"][0].value == {"e": "b", "f": 3, "g": 0}
 
 
+def test_the_choices_of_elt_after_aggregates_of_windows_are_one_list():
+    """Found by reading: they were resolved twice, so that the result was the list."""
+    text = (
+        "CREATE STREAM s (id INT KEY) WITH (FORMAT = 'JSON'); CREATE TABLE o AS SELECT id, ELT(COUNT(*), 'x', 'y') AS e, "
+        "windowend - 1 AS last FROM s WINDOW TUMBLING (SIZE 1 SECOND) GROUP BY id HAVING WindowStart >= 0;"
+    )
+    assert sql.script(text, {"s": [{"id": 1, "ROWTIME": 0}]})["o"][0].value == {"e": "x", "last": 999}
+
+
 PEOPLE = "CREATE TABLE people (id INT PRIMARY KEY, age INT, name STRING) WITH (FORMAT = 'JSON');"
 ADULTS = PEOPLE + "CREATE TABLE o AS SELECT id, age FROM people WHERE age > 0;"
 AGES = PEOPLE + "CREATE TABLE o AS SELECT age, COUNT(*) AS n FROM people WHERE id > 0 GROUP BY age;"
