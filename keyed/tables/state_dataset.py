@@ -239,15 +239,10 @@ class Columns:
         self.reader = reader
         schema = reader.schema
         first = next(view.stored(reader, *reader.range), None)
-        fields: list[pa.Field[Any]] = []
-        self.makers: list[Callable[[Entry], Any]] = []
+        others: list[tuple[str, pa.DataType, Callable[[Entry], Any]]] = []
 
         def add(name: str, type_: pa.DataType, make: Callable[[Entry], Any]) -> None:
-            # Names that differ only by case are equal in SQL.
-            taken = {field.name.lower() for field in fields}
-            name = name if name.lower() not in taken else f"value_{name}"
-            fields.append(pa.field(name, type_))
-            self.makers.append(make)
+            others.append((name, type_, make))
 
         named = view.at.key_columns
         key: Any = ("",) * len(named) if len(named) > 1 else ""
@@ -256,14 +251,6 @@ class Columns:
         names, self.key_types = _key_columns(reader, key, type_of)
         self.is_tuple = isinstance(key, tuple)
         makers = [_key_part(number) if self.is_tuple else _whole_key for number in range(len(names))]
-        self.key_names = names
-        if schema.kind == "table":
-            self.key_names = schema.key[: len(names)]
-        elif len(named) == len(names):
-            others = {name.lower() for name in _names_beside(reader)}
-            self.key_names = [new if new.lower() not in others else old for old, new in zip(names, named, strict=True)]
-        for name, type_, make in zip(self.key_names, self.key_types, makers, strict=True):
-            add(name, type_, make)
         if schema.kind == "table":
             stored = pa.ipc.read_schema(pa.py_buffer(b64decode(schema.value["arrow"])))
             for number, name in enumerate(schema.key[schema.value["stream_keys"] :]):
@@ -294,14 +281,30 @@ class Columns:
                 self._add_value(schema.value, add)
         if reader.clock is not None and schema.kind != "versioned":
             add("expires", _UTC_MILLISECONDS, lambda entry: entry.expires)
+        # Names that differ only by case are equal in SQL.
+        taken = {name.lower() for name, _, _ in others}
+        self.key_names = names
+        if schema.kind == "table":
+            self.key_names = schema.key[: len(names)]
+        elif len(named) == len(names):
+            self.key_names = [new if new.lower() not in taken else old for old, new in zip(names, named, strict=True)]
         self._keys = names
+        fields: list[pa.Field[Any]] = []
+        self.makers: list[Callable[[Entry], Any]] = []
+        for name, type_, make in (*zip(self.key_names, self.key_types, makers, strict=True), *others):
+            taken = {field.name.lower() for field in fields}
+            fields.append(pa.field(name if name.lower() not in taken else f"value_{name}", type_))
+            self.makers.append(make)
         taken = {field.name.lower() for field in fields}
-        for name, type_, make in zip(names, self.key_types, makers, strict=True):
-            if has_key and name not in taken:
-                add(name, type_, make)
-        for name in beside if schema.kind == "table" else ():
+        keys = zip(names, self.key_types, makers, strict=True) if has_key else ()
+        nulls = [
+            (name, pa.string() if name == "namespace" else _UTC_MILLISECONDS, lambda entry: entry.namespace)
+            for name in (beside if schema.kind == "table" else ())
+        ]
+        for name, type_, make in (*keys, *nulls):
             if name not in taken:
-                add(name, pa.string() if name == "namespace" else _UTC_MILLISECONDS, lambda entry: entry.namespace)
+                fields.append(pa.field(name, type_))
+                self.makers.append(make)
         self.schema = pa.schema(fields)
         self.has_rows = first is not None
 
@@ -447,24 +450,6 @@ def _key_columns(reader: EntryReader, key: Any, type_of: Callable[[Any], Any]) -
 
 def _names_of(count: int) -> list[str]:
     return [f"key_{number}" for number in range(1, count + 1)] if count > 1 else ["key"]
-
-
-def _names_beside(reader: EntryReader) -> list[str]:
-    """Return the names of the columns of a state other than its key's; a table state's own columns are not included."""
-    schema = reader.schema
-    if isinstance(reader, OperatorTableReader):
-        return [*reader.rows_of.bounds, *(name for name, _ in reader.rows_of.columns)]
-    names = ["namespace"] if schema.kind != "broadcast" else []
-    if schema.kind in ("list", *MAPS):
-        names.append("entry")
-    if schema.kind == "versioned":
-        names += ["valid_from", "valid_to"]
-    if reader.clock is not None:
-        names.append("expires")
-    if schema.rows is not None:
-        return names + [name for name, _ in schema.rows]
-    fields = _fields_of(schema.value)
-    return names + (["value"] if fields is None else [name for name, _ in fields])
 
 
 def _whole_key(entry: Entry) -> Any:
