@@ -22,15 +22,12 @@ import sysconfig
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache
 from importlib.abc import MetaPathFinder, SourceLoader
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FunctionType
 from typing import Any
-
-#: Packages whose sources are sent.
-_SHIPPED = ("keyed",)
 
 
 class SourceFinder(MetaPathFinder, SourceLoader):  # type: ignore[misc]  # so typeshed sees SourceLoader itself
@@ -85,7 +82,7 @@ class SourceArchive:
 
     Args:
         digest: Identity of the sources.
-        packed: The sources, packed by `_archive_of`.
+        packed: The sources, packed by `_archive`.
     """
 
     def __init__(self, digest: str, packed: bytes) -> None:
@@ -134,20 +131,17 @@ def shipped(archive: SourceArchive | None, content: Any) -> Any:
     return Shipped(archive, content)
 
 
-@lru_cache(maxsize=4)
-def _archive_of(*packages: str) -> SourceArchive:
+@cache
+def _archive() -> SourceArchive:
     sources: dict[str, tuple[bool, str]] = {}
-    for package in packages:
-        root = Path(str(sys.modules[package].__file__)).parent
-        # In a clone `keyed.windows` is a link.
-        for path in sorted(
-            Path(folder, name) for folder, _, names in os.walk(root, followlinks=True) for name in names
-        ):
-            if path.suffix != ".py":
-                continue
-            parts = [package, *path.relative_to(root).with_suffix("").parts]
-            is_package = parts[-1] == "__init__"
-            sources[".".join(parts[:-1] if is_package else parts)] = (is_package, path.read_text())
+    root = Path(str(sys.modules["keyed"].__file__)).parent
+    # In a clone `keyed.windows` is a link.
+    for path in sorted(Path(folder, name) for folder, _, names in os.walk(root, followlinks=True) for name in names):
+        if path.suffix != ".py":
+            continue
+        parts = ["keyed", *path.relative_to(root).with_suffix("").parts]
+        is_package = parts[-1] == "__init__"
+        sources[".".join(parts[:-1] if is_package else parts)] = (is_package, path.read_text())
     packed = zlib.compress(json.dumps(sources, sort_keys=True).encode())
     return SourceArchive(hashlib.sha256(packed).hexdigest(), packed)
 
@@ -156,13 +150,12 @@ def archive_for(functions: Iterable[object]) -> SourceArchive:
     """Return the archive for a query over Spark Connect, and register its functions' modules to be pickled by value."""
     from pyspark import cloudpickle
 
-    shipped = [name for name in _SHIPPED if name in sys.modules]
     functions = list(functions)
     modules = {cls.__module__.partition(".")[0] for function in functions for cls in type(function).__mro__}
     modules |= {name for name in _pickled_modules(functions) if not _is_installed(name)}
-    for name in modules - set(shipped) - set(sys.stdlib_module_names) - {"__main__"}:
+    for name in modules - set(sys.stdlib_module_names) - {"keyed", "__main__"}:
         cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
-    return _archive_of(*shipped)
+    return _archive()
 
 
 def _pickled_modules(functions: list[object]) -> set[str]:

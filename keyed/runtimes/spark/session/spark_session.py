@@ -90,8 +90,7 @@ def spark_session(
             name, not to standard error.
 
     Raises:
-        SessionError: A package or setting is unsuitable.
-        SessionError: There is no Java 17 or newer.
+        SessionError: A package or setting is unsuitable, or there is no Java 17 or newer.
     """
     check_versions()
     from pyspark.sql import SparkSession
