@@ -177,7 +177,6 @@ INTERPRETED = {
     "keyed.tables.sql.may_name",
     "keyed.tables.sql.run_sql",
     "keyed.tables.state_dataset.Columns.__init__",
-    "keyed.tables.state_dataset.Columns.__init__.add",
     # It asks only whether there is a hash.
     "keyed.codec.fingerprints.cached_by_type.made",
     # Parts of messages.

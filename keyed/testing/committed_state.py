@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyed.codec.keys import decode_key, encode_key
+from keyed.codec.keys import encode_key
 from keyed.codec.state_schema import is_shown_as_another, shown_tables
-from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, decode_time, key_of
+from keyed.content.addresses import TIMER_EVENT, TIMER_PROCESSING, key_of
 from keyed.content.delta import table_keys
 from keyed.engine.key_group import KeyGroup
 from keyed.engine.meta import GroupMeta
@@ -14,7 +14,7 @@ from keyed.errors import DefinitionError
 from keyed.job.context import Timer
 from keyed.job.functions import Function, declared_states
 from keyed.job.state import State
-from keyed.job.ttl import TimeDomain
+from keyed.tables.state_table import timer_of
 from keyed.testing.group_set import GroupSet
 from keyed.testing.states import namespaces, state_by_key, windows_by_key
 
@@ -35,11 +35,9 @@ class CommittedState:
     def pending_timers(self, key: Any = None) -> list[Timer]:
         """Return the pending timers, of one key or of all: by timestamp, domain, key and name."""
         timers = []
-        for kind, domain in ((TIMER_EVENT, TimeDomain.EVENT_TIME), (TIMER_PROCESSING, TimeDomain.PROCESSING_TIME)):
-            for prefix, sub, value in self._groups.entries():
-                if prefix[0] == kind:
-                    name = decode_key(sub[1:]) if sub[0] else None
-                    timers.append((prefix[1:], sub, Timer(decode_time(value), domain, name, key_of(prefix))))
+        for prefix, sub, value in self._groups.entries():
+            if prefix[0] in (TIMER_EVENT, TIMER_PROCESSING):
+                timers.append((prefix[1:], sub, timer_of(prefix, sub, value)))
         timers.sort(key=lambda item: (item[2].timestamp, item[2].domain.value, *item[:2]))
         wanted = None if key is None else encode_key(key)
         return [timer for encoded, _, timer in timers if wanted is None or encoded == wanted]
