@@ -207,6 +207,23 @@ class KeyGroup:
         bound = self._registry.bound if self._registry is not None else {}
         return {name: state.declaration for name, state in bound.items()}
 
+    def check_states(self, checked: list[dict[str, Any]]) -> None:
+        """Open the function on the committed state, which a changed function is refused for, before a batch runs.
+
+        Args:
+            checked: Descriptions of states that were checked for other key groups; these are added.
+
+        Raises:
+            StateSchemaChanged: A state does not fit its declaration.
+        """
+        meta = self._log.meta(self._where)
+        # A migration converts the states with the first batch, which checks them.
+        if meta is not None and not meta.ended and self._spec.function.migration is None:
+            described = {name: state["schema"] for name, state in meta.states.items()}
+            if described not in checked:
+                self._open(meta)
+                checked.append(described)
+
     def flush(self) -> None:
         """Export the commits that the changelog lacks, which can no longer be undone.
 

@@ -157,6 +157,16 @@ class LocalOperator:
         if given is not None:
             self._initial = [*by_group(given, spec.function, spec.keys, spec.name, spec.parallelism)]
 
+    def check_states(self) -> None:
+        """Check the states of a checkpoint against the function.
+
+        Raises:
+            StateSchemaChanged: A state does not fit its declaration.
+        """
+        checked: list[dict[str, Any]] = []
+        for group in self.groups:
+            group.check_states(checked)
+
     def export_positions(self, positions: Sequence[tuple[int, bytes]]) -> None:
         """Log positions of the query, each after a number of batches, before these batches are exported."""
         changelog = self.stage.changelog

@@ -292,6 +292,9 @@ class LocalQuery:
                 for operator in operators:
                     operator.begin()
                 position = self._first_position(commits, operators)
+            else:
+                for operator in operators:
+                    operator.check_states()
             stack.callback(self._close_writers)
             self._claim(commits, position)
             stack.callback(self._close_source)

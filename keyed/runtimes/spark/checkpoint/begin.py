@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -22,13 +23,18 @@ from keyed.base.ids import random_id
 from keyed.changelog.model import Changelog, batch_id
 from keyed.changelog.position_bundles import all_positions
 from keyed.codec.frames import refusal_of_version
+from keyed.codec.state_schema import StateSchema, check_compatible
+from keyed.engine.registry import Registry
+from keyed.engine.scope import Scope
 from keyed.errors import CheckpointError, CorruptionError, HistoryCompacted
+from keyed.job.graph import Stage
 from keyed.job.restoring import RestorePoint
 from keyed.recovery.cut import Cut
 from keyed.runtimes.lineage import lineage
 from keyed.runtimes.spark.checkpoint.folder import CheckpointFolder
 from keyed.runtimes.spark.checkpoint.source_files import put_files
 from keyed.runtimes.spark.checkpoint.spark_position import decode_position
+from keyed.stores import MemoryStore
 from keyed.stores.commit_store import COMMITS_FOLDER
 
 if TYPE_CHECKING:
@@ -36,6 +42,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _NAME, _VERSION = "keyed-begin", 1
+#: Descriptions of states, by the name of their operator.
+Defined = dict[str, list[dict[str, Any]]]
 
 
 @attrs.frozen
@@ -50,6 +58,7 @@ class Begin:
         with_position: True if the changelogs had a position.
         ticks: True if the last of the query's sources are the ticks.
         queries: Id of the query, after those of the queries that it was restored from.
+        states: The states that depend on a definition: see `defined_states`.
         version: Version of the record.
     """
 
@@ -59,16 +68,33 @@ class Begin:
     with_position: bool = False
     ticks: bool = True
     queries: list[str] = attrs.field(factory=list)
+    states: Defined = attrs.field(factory=dict)
     version: int = _VERSION
 
 
-def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks: bool = True) -> Begin | None:
+def defined_states(chain: Sequence[Stage]) -> Defined:
+    """Return descriptions of the states that depend on a definition (`StateSchema.meaning`), by operator."""
+    found = {}
+    for stage in chain:
+        function: Any = copy(stage.function)
+        registry = Registry(stage.spec(stage.parallelism or 1), 0, Scope(MemoryStore()), {})
+        registry.bind_declared(function)
+        described = [state["schema"] for state in registry.described().values()]
+        if defined := [schema for schema in described if schema.get("meaning")]:
+            found[stage.name] = defined
+    return found
+
+
+def begin(
+    folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks: bool = True, states: Defined | None = None
+) -> Begin | None:
     """Return the record of a query's start, after writing it to the checkpoint.
 
     Args:
         folder: The checkpoint.
         points: The restore points of operators, by name.
         ticks: True if the query has ticks.
+        states: Its states that depend on a definition.
 
     Returns:
         The record, ``None`` if the key groups have to load their state: see `begin_at`.
@@ -76,8 +102,9 @@ def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks
     Raises:
         CheckpointError: The checkpoint belongs to the local runtime, or its restore was not completed and is not
             requested again.
+        StateSchemaChanged: The definition of a state has changed.
     """
-    record = read_begin(folder)
+    record = before = read_begin(folder)
     is_new = folder.last_commit() is None
     if is_new and folder.names(COMMITS_FOLDER):
         raise CheckpointError(
@@ -100,17 +127,32 @@ def begin(folder: CheckpointFolder, points: Mapping[str, RestorePoint], *, ticks
         # Sinks of a query that `writeStream` has started have Spark's id.
         queries = record.queries if record is not None else [random_id() if is_new else _spark_id(folder)]
         record = Begin(ticks=ticks, queries=queries)
+    states = states or {}
+    if not is_new:
+        _check_defined(record.states, states)
+    record = attrs.evolve(record, states=states)
+    if record != before:
         _write(folder, record)
     return record
 
 
-def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True) -> Begin:
+def _check_defined(stored: Defined, declared: Defined) -> None:
+    """Check that states have kept their definition; a state that is stored compares whole when a key group opens it."""
+    for operator in stored.keys() & declared.keys():
+        old, new = (
+            {schema["name"]: StateSchema.from_json(schema) for schema in each[operator]} for each in (stored, declared)
+        )
+        check_compatible([old[name] for name in old if name in new], new.values())
+
+
+def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True, states: Defined | None = None) -> Begin:
     """Write and return the record of a query whose key groups load the state of changelogs at a cut.
 
     Args:
         folder: The checkpoint.
         cut: The cut.
         ticks: True if the query has ticks.
+        states: Its states that depend on a definition.
 
     Raises:
         HistoryCompacted: The changelogs were compacted beyond the cut.
@@ -125,7 +167,7 @@ def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True) -> Begin
             "batch %d is restored without a position: the state is restored, and the source is read as its options say",
             batch_id(cut.sequence),
         )
-        record = Begin(cut.sequence, cut.sequence, ticks=ticks, queries=queries)
+        record = Begin(cut.sequence, cut.sequence)
     else:
         # The changelogs of all operators have the position, except new ones.
         changelogs = [restoration.point.changelog for restoration in cut.operators.values()]
@@ -133,7 +175,8 @@ def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True) -> Begin
         if changelog is None:
             raise HistoryCompacted(f"the changelog no longer has the position of batch {batch_id(cut.sequence)}")
         sources = put_files(folder, changelog, position.sources)
-        record = Begin(position.batch + 1, cut.sequence, sources, with_position=True, ticks=ticks, queries=queries)
+        record = Begin(position.batch + 1, cut.sequence, sources, with_position=True)
+    record = attrs.evolve(record, ticks=ticks, queries=queries, states=states or {})
     _write(folder, record)
     return record
 

@@ -20,7 +20,7 @@ from keyed.job.results import Progress, Restored
 from keyed.recovery.cut import Cut
 from keyed.runtimes.metrics_export import MetricsExport
 from keyed.runtimes.recording import Recorder, recorder
-from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, take_position
+from keyed.runtimes.spark.checkpoint.begin import Begin, begin, begin_at, begun, defined_states, take_position
 from keyed.runtimes.spark.checkpoint.checkpoint_lease import CheckpointLease
 from keyed.runtimes.spark.checkpoint.folder import reached, readable, spark_path
 from keyed.runtimes.spark.checkpoint.state_reader import check_path, checked_layout
@@ -106,7 +106,7 @@ class StreamJob(Job):
         last = self._last
         self._folder = reached(self._session, self._checkpoint)
         if self._folder is not None:
-            record = begin(self._folder, self.points, ticks=last.ticks)
+            record = begin(self._folder, self.points, ticks=last.ticks, states=defined_states(last.chain))
         elif self.points:
             raise DefinitionError(
                 f"restore_from= of operator {min(self.points)!r}: over Spark Connect this program cannot write to the "
@@ -163,7 +163,7 @@ class StreamJob(Job):
     def begin_at(self, cut: Cut) -> None:
         """Make the key groups load the state of a cut in their first batch."""
         assert self._folder is not None
-        self._begin = begin_at(self._folder, cut, ticks=self._last.ticks)
+        self._begin = begin_at(self._folder, cut, ticks=self._last.ticks, states=defined_states(self._last.chain))
         self._cut = cut
 
     @property
