@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import attrs
@@ -89,3 +89,51 @@ class AfterMatchSkipStrategy:
         if self._raises and kept == path[0][1]:
             raise UserFunctionError(f"{self!r}: the match begins with this row, so it would be found again")
         return kept
+
+
+class WaitingMatches:
+    """Complete matches by their first rows, in the order of Flink's queue, which decides between matches of one row.
+
+    Flink keeps them in a Java ``PriorityQueue``. If a match can be read in several ways, as A A C or as A B C, the
+    strategy keeps the one that this binary heap has at its front, which is not always the one that came first.
+
+    Args:
+        matches: The first row and the last node of each, in the order of the heap.
+    """
+
+    def __init__(self, matches: Iterable[tuple[int, int]]) -> None:
+        self.heap = list(matches)
+
+    def push(self, match: tuple[int, int]) -> None:
+        """Add a match."""
+        heap, place = self.heap, len(self.heap)
+        heap.append(match)
+        while place and match[0] < heap[parent := (place - 1) // 2][0]:
+            heap[place], place = heap[parent], parent
+        heap[place] = match
+
+    def pop(self) -> tuple[int, int]:
+        """Remove and return the first match."""
+        first, last = self.heap[0], self.heap.pop()
+        if self.heap:
+            self._sift(0, last)
+        return first
+
+    def drop_before(self, oldest: int) -> list[int]:
+        """Remove the matches that began before a row, and return their nodes."""
+        dropped = [node for first, node in self.heap if first < oldest]
+        if dropped:
+            self.heap = [match for match in self.heap if match[0] >= oldest]
+            for place in reversed(range(len(self.heap) // 2)):
+                self._sift(place, self.heap[place])
+        return dropped
+
+    def _sift(self, place: int, match: tuple[int, int]) -> None:
+        """Put a match in a place, or below it."""
+        heap, size = self.heap, len(self.heap)
+        while (child := 2 * place + 1) < size:
+            child += child + 1 < size and heap[child + 1][0] < heap[child][0]
+            if match[0] <= heap[child][0]:
+                break
+            heap[place], place = heap[child], child
+        heap[place] = match

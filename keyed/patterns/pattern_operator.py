@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -23,6 +23,7 @@ from keyed import (
 )
 from keyed.errors import EncodingError, KeyedError, RowError, StateSchemaChanged, UserFunctionError
 from keyed.extending import inner_state, table_rows
+from keyed.patterns.after_match import WaitingMatches
 from keyed.patterns.automaton import Automaton, AutomatonState, Taken, compiled
 from keyed.patterns.column_conditions import EvaluatedSteps
 from keyed.patterns.pattern_conditions import ConditionFailed, Look, Match
@@ -380,8 +381,8 @@ class PatternOperator(KeyedProcessFunction):
     ) -> Standing | None:
         """Emit the matches, and store what goes on."""
         before = standing or Standing()
-        complete = sorted((*before.complete, *moves.complete), key=_first_row)
-        if complete:
+        complete: Sequence[tuple[int, int]] = before.complete
+        if complete or moves.complete:
             complete = self._emit(complete, moves, time, ctx, outputs)
         for number in moves.dropped:
             self.partial_matches.remove(number)
@@ -406,29 +407,29 @@ class PatternOperator(KeyedProcessFunction):
         return after
 
     def _emit(
-        self, complete: list[tuple[int, int]], moves: _Moves, time: int, ctx: Context, outputs: list[Any]
+        self, before: Iterable[tuple[int, int]], moves: _Moves, time: int, ctx: Context, outputs: list[Any]
     ) -> list[tuple[int, int]]:
         """Emit the matches that no earlier partial match holds back; return the others."""
         strategy, buffer, context = self._strategy, self._buffer, PatternContext(ctx)
-        while complete:
-            first, node = complete[0]
-            if strategy.skips and moves.kept and moves.kept[0][1].first_row < first:
+        waiting = WaitingMatches(before)
+        for match in moves.complete:
+            waiting.push(match)
+        while waiting.heap:
+            if strategy.skips and moves.kept and moves.kept[0][1].first_row < waiting.heap[0][0]:
                 break
-            del complete[0]
+            _, node = waiting.pop()
             if strategy.skips:
                 oldest = strategy.oldest_kept(buffer.path(node))
-                self._prune(oldest, complete, moves)
-                complete = [each for each in complete if each[0] >= oldest]
+                self._prune(oldest, moves)
+                for dropped in waiting.drop_before(oldest):
+                    buffer.refer(dropped, -1)
             match = Match(buffer.rows(node), self._steps, time)
             outputs += self._function.process_match(match, context) or ()
             buffer.refer(node, -1)
-        return complete
+        return waiting.heap
 
-    def _prune(self, oldest: int, complete: list[tuple[int, int]], moves: _Moves) -> None:
-        """Drop what began before a row."""
-        for first, node in complete:
-            if first < oldest:
-                self._buffer.refer(node, -1)
+    def _prune(self, oldest: int, moves: _Moves) -> None:
+        """Drop partial matches that began before a row."""
         kept = []
         for number, run, is_changed in moves.kept:
             if run.first_row >= oldest:
@@ -444,7 +445,3 @@ def _meaning(pattern: StepSequence, columns: EvaluatedSteps | None) -> dict[str,
     steps = {f"step {step.name!r}": str(step) for step in pattern.steps}
     others = {"order of steps": ", ".join(pattern.step_names), "time limit": f"{pattern.within_ms} ms"}
     return {**steps, **others, "strategy after a match": repr(pattern.after_match), "conditions": str(columns)}
-
-
-def _first_row(match: tuple[int, int]) -> int:
-    return match[0]

@@ -77,6 +77,13 @@ GREEDY = f"PARTITION BY symbol ORDER BY ts MEASURES C.price AS last_price ONE RO
 ABC = "ORDER BY ts MEASURES A.id AS aid, B.id AS bid, C.id AS cid PATTERN (A B C) {} DEFINE A AS name = 'a', B AS name = 'b', C AS name = 'c'"
 
 CASES = {
+    # Two readings of one match: Flink's queue of complete matches decides. The results are those of Flink SQL 2.3.
+    "of_two_readings_flinks_queue_has_one_in_front": Case(
+        TICKER,
+        ticker(3, 9, 12, 5, 7),
+        f"PARTITION BY symbol ORDER BY ts MEASURES LAST(A.price) AS a, LAST(B.price) AS b, LAST(C.price) AS c AFTER MATCH SKIP TO NEXT ROW PATTERN (A+? B? C) {DAY} DEFINE B AS B.price > 8, C AS C.price < 8",
+        [("XYZ", 12, None, 5), ("XYZ", 9, 12, 5), ("XYZ", 12, None, 5), ("XYZ", 5, None, 7)],
+    ),
     # Flink's documentation, "Pattern Recognition".
     "price_v": Case(
         TICKER,
