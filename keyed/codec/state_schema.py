@@ -123,12 +123,11 @@ class StateSchema:
             raise CorruptionError(f"the description of a state is malformed ({error!r}): {data!r:.200}") from error
         return schema
 
-    @property
-    def subject(self) -> str:
-        """The state as messages name it: without a name if it is part of a library's operator."""
+    def subject(self, operator: str) -> str:
+        """Return the state as messages name it: if it is part of a library's operator, by the name of that."""
         if self.shown_as is None:
             return f"the state {self.name!r}"
-        return str(self.shown_as.get("subject", "the state of the operator"))
+        return str(self.shown_as.get("subject", f"the state of the operator {operator!r}"))
 
     def __str__(self) -> str:
         types = format_type(self.value)
@@ -202,7 +201,7 @@ def _is_redefined(stored: StateSchema, declared: StateSchema | None) -> bool:
     return declared is not None and declared.meaning != stored.meaning
 
 
-def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> None:
+def check_compatible(operator: str, old: Iterable[StateSchema], new: Iterable[StateSchema]) -> None:
     """Check that the stored states of an operator can be read with its present declarations.
 
     Compatible are: the same states; new states; unions, enums and literals with more members; attrs classes,
@@ -210,6 +209,7 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
     renamed classes; another length of the time to live.
 
     Args:
+        operator: Name of the operator.
         old: The states that are stored.
         new: The states that are declared.
 
@@ -234,7 +234,7 @@ def check_compatible(old: Iterable[StateSchema], new: Iterable[StateSchema]) -> 
             )
             assert there is not None
             raise StateSchemaChanged(
-                f"{there.subject} does not fit what is stored: {reason}.\n"
+                f"{there.subject(operator)} does not fit what is stored: {reason}.\n"
                 f"  stored:   {there}\n"
                 f"  declared: {now or 'nothing'}\n"
                 f"{_other_kind_of_function(stored, declared)}{remedy}; or start with a new checkpoint"

@@ -96,7 +96,7 @@ class Registry:
         if (migration := self._spec.function.migration) is not None:
             migration.check_class(type(self._spec.function).__name__, self._schemas)
         old = [StateSchema.from_json(state["schema"]) for state in self._stored.values()]
-        check_compatible(old, list(self._schemas.values()))
+        check_compatible(self._spec.name, old, list(self._schemas.values()))
         self._checked = True
 
     def watch(self, function: Function) -> None:

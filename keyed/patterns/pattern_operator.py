@@ -412,8 +412,8 @@ class PatternOperator(KeyedProcessFunction):
         """Emit the matches that no earlier partial match holds back; return the others."""
         strategy, buffer, context = self._strategy, self._buffer, PatternContext(ctx)
         waiting = WaitingMatches(before)
-        for match in moves.complete:
-            waiting.push(match)
+        for each in moves.complete:
+            waiting.push(each)
         while waiting.heap:
             if strategy.skips and moves.kept and moves.kept[0][1].first_row < waiting.heap[0][0]:
                 break

@@ -209,7 +209,7 @@ def test_accumulators_of_other_aggregates_are_refused_on_a_checkpoint(tmp_path, 
     run(1, n=Count())
     with pytest.raises(
         keyed.errors.StateSchemaChanged,
-        match=r"(?s)the state of the operator does not fit .* with n: .* with n, total: ",
+        match=r"(?s)the state of the operator '.*' does not fit .* with n: .* with n, total: ",
     ):
         run(2, n=Count(), total=Sum("amount"))
     run(2, n=Count())

@@ -355,17 +355,17 @@ def test_a_malformed_schema_is_corruption(data):
 
 def test_the_same_more_and_renamed_states_are_compatible():
     old = [StateSchema.of("a", "value", None, int), StateSchema.of("b", "map", str, Departure)]
-    check_compatible([], old)
-    check_compatible(old, old)
-    check_compatible(old, [*reversed(old), StateSchema.of("c", "list", None, int)])
+    check_compatible("op", [], old)
+    check_compatible("op", old, old)
+    check_compatible("op", old, [*reversed(old), StateSchema.of("c", "list", None, int)])
     check_compatible(
-        old, [StateSchema.of("a", "value", None, int | None), StateSchema.of("b", "map", str, LongerDeparture)]
+        "op", old, [StateSchema.of("a", "value", None, int | None), StateSchema.of("b", "map", str, LongerDeparture)]
     )
 
 
 def test_the_length_of_the_time_to_live_may_change():
     old = StateSchema.of("a", "value", None, int, ttl(5, Domain.EVENT_TIME))
-    check_compatible([old], [StateSchema.of("a", "value", None, int, ttl(9, Domain.EVENT_TIME))])
+    check_compatible("op", [old], [StateSchema.of("a", "value", None, int, ttl(9, Domain.EVENT_TIME))])
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_the_length_of_the_time_to_live_may_change():
 def test_other_changes_are_refused_with_old_and_new(new, reason):
     old = StateSchema.of("a", "map", str, int, ttl(5, Domain.EVENT_TIME))
     with pytest.raises(StateSchemaChanged, match=reason) as raised:
-        check_compatible([old], new)
+        check_compatible("op", [old], new)
     assert f"stored:   {old}" in str(raised.value)
     assert f"declared: {new[0] if new else 'nothing'}" in str(raised.value)
     assert "new checkpoint" in str(raised.value)

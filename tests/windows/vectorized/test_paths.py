@@ -300,7 +300,7 @@ def test_another_path_is_refused_on_a_checkpoint(tmp_path, before, after):
 
     assert run(before, 1) == []
     with pytest.raises(
-        keyed.errors.StateSchemaChanged, match="the state of the operator does not fit what is stored"
+        keyed.errors.StateSchemaChanged, match=r"the state of the operator '.*' does not fit what is stored"
     ) as refused:
         run(after, 2)
     assert f'windows continue with .path("{before}")' in str(refused.value)

@@ -142,7 +142,7 @@ def _check_defined(stored: Defined, declared: Defined) -> None:
         old, new = (
             {schema["name"]: StateSchema.from_json(schema) for schema in each[operator]} for each in (stored, declared)
         )
-        check_compatible([old[name] for name in old if name in new], new.values())
+        check_compatible(operator, [old[name] for name in old if name in new], new.values())
 
 
 def begin_at(folder: CheckpointFolder, cut: Cut, *, ticks: bool = True, states: Defined | None = None) -> Begin:
