@@ -4,9 +4,10 @@
 
 - Order: by ``rank_of``, a static method of the function from an element to a number, the local runtime orders
 elements of equal timestamps. With ``right_first = True``, the second of two streams runs first at equal timestamps.
-- Changelogs: `keyed.changelog.Changelog` is the protocol for your own ([reference](changelogs.md#changelog)).
+- Changelogs: `keyed.changelog.Changelog` is the protocol ([reference](changelogs.md#changelog)).
 - Sinks: subclass `Sink`, whose `open` returns a `SinkWriter` for an `Owner`; it writes each `SinkBatch` exactly once.
-  `keyed.testing.sink_conformance` tests it. `keyed.postgres` is one, on public names only.
+  `keyed.testing.sink_conformance` tests it. `keyed.postgres` is one.
+- Operators over columns: ``keyed.job.execution_path``, ``keyed.expressions.row_conditions``, ``keyed.codec.tagged``.
 """
 
 import importlib

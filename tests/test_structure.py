@@ -93,7 +93,7 @@ PUBLIC_MODULES = {
 # The doors that `windows`, `joins` and `patterns` use, and nothing else of `keyed`: they prove that the API is enough
 # for others.
 DOORS = {"keyed", "keyed.errors", "keyed.extending", "keyed.vectorized"}
-#: What they share beyond that: operators that run by row or over whole columns.
+#: The modules of the contract for operators that run row by row or over whole columns, which `keyed.extending` names.
 BESIDE_DOORS = {"keyed.codec.tagged", "keyed.expressions.row_conditions", "keyed.job.execution_path"}
 # Imported for type checkers alone: what is fetched when it is first used.
 TYPED = {
