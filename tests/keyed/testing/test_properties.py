@@ -133,103 +133,61 @@ def found(function, prove, *arguments, **options):
     return caught.value
 
 
+#: When each is tried: slow are those whose smallest example takes seconds to find, long are further ones of a kind.
 FAULTS: dict[type, tuple[Any, ...]] = {
-    wrong.LastAmount: (assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
-    wrong.SeenUsers: (assert_state_bounded, IN_ORDER, {"silence": 60_000}),
-    wrong.Sampled: (assert_deterministic, IN_ORDER, {}),
-    wrong.Reminder: (assert_matches, totals_of_minutes, IN_ORDER, {}),
-    wrong.Distinct: (assert_deterministic, IN_ORDER, {}),
-    wrong.CountOnSelf: (assert_recovery_invisible, IN_ORDER, {}),
-    wrong.DropsLate: (assert_matches, counts, LATE, {"watermark": DELAY}),
-    wrong.Minutes: (assert_matches, minutes, IN_ORDER, {}),
-    wrong.Sessions: (assert_matches, sessions, DISORDER, {"watermark": DELAY}),
-    wrong.Prices: (assert_matches, sums_seen, IN_ORDER, {}),
-    wrong.FirstAmount: (assert_recovery_invisible, IN_ORDER, {}),
-    wrong.FirstAmountOfModule: (assert_rescale_invisible, IN_ORDER, {}),
-    wrong.FirstAmountOfDefault: (assert_recovery_invisible, IN_ORDER, {}),
-    wrong.Numbered: (assert_recovery_invisible, IN_ORDER, {}),
-    wrong.FirstAmountOfCache: (assert_recovery_invisible, IN_ORDER, {}),
-    wrong.FirstOfRegistry: (assert_recovery_invisible, IN_ORDER, {}),
-    wrong.LastOfObject: (assert_rescale_invisible, IN_ORDER, {}),
-    wrong.SeenAt: (assert_deterministic, IN_ORDER, {}),
-    wrong.EverSince: (assert_state_bounded, IN_ORDER, {"silence": 120_000}),
-    wrong.Collected: (assert_state_bounded, IN_ORDER, {"silence": 120_000}),
-    wrong.WindowsLeft: (assert_state_bounded, IN_ORDER, {"silence": 120_000}),
-    wrong.SilencesByClock: (assert_matches, silences_by_clock, IN_ORDER, {"clocks": True}),
-    wrong.SeenTooLong: (assert_matches, first_in_a_minute_by_clock, IN_ORDER, {"clocks": 60_000}),
-    wrong.Silences: (assert_matches, silences, IN_ORDER, {}),
-    wrong.TwiceIfLate: (assert_matches, counts, LATE, {"watermark": DELAY}),
-    wrong.MinutesInclusive: (assert_matches, minutes, IN_ORDER, {}),
-    wrong.SessionsTouch: (assert_matches, sessions_of_a_minute, IN_ORDER, {}),
-    wrong.SumOfFloats: (assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
-    wrong.WatermarkSeen: (assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
-    wrong.Tags: (assert_deterministic, IN_ORDER, {}),
-    wrong.Rarely: (assert_deterministic, IN_ORDER, {}),
-    wrong.RarelySecret: (assert_deterministic, IN_ORDER, {}),
-    wrong.Named: (assert_deterministic, IN_ORDER, {}),
-    wrong.Dated: (assert_deterministic, IN_ORDER, {}),
-    wrong.AtHour: (assert_deterministic, IN_ORDER, {}),
-    wrong.SampledByHash: (assert_deterministic, IN_ORDER, {}),
-    wrong.Aged: (assert_deterministic, IN_ORDER, {}),
-    wrong.Throttled: (assert_deterministic, IN_ORDER, {}),
-    wrong.LastOfTime: (assert_deterministic, IN_ORDER, {}),
-    wrong.FirstWins: (assert_deterministic, IN_ORDER, {}),
-    wrong.SumOfTenths: (assert_deterministic, IN_ORDER, {}),
-    wrong.ReadsLater: (assert_deterministic, DISORDER, {"watermark": DELAY}),
+    wrong.LastAmount: ("long", assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
+    wrong.SeenUsers: ("", assert_state_bounded, IN_ORDER, {"silence": 60_000}),
+    wrong.Sampled: ("slow", assert_deterministic, IN_ORDER, {}),
+    wrong.Reminder: ("long", assert_matches, totals_of_minutes, IN_ORDER, {}),
+    wrong.Distinct: ("", assert_deterministic, IN_ORDER, {}),
+    wrong.CountOnSelf: ("", assert_recovery_invisible, IN_ORDER, {}),
+    wrong.DropsLate: ("slow", assert_matches, counts, LATE, {"watermark": DELAY}),
+    wrong.Minutes: ("", assert_matches, minutes, IN_ORDER, {}),
+    wrong.Sessions: ("slow", assert_matches, sessions, DISORDER, {"watermark": DELAY}),
+    wrong.Prices: ("long", assert_matches, sums_seen, IN_ORDER, {}),
+    wrong.FirstAmount: ("slow", assert_recovery_invisible, IN_ORDER, {}),
+    wrong.FirstAmountOfModule: ("long", assert_rescale_invisible, IN_ORDER, {}),
+    wrong.FirstAmountOfDefault: ("long", assert_recovery_invisible, IN_ORDER, {}),
+    wrong.Numbered: ("long", assert_recovery_invisible, IN_ORDER, {}),
+    wrong.FirstAmountOfCache: ("long", assert_recovery_invisible, IN_ORDER, {}),
+    wrong.FirstOfRegistry: ("long", assert_recovery_invisible, IN_ORDER, {}),
+    wrong.LastOfObject: ("long", assert_rescale_invisible, IN_ORDER, {}),
+    wrong.SeenAt: ("", assert_deterministic, IN_ORDER, {}),
+    wrong.EverSince: ("", assert_state_bounded, IN_ORDER, {"silence": 120_000}),
+    wrong.Collected: ("", assert_state_bounded, IN_ORDER, {"silence": 120_000}),
+    wrong.WindowsLeft: ("", assert_state_bounded, IN_ORDER, {"silence": 120_000}),
+    wrong.SilencesByClock: ("long", assert_matches, silences_by_clock, IN_ORDER, {"clocks": True}),
+    wrong.SeenTooLong: ("long", assert_matches, first_in_a_minute_by_clock, IN_ORDER, {"clocks": 60_000}),
+    wrong.Silences: ("long", assert_matches, silences, IN_ORDER, {}),
+    wrong.TwiceIfLate: ("long", assert_matches, counts, LATE, {"watermark": DELAY}),
+    wrong.MinutesInclusive: ("long", assert_matches, minutes, IN_ORDER, {}),
+    wrong.SessionsTouch: ("long", assert_matches, sessions_of_a_minute, IN_ORDER, {}),
+    wrong.SumOfFloats: ("long", assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
+    wrong.WatermarkSeen: ("long", assert_batch_split_invariant, DISORDER, {"watermark": DELAY}),
+    wrong.Tags: ("slow", assert_deterministic, IN_ORDER, {}),
+    wrong.Rarely: ("slow", assert_deterministic, IN_ORDER, {}),
+    wrong.RarelySecret: ("long", assert_deterministic, IN_ORDER, {}),
+    wrong.Named: ("long", assert_deterministic, IN_ORDER, {}),
+    wrong.Dated: ("long", assert_deterministic, IN_ORDER, {}),
+    wrong.AtHour: ("long", assert_deterministic, IN_ORDER, {}),
+    wrong.SampledByHash: ("slow", assert_deterministic, IN_ORDER, {}),
+    wrong.Aged: ("slow", assert_deterministic, IN_ORDER, {}),
+    wrong.Throttled: ("long", assert_deterministic, IN_ORDER, {}),
+    wrong.LastOfTime: ("long", assert_deterministic, IN_ORDER, {}),
+    wrong.FirstWins: ("long", assert_deterministic, IN_ORDER, {}),
+    wrong.SumOfTenths: ("long", assert_deterministic, IN_ORDER, {}),
+    wrong.ReadsLater: ("long", assert_deterministic, DISORDER, {"watermark": DELAY}),
 }
 
-
-#: Those whose smallest example takes seconds to find.
-DEAR = {
-    wrong.DropsLate,
-    wrong.Sessions,
-    wrong.Tags,
-    wrong.FirstAmount,
-    wrong.Sampled,
-    wrong.SampledByHash,
-    wrong.Aged,
-    wrong.Rarely,
-}
-#: Further ones of a kind.
-FURTHER = {
-    wrong.LastAmount,
-    wrong.Reminder,
-    wrong.Prices,
-    wrong.FirstAmountOfModule,
-    wrong.FirstAmountOfDefault,
-    wrong.Numbered,
-    wrong.SeenTooLong,
-    wrong.FirstOfRegistry,
-    wrong.LastOfObject,
-    wrong.Silences,
-    wrong.TwiceIfLate,
-    wrong.MinutesInclusive,
-    wrong.SessionsTouch,
-    wrong.SumOfFloats,
-    wrong.WatermarkSeen,
-    wrong.RarelySecret,
-    wrong.Named,
-    wrong.AtHour,
-    wrong.Throttled,
-    wrong.FirstWins,
-    wrong.Dated,
-    wrong.SumOfTenths,
-    wrong.ReadsLater,
-    wrong.FirstAmountOfCache,
-    wrong.LastOfTime,
-    wrong.SilencesByClock,
-}
 CASES = [
-    pytest.param(
-        each, marks=pytest.mark.long if each in FURTHER else pytest.mark.slow if each in DEAR else (), id=each.__name__
-    )
-    for each in FAULTS
+    pytest.param(function, marks=[getattr(pytest.mark, when)] if when else [], id=function.__name__)
+    for function, (when, *_) in FAULTS.items()
 ]
 
 
 @pytest.mark.parametrize("function", CASES)
 def test_the_fault_of_each_wrong_function_is_found_in_at_most_five_rows(function):
-    *how, options = FAULTS[function]
+    _, *how, options = FAULTS[function]
     caught = found(function(), *how, **options)
     assert 1 <= len(caught.rows) <= 5
     assert function.__name__ in str(caught)
