@@ -159,15 +159,6 @@ def test_context_knows_the_timestamps(left_first):
         assert sorted(record.value for record in harness.take_side_output("aside")) == BOUNDS[1][-1]
 
 
-def test_returns_correct_timestamp():
-    """testReturnsCorrectTimestamp: the greater of both."""
-    with harness_of(-1, 1) as harness:
-        elements_and_watermarks(harness, True)
-        found = harness.take_output()
-        assert found
-        assert all(record == Record(record.value, max(record.value)) for record in found)
-
-
 @pytest.mark.parametrize("side", [1, 2])
 def test_fails_with_no_timestamps(side):
     """TestFailsWithNoTimestampsLeft and …Right."""
