@@ -1,18 +1,20 @@
 """Flink's WindowOperatorTest, EvictingWindowOperatorTest and ContinuousProcessingTimeTriggerTest, step by step.
 
-Sessions at each lateness with and without purging, dynamic and point sessions, offsets, early results, and the
-evictors' sums; other cases are in `tests/windows/test_operator.py`. With the default trigger each case runs on every
-way in which windows are kept (``packed``, ``general``) and computed (``vectorized``), and crashes after every element.
+`flink_window_operator.json` has cases step by step; dynamic and point sessions and the evictors' sums are here, and
+others in `tests/windows/test_operator.py`. Each case runs on ways in which windows are kept (``packed``, ``general``)
+and computed (``vectorized``), and crashes after every element.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from keyed import MAX_TIMESTAMP
 from keyed.testing import KeyedTestHarness
 from keyed.windows import (
     ContinuousEventTimeTrigger,
@@ -24,6 +26,8 @@ from keyed.windows import (
     EventTimeTrigger,
     GlobalWindows,
     HoppingEventTimeWindows,
+    HoppingProcessingTimeWindows,
+    ProcessingTimeoutTrigger,
     ProcessingTimeSessionWindows,
     PurgingTrigger,
     Sum,
@@ -33,12 +37,45 @@ from keyed.windows import (
     TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
+    WindowAssigner,
 )
+from keyed.windows.triggers import NeverTrigger
 from keyed.windows.vectorized.batch_operator import WindowBatchOperator
 from keyed.windows.window_operator import WindowOperator
 
-WAYS = ["packed", "general", "vectorized"]
-every_way = pytest.mark.parametrize("way", WAYS)
+CASES = json.loads((Path(__file__).parent / "flink_window_operator.json").read_text())
+WINDOWS: dict[str, Callable[..., WindowAssigner]] = {
+    "tumbling": TumblingEventTimeWindows.of,
+    "tumbling_by_clock": TumblingProcessingTimeWindows.of,
+    "hopping": HoppingEventTimeWindows.of,
+    "hopping_by_clock": HoppingProcessingTimeWindows.of,
+    "sessions": EventTimeSessionWindows.with_gap,
+    "sessions_by_clock": ProcessingTimeSessionWindows.with_gap,
+}
+TRIGGERS: dict[str, Callable[..., Trigger]] = {
+    "event_time": EventTimeTrigger,
+    "continuous": ContinuousEventTimeTrigger.of,
+    "continuous_by_clock": ContinuousProcessingTimeTrigger.of,
+    "count": CountTrigger.of,
+    "never": NeverTrigger,
+}
+
+
+def windows_of(text: str) -> WindowAssigner:
+    """Return the assigner that a text names: ``hopping 2000 500 offset 10``."""
+    name, *numbers = text.replace("offset ", "").split()
+    return WINDOWS[name](*map(int, numbers))
+
+
+def trigger_of(text: str) -> Trigger:
+    """Return the trigger that a text names: ``purging continuous 2000``."""
+    name, _, rest = text.partition(" ")
+    if name == "timeout":
+        after, _, nested = rest.partition(" ")
+        resets = nested.startswith("resets ")
+        trigger = trigger_of(nested.removeprefix("resets "))
+        return ProcessingTimeoutTrigger.of(trigger, int(after), reset_timer_on_new_record=resets)
+    return PurgingTrigger.of(trigger_of(rest)) if name == "purging" else TRIGGERS[name](*map(int, rest.split()))
 
 
 class Harness:
@@ -74,6 +111,10 @@ class Harness:
         self.harness.advance_processing_time(time)
         return self.taken()
 
+    def end(self):
+        self.harness.end_of_input()
+        return self.taken()
+
     def taken(self):
         """Outputs as (key, start, end, total), sorted; their timestamp is the window's last."""
         records = self.harness.take_output()
@@ -83,112 +124,40 @@ class Harness:
     def late(self):
         return [tuple(record.value)[:2] for record in self.harness.take_side_output("late")]
 
+    def do(self, step):
+        """Do a step of a case, and check what it gives: ``watermark 2500 -> key1:0..3000=6``."""
+        call, _, expected = step.partition(" -> ")
+        name, *arguments = call.split()
+        if name == "add":
+            key, value, time = arguments
+            self.add(key, int(value), None if time == "-" else int(time))
+        elif name == "empty":
+            self.nothing_left()
+        elif name == "late":
+            assert [f"{key}:{value}" for key, value in self.late()] == (
+                [] if expected == "nothing" else expected.split()
+            )
+        else:
+            call_of: dict[str, Any] = {"watermark": self.watermark, "clock": self.clock, "take": self.taken}
+            rows = (call_of | {"end_of_input": self.end})[name](*map(int, arguments))
+            shown = [f"{key}:{start}..{end}={total}" for key, start, end, total in rows]
+            assert shown == ([] if expected == "nothing" else expected.split())
+
     def nothing_left(self):
         assert (self.harness.state_entries(), self.harness.pending_timers()) == (0, [])
 
 
-SESSION_LATENESS = [
-    # way, purging, lateness, what 10000 gives, what 20000 gives, late
-    *[(way, False, 0, [], [("key2", 14500, 17500, 1)], [("key2", 1)]) for way in WAYS],
-    ("general", True, 0, [], [("key2", 14500, 17500, 1)], [("key2", 1)]),
-    *[(way, False, 10, [("key2", 10000, 14600, 2)], [("key2", 10000, 17500, 3)], []) for way in WAYS],
-    ("general", True, 10, [("key2", 10000, 14600, 1)], [("key2", 10000, 17500, 1)], []),
-    *[(way, False, 10000, [("key2", 1000, 14600, 7)], [("key2", 1000, 17500, 8)], []) for way in WAYS],
-    ("general", True, 10000, [("key2", 1000, 14600, 1)], [("key2", 1000, 17500, 1)], []),
-]
-
-
-@pytest.mark.parametrize(("way", "purging", "lateness", "at_once", "in_the_end", "late"), SESSION_LATENESS)
-def test_late_elements_of_sessions(way, purging, lateness, at_once, in_the_end, late):
-    """WindowOperatorTest.test[Drop, SideOutput, NotSideOutput]DueToLatenessSession*: six cases, the same elements.
-
-    A session that has ended and is still kept is joined by a late element, and fires at once with what it has: after a
-    purge with the late element alone.
-    """
-    options = {"trigger": PurgingTrigger.of(EventTimeTrigger())} if purging else {}
-    h = Harness(EventTimeSessionWindows.with_gap(3000), way, lateness=lateness, **options)
-    h.add("key2", 1, 1000)
-    assert h.watermark(1999) == []
-    h.add("key2", 1, 2000)
-    assert h.watermark(4998) == []
-    h.add("key2", 1, 4500)
-    h.add("key2", 1, 8500)
-    assert h.watermark(7400) == []
-    h.add("key2", 1, 7000)
-    assert h.watermark(11501) == [("key2", 1000, 11500, 5)]
-    h.add("key2", 1, 11600)
-    assert h.watermark(14600) == [("key2", 11600, 14600, 1)]
-    h.add("key2", 1, 10000)
-    assert h.taken() == at_once
-    h.add("key2", 1, 14500)
-    assert h.taken() == []
-    assert h.watermark(20000) == in_the_end
-    assert h.watermark(100_000) == []
-    assert h.late() == late
-    h.nothing_left()
-
-
-@every_way
-def test_late_elements_of_sliding_windows(way):
-    """WindowOperatorTest.testDropDueToLatenessSliding and testSideOutputDueToLatenessSliding."""
-    h = Harness(HoppingEventTimeWindows.of(3000, 1000), way)
-    h.add("key2", 1, 1000)
-    assert h.watermark(1999) == [("key2", -1000, 2000, 1)]
-    h.add("key2", 1, 2000)
-    assert h.watermark(3000) == [("key2", 0, 3000, 2)]
-    for key, time in (("key1", 3001), ("key2", 2400), ("key2", 2400), ("key1", 3001), ("key2", 3900)):
-        h.add(key, 1, time)
-    assert h.watermark(6000) == [
-        ("key1", 1000, 4000, 2),
-        ("key1", 2000, 5000, 2),
-        ("key1", 3000, 6000, 2),
-        ("key2", 1000, 4000, 5),
-        ("key2", 2000, 5000, 4),
-        ("key2", 3000, 6000, 1),
-    ]
-    h.add("key1", 1, 3001)
-    assert h.watermark(25_000) == []
-    assert h.late() == [("key1", 1)]
-    h.nothing_left()
-
-
-@pytest.mark.parametrize("way", ["packed", "general"])
-def test_the_cleanup_time_does_not_overflow(way):
-    """WindowOperatorTest.testCleanupTimeOverflow: end and lateness together lie beyond int64."""
-    h = Harness(TumblingEventTimeWindows.of(1000), way, lateness=2000)
-    h.add("key2", 1, MAX_TIMESTAMP - 1750)
-    start = (MAX_TIMESTAMP - 1750) // 1000 * 1000
-    assert start + 999 + 2000 > MAX_TIMESTAMP
-    assert h.watermark(MAX_TIMESTAMP - 1500) == []
-    assert h.watermark(start + 999) == [("key2", start, start + 1000, 1)]
-
-
-@every_way
-@pytest.mark.parametrize("offset", [100, -100])
-def test_tumbling_windows_with_an_offset(way, offset):
-    """WindowOperatorTest.testEventTimeTumblingWindowsWithOffset."""
-    h = Harness(TumblingEventTimeWindows.of(2000, offset), way)
-    h.add("key2", 1, 1000)
-    h.watermark(1885)
-    for value, time in ((2, 1880), (3, 1898), (4, 1899)):
-        h.add("key2", value, time)
-    start = 100 if offset > 0 else -100
-    fired = h.watermark(1998 + offset)
-    assert fired == []
-    assert h.watermark(1999 + offset) == [("key2", start, start + 2000, 10)]
-    h.nothing_left()
-
-
-@every_way
-@pytest.mark.parametrize("offset", [10, -10])
-def test_sliding_windows_with_an_offset(way, offset):
-    """WindowOperatorTest.testEventTimeSlidingWindowsWithOffset, with the negative one too."""
-    h = Harness(HoppingEventTimeWindows.of(2000, 500, offset), way)
-    h.add("key2", 1, 333)
-    assert h.watermark(6666) == [
-        ("key2", last - 1999 + offset, last + 1 + offset, 1) for last in (499, 999, 1499, 1999)
-    ]
-    h.nothing_left()
+@pytest.mark.parametrize(
+    ("case", "way"),
+    [pytest.param(case, way, id=f"{case['name']}-{n}-{way}") for n, case in enumerate(CASES) for way in case["ways"]],
+)
+def test_a_case_holds(case, way):
+    options: dict[str, Any] = {"trigger": trigger_of(case["trigger"])} if "trigger" in case else {}
+    if "idle" in case:
+        options["idle_timeout_ms"] = case["idle"]
+    h = Harness(windows_of(case["windows"]), way, lateness=case.get("lateness", 0), **options)
+    for step in case["steps"]:
+        h.do(step)
 
 
 def gap_of(element):
@@ -253,26 +222,6 @@ def test_point_sessions():
     h.nothing_left()
 
 
-@pytest.mark.parametrize("purging", [False, True])
-def test_early_results_of_sessions(purging):
-    """WindowOperatorTest.testSessionWindowsWithContinuousEventTimeTrigger: the next time is merged as well."""
-    trigger: Trigger = ContinuousEventTimeTrigger.of(2000)
-    h = Harness(EventTimeSessionWindows.with_gap(3000), trigger=PurgingTrigger.of(trigger) if purging else trigger)
-    for key, value, time in (("key1", 1, 1500), ("key2", 1, 0), ("key2", 3, 2500), ("key2", 2, 1000)):
-        h.add(key, value, time)
-    assert h.watermark(2500) == [("key1", 1500, 4500, 1), ("key2", 0, 5500, 6)]
-    h.add("key2", 5, 4000)
-    assert h.watermark(3000) == []
-    h.add("key1", 2, 4000)
-    h.add("key2", 4, 3500)
-    first, second = (2, 9) if purging else (3, 15)
-    assert h.watermark(4000) == [("key1", 1500, 7000, first), ("key2", 0, 7000, second)]
-    # At 6000 and at their ends: without purging all again, otherwise nothing is left to tell.
-    last = [] if purging else [("key1", 1500, 7000, 3)] * 2 + [("key2", 0, 7000, 15)] * 2
-    assert h.watermark(7000) == last
-    h.nothing_left()
-
-
 def test_early_results_of_a_global_window():
     """WindowOperatorTest.testContinuousWatermarkTrigger: at multiples of 3 s behind each key's first element."""
     operator = WindowOperator(
@@ -326,42 +275,6 @@ def test_a_window_that_is_empty_when_it_goes_gives_nothing(assigner):
     (fired,) = h.watermark(1999)
     assert (fired[2], fired[3]) == (2000, 1)
     assert h.watermark(2100) == []
-    h.nothing_left()
-
-
-def test_continuous_processing_time_trigger_in_processing_time():
-    """ContinuousProcessingTimeTriggerTest.testProcessingTimeWindowFiring."""
-    h = Harness(TumblingProcessingTimeWindows.of(10), trigger=ContinuousProcessingTimeTrigger.of(5))
-    fired = []
-    for now, value in ((0, 1), (2, 2), (5, None), (7, 3), (9, None), (10, 3), (15, None), (18, 3), (20, None)):
-        fired += [(now, *row) for row in h.clock(now)]
-        if value is not None:
-            h.add("k", value, None)
-    assert fired == [(5, "k", 0, 10, 3), (9, "k", 0, 10, 6), (15, "k", 10, 20, 3), (20, "k", 10, 20, 6)]
-    h.nothing_left()
-
-
-def test_continuous_processing_time_trigger_in_event_time():
-    """ContinuousProcessingTimeTriggerTest.testEventTimeWindowFiring (FLINK-35069): not again after the window's end."""
-    h = Harness(TumblingEventTimeWindows.of(10), trigger=ContinuousProcessingTimeTrigger.of(5))
-    for value, time in ((1, 1), (2, 3), (3, 7)):
-        h.add("k", value, time)
-    assert h.clock(5) == [("k", 0, 10, 6)]
-    h.add("k", 3, 8)
-    assert h.clock(10) == [("k", 0, 10, 9)]
-    h.add("k", 3, 12)
-    assert h.clock(15) == [("k", 10, 20, 3)]
-
-
-def test_continuous_processing_time_trigger_on_sessions():
-    """ContinuousProcessingTimeTriggerTest.testMergingWindows."""
-    h = Harness(ProcessingTimeSessionWindows.with_gap(10), trigger=ContinuousProcessingTimeTrigger.of(5))
-    fired = []
-    for now, value in ((0, 1), (2, 2), (5, None), (9, None), (10, None), (15, None), (100, None)):
-        fired += [(now, *row) for row in h.clock(now)]
-        if value is not None:
-            h.add("k", value, None)
-    assert fired == [(5, "k", 0, 12, 3), (10, "k", 0, 12, 3), (15, "k", 0, 12, 3)]
     h.nothing_left()
 
 

@@ -1,6 +1,6 @@
 """The window operator in the harness.
 
-Of Flink's WindowOperatorTest and WindowOperatorContractTest it has what `tests/acceptance` does not have.
+Cases step by step are in `tests/acceptance/flink_window_operator.json`.
 """
 
 import sys
@@ -23,10 +23,8 @@ from keyed.windows import (
     GlobalWindow,
     GlobalWindows,
     HoppingEventTimeWindows,
-    HoppingProcessingTimeWindows,
     MergingWindowAssigner,
     ProcessingTimeoutTrigger,
-    ProcessingTimeSessionWindows,
     ProcessWindowFunction,
     PurgingTrigger,
     Sum,
@@ -34,10 +32,8 @@ from keyed.windows import (
     Trigger,
     TriggerResult,
     TumblingEventTimeWindows,
-    TumblingProcessingTimeWindows,
 )
 from keyed.windows.aggregates import Reduce
-from keyed.windows.triggers import NeverTrigger
 from keyed.windows.window_operator import WindowOperator
 
 LATE = OutputTag("late")
@@ -94,83 +90,6 @@ def emptied(function, **options):
         nothing_left(harness)
 
 
-@each_layout
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
-def test_sliding_event_time_windows(keeps, store):
-    """Flink: testSlidingEventTimeWindows (size 3 s, slide 1 s)."""
-    with emptied(operator(HoppingEventTimeWindows.of(3000, 1000), keeps), store=store) as h:
-        for key, time in (
-            ("key2", 3999),
-            ("key2", 3000),
-            ("key1", 20),
-            ("key1", 0),
-            ("key1", 999),
-            ("key2", 1998),
-            ("key2", 1999),
-            ("key2", 1000),
-        ):
-            h.process((key, 1), time)
-        h.advance_watermark(999)
-        assert taken(h) == [("key1", -2000, 1000, 3, 999)]
-        h.advance_watermark(1999)
-        assert sorted(taken(h)) == [("key1", -1000, 2000, 3, 1999), ("key2", -1000, 2000, 3, 1999)]
-        h.advance_watermark(2999)
-        assert sorted(taken(h)) == [("key1", 0, 3000, 3, 2999), ("key2", 0, 3000, 3, 2999)]
-        h.crash_and_recover()
-        h.advance_watermark(3999)
-        assert taken(h) == [("key2", 1000, 4000, 5, 3999)]
-        h.advance_watermark(4999)
-        assert taken(h) == [("key2", 2000, 5000, 2, 4999)]
-        h.advance_watermark(5999)
-        assert taken(h) == [("key2", 3000, 6000, 2, 5999)]
-        h.advance_watermark(7999)
-        assert taken(h) == []
-
-
-@each_layout
-def test_an_element_bridges_two_sessions_and_touching_ones_merge(keeps):
-    with emptied(operator(EventTimeSessionWindows.with_gap(3000), keeps)) as h:
-        h.process(("k", 1), 0)
-        h.process(("k", 2), 6000)
-        h.crash_and_recover()
-        h.process(("k", 4), 3000)  # touches both
-        h.advance_watermark(20_000)
-        assert taken(h) == [("k", 0, 9000, 7, 8999)]
-
-
-@each_layout
-def test_a_late_element_that_bridges_into_a_live_session_is_not_late(keeps):
-    """Flink: testDropDueToLatenessSession..., where the merged window decides."""
-    with emptied(operator(EventTimeSessionWindows.with_gap(10), keeps)) as h:
-        h.process(("k", 1), 20)
-        h.advance_watermark(25)
-        h.process(("k", 2), 12)  # alone [12, 22) would be late, merged [12, 30) is not
-        h.process(("k", 4), 5)  # [5, 15) touches it: [5, 30)
-        h.process(("other", 8), 5)  # alone it is late
-        assert late(h) == [("other", 8)]
-        h.advance_watermark(40)
-        assert taken(h) == [("k", 5, 30, 7, 29)]
-
-
-@each_layout
-def test_late_elements_of_tumbling_windows(keeps):
-    """Flink: testLateness (size 2 s, lateness 500 ms)."""
-    op = operator(TumblingEventTimeWindows.of(2000), keeps, allowed_lateness_ms=500)
-    with emptied(op) as h:
-        h.process(("key2", 1), 500)
-        h.advance_watermark(1500)
-        h.process(("key2", 1), 1300)
-        h.advance_watermark(2300)
-        assert taken(h) == [("key2", 0, 2000, 2, 1999)]
-        h.process(("key2", 1), 1997)  # late, and allowed: fires again with all
-        assert taken(h) == [("key2", 0, 2000, 3, 1999)]
-        h.advance_watermark(6000)
-        h.process(("key2", 1), 1998)
-        h.advance_watermark(7000)
-        assert taken(h) == []
-        assert late(h) == [("key2", 1)]
-
-
 def test_late_firing_after_a_purge_holds_only_the_late_element():
     """Flink: testLateness uses a purging trigger: each late firing is of the late element alone."""
     trigger = PurgingTrigger.of(EventTimeTrigger())
@@ -214,52 +133,6 @@ def test_hopping_windows_at_the_end_of_time(keeps):
         h.end_of_input()
         starts = (9223372036854775000, 9223372036854775500)
         assert sorted(taken(h)) == [("k", start, MAX_TIMESTAMP, 1, MAX_TIMESTAMP) for start in starts]
-
-
-@each_layout
-@pytest.mark.parametrize("ends", ["by the clock", "with the input"])
-@pytest.mark.parametrize(
-    ("assigner", "windows"),
-    [
-        (TumblingProcessingTimeWindows.of(3000), [(0, 3000)]),
-        (HoppingProcessingTimeWindows.of(3000, 1000), [(-2000, 1000), (-1000, 2000), (0, 3000)]),
-        (ProcessingTimeSessionWindows.with_gap(3000), None),
-    ],
-)
-def test_processing_time_windows(keeps, assigner, windows, ends):
-    """Flink: testProcessingTimeTumblingWindows, ...SlidingWindows and ...SessionWindows; timestamps do not matter."""
-    with emptied(operator(assigner, keeps)) as h:
-        h.advance_processing_time(3)
-        if ends == "by the clock":
-            h.process(("k", 1), 7_000_000)
-            h.process(("k", 2), None)
-            h.process(("j", 4), 0)
-            h.crash_and_recover()
-            h.advance_watermark(10_000_000)
-            assert taken(h) == []
-            h.advance_processing_time(50_000)
-            totals, session = [("k", 3), ("j", 4)], (3, 3003)
-        else:
-            h.process(("k", 1), 0)
-            h.advance_processing_time(500)
-            h.process(("k", 2), 0)
-            h.end_of_input()
-            totals, session = [("k", 3)], (3, 3500)
-        expected = [(key, *w, total, w[1] - 1) for w in windows or [session] for key, total in totals]
-        assert sorted(taken(h)) == sorted(expected)
-
-
-@each_layout
-def test_in_its_last_millisecond_a_window_in_processing_time_fires_with_each_element(keeps):
-    with emptied(operator(HoppingProcessingTimeWindows.of(3, 1), keeps)) as h:
-        for now, value in ((0, 1), (1, 2), (2, 4), (2, 8)):
-            h.advance_processing_time(now)
-            h.process(("k", value), None)
-        found = taken(h)
-        # [0, 3) has 1 and 2 when it ends at 2; the elements that come at 2 are in it alone, and together in the others.
-        assert [row[3] for row in found if row[1:3] == (0, 3)] == [3, 4, 8]
-        h.advance_processing_time(10)
-        assert [row[1:4] for row in taken(h)] == [(1, 4, 14), (2, 5, 12)]
 
 
 def test_process_window_function_gets_all_elements_and_the_context():
@@ -391,21 +264,6 @@ def test_per_window_state_is_refused_where_windows_merge():
             h.advance_watermark(100)
 
 
-@pytest.mark.parametrize("timeout_resets", [True, False])
-def test_processing_timeout_trigger(timeout_resets):
-    trigger = ProcessingTimeoutTrigger.of(CountTrigger.of(3), 100, reset_timer_on_new_record=timeout_resets)
-    op = operator(TumblingEventTimeWindows.of(1000), "general", trigger=trigger)
-    with emptied(op) as h:
-        h.process(("k", 1), 1)
-        h.advance_processing_time(60)
-        h.process(("k", 1), 1)
-        h.advance_processing_time(100)
-        assert len(taken(h)) == (0 if timeout_resets else 1)
-        h.advance_processing_time(160)
-        assert len(taken(h)) == (1 if timeout_resets else 0)
-        h.advance_watermark(1000)
-
-
 def test_count_trigger_and_purging():
     """Flink: testCountTrigger."""
     op = operator(GlobalWindows.create(), "general", trigger=PurgingTrigger.of(CountTrigger.of(4)))
@@ -420,25 +278,6 @@ def test_count_trigger_and_purging():
         for _ in range(3):
             h.process(("key1", 1), 0)
         assert taken(h) == [("key1", 4, MAX_TIMESTAMP)]
-
-
-def test_count_trigger_on_merging_sessions():
-    """Flink: testSessionWindowsWithCountTrigger."""
-    op = operator(EventTimeSessionWindows.with_gap(3000), "general", trigger=PurgingTrigger.of(CountTrigger.of(4)))
-    with harness_of(op) as h:
-        for value, time in ((1, 0), (2, 1000), (3, 2500), (4, 3500)):
-            h.process(("key2", value), time)
-        assert taken(h) == [("key2", 0, 6500, 10, 6499)]
-        for value, time in ((1, 10), (2, 1000)):
-            h.process(("key1", value), time)
-        h.crash_and_recover()
-        h.process(("key1", 3), 2500)
-        h.process(("key1", 1), 6000)
-        h.process(("key1", 2), 6500)
-        h.process(("key1", 3), 7000)
-        assert taken(h) == []
-        h.process(("key1", 10), 4500)  # merges two sessions of three
-        assert taken(h) == [("key1", 10, 10000, 22, 9999)]
 
 
 def test_tumbling_count_windows():
@@ -469,14 +308,6 @@ def test_global_windows_at_the_end_of_the_stream():
         assert taken(h) == []
         h.end_of_input()
         assert taken(h) == [("k", 2, MAX_TIMESTAMP)]
-
-
-def test_never_trigger_never_fires_but_cleans_up():
-    op = operator(TumblingEventTimeWindows.of(10), "general", trigger=NeverTrigger())
-    with emptied(op) as h:
-        h.process(("k", 1), 1)
-        h.advance_watermark(9)
-        assert taken(h) == []
 
 
 class Custom(Trigger):
@@ -543,42 +374,6 @@ def test_event_time_windows_need_timestamps(keeps):
     for assigner in (TumblingEventTimeWindows.of(10), EventTimeSessionWindows.with_gap(10)):
         with harness_of(operator(assigner, keeps)) as h, pytest.raises(DefinitionError, match="need timestamps"):
             h.process(("k", 1), None)
-
-
-class TestIdleClosing:
-    def test_a_window_closes_by_wall_clock_when_the_input_is_silent(self):
-        op = operator(TumblingEventTimeWindows.of(10_000), "general", idle_timeout_ms=500)
-        with emptied(op) as h:
-            h.process(("k", 1), 1)
-            h.advance_processing_time(400)
-            h.process(("k", 2), 2)
-            h.advance_processing_time(899)
-            assert taken(h) == []
-            h.crash_and_recover()
-            h.advance_processing_time(900)
-            assert taken(h) == [("k", 0, 10_000, 3, 9999)]
-            nothing_left(h)
-            h.process(("k", 4), 3)  # opens the window anew
-            h.advance_watermark(9999)
-            assert taken(h) == [("k", 0, 10_000, 4, 9999)]
-
-    def test_a_window_that_the_watermark_has_closed_does_not_fire_again(self):
-        op = operator(TumblingEventTimeWindows.of(10), "general", idle_timeout_ms=500, allowed_lateness_ms=100)
-        with emptied(op) as h:
-            h.process(("k", 1), 1)
-            h.advance_watermark(9)
-            assert len(taken(h)) == 1
-            h.advance_processing_time(1000)
-            assert taken(h) == []
-            h.advance_watermark(109)
-
-    def test_sessions_close_too(self):
-        op = operator(EventTimeSessionWindows.with_gap(10), "general", idle_timeout_ms=500)
-        with emptied(op) as h:
-            h.process(("k", 1), 1)
-            h.process(("k", 2), 5)
-            h.advance_processing_time(500)
-            assert taken(h) == [("k", 1, 15, 3, 14)]
 
 
 @pytest.mark.parametrize(
