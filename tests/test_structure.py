@@ -1046,7 +1046,7 @@ def test_other_english_is_seen(source, found):
 #: change that raises one says why in its commit.
 CEILINGS = {
     "code lines of the source": 59_240,
-    "code lines of the tests": 70_800,
+    "code lines of the tests": 70_450,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
     "words of docs": 81_424,
