@@ -1049,7 +1049,7 @@ CEILINGS = {
     "code lines of the tests": 70_450,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
-    "words of docs": 81_109,
+    "words of docs": 81_202,
     "words of README": 960,
 }
 
