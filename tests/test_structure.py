@@ -1045,7 +1045,7 @@ def test_other_english_is_seen(source, found):
 #: What the project may weigh: code lines (without blanks, comments and docstrings), exported names, words of pages. A
 #: change that raises one says why in its commit.
 CEILINGS = {
-    "code lines of the source": 59_240,
+    "code lines of the source": 59_120,
     "code lines of the tests": 70_450,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,

@@ -35,38 +35,15 @@ from keyed.windows.assigners import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
-from keyed.windows.calendar_windows import (
-    CalendarProcessingTimeWindows,
-    CalendarWindows,
-)
-from keyed.windows.collecting import (
-    ArgMax,
-    ArgMin,
-    CollectList,
-    CollectSet,
-    CountDistinct,
-    First,
-    Latest,
-    TopK,
-)
-from keyed.windows.continuous import (
-    aggregate,
-)
+from keyed.windows.calendar_windows import CalendarProcessingTimeWindows, CalendarWindows
+from keyed.windows.collecting import ArgMax, ArgMin, CollectList, CollectSet, CountDistinct, First, Latest, TopK
+from keyed.windows.continuous import aggregate
 from keyed.windows.evictors import CountEvictor, DeltaEvictor, Evictor, TimeEvictor
-from keyed.windows.frequent import (
-    ApproxMostFrequent,
-    MostFrequent,
-)
+from keyed.windows.frequent import ApproxMostFrequent, MostFrequent
 from keyed.windows.process_function import ProcessWindowFunction
-from keyed.windows.sketches import (
-    ApproxCountDistinct,
-)
-from keyed.windows.stream import (
-    WindowedStream,
-)
-from keyed.windows.top_n import (
-    TopN,
-)
+from keyed.windows.sketches import ApproxCountDistinct
+from keyed.windows.stream import WindowedStream
+from keyed.windows.top_n import TopN
 from keyed.windows.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,

@@ -19,13 +19,7 @@ from keyed.extending import Units, duration_of, milliseconds_of, shows_units
 from keyed.windows.assigning import AnyAssigner, HoppingWindows, SessionWindows
 from keyed.windows.evictors import CountEvictor, Evictor
 from keyed.windows.stream import WindowedStream
-from keyed.windows.triggers import (
-    CountTrigger,
-    EventTimeTrigger,
-    NeverTrigger,
-    PurgingTrigger,
-    Trigger,
-)
+from keyed.windows.triggers import CountTrigger, EventTimeTrigger, NeverTrigger, PurgingTrigger, Trigger
 from keyed.windows.window import Duration, GlobalWindow
 
 A = TypeVar("A", bound="WindowAssigner")

@@ -10,7 +10,7 @@ and windows: its state per window is declared on the trigger (an attribute that 
 from __future__ import annotations
 
 import enum
-from typing import Any, Protocol, Unpack
+from typing import Any, ClassVar, Protocol, Unpack
 
 from keyed import MAX_TIMESTAMP, ReducingState, ValueState
 from keyed.errors import DefinitionError
@@ -140,6 +140,8 @@ class ProcessingTimeTrigger(Trigger):
 class _ContinuousTrigger(Trigger):
     """A trigger that fires at every multiple of an interval. The next such time of a window is its state."""
 
+    _event_time: ClassVar[bool]
+
     def __init__(self, interval_ms: int) -> None:
         self.interval_ms = interval_ms
         self._next = ReducingState(min, int, name="next_fire")
@@ -154,12 +156,27 @@ class _ContinuousTrigger(Trigger):
         """
         return cls(duration_of(interval, "interval", least=1, **units))
 
+    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
+        ctx.merge_partitioned_state(self._next)
+        time = ctx.get_partitioned_state(self._next).get()
+        if time is not None:
+            (ctx.register_event_time_timer if self._event_time else ctx.register_processing_time_timer)(time)
+
+    def clear(self, window: Any, ctx: TriggerContext) -> None:
+        state = ctx.get_partitioned_state(self._next)
+        time = state.get()
+        if time is not None:
+            (ctx.delete_event_time_timer if self._event_time else ctx.delete_processing_time_timer)(time)
+            state.clear()
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.interval_ms} ms)"
 
 
 class ContinuousEventTimeTrigger(_ContinuousTrigger):
     """Fires when the watermark passes a multiple of an interval, and at the end (early results)."""
+
+    _event_time = True
 
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
         last = window.max_timestamp()
@@ -183,18 +200,8 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
         self._set(time + self.interval_ms, ctx)
         return TriggerResult.FIRE
 
-    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        ctx.merge_partitioned_state(self._next)
-        time = ctx.get_partitioned_state(self._next).get()
-        if time is not None:
-            ctx.register_event_time_timer(time)
-
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        state = ctx.get_partitioned_state(self._next)
-        time = state.get()
-        if time is not None:
-            ctx.delete_event_time_timer(time)
-            state.clear()
+        super().clear(window, ctx)
         # Flink does not delete this timer, which then fires without effect.
         ctx.delete_event_time_timer(window.max_timestamp())
 
@@ -211,6 +218,8 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     (FLINK-35069).
     """
 
+    _event_time = False
+
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext) -> TriggerResult:
         if ctx.get_partitioned_state(self._next).get() is None:
             now = ctx.get_current_processing_time()
@@ -225,19 +234,6 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
         if time < window.max_timestamp():
             self._set(time, window, ctx)
         return TriggerResult.FIRE
-
-    def on_merge(self, window: Any, ctx: OnMergeContext) -> None:
-        ctx.merge_partitioned_state(self._next)
-        time = ctx.get_partitioned_state(self._next).get()
-        if time is not None:
-            ctx.register_processing_time_timer(time)
-
-    def clear(self, window: Any, ctx: TriggerContext) -> None:
-        state = ctx.get_partitioned_state(self._next)
-        time = state.get()
-        if time is not None:
-            ctx.delete_processing_time_timer(time)
-            state.clear()
 
     def _set(self, time: int, window: Any, ctx: TriggerContext) -> None:
         following = time + self.interval_ms

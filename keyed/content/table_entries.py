@@ -22,14 +22,7 @@ import msgspec
 
 from keyed.codec.arrow_streams import read_stream, write_stream
 from keyed.codec.keys import decode_key, encode_key
-from keyed.content.addresses import (
-    KIND_OF_CLOCK,
-    decode_time,
-    encode_time,
-    key_of,
-    state_id_of,
-    state_prefix,
-)
+from keyed.content.addresses import KIND_OF_CLOCK, decode_time, encode_time, key_of, state_id_of, state_prefix
 from keyed.content.blocks import Block, Change, TableBlock
 from keyed.content.delta import described_tables
 from keyed.errors import CorruptionError

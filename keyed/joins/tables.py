@@ -8,16 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 from typing import Any, Literal
 
-from keyed import (
-    MIN_TIMESTAMP,
-    Context,
-    MapState,
-    OnTimerContext,
-    OutputTag,
-    StateTtl,
-    TimeDomain,
-    ValueState,
-)
+from keyed import MIN_TIMESTAMP, Context, MapState, OnTimerContext, OutputTag, StateTtl, TimeDomain, ValueState
 from keyed.errors import DefinitionError
 from keyed.extending import milliseconds_of
 from keyed.job.execution_path import Path

@@ -11,16 +11,7 @@ from typing import Any
 
 import attrs
 
-from keyed import (
-    Context,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    OnTimerContext,
-    OpenContext,
-    OutputTag,
-    ValueState,
-)
+from keyed import Context, KeyedProcessFunction, ListState, MapState, OnTimerContext, OpenContext, OutputTag, ValueState
 from keyed.errors import EncodingError, KeyedError, RowError, StateSchemaChanged, UserFunctionError
 from keyed.extending import inner_state, table_rows
 from keyed.patterns.after_match import WaitingMatches

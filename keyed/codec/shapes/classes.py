@@ -8,16 +8,7 @@ from typing import Any, get_origin
 
 from msgspec import inspect
 
-from keyed.codec.shapes.shape import (
-    Build,
-    Shape,
-    all_fields,
-    anything,
-    as_it_is,
-    compound,
-    exact_fields,
-    fields_tree,
-)
+from keyed.codec.shapes.shape import Build, Shape, all_fields, anything, as_it_is, compound, exact_fields, fields_tree
 
 ClassNode = inspect.DataclassType | inspect.NamedTupleType | inspect.StructType
 

@@ -38,13 +38,7 @@ from keyed.runtimes.spark.worker.frozen_modules import freeze_modules
 from keyed.runtimes.spark.worker.initial_payloads import read_initial
 from keyed.runtimes.spark.worker.replica_cache import ReplicaCache, default_local_dir
 from keyed.runtimes.spark.worker.spark_group_log import SparkGroupLog
-from keyed.runtimes.spark.worker.unpack import (
-    PackedInput,
-    batch_of,
-    forwarded_batch,
-    reached_before,
-    read_payloads,
-)
+from keyed.runtimes.spark.worker.unpack import PackedInput, batch_of, forwarded_batch, reached_before, read_payloads
 from keyed.runtimes.spark.worker.wire import GroupMark
 from keyed.runtimes.spark.worker.writer_cache import LateWriter, WriterCache
 
