@@ -132,12 +132,9 @@ class Aggregation:
     """The aggregates of a query.
 
     Attributes:
-        keys: Columns of the key.
         arguments: The columns that aggregates read.
         aggregates: The aggregates by name.
-        results: Their columns.
         after: The projection and ``HAVING`` over the groups (``#g0`` and so on) and results.
-        values: The columns of the table beside the key.
         size_ms: Size of the windows, of sessions their gap; 0 without.
         advance_ms: Distance of their starts.
         grace_ms: Time after its end in which a window takes rows.
@@ -146,12 +143,9 @@ class Aggregation:
         is_session: The windows are sessions.
     """
 
-    keys: Columns
     arguments: Columns
     aggregates: Mapping[str, Any]
-    results: Columns
     after: SqlStep
-    values: Columns
     size_ms: int = 0
     advance_ms: int = 0
     grace_ms: int = 0
@@ -470,9 +464,7 @@ class Planner:
         if kind == "foreign-key":
             keys_of = tuple(tuple(f"{number}l.{each}" for each in part) for part in left.keys)
         elif own_key is not None:
-            taken = {each.name.lower() for each in joined}
-            names = ("ROWKEY", *(f"ROWKEY_{count}" for count in range(1, 99)))
-            shown = next(each for each in names if each.lower() not in taken)
+            shown = _free_name("ROWKEY", {each.name.lower() for each in joined})
             joined.append(Column(shown, key, None, own_key, is_key=True))
             keys_of = ((own_key,),)
         else:
@@ -563,9 +555,7 @@ class Planner:
                 is_shared = query.joins and column.source is not None and len(same) > 1
                 shown = f"{column.source}_{column.name}" if is_shared else column.name
             elif shown is None and len(item.words) > 2 and item.words[-2].upper in ("->", "."):
-                field = item.words[-1].identifier
-                names = (field, *(f"{field}_{count}" for count in range(1, 10_000)))
-                shown = next(each for each in names if each.lower() not in used | taken)
+                shown = _free_name(item.words[-1].identifier, used | taken)
             elif shown is None:
                 shown = next(each for each in map("KSQL_COL_{}".format, generated) if each.lower() not in taken)
             is_own = column is not None and not column.is_pseudo and column.name == shown
@@ -688,7 +678,7 @@ class Planner:
         parts: list[tuple[Sequence[SqlToken], SqlToken]] = [
             (words, name(f"#g{place}")) for place, words in enumerate(groups)
         ]
-        aggregates: dict[str, tuple[Any, SqlType]] = {}
+        aggregates: dict[str, Any] = {}
         made_calls: list[str] = []
         after_columns = [Column(f"#g{place}", type_, None, f"#g{place}") for place, type_ in enumerate(types)]
         having = None if query.having is None else scope.resolved(query.having)
@@ -699,7 +689,7 @@ class Planner:
                     continue
                 made = aggregate_of(text, call, scope, len(made_calls), self._properties, is_table=source.is_table)
                 made_calls.append(folded(call))
-                aggregates |= made.parts
+                aggregates |= {each: of for each, (of, _) in made.parts.items()}
                 cells += made.arguments
                 parts.append((call, SqlToken("word", made.result)))
                 after_columns += [Column(each, type_, None, each) for each, (_, type_) in made.parts.items()]
@@ -713,14 +703,11 @@ class Planner:
             self._check_grouped(words, scope)
             return words
 
-        after_cells = [(each, sql((name(f"#g{place}"),)), types[place]) for place, each in enumerate(names)]
+        results = [(each.name, computed(each.words)) for each in rest]
         if not aggregates:
-            for each in rest:
-                computed(each.words)
             text.fail("GROUP BY needs an aggregate, such as COUNT(*)", query.at)
-        for each in rest:
-            words = computed(each.words)
-            after_cells.append((each.name, sql(words), after.type_of(words)))
+        after_cells = [(each, sql((name(f"#g{place}"),)), types[place]) for place, each in enumerate(names)]
+        after_cells += [(each, sql(words), after.type_of(words)) for each, words in results]
         condition = None
         if having is not None:
             words = computed(having)
@@ -729,19 +716,16 @@ class Planner:
         if source.is_table:
             # A group without rows is no group.
             cells.append(("#rows", f'CAST("{CHANGE}" AS BIGINT)', BIGINT))
-            aggregates["#there"] = (Sum("#rows"), BIGINT)
+            aggregates["#there"] = Sum("#rows")
             is_there = '"#there" > 0'
             condition = is_there if condition is None else f"{is_there} AND ({condition})"
         before = scope.step(cells, where, source.carried)
         bounds = () if window is None else tuple(BOUNDS)
         values = tuple((each, type_) for each, _, type_ in after_cells[len(names) :])
         grouping = Aggregation(
-            keys,
             tuple((each, type_) for each, _, type_ in cells[len(keys) :]),
-            {each: of for each, (of, _) in aggregates.items()},
-            tuple((each, type_) for each, (_, type_) in aggregates.items()),
+            aggregates,
             after.step(after_cells, condition, (*bounds, TIMESTAMP_COLUMN)),
-            values,
             is_final=query.emit == "FINAL",
             **({} if window is None else _windows_of(window, is_final=query.emit == "FINAL")),
         )
@@ -809,6 +793,12 @@ def _relation(source: SqlSource, given: Any, alias: str, *, is_joined: bool = Fa
     columns += [Column(each, type_, alias, stored, is_pseudo=True) for each, (stored, type_) in pseudo.items()]
     window = None if source.window is None else (source.window, source.window_ms)
     return Relation(tuple(columns), source.is_table, tuple((each,) for each in keys), window, given)
+
+
+def _free_name(wanted: str, taken: set[str]) -> str:
+    """Return a name, with a number if it is taken."""
+    names = (wanted, *(f"{wanted}_{count}" for count in range(1, 10_000)))
+    return next(each for each in names if each.lower() not in taken)
 
 
 def _sql_of_key(part: Sequence[str]) -> str:

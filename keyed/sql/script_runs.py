@@ -320,8 +320,8 @@ class Builder:
         if ranking is not None:
             function, keys, held = TopRows(ranking, name), ranking.keys, ranking.columns
         elif grouping is not None:
-            function = Totals(grouping, name)
-            held = (*grouping.keys, *grouping.arguments)
+            function = Totals(plan, grouping, name)
+            held = (*plan.keys, *grouping.arguments)
             further = {**dict.fromkeys(grouping.bounds, "bigint"), **further}
         elif plan.is_table:
             function, further = TableRows(name, (*plan.keys, *bounds), plan.values), more

@@ -16,7 +16,7 @@ from keyed.expressions.engine import Columns
 from keyed.extending import Schema, inner_state
 from keyed.formats.sql_types import BIGINT
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
-from keyed.sql.planner import Aggregation
+from keyed.sql.planner import Aggregation, QueryPlan
 from keyed.sql.script_inputs import GONE, further_columns
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
 from keyed.windows import Max
@@ -129,22 +129,23 @@ class Totals(RunningColumns):
     between them, and ends with its last row. If it grows or merges, the row before is there no longer.
 
     Args:
-        plan: The aggregates.
+        query: The query.
+        plan: Its aggregates.
         name: Name of the table.
     """
 
-    def __init__(self, plan: Aggregation, name: str) -> None:
+    def __init__(self, query: QueryPlan, plan: Aggregation, name: str) -> None:
         self._plan, self._name = plan, name
-        self._group = [each for each, _ in plan.keys]
+        self._group = [each for each, _ in query.keys]
         self._keys = [*self._group, *plan.bounds]
-        self._values = [each for each, _ in plan.values]
-        keys: Columns = (*plan.keys, *((each, BIGINT) for each in plan.bounds))
+        self._values = [each for each, _ in query.values]
+        keys: Columns = (*query.keys, *((each, BIGINT) for each in plan.bounds))
         columns = schema_of((*keys, *plan.arguments), **{TIMESTAMP_COLUMN: "bigint"}).columns
         # A row has the time of the latest of those that it is made of.
         aggregates = {**plan.aggregates, MOMENT: Max(TIMESTAMP_COLUMN)}
         if plan.keeps_rows:
             # It is the first state, which errors name.
-            self.rows = table_state((*keys, *plan.values, _ROWTIME), self._keys, name)
+            self.rows = table_state((*keys, *query.values, _ROWTIME), self._keys, name)
         super().__init__(aggregates, columns[: len(keys)], dict(columns), counts_apart=not plan.is_session)
         #: The totals of the batch, for windows that end with it.
         self._came: pa.Table | None = None
@@ -255,8 +256,8 @@ class Totals(RunningColumns):
     def _finished(self, keys: list[Any], results: list[Any], times: Any, ctx: BatchContext) -> pa.Table:
         """Return the rows of groups, of those that fit ``HAVING``, as they are stored."""
         plan = self._plan
-        groups = [f"#g{place}" for place in range(len(plan.keys))]
-        names = [*groups, *plan.bounds, *(each for each, _ in plan.results), TIMESTAMP_COLUMN]
+        groups = [f"#g{place}" for place in range(len(self._group))]
+        names = [*groups, *plan.bounds, *plan.aggregates, TIMESTAMP_COLUMN]
         found, bad = plan.after.run(pa.table([*keys, *results, times], names=names))
         if bad:
             ctx.drop(len(bad))
