@@ -247,6 +247,16 @@ def test_a_changed_clause_is_shown_as_it_is_written(tmp_path, text, old, new, me
         sql.script(text.replace(old, new), {"s": rows, "t": []}, checkpoint=tmp_path)
 
 
+def test_another_group_by_is_refused_with_the_remedy_of_scripts(tmp_path):
+    rows = {"s": [{"id": 1, "v": 2, "ROWTIME": 0}]}
+    text = STEPS + "CREATE TABLE o AS SELECT {0}, COUNT(*) AS n FROM s GROUP BY {0};"
+    sql.script(text.format("id"), rows, checkpoint=tmp_path)
+    with pytest.raises(CheckpointError, match=r"'o' .*GROUP BY from 'id' to 'v'") as caught:
+        sql.script(text.format("v"), rows, checkpoint=tmp_path)
+    assert "Define it as it was" in str(caught.value)
+    assert "key_by" not in str(caught.value)
+
+
 CARDS = """
 CREATE STREAM o (card STRING, total BIGINT) WITH (FORMAT = 'JSON');
 CREATE STREAM p (card STRING, w BIGINT) WITH (FORMAT = 'JSON');
