@@ -20,7 +20,7 @@ from keyed.base.schemas import Schema
 from keyed.destinations.ownership import Owner
 from keyed.destinations.sink import SinkWriter, SparkSide, folder_identity, local_folder
 from keyed.destinations.table_on_spark import DATABRICKS, NO_LIBRARY, LakeTable, check_table, library, set_for, text_of
-from keyed.destinations.table_sink import PREFIX, Overtaken, TableMode, TableSink, option_names, stored, table_kinds
+from keyed.destinations.table_sink import PREFIX, Overtaken, TableMode, TableSink, option_names, table_kinds
 from keyed.destinations.table_writer import TableWriter
 from keyed.errors import DefinitionError, SessionError, SinkError
 
@@ -68,6 +68,12 @@ class DeltaSink(TableSink):
     def place(self) -> str:
         """See `TableSink`."""
         return self.path
+
+    @property
+    def location(self) -> str:
+        """The table, as the package deltalake takes it."""
+        folder = local_folder(self.path)
+        return self.path if folder is None else str(folder)
 
     @property
     def identity(self) -> Hashable:
@@ -140,8 +146,7 @@ class DeltaWriter(TableWriter):
         self._delta: Any = deltalake
         self._sink = sink
         self._options = dict(sink.storage_options) or None
-        folder = local_folder(sink.path)
-        self._place = sink.path if folder is None else str(folder)
+        self._place = sink.location
         super().__init__(sink, owner, schema, f"the Delta table {self._place!r}")
 
     @property
@@ -193,14 +198,27 @@ class DeltaWriter(TableWriter):
             # A column that another query has added is null.
             delta.write_deltalake(self._table, rows, mode="append", schema_mode="merge", commit_properties=properties)
             return
-        columns = {quoted(name): f"s.{quoted(name)}" for name in stored(sink, rows.column_names)}
-        same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in sink.key)
-        merge = self._table.merge(rows, same, source_alias="s", target_alias="t", commit_properties=properties)
-        kept = None
-        if sink.deleted is not None:
-            gone = f"coalesce(s.{quoted(sink.deleted)}, false)"
-            merge, kept = merge.when_matched_delete(gone), f"NOT {gone}"
-        merge.when_matched_update(columns).when_not_matched_insert(columns, predicate=kept).execute()
+        merge_rows(self._table, rows, sink.key, sink.deleted, properties)
+
+
+def merge_rows(table: Any, rows: pa.Table, key: Sequence[str], deleted: str | None, properties: Any) -> None:
+    """Replace the rows of a Delta table that have the keys of others, with the package deltalake, in one commit.
+
+    Args:
+        table: The table.
+        rows: The others, each with its own key.
+        key: The columns of the key.
+        deleted: A column that the table does not have, true in rows whose keys are removed; ``None`` without one.
+        properties: Those of the commit.
+    """
+    columns = {quoted(name): f"s.{quoted(name)}" for name in rows.column_names if name != deleted}
+    same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
+    merge = table.merge(rows, same, source_alias="s", target_alias="t", commit_properties=properties)
+    kept = None
+    if deleted is not None:
+        gone = f"coalesce(s.{quoted(deleted)}, false)"
+        merge, kept = merge.when_matched_delete(gone), f"NOT {gone}"
+    merge.when_matched_update(columns).when_not_matched_insert(columns, predicate=kept).execute()
 
 
 class DeltaLakeTable(LakeTable):

@@ -15,8 +15,7 @@ import pyarrow as pa
 from xxhash import xxh3_64_hexdigest
 
 from keyed.base.extras import extra
-from keyed.destinations.delta_table import DeltaSink
-from keyed.destinations.sink import local_folder
+from keyed.destinations.delta_table import DeltaSink, merge_rows
 from keyed.errors import DefinitionError, KeyedError, SinkError
 from keyed.tables.entries import Entry
 from keyed.tables.replicated_rows import ReplicatedRows
@@ -55,8 +54,7 @@ class DeltaCopy:
         self._to = to
         self._described = f"keyed: changes of {table}"
         self._name = table
-        folder = local_folder(to.path)
-        self._place = to.path if folder is None else str(folder)
+        self._place = to.location
         self.name = f"the Delta table {self._place!r}"
         self._options = dict(to.storage_options) or None
         self._table: Any = None
@@ -98,18 +96,7 @@ class DeltaCopy:
         types = pa.schema([*_stored(upserts.schema), (_DELETED, pa.bool_())])
         source = source.select(types.names).cast(types)
         self._check_last()
-        columns = {_quoted(name): f"s.{_quoted(name)}" for name in upserts.column_names}
-        same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in rows.key)
-        merge = self._table.merge(
-            source,
-            same,
-            source_alias="s",
-            target_alias="t",
-            commit_properties=self._properties(token, batch, self.shape(rows)),
-        )
-        deleted = f"s.{_quoted(_DELETED)}"
-        merge = merge.when_matched_delete(deleted).when_matched_update(columns)
-        merge.when_not_matched_insert(columns, predicate=f"NOT {deleted}").execute()
+        merge_rows(self._table, source, rows.key, _DELETED, self._properties(token, batch, self.shape(rows)))
         self._commits += 1
         return Written(upserts.num_rows, keys.num_rows)
 
@@ -211,7 +198,3 @@ def _stored(schema: pa.Schema) -> pa.Schema:
             for field in schema
         ]
     )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
