@@ -230,22 +230,6 @@ def test_every_page_is_linked_from_the_index():
     assert {path.relative_to(DOCS).as_posix() for path in pages_of_docs - linked} == set()
 
 
-def test_every_rule_of_the_specification_names_tests_that_are_there():
-    there = {
-        name
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for name in re.findall(r"^ *def (test_\w+)", path.read_text(), flags=re.MULTILINE)
-    }
-    rules = re.findall(
-        r"^\| ([A-Z]\d+) \|.*\|(.*)\|$", (REFERENCE / "specification.md").read_text(), flags=re.MULTILINE
-    )
-    assert len(rules) == len({number for number, _ in rules}) > 50
-    for number, tests in rules:
-        named = re.findall(r"`(\w+)`", tests)
-        assert named, number
-        assert set(named) <= there, number
-
-
 def test_the_reference_is_what_the_docstrings_say():
     stale = [path.name for path, text in pages().items() if not path.exists() or path.read_text() != text]
     assert stale == [], "run: .venv/bin/python docs/generate.py"

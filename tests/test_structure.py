@@ -1042,6 +1042,22 @@ def test_other_english_is_seen(source, found):
     assert wrong_english("keyed.job.state", ast.parse(source)) == found
 
 
+def test_every_rule_of_the_specification_names_tests_that_are_there():
+    there = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^ *def (test_\w+)", path.read_text(), flags=re.MULTILINE)
+    }
+    rules = re.findall(
+        r"^\| ([A-Z]\d+) \|.*\|(.*)\|$", (ROOT / "docs/reference/specification.md").read_text(), flags=re.MULTILINE
+    )
+    assert len(rules) == len({number for number, _ in rules}) > 50
+    for number, tests in rules:
+        named = re.findall(r"`(\w+)`", tests)
+        assert named, number
+        assert set(named) <= there, number
+
+
 #: What the project may weigh: code lines (without blanks, comments and docstrings), exported names, words of pages. A
 #: change that raises one says why in its commit.
 CEILINGS = {
