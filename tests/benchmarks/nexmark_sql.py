@@ -8,8 +8,9 @@ that engine least.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
+
+from tests.support.sql_files import read_queries
 
 __all__ = ["FLINK", "FLINK_CANNOT", "FLINK_TABLES", "SPARK", "SPARK_CANNOT", "SPARK_MODES"]
 
@@ -23,21 +24,14 @@ FLINK_TABLES = {
 }
 
 
-def read_queries(name: str) -> dict[str, str]:
-    """Return the queries of a file by name, which each follow a line with it."""
-    text = (Path(__file__).parent / name).read_text()
-    parts = re.findall(r"^-- (q\d+)\n(.+?);$", text, re.MULTILINE | re.DOTALL)
-    return dict(parts)
-
-
-FLINK = read_queries("nexmark_flink.sql")
+FLINK = read_queries(Path(__file__).with_name("nexmark_flink.sql"))
 FLINK_CANNOT = {
     "q6": "an OVER aggregate takes no rows that are updated",
     "q10": "not compared: it measures the sink",
     "q13": "the file connector cannot be looked up in",
 }
 
-SPARK = read_queries("nexmark_spark.sql")
+SPARK = read_queries(Path(__file__).with_name("nexmark_spark.sql"))
 #: Output modes that are not ``append``.
 SPARK_MODES = {"q17": "update", "q18": "update"}
 _NO_RANK = "ranks of a stream are not supported"

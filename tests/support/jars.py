@@ -13,87 +13,36 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from string import Template
 
 import pyspark
 
 from keyed.errors import SessionError
 from keyed.runtimes.spark.session.java import require_java_home
 
+
+def _modules(name: str, **versions: str) -> str:
+    """Return a set of libraries, as Ivy has it in a file of `ivy`."""
+    return Template((Path(__file__).parent / "ivy" / f"{name}.xml").read_text()).substitute(versions)
+
+
 #: A Kafka broker and its dependencies. Kafka 4 logs through slf4j 1.7, so the binding is the one for 1.7.
-BROKER = """\
-<ivy-module version="2.0">
-  <info organisation="keyed" module="broker"/>
-  <dependencies>
-    <dependency org="org.apache.kafka" name="kafka_2.13" rev="4.3.1" conf="default->default"/>
-    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="2.25.4" conf="default->default"/>
-  </dependencies>
-</ivy-module>
-"""
+BROKER = _modules("broker")
 #: Version of the connector; if the version of this Spark is not available, one that fits.
 _CONNECTOR = {"4.0": "4.0.0", "4.1": "4.1.0"}.get(pyspark.__version__[:3], "4.2.0")
 #: Spark's Kafka connector: only libraries that are not among pyspark's own jars. Users get
 #: the version of their Spark with `spark.jars.packages`.
-CONNECTOR = f"""\
-<ivy-module version="2.0">
-  <info organisation="keyed" module="connector"/>
-  <dependencies>
-    <dependency org="org.apache.spark" name="spark-sql-kafka-0-10_2.13" rev="{_CONNECTOR}" conf="default->master"/>
-    <dependency org="org.apache.spark" name="spark-token-provider-kafka-0-10_2.13" rev="4.0.0" conf="default->master"/>
-    <dependency org="org.apache.kafka" name="kafka-clients" rev="3.9.2" conf="default->master"/>
-    <dependency org="org.apache.commons" name="commons-pool2" rev="2.13.1" conf="default->master"/>
-  </dependencies>
-</ivy-module>
-"""
+CONNECTOR = _modules("connector", connector=_CONNECTOR)
 #: Hadoop's S3A for the Hadoop of Spark 4.3, with the modules of Amazon's SDK that it uses: the bundle of all is 600 MB.
-S3A = """\
-<ivy-module version="2.0">
-  <info organisation="keyed" module="s3a"/>
-  <dependencies>
-    <dependency org="org.apache.hadoop" name="hadoop-aws" rev="3.5.0" conf="default->master"/>
-    <dependency org="software.amazon.s3.analyticsaccelerator" name="analyticsaccelerator-s3" rev="1.3.1"
-                conf="default->master"/>
-    <dependency org="software.amazon.awssdk" name="s3" rev="2.35.4" conf="default->default"/>
-    <dependency org="software.amazon.awssdk" name="s3-transfer-manager" rev="2.35.4" conf="default->default"/>
-    <dependency org="software.amazon.awssdk" name="sts" rev="2.35.4" conf="default->default"/>
-    <dependency org="software.amazon.awssdk" name="apache-client" rev="2.35.4" conf="default->default"/>
-    <dependency org="software.amazon.awssdk" name="netty-nio-client" rev="2.35.4" conf="default->default"/>
-  </dependencies>
-</ivy-module>
-"""
+S3A = _modules("s3a")
 #: The version of Spark that this is, as names of libraries have it.
 _SPARK = pyspark.__version__[:3]
 #: Versions of Iceberg's library by Spark; other versions of Spark have none.
 _ICEBERG = {"4.0": "1.11.0", "4.1": "1.12.0"}
 #: Delta and Iceberg on Spark, and the driver of Iceberg's catalog in a file; empty if there are none for this Spark.
-LAKEHOUSE = (
-    ""
-    if _SPARK not in _ICEBERG
-    else f"""\
-<ivy-module version="2.0">
-  <info organisation="keyed" module="lakehouse"/>
-  <dependencies>
-    <dependency org="io.delta" name="delta-spark_{_SPARK}_2.13" rev="4.4.0" conf="default->master"/>
-    <dependency org="io.delta" name="delta-storage" rev="4.4.0" conf="default->master"/>
-    <dependency org="io.delta" name="delta-kernel-api" rev="4.4.0" conf="default->master"/>
-    <dependency org="io.delta" name="delta-kernel-defaults" rev="4.4.0" conf="default->master"/>
-    <dependency org="io.delta" name="delta-kernel-unitycatalog" rev="4.4.0" conf="default->master"/>
-    <dependency org="org.apache.iceberg" name="iceberg-spark-runtime-{_SPARK}_2.13" rev="{_ICEBERG[_SPARK]}"
-                conf="default->master"/>
-    <dependency org="org.xerial" name="sqlite-jdbc" rev="3.54.1.0" conf="default->master"/>
-  </dependencies>
-</ivy-module>
-"""
-)
+LAKEHOUSE = _modules("lakehouse", spark=_SPARK, iceberg=_ICEBERG[_SPARK]) if _SPARK in _ICEBERG else ""
 #: The Kafka connector of Flink SQL and its Avro with a schema registry, each with its dependencies in one file.
-FLINK_KAFKA = """\
-<ivy-module version="2.0">
-  <info organisation="keyed" module="flink-kafka"/>
-  <dependencies>
-    <dependency org="org.apache.flink" name="flink-sql-connector-kafka" rev="4.0.1-2.0" conf="default->master"/>
-    <dependency org="org.apache.flink" name="flink-sql-avro-confluent-registry" rev="2.0.0" conf="default->master"/>
-  </dependencies>
-</ivy-module>
-"""
+FLINK_KAFKA = _modules("flink_kafka")
 
 _FETCH_SECONDS = 600
 
