@@ -78,18 +78,6 @@ def test_a_name_is_one_timer_per_key_and_domain(store, domain):
 
 @both_stores
 @both_domains
-def test_timer_ordering(store, domain):
-    """ParDoTest.testEventTimeTimerOrdering: by time, for timers of all names, whatever order they were set in."""
-    harness = Harness(store=store)
-    times = [30, 10, 50, 20, 40]
-    for number, at in enumerate(times):
-        harness.timers(lambda t, name=f"n{number}", at=at: t.set_timer(name, at, domain))
-    advance(harness, domain, 100)
-    assert [value[0] for value in harness.values()] == sorted(times)
-
-
-@both_stores
-@both_domains
 def test_two_timers_that_set_each_other(store, domain):
     """ParDoTest.testTwoTimersSettingEachOther: they take turns while one advance covers them both."""
 
@@ -148,15 +136,6 @@ def test_event_time_timer_loop(store):
         for step in steps:
             harness.advance_watermark(step)
         assert harness.take_output() == [Record(number, number) for number in range(1, 6)]
-
-
-def test_timer_output_timestamp():
-    """userstate_test.test_timer_output_timestamp and ParDoTest.testOutputTimestampDefault: that of the timer."""
-    harness = Harness()
-    harness.advance_watermark(5)
-    harness.timers(lambda t: set_timers(t, EVENT, timer1=10, timer2=20, timer3=30), timestamp=7)
-    harness.end_of_input()
-    assert harness.take_output() == [Record((10 * n, "k", f"timer{n}"), 10 * n) for n in (1, 2, 3)]
 
 
 def test_output_timestamp():

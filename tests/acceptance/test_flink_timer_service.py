@@ -257,7 +257,10 @@ def test_a_snapshot_is_of_its_moment():
 @both_stores
 @DOMAINS
 def test_timers_fire_in_the_order_of_timestamp_then_key_then_name(store, domain):
-    """TimerHeapInternalTimer.compareTo orders by timestamp; key and name make the rest of the order a fixed one."""
+    """TimerHeapInternalTimer.compareTo orders by timestamp; key and name make the rest of the order a fixed one.
+
+    Beam's ParDoTest.testEventTimeTimerOrdering, too.
+    """
     timers = [(20, 1, "a"), (10, 2, None), (10, 2, "a"), (10, 2, "b"), (10, 3, None), (10, -5, "z"), (5, 9, "q")]
     expected = sorted(timers, key=lambda timer: (timer[0], timer[1], timer[2] or ""))
     for number, order in enumerate(permutations(timers)):
@@ -283,7 +286,10 @@ def test_timers_fire_in_the_order_of_timestamp_then_key_then_name(store, domain)
 @both_stores
 @pytest.mark.parametrize("time", [MIN_TIMESTAMP, MIN_TIMESTAMP + 1, -1, 0, 1, MAX_TIMESTAMP - 1, MAX_TIMESTAMP])
 def test_timers_at_the_limits_of_time(store, time):
-    """Long.MIN_VALUE and Long.MAX_VALUE are timestamps like others; the first watermark is Long.MIN_VALUE."""
+    """Long.MIN_VALUE and Long.MAX_VALUE are timestamps like others; the first watermark is Long.MIN_VALUE.
+
+    Outputs have the timer's timestamp, as in Beam's ParDoTest.testOutputTimestampDefault.
+    """
     harness = Harness(store=store)
     harness.timers(lambda t: (t.register_event_time_timer(time), t.set_timer("n", time)))
     harness.crash_and_recover()
