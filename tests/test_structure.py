@@ -1062,7 +1062,7 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
 #: change that raises one says why in its commit.
 CEILINGS = {
     "code lines of the source": 59_120,
-    "code lines of the tests": 70_450,
+    "code lines of the tests": 70_250,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
     "words of docs": 81_202,
