@@ -66,14 +66,6 @@ class WrittenQuery:
 
 
 @attrs.frozen(eq=False)
-class InsertedRow:
-    """A row of ``INSERT INTO … VALUES``: the columns by name."""
-
-    target: str
-    row: dict[str, Any]
-
-
-@attrs.frozen(eq=False)
 class Answer:
     """The answer to ``SHOW``, ``DESCRIBE`` or ``EXPLAIN``.
 
@@ -95,7 +87,7 @@ class Definitions:
         catalog: The sources that exist at its end.
         sources: All sources, also dropped ones.
         queries: The queries that write, in order.
-        inserts: The inserted rows.
+        inserts: The rows of ``INSERT INTO … VALUES``, by the stream or table.
         properties: The settings of ``SET``.
         answers: The answers to statements that ask, in order.
     """
@@ -104,7 +96,7 @@ class Definitions:
     catalog: Catalog
     sources: Catalog
     queries: list[WrittenQuery]
-    inserts: list[InsertedRow]
+    inserts: dict[str, list[dict[str, Any]]]
     properties: dict[str, str]
     answers: list[Answer] = attrs.field(factory=list)
 
@@ -171,7 +163,7 @@ def define(
         if (wrong := _wrong_setting(name, value)) is not None:
             raise DefinitionError(f"properties: {wrong}")
     catalog = Catalog()
-    found = Definitions(text, catalog, Catalog(), [], [], dict(properties or {}))
+    found = Definitions(text, catalog, Catalog(), [], {}, dict(properties or {}))
     definer = _Definer(text, values, schemas, functions or {}, catalog, found)
     definer.define(statements)
     for name in (functions or {}).keys() - definer.called:
@@ -630,7 +622,7 @@ class _Definer:
                 text.fail(f"unknown column {name}{nearest(name, [each for each, _ in types.values()])}", at)
             declared, type_ = types[name.lower()]
             row[declared] = self._constant(words, declared, type_)
-        self._found.inserts.append(InsertedRow(target.name, row))
+        self._found.inserts.setdefault(target.name, []).append(row)
 
     def _constant(self, words: tree.Words, name: str, type_: SqlType) -> Any:
         """Return the value of an expression without columns."""

@@ -117,10 +117,10 @@ class Deployment:
                 self.sources.append(source)
                 # The rows of a table are its records from the first on.
                 self._reads[source.topic] = self._reads.get(source.topic, True) and latest and not source.is_table
-        for each in found.inserts:
-            if found.named(each.target).topic_options.is_named:
+        for name in found.inserts:
+            if found.named(name).topic_options.is_named:
                 raise DefinitionError(
-                    f"INSERT INTO {each.target} ... VALUES: a deployed script does not insert rows into a Kafka topic; "
+                    f"INSERT INTO {name} ... VALUES: a deployed script does not insert rows into a Kafka topic; "
                     "send them by a producer"
                 )
         for source in (*self.sources, *(query.target for query in self._written)):

@@ -188,23 +188,6 @@ class NameScope:
         made[start:] = [SqlToken("word", "struct_extract", at, at), sign("("), *base, sign(","), quoted, sign(")")]
         return place + 2
 
-    def owners(self, words: Sequence[SqlToken]) -> set[str]:
-        """Return the aliases of the sources whose columns an expression names, in lower case.
-
-        Raises:
-            SqlError: A name is ambiguous, or of an unknown column.
-        """
-        found = set()
-        for place, token in enumerate(words):
-            if not token.is_identifier or (place and words[place - 1].upper in (".", "->")):
-                continue
-            after = words[place + 1].upper if place + 1 < len(words) else ""
-            if after == "." and token.identifier.lower() in self.sources:
-                found.add(token.identifier.lower())
-            elif after != "(":
-                found |= {str(each.source).lower() for each in self._named(token) if each.source}
-        return found
-
     def type_of(self, words: Sequence[SqlToken]) -> SqlType:
         """Return the type of a resolved expression.
 

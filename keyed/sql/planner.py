@@ -339,10 +339,9 @@ class Planner:
                 self._text.fail(f"{each.alias} occurs twice; give each source an alias of its own", each.at)
             aliases.append(each.alias.lower())
         self._timed = {
-            words[place].identifier.lower()
-            for words in query.words
-            for place in range(len(words) - 2)
-            if words[place + 1].upper == "." and words[place + 2].identifier.upper() == "ROWTIME"
+            source.identifier.lower()
+            for source, point, column in zip(query.words, query.words[1:], query.words[2:], strict=False)
+            if point.upper == "." and column.identifier.upper() == "ROWTIME"
         }
         found = self._of_source(query.source, is_joined=bool(query.joins))
         for number, join in enumerate(query.joins):
@@ -488,11 +487,17 @@ class Planner:
         parts = [part for each in split(on, "=") for part in split(each, "==")]
         if len(parts) != 2 or any(len(split(part, word)) > 1 for part in parts for word in ("AND", "OR")):
             text.fail("a join takes one equality: ON left_column = right_column", on[0].at)
-        both, alias = self._scope(*left.columns, *right.columns), join.right.alias.lower()
-        owners = [both.owners(part) for part in parts]
-        if owners[0] == {alias} and alias not in owners[1] and owners[1]:
+        both = self._scope(
+            *(
+                attrs.evolve(each, stored=f"#{side}{each.stored}")
+                for side, of in enumerate((left, right))
+                for each in of.columns
+            )
+        )
+        sides = [{each.identifier[:2] for each in both.resolved(part)} & {"#0", "#1"} for part in parts]
+        if sides == [{"#1"}, {"#0"}]:
             parts.reverse()
-        elif owners[1] != {alias} or alias in owners[0] or not owners[0]:
+        elif sides != [{"#0"}, {"#1"}]:
             text.fail("one side of ON must be of the joined source, the other of the sources before it", on[0].at)
         return self._scope(*left.columns).resolved(parts[0]), self._scope(*right.columns).resolved(parts[1])
 

@@ -780,10 +780,7 @@ class _Script:
             for source in found.sources.sources
             if source.topic in records_of and not source.is_query
         ]
-        pairs += [
-            (found.named(name), [each.row for each in found.inserts if each.target == name], False)
-            for name in dict.fromkeys(each.target for each in found.inserts)
-        ]
+        pairs += [(found.named(name), rows, False) for name, rows in found.inserts.items()]
         registry = None
         if self._kafka is not None:
             registry = self._kafka.registry

@@ -84,9 +84,8 @@ class TableRows(VectorizedFunction):
         if CHANGE in table.column_names:
             # Of a row that moved between key groups, where it is comes after where it was.
             order = np.argsort(integers(table.column(CHANGE)), kind="stable")
-            table = table.take(pa.array(order, pa.int64())).append_column(
-                GONE, pc.less(table.column(CHANGE), 0).take(pa.array(order, pa.int64()))
-            )
+            table = table.take(pa.array(order, pa.int64()))
+            table = table.append_column(GONE, pc.less(table.column(CHANGE), 0))
         groups = grouped([plain_column(table.column(name)) for name in self._keys])
         # Rows are in the order of time: the last one of a key is the one that stays.
         last = table.take(pa.array(np.sort(groups.last_rows()), pa.int64()))

@@ -114,8 +114,9 @@ class Ranking(Node):
 
 @attrs.frozen
 class SelectQuery(Node):
-    """A ``SELECT``."""
+    """A ``SELECT``, with all its words."""
 
+    words: Words
     items: tuple[Item, ...]
     source: From
     joins: tuple[Join, ...] = ()
@@ -127,13 +128,6 @@ class SelectQuery(Node):
     emit: str | None = None
     limit: int | None = None
     ranking: Ranking | None = None
-
-    @property
-    def words(self) -> tuple[Words, ...]:
-        """Its expressions."""
-        parts = [*(each.words for each in self.items), *(each.on for each in self.joins), self.where, self.having]
-        ranked = () if self.ranking is None else (*self.ranking.partition_by, *(e for e, _ in self.ranking.order_by))
-        return (*(each for each in parts if each), *self.group_by, *self.partition_by, *ranked)
 
 
 @attrs.frozen
@@ -668,7 +662,7 @@ class Parser:
     # Queries.
 
     def _select(self) -> SelectQuery:
-        at = self._token.at
+        start, at = self._next, self._token.at
         if self._comes("WITH"):
             self._refuse("WITH", self._ahead().text or "name")
         self._expect("SELECT")
@@ -705,8 +699,21 @@ class Parser:
             items = tuple(each for each in items if not _is_ranking(each.words))
         elif over := next((each for each in items if _is_ranking(each.words)), None):
             self._refuse("OVER", at=over.at)
+        words = tuple(self._words[start : self._next])
         found = SelectQuery(
-            items, source, tuple(joins), window, where, group_by, partition_by, having, emit, limit, ranking, at=at
+            words,
+            items,
+            source,
+            tuple(joins),
+            window,
+            where,
+            group_by,
+            partition_by,
+            having,
+            emit,
+            limit,
+            ranking,
+            at=at,
         )
         return found if source.window is None else self._of_window_function(found)
 
