@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import logging
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from enum import Enum
 from weakref import WeakSet
@@ -22,6 +24,19 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
 PATIENCE = 86_400.0
 #: Seconds for which a process that exits waits for its threads.
 _EXIT_WAIT = 5.0
+#: glibc's ``M_ARENA_MAX``.
+_ARENA_MAX = -8
+
+
+def share_arenas() -> None:
+    """Let all threads of this process share two arenas of glibc's allocator; other allocators stay as they are.
+
+    glibc has up to eight for each processor. Memory that a thread has freed stays with its arena, so that a server
+    whose requests run in many threads grows for hours.
+    """
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
 
 
 class Status(Enum):

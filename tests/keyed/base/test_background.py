@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -255,3 +256,32 @@ def test_a_process_that_ends_waits_for_its_threads(script):
     environment = {**os.environ, "PYTHONPATH": str(Path(keyed.__file__).parents[1])}
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300, env=environment)
     assert (ended.stdout.split(), ended.stderr) == (["ends", "released"], "")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is glibc's")
+@pytest.mark.parametrize(("environment", "arenas"), [({}, {2}), ({"MALLOC_ARENA_MAX": "4"}, {3, 4})])
+def test_threads_share_two_arenas_unless_the_environment_says_otherwise(environment, arenas):
+    program = """if True:
+        import ctypes, threading
+        from keyed.base.background import share_arenas
+        share_arenas()
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype = ctypes.c_void_p
+        together = threading.Barrier(20)
+        def allocate():
+            together.wait()
+            for _ in range(100):
+                libc.malloc(10_000)
+            together.wait()
+        threads = [threading.Thread(target=allocate) for _ in range(20)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        libc.malloc_stats()
+    """
+    without = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=without | environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("Arena ") in arenas
