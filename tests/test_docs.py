@@ -289,7 +289,8 @@ def test_every_flag_of_the_commands_is_documented():
 
 
 #: Benchmarks with a parser.
-PARSED = "broadcast driver freshness joins nexmark properties requests scale scripts table_states tables versus_bytewax"
+PARSED = "broadcast driver freshness joins nexmark properties requests scale scripts sinks table_states tables"
+PARSED += " versus_bytewax"
 #: The options of benchmarks without one.
 UNPARSED = {
     "crowded delay idle kafka patterns recovery": "",
