@@ -538,12 +538,13 @@ def _page(page: str, title: str, about: str, package: str, things: Iterable[tupl
     entries = [_entry(path.removeprefix(f"{package}."), name, thing, shown) for path, name, thing in ordered]
     text = "\n\n".join(part for part in (f"# {title}", NOTE, about, *entries) if part) + "\n"
     # The index of the reference has the rule for all names.
-    return re.sub(r"\n\n *Raises `DefinitionError`: [^\n]*?(?=\n| `\w+`: )( `)?", _other_errors, text)
+    return re.sub(r"\n\n *Raises (`\w+`: [^\n]*)", _other_errors, text)
 
 
 def _other_errors(found: re.Match[str]) -> str:
-    """Return the text that begins the list of errors without the first one."""
-    return f"{found[0].partition('Raises')[0]}Raises `" if found[1] else ""
+    """Return the text on the errors that are raised without `DefinitionError`."""
+    errors = [each for each in re.split(r" (?=`\w+`: )", found[1]) if not each.startswith("`DefinitionError`")]
+    return f"{found[0].partition('`')[0]}{' '.join(errors)}" if errors else ""
 
 
 def _entry(path: str, name: str, thing: Any, shown: dict[Any, str]) -> str:

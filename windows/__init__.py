@@ -15,8 +15,7 @@ print(hours.aggregate(orders=Count(), revenue=Sum("amount")).run().values)
 ```
 
 Durations are `int` milliseconds, a `timedelta`, or keywords: ``**units`` are ``days``, ``hours``, ``minutes``,
-``seconds`` and ``milliseconds``. A parameter that breaks its rule, or parts that do not fit each other, raises
-`DefinitionError`.
+``seconds`` and ``milliseconds``.
 
 Library code on the public names of `keyed` and `keyed.extending`. In a clone, ``windows`` is another name of the
 package.

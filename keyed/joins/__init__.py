@@ -18,12 +18,11 @@ print(pairs.process(join, "id long, paid long").run().values)
 [Row(id=1, paid=5)]
 ```
 
-Parameters of all joins: ``join(left, right)`` returns the output of a pair, with `None` for a missing partner; a
-result of `None` emits nothing; `Select` is such a function. Times are milliseconds or a `timedelta`. ``how`` names the
-sides that keep elements without a partner. ``late_left`` and ``late_right`` are side outputs for late elements, which
-are otherwise dropped and counted (``rows_dropped``). ``path`` is ``"vectorized"`` (whole columns), ``"row"``, or
-``"auto"``, which chooses; ``explain`` shows the choice, and a checkpoint keeps it. A parameter that breaks a rule
-raises `DefinitionError`.
+Parameters of all joins: ``join(left, right)`` returns the output of a pair, with `None` for a missing partner; a result
+of `None` emits nothing; `Select` is such a function. Times are milliseconds or a `timedelta`. ``how`` names the sides
+that keep elements without a partner. ``late_left`` and ``late_right`` are side outputs for late elements, which are
+otherwise dropped and counted (``rows_dropped``). ``path`` is ``"vectorized"`` (whole columns), ``"row"``, or
+``"auto"``, which chooses; ``explain`` shows the choice, and a checkpoint keeps it.
 
 The modules:
 

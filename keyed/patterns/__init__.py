@@ -19,8 +19,6 @@ print(matches.select(lambda match: match["large"][0].amount).run().values)
 [900]
 ```
 
-A pattern that breaks a rule raises `DefinitionError`.
-
 The modules:
 
 - ``pattern``: the definition, `Pattern`; ``steps``: its data and rules; ``after_match``: strategies after a match.
