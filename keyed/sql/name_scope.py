@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 
 from keyed.base.shown import nearest
-from keyed.expressions.engine import Columns, SqlStep, bind
+from keyed.expressions.engine import Columns, SqlStep, bind, functions, keywords
 from keyed.expressions.macros import OVER_LISTS
 from keyed.expressions.sql_text import Text
-from keyed.expressions.tokens import SqlToken, bare, closing, name, sign, split, sql, word
+from keyed.expressions.tokens import SqlToken, bare, calls, closing, name, sign, split, sql, word
 from keyed.formats.sql_types import BIGINT, INT, SqlType
 from keyed.sql.statements import Parser
 from keyed.vectorized import TIMESTAMP_COLUMN
@@ -175,7 +175,10 @@ class NameScope:
         if not field.is_identifier or not base:
             made.append(arrow)
             return place + 1
-        if not any(each.identifier.lower() in bound for each in base if each.is_identifier):
+        is_local = any(each.identifier.lower() in bound for each in base if each.is_identifier)
+        # The results of aggregates have a type once they are columns.
+        is_known = all(base[at].upper in functions() | keywords() for at, _ in calls(base))
+        if is_known and not is_local:
             type_ = self.type_of([each for each in base if each.upper != "UNNEST"])
             type_ = type_.element if type_.base == "ARRAY" else type_
             if type_.base != "STRUCT":

@@ -12,14 +12,14 @@ from keyed.base.shown import nearest
 from keyed.errors import OutputDefinitionError
 from keyed.expressions.engine import PYTHON, Columns, SqlStep, check, functions, keywords
 from keyed.expressions.sql_text import Text
-from keyed.expressions.tokens import SqlToken, bare, calls, closing, folded, name, sign, split, sql
+from keyed.expressions.tokens import SqlToken, bare, calls, folded, name, sign, split, sql
 from keyed.extending import table_of
 from keyed.formats.sql_types import BIGINT, STRING, SqlType, of_arrow
 from keyed.job.inference import inferred_output
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
 from keyed.sql.match_recognize import MatchPlanner
 from keyed.sql.name_scope import BOUNDS, PSEUDO, Column, NameScope, replaced
-from keyed.sql.sql_aggregates import AGGREGATES, aggregate_of
+from keyed.sql.sql_aggregates import AGGREGATES, aggregate_calls, aggregate_of
 from keyed.sql.statements import REFUSED, From, Item, Join, SelectQuery, WindowClause, Words
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows import Sum
@@ -296,7 +296,7 @@ class Planner:
             self._text.fail(REFUSED["LIMIT"], at)
         source = self.relation(query)
         scope = self._scope(*source.columns)
-        is_grouped = bool(query.group_by) or any(_aggregate_calls(item.words) for item in query.items)
+        is_grouped = bool(query.group_by) or any(aggregate_calls(item.words) for item in query.items)
         made = "TABLE" if is_grouped or source.is_table or ranking is not None else "STREAM"
         window_at = at if window is None else window.at
         having_at = at if query.having is None else query.having[0].at
@@ -315,7 +315,7 @@ class Planner:
             (window is not None and source.is_table, "WINDOW is for streams, and this is a table", window_at),
             (query.emit == "FINAL" and window is None, "EMIT FINAL needs a WINDOW and GROUP BY", at),
             (made != kind, f"the result of this query is a {made}; write CREATE {made} {output} AS SELECT ...", at),
-            (query.where and _aggregate_calls(query.where), no_aggregates, query.where[0].at if query.where else at),
+            (query.where and aggregate_calls(query.where), no_aggregates, query.where[0].at if query.where else at),
         )
         where = None
         if query.where is not None:
@@ -669,7 +669,7 @@ class Planner:
         self._text.check(
             (not query.group_by, "aggregates need GROUP BY", query.at),
             (query.partition_by, "GROUP BY and PARTITION BY exclude each other", query.at),
-            *((_aggregate_calls(each), "GROUP BY takes no aggregates", each[0].at) for each in query.group_by),
+            *((aggregate_calls(each), "GROUP BY takes no aggregates", each[0].at) for each in query.group_by),
         )
         groups = [scope.resolved(each) for each in query.group_by]
         if len({folded(each) for each in groups}) < len(groups):
@@ -688,7 +688,7 @@ class Planner:
         after_columns = [Column(f"#g{place}", type_, None, f"#g{place}") for place, type_ in enumerate(types)]
         having = None if query.having is None else scope.resolved(query.having)
         for words in [each.words for each in outputs] + ([having] if having else []):
-            for start, end in _aggregate_calls(words):
+            for start, end in aggregate_calls(words):
                 call = words[start : end + 1]
                 if folded(call) in made_calls:
                     continue
@@ -810,18 +810,6 @@ def _sql_of_key(part: Sequence[str]) -> str:
     """Return the expression of a part of the key: of an outer join it is on either side."""
     cells = [sql((name(each),)) for each in part]
     return cells[0] if len(cells) == 1 else f"coalesce({', '.join(cells)})"
-
-
-def _aggregate_calls(words: Sequence[SqlToken]) -> list[tuple[int, int]]:
-    """Return the places of the first and last word of each aggregate, with its ``FILTER``."""
-    found: list[tuple[int, int]] = []
-    for place, end in calls(words):
-        if words[place].upper in AGGREGATES or words[place].upper in PYTHON:
-            if end + 2 < len(words) and words[end + 1].upper == "FILTER" and words[end + 2].upper == "(":
-                end = closing(words, end + 2)
-            if not found or place > found[-1][1]:
-                found.append((place, end))
-    return found
 
 
 def _explodes(words: Sequence[SqlToken]) -> bool:

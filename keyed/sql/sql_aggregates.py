@@ -134,7 +134,7 @@ def aggregate_of(
         if label != "COUNT":
             fail(f"{label}(DISTINCT ...) is not supported; COUNT takes DISTINCT")
         label = "COUNT_DISTINCT"
-    if any(inner[place].upper in AGGREGATES for place, _ in calls(inner)):
+    if aggregate_calls(inner):
         fail("an aggregate of an aggregate is not supported")
     arguments = split(inner)
     name = f"#a{number}"
@@ -235,6 +235,18 @@ def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[s
     arguments = tuple((f"{name}{part}v", expression, of) for part, (expression, of) in sums.items())
     parts = {f"{name}{part}": (Sum(f"{name}{part}v"), of) for part, (_, of) in sums.items()}
     return SqlAggregate(arguments, parts, f"({result})")
+
+
+def aggregate_calls(words: Sequence[SqlToken]) -> list[tuple[int, int]]:
+    """Return the places of the first and last word of each aggregate, with its ``FILTER``."""
+    found: list[tuple[int, int]] = []
+    for place, end in calls(words):
+        if words[place].upper in AGGREGATES or words[place].upper in PYTHON:
+            if end + 2 < len(words) and words[end + 1].upper == "FILTER" and words[end + 2].upper == "(":
+                end = closing(words, end + 2)
+            if not found or place > found[-1][1]:
+                found.append((place, end))
+    return found
 
 
 def _limit(limit: str, fail: Callable[[str], Any]) -> int:

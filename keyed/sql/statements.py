@@ -700,21 +700,8 @@ class Parser:
         elif over := next((each for each in items if _is_ranking(each.words)), None):
             self._refuse("OVER", at=over.at)
         words = tuple(self._words[start : self._next])
-        found = SelectQuery(
-            words,
-            items,
-            source,
-            tuple(joins),
-            window,
-            where,
-            group_by,
-            partition_by,
-            having,
-            emit,
-            limit,
-            ranking,
-            at=at,
-        )
+        clauses = window, where, group_by, partition_by, having, emit, limit, ranking
+        found = SelectQuery(words, items, source, tuple(joins), *clauses, at=at)
         return found if source.window is None else self._of_window_function(found)
 
     def _ranking(self, items: Sequence[Item]) -> Ranking:
