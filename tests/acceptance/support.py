@@ -19,6 +19,29 @@ STORES = ("memory", "rocksdb")
 EVENT, PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
 
 both_stores = pytest.mark.parametrize("store", STORES)
+both_domains = pytest.mark.parametrize("domain", [EVENT, PROCESSING], ids=["event", "processing"])
+
+
+def register(service, domain, timestamp):
+    """Register an unnamed timer."""
+    name = "register_event_time_timer" if domain is EVENT else "register_processing_time_timer"
+    getattr(service, name)(timestamp)
+
+
+def delete(service, domain, timestamp):
+    """Delete an unnamed timer."""
+    name = "delete_event_time_timer" if domain is EVENT else "delete_processing_time_timer"
+    getattr(service, name)(timestamp)
+
+
+def advance(harness, domain, timestamp):
+    """Move a clock."""
+    (harness.advance_watermark if domain is EVENT else harness.advance_processing_time)(timestamp)
+
+
+def pending(harness, key=None):
+    """Return the pending timers as (key, name, timestamp)."""
+    return [(timer.key, timer.name, timer.timestamp) for timer in harness.pending_timers(key)]
 
 
 class Told(KeyedProcessFunction):

@@ -8,20 +8,17 @@ import keyed
 from keyed import MAX_TIMESTAMP, AggregatingState, KeyedProcessFunction, ListState, MapState, ValueState
 from keyed.errors import DefinitionError, EncodingError
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores, key_of
-
-both_domains = pytest.mark.parametrize("domain", [EVENT, PROCESSING], ids=["event", "processing"])
-
-
-def advance(harness, domain, timestamp):
-    if domain is EVENT:
-        harness.advance_watermark(timestamp)
-    else:
-        harness.advance_processing_time(timestamp)
-
-
-def pending(harness):
-    return [(timer.key, timer.name, timer.timestamp) for timer in harness.pending_timers()]
+from tests.acceptance.support import (
+    EVENT,
+    PROCESSING,
+    Harness,
+    Told,
+    advance,
+    both_domains,
+    both_stores,
+    key_of,
+    pending,
+)
 
 
 def set_timers(service, domain, **timers):

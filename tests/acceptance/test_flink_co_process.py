@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from keyed import KeyedCoProcessFunction, TimeDomain, ValueState
+from keyed import KeyedCoProcessFunction, ValueState
 from keyed.testing import KeyedTestHarness, Record
-
-EVENT, PROCESSING = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
+from tests.acceptance.support import EVENT, advance, both_domains, delete, register
 
 
 def harness_of(function, **options):
@@ -43,11 +40,7 @@ class Triggering(KeyedCoProcessFunction):
         yield f"INPUT2:{value}"
 
     def register(self, ctx, time):
-        service = ctx.timer_service()
-        if self.domain is EVENT:
-            service.register_event_time_timer(time)
-        else:
-            service.register_processing_time_timer(time)
+        register(ctx.timer_service(), self.domain, time)
 
     def on_timer(self, timestamp, ctx):
         assert ctx.time_domain() is self.domain
@@ -66,21 +59,12 @@ class StatefulTriggering(Triggering):
 
     def process_element2(self, value, ctx):
         self.state.clear()
-        service = ctx.timer_service()
-        (service.delete_event_time_timer if self.domain is EVENT else service.delete_processing_time_timer)(5)
+        delete(ctx.timer_service(), self.domain, 5)
         yield f"INPUT2:{value}"
 
     def on_timer(self, timestamp, ctx):
         yield f"STATE:{self.state.value()}"
         self.state.clear()
-
-
-def advance(harness, domain, time):
-    if domain is PROCESSING:
-        harness.advance_processing_time(time)
-    else:
-        harness.advance_watermark1(time)
-        harness.advance_watermark2(time)
 
 
 def test_get_current_key_from_process():
@@ -102,7 +86,7 @@ def test_timestamp_and_watermark_querying():
         assert [record.value for record in harness.take_output()] == [(5, 17, 5), (6, 42, 6), ("six", 42, 66)]
 
 
-@pytest.mark.parametrize("domain", [EVENT, PROCESSING])
+@both_domains
 def test_timers_of_both_sides(domain):
     """testEventTimeTimers, testProcessingTimeTimers and testGetCurrentKeyFromTimers."""
     with harness_of(Triggering(domain)) as harness:
@@ -119,7 +103,7 @@ def test_timers_of_both_sides(domain):
         ]
 
 
-@pytest.mark.parametrize("domain", [EVENT, PROCESSING])
+@both_domains
 def test_timers_with_state_shared_by_both_sides(domain):
     """TestEventTimeTimerWithState and testProcessingTimeTimerWithState."""
     with harness_of(StatefulTriggering(domain)) as harness:

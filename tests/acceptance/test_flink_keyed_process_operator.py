@@ -19,7 +19,7 @@ from keyed.errors import (
     UserFunctionError,
 )
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores
+from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores, register
 
 
 def identity(value):
@@ -43,10 +43,8 @@ class Triggering(KeyedProcessFunction):
     def process_element(self, value, ctx):
         yield value
         service = ctx.timer_service()
-        if self.domain is EVENT:
-            service.register_event_time_timer(service.current_watermark() + 5)
-        else:
-            service.register_processing_time_timer(service.current_processing_time() + 5)
+        now = service.current_watermark() if self.domain is EVENT else service.current_processing_time()
+        register(service, self.domain, now + 5)
 
     def on_timer(self, timestamp, ctx):
         assert ctx.time_domain() is self.domain

@@ -23,7 +23,17 @@ from keyed import (
     ValueState,
 )
 from keyed.errors import DefinitionError, StateSchemaChanged
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores, key_of
+from tests.acceptance.support import (
+    EVENT,
+    PROCESSING,
+    Harness,
+    Told,
+    advance,
+    both_domains,
+    both_stores,
+    key_of,
+    register,
+)
 
 TTL = 100
 WRITE, READ = UpdateType.ON_CREATE_AND_WRITE, UpdateType.ON_READ_AND_WRITE
@@ -162,7 +172,6 @@ class Aggregates(Sums):
 
 CONTEXTS = (Values, Lists, Texts, Maps, Elements, NullElements, Sums, Aggregates)
 every_context = pytest.mark.parametrize("context", CONTEXTS, ids=lambda context: context.__name__)
-both_domains = pytest.mark.parametrize("domain", [EVENT, PROCESSING], ids=["event", "processing"])
 
 
 class Ttl:
@@ -178,10 +187,7 @@ class Ttl:
         self.time(0)
 
     def time(self, now, harness=None):
-        if self.domain is EVENT:
-            (harness or self.harness).advance_watermark(now)
-        else:
-            (harness or self.harness).advance_processing_time(now)
+        advance(harness or self.harness, self.domain, now)
 
     def restore(self, parallelism=1):
         """As TtlStateTestBase.takeAndRestoreSnapshot."""
@@ -284,10 +290,7 @@ def test_relaxed_expiration_on_write(context, domain, visibility):
     ttl.harness = Harness(type(ttl.function)(timer))
     ttl.time(0)
     ttl.update(0)
-    if domain is EVENT:
-        ttl.harness.timers(lambda t: t.register_event_time_timer(120), key="defaultKey")
-    else:
-        ttl.harness.timers(lambda t: t.register_processing_time_timer(120), key="defaultKey")
+    ttl.harness.timers(lambda t: register(t, domain, 120), key="defaultKey")
     ttl.time(120)
     assert seen == [(120, ttl.gets(0) if visibility is RELAXED else ttl.context.empty)]
     assert ttl.get() == ttl.context.empty

@@ -13,36 +13,22 @@ import pytest
 from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP, KeyedProcessFunction, ValueState
 from keyed.errors import DefinitionError
 from keyed.testing import KeyedTestHarness, Record
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, both_stores, key_of
+from tests.acceptance.support import (
+    EVENT,
+    PROCESSING,
+    Harness,
+    Told,
+    advance,
+    both_domains,
+    both_stores,
+    delete,
+    key_of,
+    pending,
+    register,
+)
 
-DOMAINS = pytest.mark.parametrize("domain", [EVENT, PROCESSING])
 KEYS = (1, 2)
 NAMES = ("ciao", "hello")
-
-
-def register(service, domain, timestamp):
-    if domain is EVENT:
-        service.register_event_time_timer(timestamp)
-    else:
-        service.register_processing_time_timer(timestamp)
-
-
-def delete(service, domain, timestamp):
-    if domain is EVENT:
-        service.delete_event_time_timer(timestamp)
-    else:
-        service.delete_processing_time_timer(timestamp)
-
-
-def advance(harness, domain, timestamp):
-    if domain is EVENT:
-        harness.advance_watermark(timestamp)
-    else:
-        harness.advance_processing_time(timestamp)
-
-
-def pending(harness, key=None):
-    return [(timer.key, timer.name, timer.timestamp) for timer in harness.pending_timers(key)]
 
 
 def numbered(harness, domain, name=None):
@@ -76,7 +62,7 @@ def test_timer_assignment_to_key_groups(store):
 
 
 @both_stores
-@DOMAINS
+@both_domains
 def test_timers_fire_one_timestamp_after_the_other(store, domain):
     """InternalTimerServiceImplTest.testOnlySetsOnePhysicalProcessingTimeTimer: what is left after each step."""
     harness = Harness(store=store)
@@ -93,7 +79,7 @@ def test_timers_fire_one_timestamp_after_the_other(store, domain):
     assert pending(harness) == [("ciao", None, 40)]
 
 
-@DOMAINS
+@both_domains
 def test_a_timer_that_is_earlier_than_those_that_wait(domain):
     """InternalTimerServiceImplTest.testRegisterEarlierProcessingTimerMovesPhysicalProcessingTimer."""
     harness = Harness()
@@ -107,7 +93,7 @@ def test_a_timer_that_is_earlier_than_those_that_wait(domain):
 
 
 @both_stores
-@DOMAINS
+@both_domains
 def test_registering_a_timer_in_on_timer_does_not_leak(store, domain):
     """InternalTimerServiceImplTest.testRegisteringProcessingTimeTimerInOnProcessingTimeDoesNotLeakPhysicalTimers."""
 
@@ -135,7 +121,7 @@ def test_the_clocks_start_and_move():
 
 
 @both_stores
-@DOMAINS
+@both_domains
 def test_set_and_fire_timers(store, domain):
     """InternalTimerServiceImplTest.testSetAndFireEventTimeTimers and testSetAndFireProcessingTimeTimers."""
     harness = Harness(store=store)
@@ -150,7 +136,7 @@ def test_set_and_fire_timers(store, domain):
 
 
 @both_stores
-@DOMAINS
+@both_domains
 def test_delete_timers(store, domain):
     """InternalTimerServiceImplTest.testDeleteEventTimeTimers and testDeleteProcessingTimeTimers."""
     harness = Harness(store=store)
@@ -165,7 +151,7 @@ def test_delete_timers(store, domain):
 
 
 @both_stores
-@DOMAINS
+@both_domains
 def test_deleting_is_for_the_own_key_domain_and_timestamp(store, domain):
     """The unnamed form of testDeleteEventTimeTimers: every near miss leaves the timer where it is."""
     other = PROCESSING if domain is EVENT else EVENT
@@ -183,7 +169,7 @@ def test_deleting_is_for_the_own_key_domain_and_timestamp(store, domain):
 
 
 @both_stores
-@DOMAINS
+@both_domains
 @pytest.mark.parametrize("one_commit", [True, False])
 def test_a_timer_is_one_per_key_domain_and_timestamp(store, domain, one_commit):
     """KeyGroupedInternalPriorityQueue is a set: registering again changes nothing, deleting once is enough."""
@@ -255,7 +241,7 @@ def test_a_snapshot_is_of_its_moment():
 
 
 @both_stores
-@DOMAINS
+@both_domains
 def test_timers_fire_in_the_order_of_timestamp_then_key_then_name(store, domain):
     """TimerHeapInternalTimer.compareTo orders by timestamp; key and name make the rest of the order a fixed one.
 

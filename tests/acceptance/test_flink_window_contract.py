@@ -24,10 +24,9 @@ from keyed.windows import (
 )
 from keyed.windows.merge_plan import merge_time_windows
 from keyed.windows.window_operator import WindowOperator
-from tests.acceptance.support import EVENT, PROCESSING
+from tests.acceptance.support import EVENT, PROCESSING, advance, both_domains
 
 CONTINUE, FIRE, PURGE, FIRE_AND_PURGE = TriggerResult
-DOMAINS = pytest.mark.parametrize("domain", [EVENT, PROCESSING])
 Step = Callable[[Any, Any], TriggerResult]
 
 
@@ -139,10 +138,7 @@ class Harness(KeyedTestHarness):
         self.crash_and_recover()
 
     def advance(self, time):
-        if self.domain is EVENT:
-            self.advance_watermark(time)
-        else:
-            self.advance_processing_time(time)
+        advance(self, self.domain, time)
 
     def timers(self):
         """The times of the pending timers in this domain; there are none in the other."""
@@ -197,7 +193,7 @@ def test_windows_that_share_a_start_are_apart():
 @pytest.mark.parametrize(
     ("result", "fires", "entries"), [(CONTINUE, 0, 4), (FIRE, 2, 4), (PURGE, 0, 2), (FIRE_AND_PURGE, 2, 2)]
 )
-@DOMAINS
+@both_domains
 def test_what_a_result_for_an_element_does(domain, result, fires, entries):
     """Flink: testOnElementContinue, Fire, FireAndPurge and Purge: neither clears the trigger's state nor a timer."""
     h = Harness(Told(), domain)
@@ -211,7 +207,7 @@ def test_what_a_result_for_an_element_does(domain, result, fires, entries):
 @pytest.mark.parametrize(
     ("result", "fires", "entries"), [(CONTINUE, 0, 4), (FIRE, 2, 4), (PURGE, 0, 2), (FIRE_AND_PURGE, 2, 2)]
 )
-@DOMAINS
+@both_domains
 def test_what_a_result_for_a_timer_does(domain, result, fires, entries):
     """Flink: testOnTimeContinue, Fire, FireAndPurge and Purge, with a timer of two windows at the same time."""
     h = Harness(Told({1: result}), domain)
@@ -225,7 +221,7 @@ def test_what_a_result_for_a_timer_does(domain, result, fires, entries):
     assert h.trigger.cleared() == [(2, 4), (4, 6)]
 
 
-@DOMAINS
+@both_domains
 def test_a_timer_of_a_purged_window_does_not_call_the_function(domain):
     """Flink: testNoTimerFiringForPurgedWindow; since FLINK-4994 the trigger, whose state is still there, is called."""
     for merging in (False, True):
@@ -237,7 +233,7 @@ def test_a_timer_of_a_purged_window_does_not_call_the_function(domain):
         assert h.timers() == [3]
 
 
-@DOMAINS
+@both_domains
 def test_a_timer_behind_the_end_of_a_merging_window_is_ignored(domain):
     """Flink: testNoTimerFiringForGarbageCollectedMergingWindow."""
     h = Harness(Told({10: FIRE}), domain, merging=True)
@@ -251,7 +247,7 @@ def test_a_timer_behind_the_end_of_a_merging_window_is_ignored(domain):
     assert h.values() == []
 
 
-@DOMAINS
+@both_domains
 def test_timers_are_registered_deleted_and_fired_once(domain):
     """Flink: testTimerCreationAndDeletion, testTimerFiring and testDeletedTimerDoesNotFire."""
     h = Harness(Told(), domain)
@@ -266,7 +262,7 @@ def test_timers_are_registered_deleted_and_fired_once(domain):
     assert h.trigger.timers_called() == [(1, (0, 100)), (17, (0, 100))]
 
 
-@DOMAINS
+@both_domains
 def test_windows_are_merged_when_they_come(domain):
     """Flink: testWindowsAreMergedEagerly: contents, trigger state and timers are those of one window."""
     h = Harness(Told(on_merge=registering(domain, 50, note="merged"), on_clear=deleting(domain, 50)), domain, True)
@@ -277,7 +273,7 @@ def test_windows_are_merged_when_they_come(domain):
     assert (h.state_entries(), h.timers()) == (4, [3, 50])  # two elements, note, windows in flight
 
 
-@DOMAINS
+@both_domains
 def test_of_windows_that_are_bridged_one_is_left(domain):
     """Flink: testMergingOfExistingWindows: also one cleanup timer."""
     h = Harness(Told(on_merge=registering(domain, 50, note="merged"), on_clear=deleting(domain, 50)), domain, True)
@@ -292,7 +288,7 @@ def test_of_windows_that_are_bridged_one_is_left(domain):
     assert (h.state_entries(), h.timers()) == (0, [])
 
 
-@DOMAINS
+@both_domains
 def test_a_purge_leaves_the_windows_in_flight(domain):
     """Flink: testOnElementPurgeDoesNotCleanupMergingSet and testOnTimePurgeDoesNotCleanupMergingSet."""
     h = Harness(Told({1: PURGE}), domain, merging=True)
@@ -324,7 +320,7 @@ def test_a_window_that_never_ends_has_no_cleanup_timer(assigner, domain, latenes
 
 
 @pytest.mark.parametrize("merging", [False, True])
-@DOMAINS
+@both_domains
 def test_a_window_is_cleaned_up_once_and_completely(domain, merging):
     """Flink: testGarbageCollectionTimer, testStateAndTimerCleanupAtGarbageCollection, ...WithPurgingTrigger."""
     lateness = 20 if domain is EVENT else 0
@@ -339,7 +335,7 @@ def test_a_window_is_cleaned_up_once_and_completely(domain, merging):
         assert (h.state_entries(), h.timers()) == (0, [])
 
 
-@DOMAINS
+@both_domains
 def test_a_trigger_s_timer_at_the_cleanup_time_is_one_with_it(domain):
     """Flink: testTriggerTimerAndGarbageCollectionTimerCoincide."""
     h = Harness(Told({19: FIRE}), domain)
