@@ -20,16 +20,7 @@ from hypothesis import strategies as st
 from keyed.codec.values import value_codec
 from keyed.errors import CorruptionError, EncodingError
 from keyed.rows import Row, row
-from tests.keyed.codec.support import (
-    INTS,
-    PLAIN,
-    TEXT,
-    TYPES,
-    VALUE_LEAVES,
-    mutations,
-    same,
-    typed_values,
-)
+from tests.keyed.codec.support import INTS, PLAIN, TEXT, TYPES, VALUE_LEAVES, mutations, same, typed_values
 
 
 class Color(enum.Enum):

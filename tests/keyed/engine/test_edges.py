@@ -5,23 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from keyed import (
-    MIN_TIMESTAMP,
-    KeyedError,
-    KeyedProcessFunction,
-    ListState,
-    MapState,
-    StateTtl,
-    TimeDomain,
-    ValueState,
-)
+from keyed import MIN_TIMESTAMP, KeyedError, KeyedProcessFunction, ListState, MapState, StateTtl, TimeDomain, ValueState
 from keyed.engine.batch import Batch
-from keyed.errors import (
-    CorruptionError,
-    EncodingError,
-    StateAccessError,
-    UserFunctionError,
-)
+from keyed.errors import CorruptionError, EncodingError, StateAccessError, UserFunctionError
 from keyed.testing import KeyedTestHarness
 from keyed.vectorized import VectorizedFunction
 from tests.keyed.engine.groups import Group

@@ -14,15 +14,7 @@ import pytest
 
 from keyed.base.durations import MAX_TIMESTAMP
 from keyed.codec.keys import encode_key
-from keyed.content.addresses import (
-    PLAIN,
-    TIMER_EVENT,
-    TTL_EVENT,
-    encode_time,
-    state_prefix,
-    timer_prefix,
-    timer_sub,
-)
+from keyed.content.addresses import PLAIN, TIMER_EVENT, TTL_EVENT, encode_time, state_prefix, timer_prefix, timer_sub
 from keyed.content.blocks import TableDelta
 from keyed.stores.commit_store import CommitStore
 from keyed.stores.rocks_store import RocksStore

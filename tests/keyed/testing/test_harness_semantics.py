@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keyed import (
-    KeyedProcessFunction,
-    ValueState,
-)
-from keyed.errors import (
-    DefinitionError,
-)
+from keyed import KeyedProcessFunction, ValueState
+from keyed.errors import DefinitionError
 from keyed.testing import KeyedTestHarness, Record
 
 

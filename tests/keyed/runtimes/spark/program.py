@@ -8,15 +8,7 @@ from pathlib import Path
 
 import keyed
 from keyed import bounded_out_of_orderness
-from tests.keyed.runtimes.spark.functions import (
-    BIG,
-    Best,
-    BestColumns,
-    Mishap,
-    MishapColumns,
-    best,
-    files_source,
-)
+from tests.keyed.runtimes.spark.functions import BIG, Best, BestColumns, Mishap, MishapColumns, best, files_source
 from tests.support.spark_programs import say, say_batch
 
 #: The functions of both stages.
