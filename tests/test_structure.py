@@ -1065,7 +1065,7 @@ CEILINGS = {
     "code lines of the tests": 70_250,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
-    "words of docs": 80_641,
+    "words of docs": 80_644,
     "words of README": 960,
 }
 
