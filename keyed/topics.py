@@ -15,7 +15,7 @@ import attrs
 
 from keyed.base.arguments import text
 from keyed.base.durations import Duration, milliseconds_of
-from keyed.base.shown import shown
+from keyed.base.shown import Shown, shown
 from keyed.destinations.kafka import KafkaSink
 from keyed.errors import DefinitionError
 from keyed.formats.declared_formats import Avro, Format, Json, Protobuf
@@ -63,7 +63,7 @@ def _plain_format(format: Any, attribute: Any, value: Any) -> None:
 
 
 @attrs.frozen(eq=False)
-class UpsertTopic:
+class UpsertTopic(Shown):
     """A compacted topic that holds a state table, for `keyed.tables.StateTable.replicate`.
 
     A record's key has the columns that identify a row, its value all columns; null removes the row. A missing topic is

@@ -154,7 +154,9 @@ INTERPRETER_METHODS = {
     *("isprintable", "isspace", "istitle", "isupper", "lower", "swapcase", "title", "upper"),
 }
 #: Functions that compute texts for people, as errors, logs and representations are.
-TEXTS = re.compile(r".*(Error|Exception|Warning|Corruption)|warn|warning|info|debug|error|add_note|__repr__")
+TEXTS = re.compile(
+    r".*(Error|Exception|Warning|Corruption)|warn|warning|info|debug|error|add_note|__repr__|_repr_html_"
+)
 #: Other functions that may.
 INTERPRETED = {
     # Names of types, settings, HTTP headers and hosts, which are ASCII.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, overload
 
@@ -73,6 +74,9 @@ class WindowedStream:
             if getattr(self, field.name) != field.default
         )
         return f"WindowedStream({self.stream!r}, {self.assigner!r}{''.join(said)})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
 
     if not TYPE_CHECKING:
 

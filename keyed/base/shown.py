@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import difflib
 import functools
+import html
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
@@ -17,7 +18,46 @@ _LONGEST = 200
 _SECRET = re.compile(r"password|secret|token|user\.info|proxy|jaas|oauthbearer\.config|\.pem$")
 
 
-class NoValue:
+class Shown:
+    """Shows the ``repr`` in notebooks."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
+
+#: Rows and columns of a table in a notebook, and characters of a value there.
+SHOWN_ROWS, _COLUMNS, _CELL = 20, 50, 100
+
+
+def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], more: bool) -> str:
+    """Return a table for notebooks: all text escaped, with a bounded number of rows, columns and characters.
+
+    Args:
+        title: The line above it.
+        columns: Names of the columns.
+        rows: The rows; those after the first 20 are left out.
+        more: True if there are more rows than these.
+    """
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        cut = [*cells[:_COLUMNS], *(["..."] if len(cells) > _COLUMNS else [])]
+        return "<tr>" + "".join(f"<{tag}>{html.escape(_cell(each))}</{tag}>" for each in cut) + "</tr>"
+
+    body = [line([each if isinstance(each, str) else shown(each) for each in row], "td") for row in rows[:SHOWN_ROWS]]
+    below = "<p>...</p>" if more or len(rows) > SHOWN_ROWS else ""
+    head = f"<code>{html.escape(title)}</code><table><thead>{line(columns, 'th')}</thead>"
+    return f"{head}<tbody>{''.join(body)}</tbody></table>{below}"
+
+
+def _cell(text: str) -> str:
+    # Lone surrogates are no text for a notebook.
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _CELL else text[: _CELL - 3] + "..."
+
+
+class NoValue(Shown):
     """An object that is often passed instead of its value: a state."""
 
     def mistake(self) -> str:

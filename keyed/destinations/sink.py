@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keyed.base.schemas import Schema
+from keyed.base.shown import Shown
 from keyed.destinations.ownership import Owner
 from keyed.errors import DefinitionError, QueryFailed
 
@@ -147,7 +148,7 @@ class SparkSide(Protocol):
         """Return the error for an exception of Spark; one of a worker keeps its type."""
 
 
-class Sink(ABC):
+class Sink(Shown, ABC):
     """A destination of an output, as declared. It may be sent to other processes.
 
     Attributes:
@@ -180,7 +181,7 @@ class Sink(ABC):
             "own"
         )
 
-    def check(self, schema: Schema | None, spark: SparkSide | None) -> None:  # noqa: B027 - optional
+    def check(self, schema: Schema | None, spark: SparkSide | None) -> None:
         """Check a query's output before the query is started.
 
         Args:

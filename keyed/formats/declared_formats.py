@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import attrs
 
-from keyed.base.shown import shown
+from keyed.base.shown import Shown, shown
 from keyed.errors import DefinitionError
 
 #: Address of a schema registry, or the settings of `confluent_kafka.schema_registry.SchemaRegistryClient`.
@@ -73,7 +73,7 @@ def check_registry(kind: str, registry: Registry | None) -> None:
 
 
 @attrs.frozen
-class Json:
+class Json(Shown):
     """JSON: an object is an element with a column for each member.
 
     Args:
@@ -96,7 +96,7 @@ class Json:
 
 
 @attrs.frozen
-class Avro:
+class Avro(Shown):
     """Avro: a record is an element with a column for each field. Times are `datetime` in UTC.
 
     Args:
@@ -218,7 +218,7 @@ def _check_avro(schema: Any) -> None:
 
 
 @attrs.frozen
-class Protobuf:
+class Protobuf(Shown):
     """Protocol Buffers: a message is an element with a column for each field.
 
     Repeated fields are lists, maps and messages are dictionaries, and enums are names. An unset field with presence is

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from keyed.base.shown import Shown
 from keyed.errors import DefinitionError, StateDefinitionError
 from keyed.job.broadcast import BroadcastContext
 from keyed.job.context import Context, OnTimerContext, OpenContext
@@ -23,7 +24,7 @@ _BATCH_CALLS = {"on_watermark": ("watermark", "ctx"), "combine": ("table",), "op
 _TIMER_CALLS = {"register_event_time_timer", "register_processing_time_timer", "set_timer"}
 
 
-class _RowFunction:
+class _RowFunction(Shown):
     """Base of the functions over rows, with one input or two."""
 
     known_side_outputs: Collection[str] | None = None

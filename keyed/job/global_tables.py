@@ -17,7 +17,7 @@ import attrs
 
 from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.extras import arrow_table, is_instance
-from keyed.base.shown import named
+from keyed.base.shown import Shown, named
 from keyed.base.sources import PAUSE
 from keyed.errors import DefinitionError, KeyedError, SourceError
 from keyed.job.broadcast import check_descriptors
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 @attrs.frozen(eq=False)
-class GlobalTable:
+class GlobalTable(Shown):
     """A table for `KeyedStream.connect`, created by ``global_table``.
 
     Attributes:

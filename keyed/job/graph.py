@@ -12,7 +12,7 @@ import attrs
 
 from keyed.base.column_types import of_arrow, of_spark
 from keyed.base.schemas import Schema
-from keyed.base.shown import named
+from keyed.base.shown import Shown, named
 from keyed.base.sources import IngestionTime
 from keyed.changelog.model import Changelog
 from keyed.destinations.sink import Sink, check_distinct
@@ -70,7 +70,7 @@ class Transformed:
 
 
 @attrs.frozen(eq=False)
-class Port:
+class Port(Shown):
     """The main output of an operator, or one of its side outputs (``tag``).
 
     Attributes:
@@ -290,7 +290,7 @@ class Stage:
 
 
 @attrs.frozen(eq=False)
-class BoundOutput:
+class BoundOutput(Shown):
     """An output and its sink."""
 
     output: Port

@@ -11,6 +11,7 @@ import attrs
 
 from keyed.base.arguments import path_text, text
 from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.shown import Shown
 from keyed.errors import DefinitionError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class Prometheus:
+class Prometheus(Shown):
     """Exports metrics in Prometheus' text format: over HTTP at ``/metrics`` of a port, or in a file.
 
     Args:
@@ -50,7 +51,7 @@ class Prometheus:
 
 
 @attrs.frozen
-class OpenTelemetry:
+class OpenTelemetry(Shown):
     """Exports metrics through OpenTelemetry's API; needs the extra ``keyed-streams[opentelemetry]`` and an SDK.
 
     The program sets up the SDK, its readers and exporters.

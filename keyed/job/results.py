@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 import attrs
 
 from keyed.base.extras import extra
-from keyed.errors import DefinitionError
+from keyed.base.shown import SHOWN_ROWS, Shown, html_table
+from keyed.errors import DefinitionError, KeyedError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +30,7 @@ def _rows(metrics: dict[str, dict[str, int]]) -> str:
 
 
 @attrs.frozen
-class Progress:
+class Progress(Shown):
     """One committed micro-batch.
 
     Attributes:
@@ -86,7 +87,7 @@ class Restored:
 
 
 @attrs.frozen
-class RunResult:
+class RunResult(Shown):
     """Result of a bounded run.
 
     Attributes:
@@ -122,6 +123,19 @@ class RunResult:
     def __bool__(self) -> bool:
         """Return true: a result without values is a result."""
         return True
+
+    def _repr_html_(self) -> str:
+        first = self.values[: SHOWN_ROWS + 1]
+        try:
+            table = self.to_arrow() if len(first) == len(self.values) else attrs.evolve(self, values=first).to_arrow()
+            columns, rows = table.column_names, [tuple(row.values()) for row in table.to_pylist()]
+        except (KeyedError, ImportError):
+            columns, rows = ["value"], [(value,) for value in first]
+        if not self.values:
+            columns = ["operator", "rows in", "rows out"]
+            counters = self.metrics.items()
+            rows = [(name, each.get("rows_in", 0), each.get("rows_out", 0)) for name, each in counters]
+        return html_table(repr(self), columns, rows, more=len(self.values) > len(first))
 
     def to_arrow(self) -> pa.Table:
         """Return the values as an Arrow table.

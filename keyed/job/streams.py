@@ -22,7 +22,7 @@ from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.extras import arrow_table, is_instance
 from keyed.base.private_files import folder_path
 from keyed.base.schemas import Schema, schema_of
-from keyed.base.shown import named, names_options, shows_options, type_of, without_credentials
+from keyed.base.shown import Shown, named, names_options, shows_options, type_of, without_credentials
 from keyed.base.sources import IngestionTime
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects.object_changelog import changelog_at
@@ -141,7 +141,7 @@ _OF_OUTPUTS = {
 }
 
 
-class _SuggestsOperations:
+class _SuggestsOperations(Shown):
     """Suggests remedies for operations that a stream does not have."""
 
     if not TYPE_CHECKING:

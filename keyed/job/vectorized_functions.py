@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
+from keyed.base.shown import Shown
 from keyed.job.context import TaskContext
 from keyed.job.outputs import OutputTag
 
@@ -56,7 +57,7 @@ class BatchContext(Protocol):
         """Count rows as dropped, in the counter ``rows_dropped``."""
 
 
-class VectorizedFunction:
+class VectorizedFunction(Shown):
     """A function over a keyed stream that works on whole columns, for ``.process``.
 
     State is declared by class attributes, or set on the object in ``__init__``. Copies of the object are as those of a

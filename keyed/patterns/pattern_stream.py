@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable
 from typing import Any, TypedDict, Unpack
 
@@ -51,6 +52,9 @@ class PatternStream:
 
     def __repr__(self) -> str:
         return f"PatternStream({self.stream!r}, {self.pattern!r})"
+
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
 
     def side_output_late_data(self, tag: OutputTag | str) -> PatternStream:
         """Emit late rows to the side output ``tag``; by default they are dropped and counted (``rows_dropped``)."""

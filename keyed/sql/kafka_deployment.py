@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from keyed.base.arguments import text
 from keyed.base.durations import Duration, milliseconds_of
-from keyed.base.shown import shown
+from keyed.base.shown import Shown, shown
 from keyed.errors import ChangelogError, DefinitionError, SourceError
 from keyed.formats.declared_formats import Registry, check_registry, shown_registry
 from keyed.kafka.client import Cluster, check_client
@@ -30,7 +30,7 @@ _RECORD = "key binary, value binary, time bigint"
 
 
 @attrs.frozen
-class Kafka:
+class Kafka(Shown):
     """The Kafka cluster of a deployed script: it reads and writes the topics that its statements name.
 
     It needs ``keyed-streams[kafka]``, and for Avro and Protocol Buffers ``keyed-streams[registry]``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -14,6 +15,7 @@ import attrs
 import msgspec
 
 from keyed.base.durations import instant_ms
+from keyed.base.shown import SHOWN_ROWS, html_table
 from keyed.changelog.model import batch_id, sequence_of
 from keyed.codec.keys import decode_key, encode_key
 from keyed.codec.state_schema import MAPS, StateSchema
@@ -539,6 +541,18 @@ class StateTable:
 
     def __bool__(self) -> bool:
         return True
+
+    def _repr_html_(self) -> str:
+        names = ("key", "namespace", "entry", "value")
+        try:
+            rows = [tuple(getattr(each, name) for name in names) for each in self.scan(limit=SHOWN_ROWS + 1)]
+        except KeyedError as error:
+            return f"<code>{html.escape(repr(self))}: {html.escape(str(error))}</code>"
+        used = [
+            n for n, name in enumerate(names) if name in ("key", "value") or any(row[n] is not None for row in rows)
+        ]
+        found = [[row[n] for n in used] for row in rows]
+        return html_table(repr(self), [names[n] for n in used], found, more=False)
 
     def __repr__(self) -> str:
         try:

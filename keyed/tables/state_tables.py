@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from keyed.base.background import Background, Status
 from keyed.base.durations import Duration, milliseconds_of
-from keyed.base.shown import without_credentials
+from keyed.base.shown import html_table, without_credentials
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.changelog.model import Changelog, batch_id
 from keyed.changelog.objects.object_changelog import changelog_at
@@ -486,6 +486,13 @@ class StateTables(_Tables):
         if not self._following.is_inherited:
             self._following.close()
             self._context.close()
+
+    def _repr_html_(self) -> str:
+        try:
+            rows = [(name, self[name].operator, self[name].types) for name in self]
+        except KeyedError:
+            rows = []
+        return html_table(repr(self), ["table", "operator", "types"], rows, more=False)
 
     def __repr__(self) -> str:
         of = f"StateTables of {', '.join(self._operators)}"

@@ -13,7 +13,7 @@ from typing import Any, Self, Unpack
 import attrs
 
 from keyed.base.durations import clock_text, time_text
-from keyed.base.shown import shown, shows_options
+from keyed.base.shown import Shown, shown, shows_options
 from keyed.changelog.model import Changelog
 from keyed.changelog.objects.object_changelog import changelog_at
 from keyed.codec.keys import encode_key
@@ -32,7 +32,7 @@ from keyed.testing.group_set import GroupSet, changelog_of
 _shows = shows_options(HarnessOptions, broadcast=(), store="memory", parallelism=1, order="event_time")
 
 
-class KeyedTestHarness(DrivenFunction):
+class KeyedTestHarness(DrivenFunction, Shown):
     """Runs a function over elements from a test, one commit per call; a call that fails commits nothing.
 
     The watermark starts at −2^63 and the processing time at 0; only `advance_watermark` and `advance_processing_time`

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keyed.arrow.read import table_rows
+from keyed.base.shown import Shown
 from keyed.codec.tagged import decode_tagged
 from keyed.destinations.parquet_folder import batch_of
 from keyed.errors import CorruptionError, DefinitionError
@@ -16,7 +17,7 @@ from keyed.testing.timed_records import Record, SecondRecord
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 
-class Recording:
+class Recording(Shown):
     """The folder in which a job has recorded the rows of its batches.
 
     Only batches in the job's changelog were committed; for a later one the folder may have an attempt.

@@ -20,6 +20,7 @@ import attrs
 from keyed.base.background import Status
 from keyed.base.ids import random_id
 from keyed.base.private_files import folder_path
+from keyed.base.shown import Shown
 from keyed.base.sources import SeekableSource
 from keyed.changelog.kafka.kafka_changelog import KafkaChangelog
 from keyed.changelog.model import batch_id, export_interval
@@ -80,7 +81,7 @@ _NOT_HERE = {
 }
 
 
-class LocalQuery:
+class LocalQuery(Shown):
     """A `keyed.Query` of the local runtime."""
 
     def __init__(

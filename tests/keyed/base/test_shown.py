@@ -68,10 +68,19 @@ RESULT = OUTPUT.run(SINK)
 )
 def test_what_is_described_is_shown_without_data_and_addresses(thing, said):
     assert repr(thing) == said
+    if not isinstance(thing, keyed.destinations.function.FunctionSink):
+        assert thing._repr_html_().startswith("<code>")
+
+
+def test_html_is_escaped():
+    assert KEYED.process(Outages(), name="a")._repr_html_() == (
+        "<code>Output(list, timestamp=&#x27;t&#x27; → key_by(&#x27;k&#x27;) → a)</code>"
+    )
 
 
 def test_results_queries_and_harnesses_are_shown():
     assert repr(RESULT) == "RunResult(values=<1000>, batches=2, metrics=<'Outages': 1000 in, 1000 out>, restored=None)"
+    assert RESULT._repr_html_().startswith("<code>RunResult(values=&lt;1000")
     # The state of a call is shown as its declaration.
     assert RESULT.values[0].shown == "ValueState(int, name='readings') of the current key"
     query = OUTPUT.start(keyed.collect_sink())
@@ -124,6 +133,7 @@ def test_windows_are_shown():
     assert said == [("WindowContext(TimeWindow(start=0, end=3600000))", "LastOfWindow()")]
     late = KEYED.window(EventTimeSessionWindows.with_gap(5)).allowed_lateness(3)
     assert repr(late) == f"WindowedStream({KEYED!r}, EventTimeSessionWindows(gap=5), lateness_ms=3)"
+    assert late._repr_html_().startswith("<code>WindowedStream(")
     assert repr(aggregate_of(int, max, max)) == "Functions()"
     windowed = KEYED.window(EventTimeSessionWindows.with_gap(5))
     assert "secret" not in repr(windowed)

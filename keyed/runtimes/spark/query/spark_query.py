@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from keyed.base.background import Status
 from keyed.base.durations import MAX_TIMESTAMP
+from keyed.base.shown import Shown
 from keyed.destinations.collect import CollectSink
 from keyed.errors import DefinitionError, KeyedError, QueryFailed
 from keyed.job.graph import BoundOutput, Port, Stage
@@ -120,7 +121,7 @@ def _restored(job: StreamJob) -> SparkQuery | None:
     return query
 
 
-class SparkQuery:
+class SparkQuery(Shown):
     """A `keyed.Query` on Spark. Its end exports the last batch to its changelogs.
 
     Attributes:

@@ -206,3 +206,25 @@ def test_a_second_run_without_a_checkpoint_is_refused_before_it_reads_with_a_way
     options = {"tables": folder, "checkpoint": tmp_path / "ck"}
     sold(SALES).run(**options)
     assert sold(SALES).run(**options).batches == 0
+
+
+def test_notebooks_show_results_and_tables_as_escaped_and_bounded_tables(tmp_path):
+    sales = [Sale(f"<b>{number:03d}" + "x" * 500, number) for number in range(100)]
+    result = sold(sales, output="title string, sold bigint").run(tables=tmp_path / "tables")
+    with result.tables as tables:
+        pages = [each._repr_html_() for each in (result, tables, tables["sold"], tables["last"])]
+    assert all("<table>" in page and len(page) < 10_000 for page in pages)
+    assert all("<b>" not in page for page in pages)
+    assert "<th>title</th><th>sold</th>" in pages[0]
+    assert pages[0].count("<td>&lt;b&gt;") == pages[2].count("<td>&lt;b&gt;") == 20
+    assert "<td>sold</td>" in pages[1]
+    nowhere = sold(sales).run(lambda rows, batch: None)
+    assert "<th>operator</th><th>rows in</th><th>rows out</th>" in nowhere._repr_html_()
+    plain = keyed.stream([{"k": "a"}]).key_by("k").process(Plain()).run()
+    assert "<th>value</th>" in plain._repr_html_()
+
+
+class Plain(keyed.KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield 1
+        yield "two"
