@@ -7,7 +7,8 @@
 - Changelogs: `keyed.changelog.Changelog` is the protocol ([reference](changelogs.md#changelog)).
 - Sinks: subclass `Sink`, whose `open` returns a `SinkWriter` for an `Owner`; it writes each `SinkBatch` exactly once.
   `keyed.testing.sink_conformance` tests it. `keyed.postgres` is one.
-- Operators over columns: ``keyed.job.execution_path``, ``keyed.expressions.row_conditions``, ``keyed.codec.tagged``.
+- Operators over columns also import ``keyed.job.execution_path``, ``keyed.expressions.row_conditions`` and
+  ``keyed.codec.tagged``, which are part of this contract.
 """
 
 import importlib

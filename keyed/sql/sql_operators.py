@@ -15,7 +15,6 @@ from keyed.errors import TableOverflowError
 from keyed.expressions.engine import Columns
 from keyed.extending import Schema, inner_state
 from keyed.formats.sql_types import BIGINT
-from keyed.job.context import TaskContext
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.planner import Aggregation, QueryPlan
 from keyed.sql.script_inputs import GONE, further_columns
