@@ -155,6 +155,7 @@ class PythonFunction:
         function: The function, or the `keyed.AggregateFunction`.
         takes: Types of the arguments.
         returns: Type of the result.
+        over_arrow: It takes and returns Arrow arrays.
         token: Differs from that of every other registration, also in other processes.
     """
 
@@ -162,6 +163,7 @@ class PythonFunction:
     function: Any
     takes: tuple[SqlType, ...]
     returns: SqlType
+    over_arrow: bool = False
     token: str = attrs.field(factory=lambda: secrets.token_hex(8))
 
 
@@ -188,6 +190,8 @@ def provide(functions_: Iterable[PythonFunction]) -> None:
                     each.function,
                     [type_.duckdb for type_ in each.takes],
                     each.returns.duckdb,
+                    type="arrow" if each.over_arrow else "native",
+                    null_handling="special" if each.over_arrow else "default",
                 )
             registered[each.name] = each
             functions.cache_clear()

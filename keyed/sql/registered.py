@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 _METHODS = ("create_accumulator", "add", "get_result", "merge")
 
 
-def register(name: str, function: Any, *, takes: Sequence[str], returns: str) -> None:
+def register(name: str, function: Any, *, takes: Sequence[str], returns: str, over_arrow: bool = False) -> None:
     """Let scripts of this process call a Python function or aggregate.
 
     For a null argument a function is null without a call, and an aggregate ignores the row. A row for which a
@@ -29,6 +29,7 @@ def register(name: str, function: Any, *, takes: Sequence[str], returns: str) ->
             gets the argument, or the tuple of several.
         takes: SQL types of the arguments.
         returns: SQL type of the result.
+        over_arrow: The function takes an Arrow array for each argument, and returns one, with nulls.
 
     Raises:
         DefinitionError: The name is not an identifier or that of a built-in function; or ``function`` is neither.
@@ -47,7 +48,7 @@ def register(name: str, function: Any, *, takes: Sequence[str], returns: str) ->
             f"register({name!r}): {type_of(function)} is neither a function nor a keyed.AggregateFunction, which has "
             f"{', '.join(_METHODS)}"
         )
-    found = engine.PythonFunction(upper, made, types, result)
+    found = engine.PythonFunction(upper, made, types, result, over_arrow)
     engine.PYTHON.pop(upper, None)
     engine.forget(upper)
     if is_aggregate:
