@@ -3,6 +3,7 @@
 import datetime as dt
 from decimal import Decimal
 
+import pyarrow.compute as pc
 import pytest
 
 import keyed
@@ -220,6 +221,20 @@ def test_python_functions_and_aggregates_have_names():
     assert sql.script(text, {"sales": rows}).table("out") == {("B!", (0, 1500)): {"p": 105}}
     with pytest.raises(SqlError, match="PRODUCT does not take \\(STRING\\); it takes"):
         sql.script(text.replace("PRODUCT(price)", "PRODUCT(title)"))
+
+
+def test_a_python_function_may_take_arrow_arrays_with_their_nulls():
+    batches = []
+
+    def plus_one(numbers):
+        batches.append(len(numbers))
+        return pc.add(pc.fill_null(numbers, 0), 1)
+
+    sql.register("plus_one", plus_one, takes=["INT"], returns="INT", over_arrow=True)
+    text = SALES + "CREATE STREAM out AS SELECT title, PLUS_ONE(price) AS p FROM sales;"
+    found = sql.script(text, {"sales": [sale("a", 3, 0), sale("b", None, 1), sale("c", 5, 2)]})["out"]
+    assert [each.value["p"] for each in found] == [4, 1, 6]
+    assert 3 in batches
 
 
 @pytest.mark.parametrize(
