@@ -300,7 +300,7 @@ def check(seed: int, spark: Any = None) -> str | None:
 
 
 def stored(seed: int, folder: Path, *, stops: Sequence[float] = (), kill_at: int | None = None) -> list[Any]:
-    """Run a script of a table with a checkpoint; return the rows of the table, without their times.
+    """Run a script of a table with a checkpoint; return the rows of the table, without their times, and floats with 12 digits.
 
     Args:
         seed: The seed.
@@ -325,9 +325,15 @@ def stored(seed: int, folder: Path, *, stops: Sequence[float] = (), kill_at: int
             on_progress=on_progress,
         )
         assert result.run is not None
-        rows = result.run.tables.sql("SELECT * EXCLUDE (ROWTIME) FROM o").to_pylist()
+        # A part without rows leaves no batch to read.
+        rows = result.run.tables.sql("SELECT * EXCLUDE (ROWTIME) FROM o").to_pylist() if part == 1 else []
         result.run.tables.close()
-    return sorted(map(repr, rows))
+    return sorted(repr({name: _rounded(value) for name, value in row.items()}) for row in rows)
+
+
+def _rounded(value: Any) -> Any:
+    """Return a value; of a float, whose last digits depend on how batches are cut, 12 digits."""
+    return float(f"{value:.12g}") if isinstance(value, float) else value
 
 
 def main() -> int:
