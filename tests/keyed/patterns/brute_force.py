@@ -174,7 +174,10 @@ def matches_by_definition(steps: Sequence[Defined], rows: Sequence[tuple[int, st
                 and all(allows(each, row) for each in forbidden)
             ):
                 taken = (*chosen, (step.name, row))
-                if any(each.by == "not_followed_by" and letters[row] in each.letters for each in forbidden):
+                if any(
+                    each.by == "not_followed_by" and letters[row] in each.letters and row >= (each.start or 0)
+                    for each in forbidden
+                ):
                     # Flink ends the partial match with such a row, but the row may complete a match.
                     if count + 1 >= step.least and may_be_last(at + 1, row):
                         yield taken
@@ -208,7 +211,7 @@ def matches_by_definition(steps: Sequence[Defined], rows: Sequence[tuple[int, st
         They are those of the negative steps before the loop.
         """
         step = steps[at]
-        may_end = step.most is not None and count >= step.least and not step.is_optional
+        may_end = step.most is not None and count >= step.least
         return [Forbidden(no, row + 2, None, "not_followed_by") for no in negative_before(at)] if may_end else []
 
     def forbidden_by_greed(step: Defined, chosen: Choice, forbidden: list[Forbidden]) -> list[Forbidden]:
@@ -273,31 +276,29 @@ def expanded(steps: Sequence[Defined], most: int) -> Iterator[tuple[Defined, ...
         yield from ((*taken, *each) for each in rest)
 
 
-def skipping(
-    matches: Sequence[Choice], oldest_kept: Callable[[Choice], int], *, at_time_out: bool
-) -> Iterator[list[Choice]]:
-    """Yield the outcomes of a strategy after a match: several if matches complete with the same row.
+def is_emitted(
+    found: Sequence[Choice], matches: Sequence[Choice], oldest_kept: Callable[[Choice], int], *, at_time_out: bool
+) -> bool:
+    """Return whether these are the matches that a strategy after a match leaves, in an order in which they may come.
 
-    Matches are emitted by their first rows, those of a first row as they complete.
+    Matches are emitted by their first rows. Those of the first row of all are emitted as they complete; others may wait
+    for a partial match that began before them, and come in any order then, as from Flink's queue.
 
     Args:
+        found: What was emitted.
         matches: All matches.
         oldest_kept: Returns the first row from which on matches are kept after a match.
         at_time_out: True if they complete when their time is over.
     """
-
-    def completion(match: Choice) -> tuple[int, int]:
-        return match[0][1], 0 if at_time_out else match[-1][1]
-
-    def emit(left: list[Choice], emitted: list[Choice]) -> Iterator[list[Choice]]:
-        if not left:
-            yield emitted
-            return
-        soonest = min(map(completion, left))
-        for match in {each for each in left if completion(each) == soonest}:
-            after = list(left)
-            after.remove(match)
-            oldest = oldest_kept(match)
-            yield from emit([each for each in after if each[0][1] >= oldest], [*emitted, match])
-
-    return emit(list(matches), [])
+    left = list(matches)
+    for match in found:
+        first = min((each[0][1] for each in left), default=None)
+        if match not in left or match[0][1] != first:
+            return False
+        may_wait = first or at_time_out
+        if not may_wait and match[-1][1] > min(each[-1][1] for each in left if each[0][1] == first):
+            return False
+        left.remove(match)
+        oldest = oldest_kept(match)
+        left = [each for each in left if each[0][1] >= oldest]
+    return not left
