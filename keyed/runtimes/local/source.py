@@ -269,15 +269,16 @@ def _seekable_batches(
             "a new checkpoint"
         )
     # A source of tables cuts its batches itself.
-    tables = getattr(data, "batches", None)
-    for taken in _cut(iter(data), size, first) if tables is None else tables():
+    tables: Any = getattr(data, "batches", None)
+    gives_tables = callable(tables)
+    for taken in tables() if gives_tables else _cut(iter(data), size, first):
         position.source = data.position()
         if position.source is None or not _is_plain(position.source):
             raise DefinitionError(
                 f"position() of {type(data).__name__} returned {position.source!r}, which a checkpoint cannot store; "
                 "return plain data: numbers, text, lists, dictionaries"
             )
-        if tables is not None and taken is not PAUSE:
+        if gives_tables and taken is not PAUSE:
             yield [_of_table(stage, taken, limit) for stage in readers]
         else:
             yield _for_each(readers, [] if taken is PAUSE else taken, limit)

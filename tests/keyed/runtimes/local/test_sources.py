@@ -263,6 +263,12 @@ class Tables(Numbers):
             yield keyed.PAUSE
 
 
+def test_an_attribute_named_batches_is_no_method_of_tables():
+    source: Any = Numbers(3)
+    source.batches = 2
+    assert [value.v for value in counts(source).run().values] == [0, 1, 2]
+
+
 def test_tables_of_a_source_are_its_batches(tmp_path):
     ends = []
     run = counts(Tables(5)).run
