@@ -172,7 +172,9 @@ are attributes."""
 STATUSES = "Worry when the target is gone, a [status](metrics.md) is 2, or failures grow: {}."
 METRICS_OF_OPERATORS = """\
 Their meanings are those of the [counters](metrics.md) of these names; `keyed_busy_seconds_total` is
-`busy_microseconds`, and `keyed_group_batches_total` is `batches`."""
+`busy_microseconds`, and `keyed_group_batches_total` is `batches`. When to worry:"""
+METRICS_OF_REPLICATIONS = """\
+Their meanings are those of the attributes of [`Replication`](tables.md#replication). When to worry:"""
 #: What belongs on a page although it is not imported from `keyed` itself: things that a call hands out.
 BESIDE = {
     "functions.md": (
@@ -266,8 +268,15 @@ MADE_BY_CALLS |= {
 }
 MADE_BY_CALLS |= {"keyed.tables.entries", "keyed.tables.operator_view", "keyed.tables.state_table"}
 MADE_BY_CALLS |= {
+    "keyed.recovery.verification",
+    "keyed.sql.definitions",
+    "keyed.sql.push_queries",
+    "keyed.sql.script_runs",
+    "keyed.tables.follower",
     "keyed.tables.replication",
     "keyed.tables.state_tables",
+    "keyed.tables.subscription",
+    "keyed.testing.replaying",
     "keyed.job.broadcast",
     "keyed.job.global_tables",
     "keyed.joins.lookups",
@@ -324,6 +333,8 @@ OPTIONS = (
 )
 #: Class methods that users call instead of the class.
 FACTORIES = {"of", "create", "begin", "days", "no_skip"}
+#: Errors that mean the same wherever they are raised: the index of the reference has them.
+COMMON_ERRORS = ("`DefinitionError`", "`ExtraNotInstalled`", "`CorruptionError`", "`Falsified`")
 LISTS = ("Args", "Attributes", "Raises")
 SECTIONS = (*LISTS, "Returns", "Yields")
 NOTE = "<!-- Written by docs/generate.py from the docstrings; change them, not this page. -->"
@@ -362,6 +373,10 @@ def pages() -> dict[Path, str]:
         named = [(f"{package}.{name}", name, thing) for package in packages for name, thing in _names(package)]
         # A class is on the first page of its packages.
         things = [each for each in named if not (isinstance(each[2], type) and each[2] in documented)]
+        if (
+            page == "errors.md"
+        ):  # The others have nothing but their causes and remedies, on the page of troubleshooting.
+            things = [each for each in things if each[1] == "KeyedError" or "__init__" in vars(each[2])]
         if page == "pyflink.md":
             made[page] = f"# {title}\n\n{NOTE}\n\n{_rendered(about)}\n\n{_pyflink(things)}\n"
             continue
@@ -391,51 +406,54 @@ def _comparisons() -> dict[Path, str]:
 
 
 def _pyflink(things: Iterable[tuple[str, str, Any]]) -> str:
-    """Return the table of PyFlink's names: differences, methods, and the class of keyed that each extends."""
+    """Return the list of PyFlink's names: the class of keyed that each extends, differences, and own methods."""
     first = FIRST["pyflink.md"].split()
-    rows = []
+    lines = []
     for _, name, thing in sorted(things, key=lambda each: first.index(each[1]) if each[1] in first else len(first)):
         if thing.__name__ != name:
-            rows.append(f"| `{name}` | {_link(thing, type)} | | |")
+            lines.append(f"- `{name}`: {_link(thing, type)}.")
             continue
         about = _rendered(_own_doc(thing)).partition("\n\n")[2].partition("Fields:")[0].partition("- `")[0]
         bases_of = thing.__mro__ if isinstance(thing, type) else ()
         inside = [each for each in bases_of if each is thing or each.__qualname__.startswith("_")]
         own = {each: member for base in reversed(inside) for each, member in vars(base).items()}
         members = [each for each in own if not each.startswith("_") and _member(each, own[each])]
-        bases = [_link(base, thing) for base in _bases(thing)] if isinstance(thing, type) else []
-        methods = ", ".join(f"`{each}`" for each in members if each not in PLUMBING)
-        rows.append(f"| `{name}` | {' '.join(about.split())} | {', '.join(bases)} | {methods} |")
-    return "| name | differences | extends | methods |\n|---|---|---|---|\n" + "\n".join(rows)
+        bases = _bases(thing) if isinstance(thing, type) else []
+        methods = [each for each in members if each not in PLUMBING and not any(hasattr(base, each) for base in bases)]
+        parts = [f"Extends {_link(base, thing)}." for base in bases] + [" ".join(about.split())]
+        parts.append(f"Methods: {', '.join(f'`{each}`' for each in methods)}." if methods else "")
+        lines.append(f"- `{name}`: {' '.join(part for part in parts if part)}".removesuffix(": "))
+    return "\n".join(lines)
 
 
 def _metrics() -> str:
-    """Return the tables of exported metrics."""
+    """Return the lists of exported metrics: their meanings where no other page has them, and when to worry."""
     definitions = importlib.import_module("keyed.runtimes.job_metrics")
     parts = ["## The metrics", METRICS]
-    titles = (
-        ("Of the query", definitions.OF_QUERY),
-        ("Of each operator", definitions.OF_OPERATORS),
-        ("Of a replication", definitions.OF_REPLICATIONS),
-    )
-    for title, metrics in titles:
-        parts.append(f"### {title}")
-        if metrics is definitions.OF_OPERATORS:
-            # Their meanings are on the page of counters.
-            quiet = ", ".join(f"`{each.prometheus_name}`" for each in metrics if not each.alert)
-            rows = [f"| `{each.prometheus_name}` | {each.alert} |" for each in metrics if each.alert]
-            parts += [METRICS_OF_OPERATORS, "| Prometheus | worry when |\n|---|---|\n" + "\n".join(rows)]
-            parts.append(f"The others: {quiet}.")
-        else:
-            states = [each for each in metrics if each.name.endswith(("_status", "_failures"))]
-            rows = [
-                f"| `{each.prometheus_name}` | {each.meaning} | {each.alert} |"
-                for each in metrics
-                if each not in states
-            ]
-            parts.append("| Prometheus | meaning | worry when |\n|---|---|---|\n" + "\n".join(rows))
-            parts.append(STATUSES.format(", ".join(f"`{each.prometheus_name}`" for each in states)))
+    parts += ["### Of the query", *_metric_lists(definitions.OF_QUERY, explained=True)]
+    parts += ["### Of each operator", METRICS_OF_OPERATORS, *_metric_lists(definitions.OF_OPERATORS)]
+    parts += ["### Of a replication", METRICS_OF_REPLICATIONS, *_metric_lists(definitions.OF_REPLICATIONS)]
     return "\n\n".join(parts) + "\n"
+
+
+def _metric_lists(metrics: Sequence[Any], *, explained: bool = False) -> Iterator[str]:
+    """Yield the list of metrics with a meaning or an alert, and the names of the others."""
+    states = [each for each in metrics if each.name.endswith(("_status", "_failures"))]
+    others = [each for each in metrics if each not in states]
+    listed = [each for each in others if explained or each.alert]
+    texts = [
+        f"{each.meaning} *Worry:* {each.alert}"
+        if explained and each.alert
+        else each.meaning
+        if explained
+        else each.alert
+        for each in listed
+    ]
+    yield "\n".join(f"- `{each.prometheus_name}`: {text.strip()}" for each, text in zip(listed, texts, strict=True))
+    if quiet := ", ".join(f"`{each.prometheus_name}`" for each in others if each not in listed):
+        yield f"The others: {quiet}."
+    if states:
+        yield STATUSES.format(", ".join(f"`{each.prometheus_name}`" for each in states))
 
 
 def _sql_functions() -> str:
@@ -537,13 +555,12 @@ def _page(page: str, title: str, about: str, package: str, things: Iterable[tupl
     shown: dict[Any, str] = {}
     entries = [_entry(path.removeprefix(f"{package}."), name, thing, shown) for path, name, thing in ordered]
     text = "\n\n".join(part for part in (f"# {title}", NOTE, about, *entries) if part) + "\n"
-    # The index of the reference has the rule for all names.
     return re.sub(r"\n\n *Raises (`\w+`: [^\n]*)", _other_errors, text)
 
 
 def _other_errors(found: re.Match[str]) -> str:
-    """Return the text on the errors that are raised without `DefinitionError`."""
-    errors = [each for each in re.split(r" (?=`\w+`: )", found[1]) if not each.startswith("`DefinitionError`")]
+    """Return the text on the errors that are raised, without those whose rule is in the index of the reference."""
+    errors = [each for each in re.split(r" (?=`\w+`: )", found[1]) if not each.startswith(COMMON_ERRORS)]
     return f"{found[0].partition('`')[0]}{' '.join(errors)}" if errors else ""
 
 
@@ -730,6 +747,7 @@ def _signature(thing: Any, *, method: bool = False) -> str:
         "Self",
     ):
         result = f" -> {_annotation(signature.return_annotation)}"
+        result = re.sub(r"hypothesis\.strategies\.|ForwardRef\('([^']*)'\)", r"\1", result)
     return f"({', '.join(parts)}){result}"
 
 

@@ -28,7 +28,8 @@ assert_batch_split_invariant(Visits(), users)
 ```
 
 The harness needs neither pytest nor Hypothesis; properties and strategies need the extra ``keyed-streams[testing]``.
-Properties return a sentence with the claim and the number of examples.
+Properties take a strategy of streams, and `PropertyOptions`. They return a sentence with the claim and the number of
+examples, or raise `Falsified`.
 """
 
 import importlib

@@ -354,9 +354,9 @@ def assert_recovery_invisible(
 
     Args:
         function: The function.
-        rows: The streams.
+        rows: As of all properties.
         stores: Local stores; the first is tried most.
-        options: As in `PropertyOptions`.
+        options: As of all properties.
 
     Raises:
         Falsified: A crash has an effect.
@@ -394,9 +394,9 @@ def assert_rescale_invisible(
 
     Args:
         function: The function.
-        rows: The streams.
+        rows: As of all properties.
         parallelisms: The numbers that are tried.
-        options: As in `PropertyOptions`.
+        options: As of all properties.
 
     Raises:
         Falsified: The number of key groups has an effect.
@@ -439,9 +439,9 @@ def assert_deterministic(
 
     Args:
         function: The function.
-        rows: The streams.
+        rows: As of all properties.
         same_order: Try no other order of arrival.
-        options: As in `PropertyOptions`.
+        options: As of all properties.
 
     Returns:
         A sentence with the claim and the number of examples. It has the reason if the function cannot be sent to
@@ -672,10 +672,10 @@ def assert_matches(
         function: The function.
         model: From the rows in order of arrival, each a `Record`, to the values of all outputs, or `Record` objects
             to compare timestamps too.
-        rows: The streams.
+        rows: As of all properties.
         clocks: The processing time moves from 0, by up to ten seconds or this duration at a time; the model gets each
             move among the rows as a `ProcessingTime`. Required for processing-time timers and times to live.
-        options: As in `PropertyOptions`.
+        options: As of all properties.
 
     Raises:
         Falsified: The outputs differ.
@@ -735,10 +735,10 @@ def assert_state_bounded(
 
     Args:
         function: The function.
-        rows: The streams.
+        rows: As of all properties.
         silence: Event time and processing time without rows after which a key's state has to be removed.
         keeps: Entries of state and timers that each key may keep.
-        options: As in `PropertyOptions`.
+        options: As of all properties.
 
     Raises:
         Falsified: More entries remain.
