@@ -1051,7 +1051,9 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
         for name in re.findall(r"^ *def (test_\w+)", path.read_text(), flags=re.MULTILINE)
     }
     rules = re.findall(
-        r"^\| ([A-Z]\d+) \|.*\|(.*)\|$", (ROOT / "docs/reference/specification.md").read_text(), flags=re.MULTILINE
+        r"^- \*\*([A-Z]\d+)\*\* .*\.\* (.*)$",
+        (ROOT / "docs/reference/specification.md").read_text(),
+        flags=re.MULTILINE,
     )
     assert len(rules) == len({number for number, _ in rules}) > 50
     for number, tests in rules:
@@ -1067,7 +1069,7 @@ CEILINGS = {
     "code lines of the tests": 70_250,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
-    "words of docs": 81_420,
+    "words of docs": 78_100,
     "words of README": 960,
 }
 
