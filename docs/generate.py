@@ -334,7 +334,17 @@ OPTIONS = (
 #: Class methods that users call instead of the class.
 FACTORIES = {"of", "create", "begin", "days", "no_skip"}
 #: Errors that mean the same wherever they are raised: the index of the reference has them.
-COMMON_ERRORS = ("`DefinitionError`", "`ExtraNotInstalled`", "`CorruptionError`", "`Falsified`")
+COMMON_ERRORS = (
+    "`DefinitionError`",
+    "`StateDefinitionError`",
+    "`OutputDefinitionError`",
+    "`SqlError`",
+    "`ExtraNotInstalled`",
+    "`CorruptionError`",
+    "`HistoryCompacted`",
+    "`TimeoutError`",
+    "`Falsified`",
+)
 LISTS = ("Args", "Attributes", "Raises")
 SECTIONS = (*LISTS, "Returns", "Yields")
 NOTE = "<!-- Written by docs/generate.py from the docstrings; change them, not this page. -->"
@@ -754,9 +764,10 @@ def _signature(thing: Any, *, method: bool = False) -> str:
 def _annotation(annotation: Any) -> str:
     if isinstance(annotation, ForwardRef):
         return annotation.__forward_arg__
-    if isinstance(annotation, str):
-        return annotation.strip("'\"")
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
+    if isinstance(annotation, type) and not typing.get_args(annotation):
+        return annotation.__name__
+    text = annotation.strip("'\"") if isinstance(annotation, str) else str(annotation).replace("typing.", "")
+    return re.sub(r"(?<=\w)\[(?:\[Any(?:, Any)*\]|Any)(?:, Any)*\]", "", text)  # arguments that say nothing
 
 
 def _default(default: Any) -> str:
