@@ -97,13 +97,14 @@ print(keyed.run(doubles.to(keyed.collect_sink())).values)
 Durations are `int` milliseconds, a `timedelta`, or keywords: `**units` are `days`, `hours`, `minutes`, `seconds` and
 `milliseconds`. Options of runs: [options](options.md)."""
 #: Page → title, introduction, and the modules whose names of `keyed` it holds; the last page has all others too.
+#: A member that an earlier page has in the same words is a link to it.
 KEYED = {
+    "state.md": ("State and time to live", STATE, ("keyed.job.state", "keyed.job.ttl")),
     "functions.md": (
         "Functions, contexts and timers",
         FUNCTIONS,
         ("keyed.job.functions", "keyed.job.context", "keyed.job.broadcast", "keyed.job.outputs"),
     ),
-    "state.md": ("State and time to live", STATE, ("keyed.job.state", "keyed.job.ttl")),
     "streams.md": ("Streams, sources, sinks and results", STREAMS, ()),
 }
 #: Page → title, and the packages that it is of.
@@ -370,9 +371,14 @@ SQL_CALL = "CREATE STREAM s (v INT) WITH (FORMAT = 'JSON'); CREATE STREAM t AS S
 SQL_TYPES = ("INT", "BIGINT", "DOUBLE", "DECIMAL(6, 2)", "STRING")
 
 
+#: Where the members of classes are: the page and the class, by their text.
+_MEMBERS: dict[str, tuple[str, str]] = {}
+
+
 def pages() -> dict[Path, str]:
     """Return the text of every page, by path."""
     made = {}
+    _MEMBERS.clear()
     for page, (title, about, _) in KEYED.items():
         things = [(f"keyed.{name}", name, thing) for name, thing in _names("keyed") if _page_of(name) == page]
         made[page] = _page(page, title, about, "keyed", [*things, *_beside(page)])
@@ -563,7 +569,7 @@ def _page(page: str, title: str, about: str, package: str, things: Iterable[tupl
     first = FIRST.get(page, "").split()
     ordered = sorted(things, key=lambda each: first.index(each[1]) if each[1] in first else len(first))
     shown: dict[Any, str] = {}
-    entries = [_entry(path.removeprefix(f"{package}."), name, thing, shown) for path, name, thing in ordered]
+    entries = [_entry(page, path.removeprefix(f"{package}."), name, thing, shown) for path, name, thing in ordered]
     text = "\n\n".join(part for part in (f"# {title}", NOTE, about, *entries) if part) + "\n"
     return re.sub(r"\n\n *Raises (`\w+`: [^\n]*)", _other_errors, text)
 
@@ -574,10 +580,11 @@ def _other_errors(found: re.Match[str]) -> str:
     return f"{found[0].partition('`')[0]}{' '.join(errors)}" if errors else ""
 
 
-def _entry(path: str, name: str, thing: Any, shown: dict[Any, str]) -> str:
+def _entry(page: str, path: str, name: str, thing: Any, shown: dict[Any, str]) -> str:
     """Return a public name: its heading, signature, docstring and members.
 
     Args:
+        page: Its page.
         path: Where it is imported from, without the page's package.
         name: Its name.
         thing: The class, function or value.
@@ -597,7 +604,7 @@ def _entry(path: str, name: str, thing: Any, shown: dict[Any, str]) -> str:
         text = _rendered(doc)
         if not constructed:  # Parameters of a constructor are its users'.
             text = re.sub(rf"(?m)^- `(?:{'|'.join(PLUMBING)})`: .*\n?", "", text).strip()
-        members = _members(thing, name, shown)
+        members = _members(page, thing, name, shown)
         if constructed and members and "\nArgs:\n" in doc:
             members = f"Members:\n\n{members}"
         *_, last = text.split("\n\n")
@@ -654,7 +661,7 @@ def _page_of_class(cls: type) -> str:
     return _page_of(cls.__name__)
 
 
-def _members(cls: type, name: str, shown: dict[Any, str]) -> str:
+def _members(page: str, cls: type, name: str, shown: dict[Any, str]) -> str:
     """Return the methods, properties and enum members of a class that its documented bases do not have."""
     if issubclass(cls, enum.Enum):
         return ", ".join(f"`{member.name}`" for member in cls)
@@ -675,14 +682,19 @@ def _members(cls: type, name: str, shown: dict[Any, str]) -> str:
             if _only_overrides(member_name, member, cls.__mro__[cls.__mro__.index(base) + 1 :]):
                 continue
             line = _member(member_name, member)
-            if line and (base, member_name) in shown:
-                elsewhere.setdefault(shown[base, member_name], []).append(member_name)
+            before = _MEMBERS.get(line or "", (page, name))
+            if line and ((base, member_name) in shown or before[0] != page):
+                class_of = shown.get((base, member_name), before[1])
+                link = f"[`{class_of}`]({'' if before[0] == page else before[0]}#{class_of.lower()})"
+                elsewhere.setdefault(link, []).append(member_name)
             elif line:
                 shown[base, member_name] = name
                 lines.append(line)
+                if page in KEYED and len(line.split()) > 6:
+                    _MEMBERS.setdefault(line, (page, name))
     lines = _merged(lines)
-    for other, names in elsewhere.items():
-        lines.append(f"- {', '.join(f'`{each}`' for each in names)}: as in [`{other}`](#{other.lower()}).")
+    for link, names in elsewhere.items():
+        lines.append(f"- {', '.join(f'`{each}`' for each in names)}: as in {link}.")
     return "\n".join(lines)
 
 

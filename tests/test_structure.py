@@ -1069,7 +1069,7 @@ CEILINGS = {
     "code lines of the tests": 70_250,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
-    "words of docs": 78_100,
+    "words of docs": 76_260,
     "words of README": 960,
 }
 

@@ -19,8 +19,8 @@ from keyed.errors import DefinitionError
 class StateMigration:
     """Declared changes of an operator's states since they were stored, beyond compatible ones.
 
-    Given to a `RestorePoint`, or declared by the class, ``migration = StateMigration(...)``. The class applies it at a
-    restore without one, and to a checkpoint in its first batch; it has no effect on migrated states, so it may stay.
+    Given to a `RestorePoint`, or declared by the class, ``migration = StateMigration(...)``, which applies it at a
+    restore without one, and to a checkpoint in its first batch. It may stay.
 
     Attributes:
         renamed: New name by old name of a state.

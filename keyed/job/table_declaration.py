@@ -29,8 +29,7 @@ class TableState(State):
     """A table with a row per key, stored and changed by whole columns.
 
     It belongs to the key group: operations take tables with rows of many keys, inside ``process_batch`` and
-    ``on_watermark``. Write only rows of keys that came to the group. Later operations see earlier changes; returned
-    rows have no order unless stated.
+    ``on_watermark``. Write only rows of keys that came to the group. Returned rows have no order unless stated.
 
     Nulls are as in SQL: aggregates ignore them, a comparison with one is false. In key columns null and NaN are values
     equal to themselves, and −0.0 is 0.0. Given tables may have more columns, in any order. Types of a kind are

@@ -34,9 +34,8 @@ class WatermarkStrategy:
         """Return the strategy for a source that may be silent (Flink's ``withIdleness``).
 
         The watermark of several sources or partitions is the least. One without rows for ``timeout`` of processing
-        time while the query ran is idle, and not waited for; if all are idle, the watermark goes to the greatest. It
-        is no longer idle with its next row, but only waited for once it has caught up: rows at or below the watermark
-        are late.
+        time while the query ran is idle, and not waited for until it has caught up; if all are idle, the watermark
+        goes to the greatest.
 
         Raises:
             DefinitionError: The time-out is not above 0, given twice, or not whole milliseconds.

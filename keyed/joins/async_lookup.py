@@ -139,9 +139,8 @@ _LOOP = _Loop()
 class AsyncLookup(Generic[K, V]):
     """Looks keys up with a coroutine, many at a time (Flink's `AsyncDataStream.orderedWait`).
 
-    Create it once, in the program. Call it with the keys of a batch in ``process_batch`` of a
-    `keyed.vectorized.VectorizedFunction`, or give it to ``lookup_join``. The call returns when all results have
-    arrived.
+    Create it once, in the program. Give it to `lookup_join`, or call it with the keys of a batch in
+    ``process_batch``.
 
     Args:
         function: ``async def function(key)``, returns the value of a key. All calls of a process share one event loop,

@@ -66,8 +66,8 @@ class IntervalJoin(TimedJoin):
     """Joins elements of one key with ``left + lower <= right <= left + upper``, in event time.
 
     As Flink's `IntervalJoinOperator`: a pair is emitted as soon as both elements have arrived, with the greater
-    timestamp. An element is kept until the watermark rules out further partners. One below the watermark is late. An
-    outer join emits an element without a partner when it is no longer kept, with that time.
+    timestamp. An element is kept until the watermark rules out further partners; then an outer join emits it without
+    one.
 
     Args:
         join: As of all joins; or a `ProcessJoinFunction`.

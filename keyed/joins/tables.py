@@ -24,9 +24,8 @@ def _never(_: Any) -> bool:
 class TableJoin(ColumnPathJoin):
     """Joins each left element with the latest right one of its key, at once (ksqlDB's stream-table join).
 
-    A right element replaces the one before, unless it is older. In a micro-batch both sides run by event time, the
-    right side first at equal times and without times: a left element gets the value valid at its time, if that has
-    arrived. To wait for later arrivals use an `AsOfJoin`.
+    A right element replaces the one before, unless it is older. At equal times and without times the right side runs
+    first. To wait for later arrivals use an `AsOfJoin`.
 
     Args:
         join: As of all joins.

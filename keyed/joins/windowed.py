@@ -49,8 +49,6 @@ class WindowCoGroup(TimedJoin):
 
     As Flink's ``coGroup``: a window excludes its end, its outputs have the time ``end - 1``, and an element is late if
     the watermark has passed the ends of all its windows. With ``gap`` windows are sessions of both sides together.
-    Elements exactly a gap apart are in one, unless the watermark has reached the last millisecond of the first one's
-    session; with any delay it has not.
 
     Args:
         cogroup: Returns the outputs of a window, ``cogroup(start, end, lefts, rights)``; one list may be empty, and

@@ -59,7 +59,7 @@ def read_changelog(
 ) -> Iterator[StateChange]:
     """Read the committed changes, batch by batch, up to the newest batch that all key groups have.
 
-    Windows are read as accumulators; `keyed.tables.open_tables` has subscriptions to results.
+    Windows are read as accumulators; `keyed.tables.open_tables` has results.
 
     It ends after a complete batch. To continue later, give ``from_`` the number after that of the last change's batch.
 

@@ -37,8 +37,7 @@ class KeyedTestHarness(DrivenFunction, Shown):
 
     The watermark starts at −2^63 and the processing time at 0; only `advance_watermark` and `advance_processing_time`
     move them, unless ``watermark`` sets a strategy. A call raises `KeyedError` if a key is invalid or the function
-    fails, `StateSchemaChanged` if the function's states do not fit the stored ones, `DefinitionError` for an unknown
-    state, and `CorruptionError` for a damaged snapshot.
+    fails.
 
     Args:
         function: The function under test.

@@ -36,8 +36,8 @@ class _StepsAsTest:
 class KeyedStateMachine(RuleBasedStateMachine):
     """Drives a harness by rules; a subclass defines function, rows and invariants after each step.
 
-    Rules process rows as a batch, move the processing time, kill the process, rescale, and draw further rules of yours;
-    a failure is printed as a test. Invariants (`hypothesis.stateful.invariant`) are over the attributes.
+    Rules process rows as a batch, move the processing time, kill the process and rescale. Invariants
+    (``hypothesis.stateful.invariant``) are over the attributes; a failure is printed as a test.
 
     Attributes:
         rows: Strategy of the elements.

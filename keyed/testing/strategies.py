@@ -137,7 +137,7 @@ def rows(schema: Any, **columns: SearchStrategy[Any]) -> SearchStrategy[Any]:
     """Return rows of a schema: dictionaries for one in DDL, objects for an attrs class, a dataclass or a named tuple.
 
     Columns in DDL are never null; fields of a class are sometimes ``None`` if their type includes it. A few values
-    are drawn often, so that keys repeat; a key of several columns should have few values.
+    are drawn often, so that keys repeat.
 
     Args:
         schema: ``"user string, amount bigint"``, a Spark ``StructType``, an attrs class, a dataclass or a named tuple.
