@@ -775,11 +775,7 @@ def test_entries_and_tables_are_told_apart_in_content_alone():
 
 @pytest.mark.parametrize(
     "source",
-    [
-        "from keyed.content.blocks import TableBlock",
-        "isinstance(block, blocks.TableChange)",
-        "isinstance(block, list)",
-    ],
+    ["from keyed.content.blocks import TableBlock", "isinstance(block, blocks.TableChange)", "isinstance(block, list)"],
 )
 def test_entries_and_tables_told_apart_elsewhere_are_seen(source):
     assert told_apart("keyed.engine.loader", ast.parse(source))
@@ -889,8 +885,7 @@ def test_the_engine_has_no_clock_no_chance_and_no_files():
 
 
 @pytest.mark.parametrize(
-    "source",
-    ["import time", "from time import sleep", "import random", "datetime.now()", "uuid.uuid4()", "open('x')"],
+    "source", ["import time", "from time import sleep", "import random", "datetime.now()", "uuid.uuid4()", "open('x')"]
 )
 def test_an_impure_engine_is_seen(source):
     assert impure_engine("keyed.engine.key_group", ast.parse(source))
@@ -1066,7 +1061,7 @@ def test_every_rule_of_the_specification_names_tests_that_are_there():
 #: change that raises one says why in its commit.
 CEILINGS = {
     "code lines of the source": 59_150,
-    "code lines of the tests": 70_250,
+    "code lines of the tests": 70_060,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
     "words of docs": 76_260,

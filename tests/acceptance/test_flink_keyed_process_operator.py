@@ -264,11 +264,7 @@ def test_the_context_of_a_timer():
     harness.timers(lambda t: t.set_timer("n", 3), key="b", timestamp=1)
     harness.advance_watermark(10)
     harness.advance_processing_time(10)
-    assert harness.values() == [
-        (EVENT, "a", 3, 10, None),
-        (EVENT, "b", 3, 10, "n"),
-        (PROCESSING, "a", 4, 10, None),
-    ]
+    assert harness.values() == [(EVENT, "a", 3, 10, None), (EVENT, "b", 3, 10, "n"), (PROCESSING, "a", 4, 10, None)]
 
 
 def test_the_context_of_an_element_after_timers_is_its_own():

@@ -304,11 +304,7 @@ def test_a_purge_leaves_the_windows_in_flight(domain):
 
 @pytest.mark.parametrize(
     ("assigner", "domain", "lateness", "timers"),
-    [
-        (GlobalWindows.create(), EVENT, 0, []),
-        (None, EVENT, 20, []),
-        (None, PROCESSING, 20, [MAX_TIMESTAMP - 11]),
-    ],
+    [(GlobalWindows.create(), EVENT, 0, []), (None, EVENT, 20, []), (None, PROCESSING, 20, [MAX_TIMESTAMP - 11])],
 )
 def test_a_window_that_never_ends_has_no_cleanup_timer(assigner, domain, lateness, timers):
     """Flink: testNoGarbageCollectionTimerForGlobalWindow, ...ForLongMax, and ...TimerIsAlwaysWindowMaxTimestamp."""

@@ -89,12 +89,7 @@ def test_a_record_of_two_windows_goes_to_the_one_that_is_open():
     """KStreamWindowAggregateTest.shouldLogAndMeterWhenSkippingExpiredWindow: [0, 10) has closed, [5, 15) has not."""
     elements = [("k", "100", 100), *[("k", str(n), n) for n in range(7)]]
     found, harness = updates(HoppingEventTimeWindows.of(10, 5), elements, lateness=90)
-    assert found == [
-        ("k", 95, 105, "0+100"),
-        ("k", 100, 110, "0+100"),
-        ("k", 5, 15, "0+5"),
-        ("k", 5, 15, "0+5+6"),
-    ]
+    assert found == [("k", 95, 105, "0+100"), ("k", 100, 110, "0+100"), ("k", 5, 15, "0+5"), ("k", 5, 15, "0+5+6")]
     assert harness.metrics()["rows_dropped"] == 5
 
 

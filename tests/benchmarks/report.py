@@ -110,12 +110,7 @@ def goals(figures: Mapping[str, Figures]) -> Iterator[Goal]:
             for kind, bound in (("directory", 1.25), ("kafka", 1.5)):
                 if have(base, name := f"{job}-{kind}-{keys}"):
                     yield Goal(f"{name}: times the same without a changelog", cost(name) / cost(base), bound)
-    bounds = (
-        ("tumbling", "1k", 1.5),
-        ("tumbling", "100k", 2.2),
-        ("hopping", "100k", 3.0),
-        ("session", "100k", 3.0),
-    )
+    bounds = (("tumbling", "1k", 1.5), ("tumbling", "100k", 2.2), ("hopping", "100k", 3.0), ("session", "100k", 3.0))
     for job, keys, bound in bounds:
         name, peer = f"J3-{job}-memory-{keys}", f"jvm-J3-{job}-{keys}"
         if have(name, f"pass-{keys}"):

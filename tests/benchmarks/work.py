@@ -15,17 +15,7 @@ from typing import Any
 import keyed
 from keyed.job.chaining import lines
 from keyed.runtimes.spark.plan.build import build
-from tests.benchmarks.functions import (
-    J1,
-    J2,
-    J4,
-    OUTPUT,
-    ConnectedJ1,
-    J1Again,
-    RawPandas,
-    RawRows,
-    pass_through,
-)
+from tests.benchmarks.functions import J1, J2, J4, OUTPUT, ConnectedJ1, J1Again, RawPandas, RawRows, pass_through
 from tests.benchmarks.minutes import COLUMNS, MinuteByColumns, MinuteByRows
 from tests.benchmarks.variants import TWICE_JOBS, VARIANTS, Variant
 from tests.benchmarks.windows import CONTINUOUS, WINDOWS, spark_windows, window_job
@@ -46,11 +36,7 @@ _FUNCTIONS: dict[str, tuple[Any, str]] = {
 }
 _MASTER = f"local[{_PARALLELISM}]"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.driver.memory": "4g",
-    "spark.ui.showConsoleProgress": "false",
-}
+SETTINGS = {"spark.ui.enabled": "false", "spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
 
 
 def commits(folder: Path) -> Path:

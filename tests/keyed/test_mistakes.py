@@ -224,10 +224,7 @@ def test_a_field_that_a_row_does_not_have_gets_those_that_it_has():
         (lambda: sales().key_by([]), r"key_by\(\): give one or more column names"),
         (lambda: sales().key_by(["item", "item"]), r"key_by\('item', 'item'\) names a column twice"),
         (lambda: sales(watermark="5 seconds"), r"watermark='5 seconds' is a str; give keyed\.bounded_out_of_orderness"),
-        (
-            lambda: ValueState(int, ttl=TEXT),
-            r"ttl='5' is a str; give a keyed\.StateTtl or a timedelta",
-        ),
+        (lambda: ValueState(int, ttl=TEXT), r"ttl='5' is a str; give a keyed\.StateTtl or a timedelta"),
         (lambda: ValueState(0), r"0 is a value, not a type; .*ValueState\(int, default=0\)"),
     ],
 )

@@ -428,10 +428,7 @@ SINKS = [
 LAKES = ("Delta table `delta_sink`", "Iceberg table `iceberg_sink`")
 #: Kinds of changelogs: the name on the page, and a function that creates one from a folder and the address of a server.
 CHANGELOGS: dict[str, tuple[str, Callable[[Path, str], Any]]] = {
-    "`DirectoryChangelog`": (
-        f"{HOW_TO}changelogs.md",
-        lambda folder, broker: keyed.DirectoryChangelog(folder),
-    ),
+    "`DirectoryChangelog`": (f"{HOW_TO}changelogs.md", lambda folder, broker: keyed.DirectoryChangelog(folder)),
     "the same with `export_interval`": (
         f"{HOW_TO}changelogs.md#fewer-files",
         lambda folder, broker: keyed.DirectoryChangelog(folder, export_interval=3_600_000),

@@ -107,11 +107,7 @@ def test_parameters_are_checked(make, said):
 
 ROWS = [("k", at, page) for at, page in enumerate("aabcabddddbbbbaac" * 3)]
 TABLE = pa.table({"key": [r[0] for r in ROWS], "at": [r[1] for r in ROWS], "page": [r[2] for r in ROWS]})
-ASSIGNERS = [
-    TumblingEventTimeWindows.of(10),
-    HoppingEventTimeWindows.of(10, 5),
-    EventTimeSessionWindows.with_gap(2),
-]
+ASSIGNERS = [TumblingEventTimeWindows.of(10), HoppingEventTimeWindows.of(10, 5), EventTimeSessionWindows.with_gap(2)]
 
 
 def pages(make, assigner, path, **options):

@@ -284,10 +284,7 @@ def test_tumbling_count_windows():
     with harness_of(WindowOperator(assigner=CountWindows.of(2), process=Collect())) as h:
         for value in range(5):
             h.process(("k", value), None)
-        assert [v for v, _ in h.take_output()] == [
-            ("k", ("k", 0), ("k", 1)),
-            ("k", ("k", 2), ("k", 3)),
-        ]
+        assert [v for v, _ in h.take_output()] == [("k", ("k", 0), ("k", 1)), ("k", ("k", 2), ("k", 3))]
 
 
 def test_sliding_count_windows():

@@ -46,11 +46,7 @@ def minutes(stream) -> WindowedStream:
 def test_named_aggregates_are_rows_of_key_window_and_results():
     output = minutes(keyed_rows("user")).aggregate(orders=Count(), revenue=Sum("amount"))
     values = output.run(rows_per_batch=2).values
-    assert sorted(values) == [
-        ("ada", 0, 60_000, 1, 5),
-        ("ada", 60_000, 120_000, 2, 3),
-        ("bob", 0, 60_000, 1, 7),
-    ]
+    assert sorted(values) == [("ada", 0, 60_000, 1, 5), ("ada", 60_000, 120_000, 2, 3), ("bob", 0, 60_000, 1, 7)]
     assert values[0]._fields == ("user", "window_start", "window_end", "orders", "revenue")
 
 

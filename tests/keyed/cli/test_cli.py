@@ -131,11 +131,7 @@ def test_every_command_and_option_is_documented():
 
 @pytest.mark.parametrize(
     ("line", "completions"),
-    [
-        ("keyed ve", ["verify "]),
-        ("keyed hi", ["history "]),
-        ("keyed compact log --h", ["--help", "--history-bytes"]),
-    ],
+    [("keyed ve", ["verify "]), ("keyed hi", ["history "]), ("keyed compact log --h", ["--help", "--history-bytes"])],
 )
 def test_a_shell_completes_commands_and_options(tmp_path, line, completions):
     pytest.importorskip("argcomplete")

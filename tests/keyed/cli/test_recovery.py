@@ -202,9 +202,7 @@ def test_names_of_changelogs():
     assert named("some/folder") == DirectoryChangelog("some/folder", auto_compact=False)
     settings = ["--kafka-setting", "security.protocol=SSL", "--kafka-setting", "ssl.ca.location=a=b"]
     assert named("kafka://one:9092,two:9092/topic", *settings) == KafkaChangelog(
-        "topic",
-        bootstrap="one:9092,two:9092",
-        settings={"security.protocol": "SSL", "ssl.ca.location": "a=b"},
+        "topic", bootstrap="one:9092,two:9092", settings={"security.protocol": "SSL", "ssl.ca.location": "a=b"}
     )
     for wrong in (["kafka://one"], ["kafka:///topic"], ["kafka://one/"], ["kafka://one/t", "--kafka-setting", "x"]):
         with pytest.raises(DefinitionError, match="give"):

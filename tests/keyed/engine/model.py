@@ -385,12 +385,7 @@ class Model:
             if event is not None and self.timer_clock is not None:
                 self.timer_clock = max(self.timer_clock, event)
             self._call(
-                slot[1],
-                time,
-                event,
-                domain,
-                name,
-                partial(on_timer, self, ModelContext(self), time, self.scripts),
+                slot[1], time, event, domain, name, partial(on_timer, self, ModelContext(self), time, self.scripts)
             )
             if domain is EVENT and not self.closed:
                 self._fire(PROCESSING, self.processing_time)

@@ -29,11 +29,7 @@ NAME = st.sampled_from(["a", "b", 5, (1, 2)])
 MAP_KEY = st.sampled_from(["", "x", "y", "z"])
 DOMAIN = st.sampled_from([EVENT, PROCESSING])
 CALLS: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
-    "value": st.one_of(
-        st.just(("value",)),
-        st.tuples(st.just("update"), SMALL | st.none()),
-        st.just(("clear",)),
-    ),
+    "value": st.one_of(st.just(("value",)), st.tuples(st.just("update"), SMALL | st.none()), st.just(("clear",))),
     "list": st.one_of(
         st.just(("get",)),
         st.tuples(st.just("add"), SMALL),

@@ -86,11 +86,7 @@ def message_class():
     sale.field.add(name="user", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
     sale.field.add(name="amount", number=2, type=field.TYPE_INT64, label=field.LABEL_OPTIONAL)
     sale.field.add(
-        name="at",
-        number=3,
-        type=field.TYPE_MESSAGE,
-        type_name=".google.protobuf.Timestamp",
-        label=field.LABEL_OPTIONAL,
+        name="at", number=3, type=field.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp", label=field.LABEL_OPTIONAL
     )
     sale.field.add(name="colors", number=4, type=field.TYPE_ENUM, type_name=".shop.Color", label=field.LABEL_REPEATED)
     entry = sale.nested_type.add(name="CountsEntry")
@@ -98,11 +94,7 @@ def message_class():
     entry.field.add(name="key", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
     entry.field.add(name="value", number=2, type=field.TYPE_ENUM, type_name=".shop.Color", label=field.LABEL_OPTIONAL)
     sale.field.add(
-        name="counts",
-        number=5,
-        type=field.TYPE_MESSAGE,
-        type_name=".shop.Sale.CountsEntry",
-        label=field.LABEL_REPEATED,
+        name="counts", number=5, type=field.TYPE_MESSAGE, type_name=".shop.Sale.CountsEntry", label=field.LABEL_REPEATED
     )
     sale.field.add(name="parts", number=6, type=field.TYPE_MESSAGE, type_name=".shop.Sale", label=field.LABEL_REPEATED)
     pool = descriptor_pool.DescriptorPool()

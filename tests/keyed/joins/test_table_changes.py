@@ -45,8 +45,7 @@ def table(names: str, rows: list[tuple[int, ...]]) -> pa.Table | None:
 
 #: Writes of a side, by batch: the row's number, its foreign key, and its value; none removes the row.
 BATCHES = st.lists(
-    st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 2), st.none() | st.integers(0, 9))),
-    max_size=6,
+    st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 2), st.none() | st.integers(0, 9))), max_size=6
 )
 
 

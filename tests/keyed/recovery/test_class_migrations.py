@@ -297,17 +297,9 @@ REMEDIES: list[tuple[Any, Any, str]] = [
         {"n": ("value", float)},
         r"conversion, migration = keyed.StateMigration\(converted={'n': float}",
     ),
-    (
-        {"n": ("list", Narrow)},
-        {"n": ("list", Wide)},
-        r"new fields, .*StateMigration\(added={'n': {'currency': ...}}",
-    ),
+    ({"n": ("list", Narrow)}, {"n": ("list", Wide)}, r"new fields, .*StateMigration\(added={'n': {'currency': ...}}"),
     ({"n": ("value", int)}, {}, r"Declare it again; to drop its values, declare .*StateMigration\(dropped=\['n'\]\)"),
-    (
-        {"n": ("value", int)},
-        {"m": ("value", int)},
-        r"renamed, .*StateMigration\(renamed={'n': 'm'}\) on the class",
-    ),
+    ({"n": ("value", int)}, {"m": ("value", int)}, r"renamed, .*StateMigration\(renamed={'n': 'm'}\) on the class"),
     ({"n": ("value", int)}, {"n": ("value", str)}, r"under another name, and this one as it was or .*dropped=\['n'\]"),
     ({"n": ("value", int)}, {"n": ("list", int)}, r"under another name, and this one as it was or .*dropped=\['n'\]"),
 ]

@@ -140,11 +140,7 @@ def test_good_jobs(tmp_path, name, compact):
         changelog = life.changelog(operator, 0)
         if compact:
             changelog.compact()
-        for found in (
-            verify(changelog),
-            verify(tmp_path / "checkpoint"),
-            verify(tmp_path / "checkpoint", changelog),
-        ):
+        for found in (verify(changelog), verify(tmp_path / "checkpoint"), verify(tmp_path / "checkpoint", changelog)):
             assert problems(found) == {}
             assert [group.note for group in found if group.note] == []
             assert {group.last for group in found} == {19}

@@ -182,10 +182,7 @@ def test_a_damaged_mark_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        "local",
-        pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark, pytest.mark.xdist_group("jvm")]),
-    ],
+    ["local", pytest.param("spark", marks=[pytest.mark.slow, pytest.mark.spark, pytest.mark.xdist_group("jvm")])],
 )
 def test_folders_are_claimed_alike_wherever_they_are(tmp_path, request, kind):
     out = tmp_path / "out"

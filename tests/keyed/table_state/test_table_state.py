@@ -430,12 +430,7 @@ def test_the_log_stays_in_proportion_to_the_table(store: Any) -> None:
             values = [stamp ^ (key * 0x9E3779B97F4A7C1 % 2**62) for key in keys]
             rows = pa.table({"k": keys, "n": values})
             below = numbers.randrange(300)
-            call(
-                tests,
-                function,
-                do("upsert", rows),
-                do("take", ("k", "<", below)),
-            )
+            call(tests, function, do("upsert", rows), do("take", ("k", "<", below)))
             expected.update(zip(keys, values, strict=True))
             expected = {key: n for key, n in expected.items() if key >= below}
             counters = tests.metrics()

@@ -75,11 +75,7 @@ KINDS: dict[str, tuple[Prove, list[Any], list[Any]]] = {
     ),
     "rows in order": (deterministic, [], [wrong.CountOfMinute(), wrong.Silent()]),
     "rows by the watermark": (deterministic_by_watermark, [], [wrong.CountOfMinute(), wrong.Silent()]),
-    "processing time": (
-        idle_as_its_model,
-        [wrong.Idle(), wrong.IdleByClock(), wrong.IdleByAMillisecond()],
-        [Idle()],
-    ),
+    "processing time": (idle_as_its_model, [wrong.Idle(), wrong.IdleByClock(), wrong.IdleByAMillisecond()], [Idle()]),
 }
 
 

@@ -68,11 +68,7 @@ def scenarios():
 @pytest.mark.parametrize("name", scenarios())
 @pytest.mark.parametrize(
     "number",
-    [
-        errno.ENOSPC,
-        pytest.param(errno.EIO, marks=pytest.mark.slow),
-        pytest.param(errno.EROFS, marks=pytest.mark.long),
-    ],
+    [errno.ENOSPC, pytest.param(errno.EIO, marks=pytest.mark.slow), pytest.param(errno.EROFS, marks=pytest.mark.long)],
 )
 @pytest.mark.parametrize("names", [WRITING, READING], ids=["writing", "reading"])
 def test_every_call_fails_once(tmp_path, monkeypatch, name, number, names):

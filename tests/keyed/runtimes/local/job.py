@@ -92,11 +92,7 @@ def outputs(source: Source, folder: Path) -> list[Any]:
         Windows(), "item string, kind string, at bigint, n bigint", parallelism=2, store="rocksdb"
     )
     totals = windows.key_by("kind").process(Totals(), "kind string, item string, at bigint, n bigint")
-    return [
-        totals.to(folder / "totals"),
-        windows.to(folder / "windows"),
-        windows.side_output(LATE).to(folder / "late"),
-    ]
+    return [totals.to(folder / "totals"), windows.to(folder / "windows"), windows.side_output(LATE).to(folder / "late")]
 
 
 def run(folder: Path, rows: int = ROWS, *, drain: bool = True) -> Any:

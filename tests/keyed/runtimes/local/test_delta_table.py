@@ -427,10 +427,7 @@ ODD: Any = object()
     [
         (lambda: keyed.delta_sink(ODD), "path=.* must be the folder or the URI of a table"),
         (lambda: keyed.delta_sink(""), "path='' must be the folder"),
-        (
-            lambda: keyed.delta_sink("t", storage_options=ODD),
-            "storage_options must be a dict of texts by name",
-        ),
+        (lambda: keyed.delta_sink("t", storage_options=ODD), "storage_options must be a dict of texts by name"),
         (lambda: keyed.delta_sink("t", storage_options={"a": ODD}), "a dict of texts by name, not object for 'a'"),
         (lambda: keyed.delta_sink("t", mode="upsert", key=ODD), "key=.* must be the name of a column, or a list"),
         (lambda: keyed.delta_sink("t", mode="upsert", key=["a", "a"]), "a list of different names"),

@@ -58,9 +58,7 @@ def ingested(source, **options):
 
 
 @given(
-    times=st.lists(st.integers(0, 100), min_size=1, max_size=12),
-    size=st.integers(1, 5),
-    parallelism=st.integers(1, 3),
+    times=st.lists(st.integers(0, 100), min_size=1, max_size=12), size=st.integers(1, 5), parallelism=st.integers(1, 3)
 )
 def test_the_timestamp_is_the_time_of_the_batch_and_never_goes_back(times, size, parallelism):
     source = rows(len(times) * size)
@@ -73,11 +71,7 @@ def test_the_timestamp_is_the_time_of_the_batch_and_never_goes_back(times, size,
     assert sorted(result.values) == [(i, highest[i // size], False) for i in range(len(source))]
 
 
-@given(
-    steps=st.lists(st.integers(-5, 40), min_size=1, max_size=8),
-    delay=st.integers(0, 25),
-    is_table=st.booleans(),
-)
+@given(steps=st.lists(st.integers(-5, 40), min_size=1, max_size=8), delay=st.integers(0, 25), is_table=st.booleans())
 def test_windows_by_hand_and_of_the_library_count_the_rows_by_the_time_of_their_batch(steps, delay, is_table):
     times = list(accumulate(steps, initial=1000))
     source = rows(4 * len(times))

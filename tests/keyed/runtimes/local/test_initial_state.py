@@ -128,12 +128,7 @@ WITH_A = {
     "hot": {"x": 1},
     "timers": [(1500, "processing_time", "wake")],
 }
-WITH_B = {
-    **NOTHING,
-    "count": 4,
-    "items": ["only"],
-    "timers": [(1500, "event_time", "named")],
-}
+WITH_B = {**NOTHING, "count": 4, "items": ["only"], "timers": [(1500, "event_time", "named")]}
 
 
 def chain(keys, initial_state=None, *, function=None, times=1000, **options):

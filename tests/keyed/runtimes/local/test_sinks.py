@@ -69,14 +69,8 @@ def test_rows_with_other_fields_become_rows_of_the_declared_columns_as_on_spark(
 @pytest.mark.parametrize(
     ("sink", "said"),
     [
-        (
-            lambda batch: None,
-            r"sink=<lambda> is called with two arguments, function\(batch, batch_id\), .*: too many",
-        ),
-        (
-            lambda batch, number, more: None,
-            r"function\(batch, batch_id\), .*: missing a required argument: 'more'",
-        ),
+        (lambda batch: None, r"sink=<lambda> is called with two arguments, function\(batch, batch_id\), .*: too many"),
+        (lambda batch, number, more: None, r"function\(batch, batch_id\), .*: missing a required argument: 'more'"),
         (keyed.collect_sink, r"call it: keyed\.collect_sink\(\.\.\.\)"),
         (keyed.parquet_sink, r"call it: keyed\.parquet_sink\(\.\.\.\)"),
     ],

@@ -32,9 +32,7 @@ def main(folder: Path, kind: str) -> None:
     reader = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     made = table if kind == "table" else rules
     made(lambda name: reader.parquet(str(folder / name)), folder).run(
-        folder / "sink",
-        checkpoint=folder / "checkpoint",
-        on_progress=say_batch,
+        folder / "sink", checkpoint=folder / "checkpoint", on_progress=say_batch
     )
     say("DONE")
     session.stop()

@@ -116,12 +116,7 @@ def main(folder: Path, kind: str, interval: int) -> None:
     life = Life(folder, kind, export_interval=interval)
     source = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     for drain in (False, True):
-        keyed.run(
-            *outputs(life, source),
-            checkpoint=folder / "checkpoint",
-            drain=drain,
-            on_progress=say_batch,
-        )
+        keyed.run(*outputs(life, source), checkpoint=folder / "checkpoint", drain=drain, on_progress=say_batch)
         say("STATE", json.dumps(state(life)))
     say("DONE")
     session.stop()

@@ -43,11 +43,7 @@ def main(master: str, checkpoint: str, parallelism: int, log: str, restored: str
         timestamp="t",
     )
     counted = count(source, parallelism=parallelism, changelog=changelog, restore_from=earlier)
-    result = counted.run(
-        "s3a://bucket/out",
-        checkpoint=f"s3a://bucket/{checkpoint}",
-        on_progress=say_batch,
-    )
+    result = counted.run("s3a://bucket/out", checkpoint=f"s3a://bucket/{checkpoint}", on_progress=say_batch)
     say("DONE", result.batches, result.restored)
     session.stop()
 

@@ -42,11 +42,7 @@ def test_batches_without_rows_or_partitions_have_their_numbers_in_tables_and_cha
 
         words = spark.readStream.schema("k string").option("maxFilesPerTrigger", 1).csv(str(tmp_path / "in"))
         output = job.output(keyed.stream(words.where("k != '-'")), parallelism, point)
-        result = output.run(
-            written,
-            checkpoint=tmp_path / f"checkpoint-{number}",
-            on_progress=job.on_progress(rows_of),
-        )
+        result = output.run(written, checkpoint=tmp_path / f"checkpoint-{number}", on_progress=job.on_progress(rows_of))
         assert [*job.after] == sorted({*job.written}) == [*range(len(job.after))]
         assert result.restored is None or result.restored.batch_id == since - 1
         job.check(since)

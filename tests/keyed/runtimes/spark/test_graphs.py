@@ -4,14 +4,7 @@ import random
 
 import keyed
 from keyed import OutputTag, bounded_out_of_orderness
-from tests.keyed.runtimes.spark.functions import (
-    SCHEMA,
-    Split,
-    branches,
-    files_source,
-    parquet_rows,
-    write_file,
-)
+from tests.keyed.runtimes.spark.functions import SCHEMA, Split, branches, files_source, parquet_rows, write_file
 
 DELAY = bounded_out_of_orderness(3)
 

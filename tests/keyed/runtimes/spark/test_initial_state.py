@@ -8,14 +8,7 @@ import keyed
 from keyed import DirectoryChangelog
 from keyed.errors import RowError
 from keyed.testing import KeyedTestHarness
-from tests.keyed.runtimes.spark.functions import (
-    SCHEMA,
-    CountOn,
-    PlainCount,
-    files_source,
-    parquet_rows,
-    write_file,
-)
+from tests.keyed.runtimes.spark.functions import SCHEMA, CountOn, PlainCount, files_source, parquet_rows, write_file
 
 OUTPUT = "k string, n bigint, rest string"
 

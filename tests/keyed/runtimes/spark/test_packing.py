@@ -202,11 +202,7 @@ def test_outputs_of_the_stage_before_pass_through_one_group_each():
 @pytest.mark.parametrize(
     ("row", "error", "said"),
     [
-        (
-            (None, 7, 5),
-            NullKeyError,
-            "key None of Row(k=None, v=7, t=5) is null; filter such rows, or give keyed",
-        ),
+        ((None, 7, 5), NullKeyError, "key None of Row(k=None, v=7, t=5) is null; filter such rows, or give keyed"),
         (("a", 7, None), TimestampError, "the timestamp is null in row Row(k='a', v=7, t=None)"),
     ],
 )

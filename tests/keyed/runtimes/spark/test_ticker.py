@@ -81,11 +81,7 @@ def test_a_failed_export_is_tried_again_while_the_next_batch_is_not_committed():
             raise failures.pop()
         exported.append(report["batchId"])
 
-    exports: Any = SimpleNamespace(
-        committed_report={0: report}.get,
-        next_work=lambda _: None,
-        export=export,
-    )
+    exports: Any = SimpleNamespace(committed_report={0: report}.get, next_work=lambda _: None, export=export)
     writer: Any = SimpleNamespace(written=0)
     ticks: Any = SimpleNamespace(taken=lambda *_: None, write=lambda: None)
     tables: Any = SimpleNamespace(write_changed=lambda: None)
