@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,33 +12,25 @@ import pytest
 
 import keyed
 from keyed.destinations.delta_table import DeltaWriter
-from keyed.destinations.ownership import Owner
 from keyed.errors import DefinitionError, ExtraNotInstalled, OutputDefinitionError, QueryFailed, SinkError
-from keyed.testing.sink_conformance import SinkConformance
 from keyed.topics import KafkaSink
+from tests.keyed.runtimes.local.table_sinks import COLUMNS, AppendSuite, Changes, TableSuite, UpsertSuite, changes, row
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("deltalake", reason="deltalake is not installed: make setup")
 
 import deltalake
 
-#: The columns of a table.
-COLUMNS: pa.Schema = pa.table({"k": ["a"], "n": [1]}).schema
+Writer = DeltaWriter
+KIND = sys.modules[__name__]
 
 
-class Changes(keyed.KeyedProcessFunction):
-    """Emits its rows."""
-
-    def process_element(self, value, ctx):
-        yield tuple(value)
+def sink_of(path, **parameters):
+    return keyed.delta_sink(path, **parameters)
 
 
-def changes(rows: Any, output: str = "k string, n bigint, gone boolean"):
-    return keyed.stream(rows).key_by("k").process(Changes(), output)
-
-
-def row(k, n, gone=None):
-    return {"k": k, "n": n, "gone": gone}
+def version(path):
+    return deltalake.DeltaTable(path).version()
 
 
 def content(path, *names):
@@ -48,30 +38,16 @@ def content(path, *names):
     return sorted(tuple(each.values()) for each in table.select(names or table.column_names).to_pylist())
 
 
-class TestAppends(SinkConformance):
-    def make_sink(self, path):
-        return keyed.delta_sink(path)
-
-    def read(self, path):
-        return content(path, "name", "n")
+class TestDeltaTable(TableSuite):
+    kind = KIND
 
 
-class TestUpserts(SinkConformance):
-    def make_sink(self, path):
-        return keyed.delta_sink(path, mode="upsert", key="name")
-
-    def read(self, path):
-        return content(path, "name", "n")
+class TestAppends(AppendSuite):
+    kind = KIND
 
 
-ROWS = [row("a", 1), row("b", 2), row("a", 3), row("b", 4, gone=True), row("c", 5), row("b", 6), row("c", 7, gone=True)]
-
-
-@pytest.mark.parametrize("rows_per_batch", [1, 2, 3, 100])
-def test_an_upsert_keeps_the_last_row_of_a_key_and_honours_deletions(tmp_path, rows_per_batch):
-    sink = keyed.delta_sink(tmp_path / "t", mode="upsert", key="k", deleted="gone")
-    changes(ROWS).run(sink, rows_per_batch=rows_per_batch)
-    assert content(tmp_path / "t") == [("a", 3), ("b", 6)]
+class TestUpserts(UpsertSuite):
+    kind = KIND
 
 
 def test_keys_and_columns_have_any_names(tmp_path):
@@ -82,27 +58,9 @@ def test_keys_and_columns_have_any_names(tmp_path):
     assert content(tmp_path / "t") == [("x", 1, 2), ("y", 1, 3)]
 
 
-def test_types_survive(tmp_path):
-    output = (
-        "k string, y tinyint, i int, d double, f float, m decimal(10,2), b binary, day date, t timestamp, "
-        "l timestamp_ntz, a array<int>, o map<string,double>, s struct<x:bigint,y:string>"
-    )
-    nothing: dict[str, Any] = dict.fromkeys([each.split()[0] for each in output.split(", ")])
-    for _ in range(2):
-        # The second run finds the columns that the first has created.
-        changes([{**nothing, "k": "x"}], output).run(keyed.delta_sink(tmp_path / "t"))
-    assert len(content(tmp_path / "t", "k")) == 2
-
-
 def test_a_table_has_the_columns_before_the_first_row(tmp_path):
     changes([]).run(keyed.delta_sink(tmp_path / "t"))
     assert deltalake.DeltaTable(tmp_path / "t").to_pyarrow_table().column_names == ["k", "n", "gone"]
-
-
-def test_two_queries_write_to_one_table(tmp_path):
-    for k in "ab":
-        changes([row(k, 1), row(k, 2)]).run(keyed.delta_sink(tmp_path / "t"), checkpoint=tmp_path / k, drain=False)
-    assert content(tmp_path / "t", "k", "n") == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
 
 
 @pytest.mark.parametrize("mode", ["append", "upsert"])
@@ -129,15 +87,6 @@ def test_a_commit_that_another_query_overtakes_is_tried_again(tmp_path, mode, ca
     assert caplog.text.count("trying again") == (1 if mode == "append" else 3)
 
 
-def writer(tmp_path, query, mode="append", earlier=()):
-    made = DeltaWriter(
-        keyed.delta_sink(tmp_path / "t", mode=mode, key="k" if mode == "upsert" else ()), Owner([*earlier, query], 2)
-    )
-    made.claim()
-    made.prepare(COLUMNS)
-    return made
-
-
 def test_a_batch_that_comes_again_is_not_written_again(tmp_path):
     first = writer(tmp_path, "one")
     rows = pa.table({"k": ["a"], "n": [1]})
@@ -153,58 +102,6 @@ def test_two_runs_of_one_query_at_once_write_a_batch_once(tmp_path):
     for each in runs:
         each.write(each.records(pa.table({"k": ["a"], "n": [1]})), 0)
     assert content(tmp_path / "t") == [("a", 1)]
-
-
-def test_a_restored_query_that_repeats_batches_of_the_earlier_one_is_reported(tmp_path, caplog):
-    first = writer(tmp_path, "one")
-    for batch in range(3):
-        first.write(first.records(pa.table({"k": ["a"], "n": [1]})), batch)
-    writer(tmp_path, "two", earlier=["one"])
-    assert "has written batches up to 2 to the table, and this one goes on with batch 2" in caplog.text
-
-
-KILLED = """
-import os, sys
-import keyed
-from keyed.runtimes.local import local_query
-from keyed.destinations.delta_table import DeltaWriter
-from tests.keyed.runtimes.local.test_delta_table import changes, row
-
-out, place, batch, mode = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-write, outbox = DeltaWriter.write, local_query.encode_outbox
-
-def dies(self, records, batch_id):
-    if batch_id == batch and place == "before":
-        os.kill(os.getpid(), 9)
-    write(self, records, batch_id)
-    if batch_id == batch and place == "after":
-        os.kill(os.getpid(), 9)
-
-def dies_before_commit(box):
-    if box.batch == batch and place == "commit":
-        os.kill(os.getpid(), 9)
-    return outbox(box)
-
-DeltaWriter.write, local_query.encode_outbox = dies, dies_before_commit
-key = {"key": "k"} if mode == "upsert" else {}
-# Other batches than in the run before.
-size = int(sys.argv[5])
-rows = [row(str(n), n) for n in range(9)]
-sink = keyed.delta_sink(out + "/t", mode=mode, **key)
-changes(rows).run(sink, checkpoint=out + "/ck", rows_per_batch=size, drain=False)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", [pytest.param("append", marks=pytest.mark.long), "upsert"])
-def test_a_query_that_is_killed_writes_each_row_once(tmp_path, mode):
-    """Kills at each step of a batch; the next run cuts its input into other batches."""
-    kills = [("commit", 0, 2), ("before", 0, 3), ("after", 1, 1), ("commit", 2, 4), ("before", 3, 2), ("none", -1, 3)]
-    for place, batch, size in kills:
-        command = [sys.executable, "-c", KILLED, str(tmp_path), place, str(batch), mode, str(size)]
-        done = subprocess.run(command, cwd=Path(keyed.__file__).parents[1], check=False, capture_output=True, text=True)
-        assert done.returncode == (0 if place == "none" else -9), done.stderr
-    assert content(tmp_path / "t", "n") == [(n,) for n in range(9)]
 
 
 def interrupted(tmp_path, monkeypatch, changelog=None):
@@ -266,31 +163,6 @@ def test_a_flush_reports_rows_that_wait_for_a_table(tmp_path, monkeypatch, caplo
     assert caplog.text == ""
 
 
-def test_columns_may_be_added(tmp_path):
-    out, checkpoint = keyed.delta_sink(tmp_path / "t"), tmp_path / "ck"
-    changes([{"k": "a", "n": 1}], "k string, n bigint").run(out, checkpoint=checkpoint, drain=False)
-    more = [{"k": "a", "n": 1}, {"k": "b", "n": 2, "x": 0.5}]
-    changes(more, "k string, n bigint, x double").run(out, checkpoint=checkpoint, drain=False)
-    assert content(tmp_path / "t") == [("a", 1, None), ("b", 2, 0.5)]
-
-
-@pytest.mark.parametrize(
-    ("output", "message"),
-    [
-        ("k string", "the output has no n. The table has k string, n int64; the output has k string"),
-        ("k string, n string", "n is string in the output"),
-        ("k string, N bigint", "N is n there"),
-        ("k string, m bigint", "the output has no n"),
-    ],
-)
-def test_other_columns_are_refused_with_both_schemas(tmp_path, output, message):
-    changes([{"k": "a", "n": 1}], "k string, n bigint").run(keyed.delta_sink(tmp_path / "t"))
-    before = deltalake.DeltaTable(tmp_path / "t").version()
-    with pytest.raises(SinkError, match=message):
-        changes([{"k": "a"}], output).run(keyed.delta_sink(tmp_path / "t"))
-    assert deltalake.DeltaTable(tmp_path / "t").version() == before
-
-
 def test_a_table_whose_columns_must_not_be_null_is_refused(tmp_path):
     deltalake.DeltaTable.create(tmp_path / "t", pa.schema([pa.field("k", pa.string(), nullable=False)]))
     with pytest.raises(SinkError, match="k must not be null there"):
@@ -299,6 +171,10 @@ def test_a_table_whose_columns_must_not_be_null_is_refused(tmp_path):
 
 class Refused(Exception):
     """A row was read."""
+
+
+def writer(tmp_path, query, mode="append"):
+    return TestDeltaTable().writer(tmp_path / "t", query, mode)
 
 
 def unread():
