@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from keyed.base.arguments import text
-from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.durations import Duration
 from keyed.base.shown import Shown, shown
 from keyed.destinations.kafka import KafkaSink
 from keyed.errors import DefinitionError
 from keyed.formats.declared_formats import Avro, Format, Json, Protobuf
+from keyed.kafka.client import declared_cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -96,18 +97,14 @@ class UpsertTopic(Shown):
     timeout: Duration = attrs.field(default=60_000, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        for name in ("topic", "bootstrap"):
-            text(getattr(self, name), f"UpsertTopic: {name}", "text that is not empty")
+        text(self.topic, "UpsertTopic: topic", "text that is not empty")
         if type(self.namespaces) is not bool:
             raise DefinitionError(f"UpsertTopic: namespaces={shown(self.namespaces)} must be True or False")
         for name in ("partitions", "replication_factor"):
             number = getattr(self, name)
             if (type(number) is not int or number < 1) and (number is not None or name == "partitions"):
                 raise DefinitionError(f"UpsertTopic: {name}={shown(number)} must be a number from 1")
-        from keyed.kafka.client import check_client
-
-        check_client(self.bootstrap, self.settings)
-        milliseconds_of(self.timeout, "UpsertTopic(timeout)", least=1)
+        declared_cluster("UpsertTopic", self.bootstrap, self.settings, self.timeout)
 
     @property
     def transactional_id(self) -> str:

@@ -26,7 +26,7 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from keyed.base.arguments import names, text
-from keyed.base.durations import Duration, milliseconds_of
+from keyed.base.durations import Duration
 from keyed.base.schemas import Schema
 from keyed.base.shown import shown
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
@@ -37,7 +37,7 @@ from keyed.destinations.sink import Record, Sink, SinkBatch, SinkWriter
 from keyed.errors import ChangelogError, DefinitionError, SinkError
 from keyed.formats.declared_formats import Format, Json, Protobuf
 from keyed.formats.topic_values import check_format, encoder
-from keyed.kafka.client import Cluster, check_client
+from keyed.kafka.client import declared_cluster
 from keyed.rows import members_of
 
 _log = logging.getLogger(__name__)
@@ -93,11 +93,11 @@ class KafkaSink(Sink):
         return f"keyed-{self.topic}"
 
     def __attrs_post_init__(self) -> None:
-        for name in ("topic", "bootstrap", "transactional_id"):
+        for name in ("topic", "transactional_id"):
             text(getattr(self, name), f"KafkaSink: {name}", "text that is not empty")
         if self.key is not None and not names(self.key, "KafkaSink: key"):
             raise DefinitionError("KafkaSink: key=[] names no column; leave it out for records without a key")
-        check_client(self.bootstrap, self.settings)
+        declared_cluster("KafkaSink", self.bootstrap, self.settings, self.timeout)
         if self.encode is not None and not callable(self.encode):
             raise DefinitionError(f"KafkaSink: encode={shown(self.encode)} must be a function of a row")
         if self.encode is not None and (self.key is not None or self.value != Json()):
@@ -108,7 +108,6 @@ class KafkaSink(Sink):
             raise DefinitionError(
                 f"KafkaSink: value={self.value!r} needs schema=, which is registered with the first value"
             )
-        milliseconds_of(self.timeout, "KafkaSink(timeout)", least=1)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -150,14 +149,13 @@ class TopicWriter(SinkWriter):
     """
 
     def __init__(self, sink: KafkaSink, owner: Owner) -> None:
-        check_client(sink.bootstrap, sink.settings)
         check_format(sink.value)
         self.id = f"topic {sink.topic!r} with transactional_id={sink.transactional_id!r}"
         self._sink = sink
         self._owner = owner
         self._encode = encoder(sink.value, sink.topic)
         self._encode_key = encoder(Json(), sink.topic, is_key=True)
-        cluster = Cluster(sink.bootstrap, sink.settings, milliseconds_of(sink.timeout, "timeout") / 1000)
+        cluster = declared_cluster("KafkaSink", sink.bootstrap, sink.settings, sink.timeout)
         self._writer = MarkedWriter(cluster, sink.topic, sink.transactional_id, self.id)
         #: The id of the next batch, and the digest of the last one; ``None`` if it is not known.
         self._next = 0
@@ -243,10 +241,8 @@ class TopicWriter(SinkWriter):
             _log.warning("%r: batch %d came again with other rows, and is written again", sink, batch_id)
         try:
             mark = Mark(batch_id + 1, f"{self._owner.query} {digest}")
-            if sink.encode is None:
-                self._writer.write(rows, mark)
-            else:
-                self._writer.write_timed((_unpack(packed) for _, packed in rows), mark)
+            records = rows if sink.encode is None else (_unpack(packed) for _, packed in rows)
+            self._writer.write(records, mark, is_timed=sink.encode is not None)
         except ChangelogError as error:
             raise self._failed(error) from error
         self._next, self._digest = batch_id + 1, digest

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from keyed.base.arguments import text
+from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.extras import extra
 from keyed.base.shown import type_of
 from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, HistoryCompacted
@@ -164,6 +166,23 @@ def check_client(bootstrap: str, settings: Mapping[str, Any]) -> None:
                 f"settings={{{name!r}: ...}} is {type_of(value)}; settings are sent to the executors as data: "
                 "give a string or a number"
             )
+
+
+def declared_cluster(owner: str, bootstrap: str, settings: Mapping[str, Any], timeout: Duration) -> Cluster:
+    """Return a cluster for the parameters of a public class.
+
+    Args:
+        owner: The class, for messages.
+        bootstrap: Addresses of brokers.
+        settings: Client settings of the user.
+        timeout: Of operations at a broker.
+
+    Raises:
+        DefinitionError: A parameter is out of its range, or a setting is keyed's own.
+    """
+    text(bootstrap, f"{owner}: bootstrap", "text that is not empty")
+    check_client(bootstrap, settings)
+    return Cluster(bootstrap, dict(settings), milliseconds_of(timeout, f"{owner}(timeout)", least=1) / 1000)
 
 
 class _Logger:

@@ -80,15 +80,19 @@ class Transactions:
         """
         return int(self._guarded(self._send, topic, records, {"headers": headers}))
 
-    def send_timed(self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, int | None]]) -> None:
+    def send_timed(
+        self, topic: str, records: Iterable[tuple[bytes | None, bytes | None, int | None]], headers: Headers | None
+    ) -> None:
         """Send records with timestamps, as `send_anywhere` does.
 
         Args:
             topic: The topic.
             records: Keys, values and timestamps; ``None`` is the present time.
+            headers: The headers of all of them.
         """
         for key, value, at in records:
-            self._guarded(self._send, topic, [(key, value)], {} if at is None else {"timestamp": at})
+            options = {"headers": headers} if at is None else {"headers": headers, "timestamp": at}
+            self._guarded(self._send, topic, [(key, value)], options)
 
     def commit_offset(self, offset: Any, group: Any) -> None:
         """Commit an offset of a consumer group with the transaction.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import numpy as np
@@ -15,9 +15,9 @@ from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import Shown, shown
 from keyed.errors import ChangelogError, DefinitionError, SourceError
 from keyed.formats.declared_formats import Registry, check_registry, shown_registry
-from keyed.kafka.client import Cluster, check_client
+from keyed.kafka.client import declared_cluster
+from keyed.kafka.kafka_source import KafkaSource
 from keyed.kafka.topic_creation import create_topic, partitions
-from keyed.kafka.topics_reader import TopicsReader
 from keyed.sql.catalog import CHANGE, SqlSource
 from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.sql_operators import MOMENT
@@ -60,19 +60,12 @@ class Kafka(Shown):
     transactional_id: str = attrs.field(default="keyed-sql", kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        text(self.bootstrap, "Kafka: bootstrap", "text that is not empty")
         text(self.transactional_id, "Kafka: transactional_id", "text that is not empty")
         check_registry("Kafka", self.registry)
         if not isinstance(self.bounded, bool):
             raise DefinitionError(f"Kafka: bounded={shown(self.bounded)} must be True or False")
         milliseconds_of(self.batch_interval, "Kafka(batch_interval)", least=1)
-        check_client(self.bootstrap, self.settings)
-        _cluster_of(self)
-
-
-def _cluster_of(kafka: Kafka) -> Cluster:
-    seconds = milliseconds_of(kafka.timeout, "Kafka(timeout)", least=1) / 1000
-    return Cluster(kafka.bootstrap, dict(kafka.settings), seconds)
+        declared_cluster("Kafka", self.bootstrap, self.settings, self.timeout)
 
 
 class Deployment:
@@ -92,12 +85,13 @@ class Deployment:
 
     def __init__(self, found: Definitions, kafka: Kafka, given: Collection[str]) -> None:
         self._found = found
-        self._kafka, self._cluster = kafka, _cluster_of(kafka)
+        self._kafka = kafka
+        self._cluster = declared_cluster("Kafka", kafka.bootstrap, kafka.settings, kafka.timeout)
         #: The queries whose output is written.
         self._written = [query for query in found.queries if query.target.topic_options.is_named]
         self.sources: list[SqlSource] = []
-        #: The topics; true for those that a new script begins at their end.
-        self._reads: dict[str, bool] = {}
+        #: The topics, with the end of them at which a new script begins.
+        self._reads: dict[str, Literal["earliest", "latest"]] = {}
         inner = {query.target.topic for query in found.queries}
         latest = found.begins_at_end
         for source in found.read:
@@ -116,7 +110,8 @@ class Deployment:
                     )
                 self.sources.append(source)
                 # The rows of a table are its records from the first on.
-                self._reads[source.topic] = self._reads.get(source.topic, True) and latest and not source.is_table
+                is_late = latest and not source.is_table and self._reads.get(source.topic) != "earliest"
+                self._reads[source.topic] = "latest" if is_late else "earliest"
         for name in found.inserts:
             if found.named(name).topic_options.is_named:
                 raise DefinitionError(
@@ -178,9 +173,18 @@ class Deployment:
             )
         return there
 
-    def reader(self) -> TopicsReader:
-        """Return the reader of the topics."""
-        return TopicsReader(self._cluster, self._reads, bounded=self._kafka.bounded)
+    def records(self) -> KafkaSource:
+        """Return the source of the topics' records."""
+        kafka = self._kafka
+        return KafkaSource(
+            [*self._reads],
+            bootstrap=kafka.bootstrap,
+            start=self._reads,
+            bounded=kafka.bounded,
+            batch_interval=kafka.batch_interval,
+            settings=kafka.settings,
+            timeout=kafka.timeout,
+        )
 
     def frames(self, spark: Any) -> dict[str, Any]:
         """Return the topics as streaming DataFrames of Spark's Kafka source, by the names of their streams and tables.
@@ -201,7 +205,7 @@ class Deployment:
         for source in self.sources:
             reader = spark.readStream.format("kafka").option("subscribe", source.topic)
             reader = reader.option("kafka.bootstrap.servers", self._kafka.bootstrap)
-            reader = reader.option("startingOffsets", "latest" if self._reads[source.topic] else "earliest")
+            reader = reader.option("startingOffsets", self._reads[source.topic])
             try:
                 found[source.name] = reader.option("includeHeaders", bool(source.headers)).load()
             except Exception as error:
@@ -213,11 +217,6 @@ class Deployment:
                     "pyspark-shell'"
                 ) from error
         return found
-
-    @property
-    def interval_seconds(self) -> float:
-        """Time after which a batch ends."""
-        return milliseconds_of(self._kafka.batch_interval, "Kafka(batch_interval)") / 1000
 
     def to_topic(self, query: WrittenQuery, output: Any) -> Any:
         """Return an output with the sink of its topic; ``None`` if it is not written to one.

@@ -828,8 +828,7 @@ class _Script:
             self._skipped,
             keeps=self._keeps,
             live=live,
-            reader=deployment.reader() if deployment is not None and live else None,
-            interval=1.0 if deployment is None else deployment.interval_seconds,
+            topics=deployment.records() if deployment is not None and live else None,
         )
         given: dict[str, Any] = streams_of(rows, self._inputs, has_places=found.names_places)
         given |= {

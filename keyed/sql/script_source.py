@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from keyed.base.sources import PAUSE
 from keyed.errors import CheckpointError
-from keyed.kafka.topics_reader import Place, TopicsReader
+from keyed.kafka.kafka_source import WAIT, KafkaSource, Place, offsets_of, position_of
 from keyed.sql.catalog import STREAM
 from keyed.sql.script_inputs import BAD, PLACE, SOURCE, TIME, ScriptInput, Skipped
 
@@ -25,8 +25,6 @@ from keyed.sql.script_inputs import BAD, PLACE, SOURCE, TIME, ScriptInput, Skipp
 _COMPARED = 100
 #: Records of a partition that are decoded at a time.
 _RECORDS = 10_000
-#: Seconds for which a script waits for records of topics before it yields `PAUSE`.
-_WAIT = 0.1
 
 
 class _Head:
@@ -132,13 +130,13 @@ class _LiveHead(_Head):
     Args:
         number: The number of the input.
         given: The input.
-        partition: The partition.
+        place: The topic and the partition.
         offset: The offset at which it begins.
     """
 
-    def __init__(self, number: int, given: ScriptInput, partition: int, offset: int) -> None:
+    def __init__(self, number: int, given: ScriptInput, place: Place, offset: int) -> None:
         super().__init__(number, given)
-        self.partition = partition
+        self.place = place
         #: The offset after each row.
         self._offsets: Any = np.empty(0, dtype=np.int64)
         self.offset = self._end = offset
@@ -178,8 +176,7 @@ class ScriptRows:
         skipped: The rows that are skipped.
         keeps: A checkpoint keeps the position.
         live: Those of the inputs that are Kafka topics, by name, with their topics.
-        reader: The reader of these topics.
-        interval: Seconds after which a batch of their records ends.
+        topics: The records of these topics.
     """
 
     inputs: Mapping[str, ScriptInput]
@@ -187,10 +184,9 @@ class ScriptRows:
     skipped: Skipped
     keeps: bool = attrs.field(kw_only=True)
     live: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
-    reader: TopicsReader | None = attrs.field(default=None, kw_only=True)
-    interval: float = attrs.field(default=1.0, kw_only=True)
-    #: The position in each partition of a topic, by input.
-    _offsets: dict[str, dict[str, int]] = attrs.field(factory=dict, init=False)
+    topics: KafkaSource | None = attrs.field(default=None, kw_only=True)
+    #: The offset in each partition of a topic, by input.
+    _offsets: dict[str, dict[Place, int]] = attrs.field(factory=dict, init=False)
     _partitions: dict[Place, list[_LiveHead]] = attrs.field(factory=dict, init=False)
     _closed: bool = attrs.field(default=False, init=False)
 
@@ -218,10 +214,10 @@ class ScriptRows:
         inputs = {}
         for each in self._heads:
             if isinstance(each, _LiveHead):
-                self._offsets.setdefault(each.name, {})[str(each.partition)] = each.offset
+                self._offsets.setdefault(each.name, {})[each.place] = each.offset
             elif isinstance(each, _GivenHead):
                 inputs[each.name] = each.position()
-        topics = {name: {"topic": topic, "offsets": self._offsets.get(name, {})} for name, topic in self.live.items()}
+        topics = {name: position_of([topic], self._offsets.get(name, {})) for name, topic in self.live.items()}
         return {"inputs": inputs, "topics": topics, "highest": self._highest}
 
     def seek(self, position: Any) -> None:
@@ -230,18 +226,18 @@ class ScriptRows:
         Raises:
             CheckpointError: An input has other rows, or the checkpoint has read other topics.
         """
-        before = {name: each["topic"] for name, each in position["topics"].items()}
+        before = {name: topic for name, each in position["topics"].items() for topic in each}
         if before != self.live:
             remedy = (
                 "give the address of the cluster (keyed.sql.Kafka, or --bootstrap)"
-                if before and self.reader is None
+                if before and self.topics is None
                 else "read the same ones"
             )
             raise CheckpointError(
                 f"the checkpoint has read the Kafka topics {sorted(before.values())}, and this run reads "
                 f"{sorted(self.live.values()) or 'none'}; {remedy}, or start from a new checkpoint"
             )
-        self._offsets = {name: dict(each["offsets"]) for name, each in position["topics"].items()}
+        self._offsets = {name: offsets_of(each) for name, each in position["topics"].items()}
         given = {each.name: each for each in self._heads if isinstance(each, _GivenHead)}
         for name, read in position["inputs"].items():
             if name in given:
@@ -264,47 +260,48 @@ class ScriptRows:
     def batches(self) -> Iterator[Any]:
         """Yield tables, each a batch; `keyed.PAUSE` if there are no rows for now."""
         self._closed = False
-        reader = self.reader
-        if reader is not None:
-            self._open(reader)
+        topics = self.topics
         try:
-            yield from self._cut(reader)
+            if topics is not None:
+                self._open(topics)
+            yield from self._cut(topics)
         finally:
-            if reader is not None:
-                reader.close()
+            if topics is not None:
+                topics.disconnect()
 
-    def _open(self, reader: TopicsReader) -> None:
+    def _open(self, topics: KafkaSource) -> None:
+        """Read each partition from the lowest offset of the inputs that read it."""
         offsets: dict[Place, int] = {}
-        for name, topic in self.live.items():
-            for partition, at in self._offsets.get(name, {}).items():
-                place = (topic, int(partition))
-                offsets[place] = min(at, offsets.get(place, at))
+        for own in self._offsets.values():
+            offsets |= {place: min(at, offsets.get(place, at)) for place, at in own.items()}
+        topics.seek(position_of(topics.topics, offsets))
         live = [
-            _LiveHead(number, each, partition, self._offsets.get(name, {}).get(str(partition), at))
-            for (topic, partition), at in reader.open(offsets).items()
+            _LiveHead(number, each, place, self._offsets.get(name, {}).get(place, at))
+            for place, at in topics.open().items()
             for number, (name, each) in enumerate(self.inputs.items())
-            if self.live.get(name) == topic
+            if self.live.get(name) == place[0]
         ]
         self._heads = sorted([*self._heads, *live], key=lambda each: each.number)
         self._partitions = {}
         for each in live:
-            self._partitions.setdefault((self.live[each.name], each.partition), []).append(each)
+            self._partitions.setdefault(each.place, []).append(each)
 
-    def _cut(self, reader: TopicsReader | None) -> Iterator[Any]:
+    def _cut(self, topics: KafkaSource | None) -> Iterator[Any]:
         """Yield batches; those of live records end after the interval."""
         began: float | None = None
         wait, is_bad = 0.0, False
         while not self._closed:
-            is_busy = reader is not None and reader.fetch(wait)
-            if reader is not None:
-                self._receive(reader)
+            is_busy = topics is not None and topics.fetch(wait)
+            if topics is not None:
+                self._receive(topics)
             for each in self._heads:
                 each.fill(self.size)
             counts = self._counts()
-            count, now = sum(counts), time.monotonic()
-            began = (began or now) if count else None
-            is_ended = not any(each.may_grow for each in self._heads) and (reader is None or reader.is_ended)
-            if began is not None and (is_ended or count >= self.size or now >= began + self.interval):
+            count = sum(counts)
+            began = (began or time.monotonic()) if count else None
+            wait = 0.0 if topics is None else topics.seconds_left(began)
+            is_ended = not any(each.may_grow for each in self._heads) and (topics is None or topics.is_ended)
+            if began is not None and (is_ended or count >= self.size or not wait):
                 batch = self._batch(counts)
                 is_bad = not batch.num_rows
                 if not is_bad:
@@ -318,20 +315,20 @@ class ScriptRows:
             else:
                 if began is None:
                     yield PAUSE
-                wait = 0.0 if is_busy else _WAIT if began is None else min(_WAIT, began + self.interval - now)
+                wait = 0.0 if is_busy else min(WAIT, wait)
 
-    def _receive(self, reader: TopicsReader) -> None:
+    def _receive(self, topics: KafkaSource) -> None:
         """Add the records that came."""
         for place, heads in self._partitions.items():
             if any(len(each.places) < self.size for each in heads):
-                messages, end = reader.take(place, _RECORDS)
+                messages, end = topics.take(place, _RECORDS)
                 for each in heads:
                     each.add(messages, end)
         held = [place for place, heads in self._partitions.items() if all(len(each.places) for each in heads)]
-        reader.wait_for_others(held)
+        topics.wait_for_others(held)
         for place, heads in self._partitions.items():
             for each in heads:
-                each.may_grow = reader.has_more(place)
+                each.may_grow = topics.has_more(place)
 
     def _counts(self) -> list[int]:
         """Return how many rows of each head have places that no later row can have, at most those of a batch."""

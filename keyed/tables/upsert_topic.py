@@ -24,7 +24,6 @@ import attrs
 import msgspec
 from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
-from keyed.base.durations import milliseconds_of
 from keyed.base.extras import extra
 from keyed.changelog.kafka.marked_writer import Mark, MarkedWriter
 from keyed.errors import ChangelogError, ChangelogFenced, DefinitionError, KeyedError, SinkError
@@ -32,7 +31,7 @@ from keyed.formats.column_schemas import avro_record
 from keyed.formats.declared_formats import Avro, Json
 from keyed.formats.json_writer import as_json
 from keyed.formats.topic_values import check_format, encoder, is_unreachable
-from keyed.kafka.client import Cluster, Headers, Partition, is_permanent
+from keyed.kafka.client import Headers, Partition, declared_cluster, is_permanent
 from keyed.kafka.topic_creation import make_or_check, partitions
 from keyed.tables.replicated_rows import ReplicatedRows, Row
 from keyed.tables.replication_target import Change, Copied, Written
@@ -102,8 +101,7 @@ class UpsertTopicWriter:
         self._to = to
         self._table = table
         self.name = f"topic {to.topic!r}"
-        seconds = milliseconds_of(to.timeout, "timeout") / 1000
-        self._cluster = Cluster(to.bootstrap, {**_DEFAULTS, **to.settings}, seconds)
+        self._cluster = declared_cluster("UpsertTopic", to.bootstrap, {**_DEFAULTS, **to.settings}, to.timeout)
         self._writer = MarkedWriter(self._cluster, to.topic, to.transactional_id, self.name)
         self._partitions: int | None = None
         self._encoders: _Encoders | None = None
@@ -190,7 +188,7 @@ class UpsertTopicWriter:
     def note(self, token: str, batch: int) -> None:
         """See `Target`."""
         if self._mark is not None:
-            self._commit((), attrs_of(self._mark, token), batch)
+            self._commit((), msgspec.structs.replace(self._mark, token=token), batch)
 
     def is_transient(self, error: Exception) -> bool:
         """See `Target`."""
@@ -320,11 +318,6 @@ class UpsertTopicWriter:
             self.close()
             whose = "records that keyed has not written" if table is None else f"the table {table!r}"
             raise SinkError(f"{self._to!r}: the topic has {whose}, and not {self._table!r}; give another topic")
-
-
-def attrs_of(mark: _Mark, token: str) -> _Mark:
-    """Return a mark with another token."""
-    return msgspec.structs.replace(mark, token=token)
 
 
 def _upserts(changes: Iterator[Change], removed: list[Any]) -> Iterator[Any]:

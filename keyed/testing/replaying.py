@@ -250,7 +250,7 @@ def _check_single(position: LocalPosition, changelog: Changelog) -> None:
 
 
 def _source_of(position: _Position | None, changelog: Changelog) -> Any:
-    """Return the position of a source with positions; for a query on Spark, that in its one topic.
+    """Return the position of a source with positions; for a query on Spark, that of its Kafka source.
 
     Raises:
         ChangelogError: The job's source has no such positions.
@@ -263,13 +263,14 @@ def _source_of(position: _Position | None, changelog: Changelog) -> Any:
             return position.source
         raise ChangelogError(f"{changelog}: the job's source is read from its start: give its rows from the start")
     try:
-        ((topic, offsets),) = json.loads(position.sources[0]).items()
-        if len(position.sources) == 1 and all(part.isdigit() and type(at) is int for part, at in offsets.items()):
-            return {"topic": topic, "offsets": offsets}
+        (topics,) = map(json.loads, position.sources)
+        offsets = [each for topic in topics.values() for each in topic.items()]
+        if all(part.isdigit() and type(at) is int for part, at in offsets):
+            return topics
     except (ValueError, AttributeError):
         pass
     raise ChangelogError(
-        f"{changelog}: the query on Spark does not read a single Kafka topic; its position is "
+        f"{changelog}: the query on Spark does not read Kafka topics as its only source; its position is "
         f"{position.sources!r:.200}: run it with record=folder and give Recording(folder)"
     )
 

@@ -42,9 +42,7 @@ NOW = int(time.time() * 1000)
 
 @pytest.fixture
 def topic(kafka):
-    name = topics.new_topic()
-    topics.create(kafka, name, 2)
-    return name
+    return topics.created(kafka, 2)
 
 
 def records(kafka, topic):
@@ -61,8 +59,7 @@ class TestKafkaSink(SinkConformance):
 
     def make_sink(self, path):
         if path not in self.topics:
-            self.topics[path] = topics.new_topic()
-            topics.create(self.kafka, self.topics[path], 2)
+            self.topics[path] = topics.created(self.kafka, 2)
         return KafkaSink(self.topics[path], bootstrap=self.kafka, key="name")
 
     def read(self, path):
@@ -148,8 +145,7 @@ def test_an_error_that_is_kept_keeps_no_client(kafka, topic):
 )
 def test_a_broker_that_is_gone_is_an_error_within_the_time_of_the_sink(broker, call, monkeypatch):
     """The client's own commit of an offset would wait for five minutes."""
-    topic = topics.new_topic()
-    topics.create(broker.bootstrap, topic, 2)
+    topic = topics.created(broker.bootstrap, 2)
     sink = KafkaSink(topic, bootstrap=broker.bootstrap, timeout=2_000)
     writer = TopicWriter(sink, Owner(["q"]))
     written(writer, 0, 5)
@@ -243,8 +239,7 @@ def test_a_job_that_is_killed_at_any_moment_writes_each_row_once(kafka, topic, t
     context.set_forkserver_preload([__name__])
     seconds = 1.0
     while kills < most:
-        name = topics.new_topic()
-        topics.create(kafka, name, 2)
+        name = topics.created(kafka, 2)
         exits: list[int | None] = []
         while 0 not in exits:
             started = context.Event()
@@ -265,8 +260,7 @@ def test_a_job_that_is_killed_at_any_moment_writes_each_row_once(kafka, topic, t
 
 
 def test_rows_that_wait_for_a_topic_are_not_lost_when_the_sink_is_changed(kafka, topic, tmp_path, monkeypatch):
-    other = topics.new_topic()
-    topics.create(kafka, other, 1)
+    other = topics.created(kafka, 1)
 
     def run(count, sink):
         rows = [{"k": "a", "n": n} for n in range(count)]

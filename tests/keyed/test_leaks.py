@@ -524,8 +524,7 @@ class KafkaEntrances:
 
     def __init__(self, kafka: str) -> None:
         self._kafka = kafka
-        self._topic = topics.new_topic()
-        topics.create(kafka, self._topic, 2)
+        self._topic = topics.created(kafka, 2)
         records: list[tuple[bytes, bytes | None]] = [
             (row["k"].encode(), json.dumps({"n": row["n"]}).encode()) for row in ROWS
         ]

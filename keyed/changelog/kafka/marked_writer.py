@@ -8,7 +8,7 @@ records are.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -99,7 +99,7 @@ class MarkedWriter:
         return Mark(mark.offset, mark.metadata or "")
 
     def write(
-        self, records: Iterable[tuple[bytes | None, bytes | None]], mark: Mark, headers: Headers | None = None
+        self, records: Iterable[Any], mark: Mark, headers: Headers | None = None, *, is_timed: bool = False
     ) -> None:
         """Write records and a mark in one transaction.
 
@@ -107,21 +107,16 @@ class MarkedWriter:
             records: Keys and values.
             mark: The mark.
             headers: The headers of all records.
+            is_timed: They have timestamps too.
 
         Raises:
             ChangelogError: They cannot be written. The outcome is unknown if the commit failed.
         """
-        self._write(lambda transactions: transactions.send_anywhere(self._topic, records, headers), mark)
-
-    def write_timed(self, records: Iterable[tuple[bytes | None, bytes | None, int | None]], mark: Mark) -> None:
-        """Write records with timestamps and a mark in one transaction. See `write`."""
-        self._write(lambda transactions: transactions.send_timed(self._topic, records), mark)
-
-    def _write(self, send: Callable[[Transactions], object], mark: Mark) -> None:
         import confluent_kafka as ck
 
         transactions = self._transactions
         assert transactions is not None, "claim was called"
+        send = transactions.send_timed if is_timed else transactions.send_anywhere
         try:
             transactions.begin()
             # While the broker still completes the transaction before, it refuses requests of this one. The client
@@ -129,11 +124,11 @@ class MarkedWriter:
             # Otherwise the broker gets the records meanwhile.
             sends_first = time.monotonic() >= self._committed_at + _COMPLETED
             if sends_first:
-                send(transactions)
+                send(self._topic, records, headers)
             offset = ck.TopicPartition(self._topic, 0, mark.number, metadata=mark.text)
             transactions.commit_offset(offset, self._group)
             if not sends_first:
-                send(transactions)
+                send(self._topic, records, headers)
             transactions.deliver()
             transactions.commit()
             self._committed_at = time.monotonic()

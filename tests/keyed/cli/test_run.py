@@ -260,8 +260,7 @@ def _get(address):
 
 @pytest.mark.slow
 def test_a_run_over_topics_serves_its_tables_until_it_is_interrupted(kafka, tmp_path):
-    source = topics.new_topic()
-    topics.create(kafka, source, 1)
+    source = topics.created(kafka, 1)
     (tmp_path / "a.sql").write_text(f"""
     CREATE STREAM readings (sensor STRING KEY, reading INT) WITH (KAFKA_TOPIC = '{source}');
     CREATE TABLE highest AS SELECT sensor, MAX(reading) AS most FROM readings GROUP BY sensor;

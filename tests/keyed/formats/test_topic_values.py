@@ -380,9 +380,7 @@ def totals(source, **options):
 
 @pytest.fixture
 def topic(kafka):
-    name = topics.new_topic()
-    topics.create(kafka, name, 1)
-    return name
+    return topics.created(kafka, 1)
 
 
 def test_a_query_reads_values_and_diverts_bad_records_with_the_reason(kafka, topic, registry, tmp_path):

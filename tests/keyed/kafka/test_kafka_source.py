@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 import keyed
 from keyed import DirectoryChangelog, KafkaSource, KeyedProcessFunction, ValueState
 from keyed.changelog.kafka import KafkaChangelog
 from keyed.errors import CheckpointError, DefinitionError, SourceError
-from keyed.kafka import kafka_source, topics_reader
+from keyed.kafka import kafka_source
 from keyed.kafka.client import Cluster
 from keyed.runtimes.local import local_query
 from tests.keyed.changelog.kafka import topics
@@ -49,10 +49,13 @@ def counts(source, function=None, **options):
 
 
 @pytest.fixture
-def topic(kafka):
-    name = topics.new_topic()
-    topics.create(kafka, name, 2)
-    return name
+def pair(kafka):
+    return [topics.created(kafka, 2) for _ in range(2)]
+
+
+@pytest.fixture
+def topic(pair):
+    return pair[0]
 
 
 def write(kafka, topic, *values):
@@ -65,18 +68,29 @@ def source(kafka, topic, **options):
     return KafkaSource(topic, bootstrap=kafka, **options)
 
 
-def test_each_record_is_there_once_over_runs_restores_and_sinks(kafka, topic, tmp_path):
+@pytest.mark.parametrize("count", [1, 2])
+def test_each_record_is_there_once_over_runs_restores_and_later_partitions(kafka, pair, tmp_path, count):
+    read = pair[:count]
     changelog = DirectoryChangelog(tmp_path / "log")
     seen: list[int] = []
-    for last in (3, 3, 8):
-        write(kafka, topic, *range(len(seen), last))
-        run = counts(source(kafka, topic), changelog=changelog).run(checkpoint=tmp_path / "ck", rows_per_batch=2)
+    for last in (5, 5, 12):
+        for value in range(len(seen), last):
+            write(kafka, read[value % 3 % count], value)
+        run = counts(source(kafka, read), changelog=changelog).run(checkpoint=tmp_path / "ck", rows_per_batch=2)
         seen += [value.v for value in run.values]
-    assert sorted(seen) == list(range(8))
-    write(kafka, topic, 8, 9)
-    restored = counts(source(kafka, topic), restore_from=changelog).run()
-    assert sorted(restored.values) == [("a", 8, 5), ("b", 9, 5)]
+    assert sorted(seen) == list(range(12))
+    # A partition that was added later is read from its start, from a checkpoint and from a changelog.
+    topics.grow(kafka, read[-1], 3)
+    topics.produce(kafka, read[-1], [(b"a", b"12")], 2)
+    run = counts(source(kafka, read, start="latest"), changelog=changelog).run(checkpoint=tmp_path / "ck")
+    assert [value.v for value in run.values] == [12]
+    write(kafka, read[0], 13)
+    restored = counts(source(kafka, read, start="latest"), restore_from=changelog).run()
+    assert restored.values == [("b", 13, 7)]
     assert restored.restored.with_position
+    for others in ("other", pair[1], [*pair, "other"]):
+        with pytest.raises(CheckpointError, match=r"the source is the topics? .*; give the source that it has read"):
+            counts(source(kafka, others), changelog=changelog).run(checkpoint=tmp_path / "ck")
 
 
 def test_records_are_rows_with_spark_s_columns(kafka, topic):
@@ -87,9 +101,12 @@ def test_records_are_rows_with_spark_s_columns(kafka, topic):
     assert before - 60_000 <= row.timestamp <= before + 60_000
 
 
-def test_a_new_query_starts_at_the_latest_record_if_asked(kafka, topic):
-    write(kafka, topic, 1, 2)
-    assert counts(source(kafka, topic, start="latest")).run().values == []
+def test_a_new_query_starts_at_the_latest_record_if_asked(kafka, pair):
+    for topic in pair:
+        write(kafka, topic, 1)
+    assert counts(source(kafka, pair, start="latest")).run().values == []
+    rows = source(kafka, pair, start={pair[0]: "latest", pair[1]: "earliest"}, decode=None)
+    assert [each.topic for each in rows if each is not keyed.PAUSE] == [pair[1]]
 
 
 def test_timers_fire_while_it_waits_and_stop_is_prompt(kafka, topic, tmp_path):
@@ -132,24 +149,58 @@ def test_a_batch_ends_when_the_topic_has_no_more_records(kafka, topic, monkeypat
     assert query.await_termination(300)
 
 
-def test_lost_records_and_other_topics_are_refused(kafka, topic, tmp_path):
+def test_lost_records_and_missing_topics_are_refused(kafka, topic, tmp_path):
     write(kafka, topic, 0, 2)
     counts(source(kafka, topic)).run(checkpoint=tmp_path)
-    with pytest.raises(CheckpointError, match="the source is the topic 'other'"):
-        counts(source(kafka, "other")).run(checkpoint=tmp_path)
     write(kafka, topic, 4, 6, 8)
     topics.delete_records(kafka, topic, 0, 4)
     with pytest.raises(SourceError, match=r"partition 0 has offsets 4 to 5: .*restore_from="):
         counts(source(kafka, topic)).run(checkpoint=tmp_path)
+    with pytest.raises(SourceError, match=topic):
+        list(source(kafka, topic).between({topic: {"0": 0, "1": 0}}, {topic: {"0": 5, "1": 0}}))
     with pytest.raises(SourceError, match="UNKNOWN_TOPIC"):
         counts(source(kafka, "keyed-there-is-none")).run()
 
 
-def test_parameters_are_checked():
-    wrong = {"topic": "", "start": "middle", "batch_interval": 0, "settings": {"group.id": object()}, "bounded": 1}
-    for name, value in wrong.items():
-        with pytest.raises(DefinitionError):
-            KafkaSource(**{"topic": "t", "bootstrap": "b:1", name: value})  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("topic", ["", [], ["a", "a"], ["a", 1]]),
+        ("start", ["middle", {"t": "latest", "u": "latest"}, {"t": ["latest"]}]),
+        *[("order", ["time"]), ("batch_interval", [0]), ("settings", [{"group.id": object()}]), ("bounded", [1])],
+    ],
+)
+def test_parameters_are_checked(name, values):
+    for value in values:
+        with pytest.raises(DefinitionError, match=name):
+            KafkaSource(**{"topic": "t", "bootstrap": "b:1", name: value})
+
+
+def test_several_topics_are_read_again_between_two_positions(kafka, pair):
+    rows = source(kafka, pair)
+    positions: list[Any] = [None]
+    for start in (0, 4):
+        for value in range(start, start + 4):
+            write(kafka, pair[value % 2], value)
+        rows.seek(rows.position())
+        assert sorted(each["v"] for each in rows if each is not keyed.PAUSE) == [*range(start, start + 4)]
+        positions.append(rows.position())
+    write(kafka, pair[0], 8)
+    for before, start in ((positions[1], 4), (None, 0)):
+        assert sorted(each["v"] for each in rows.between(before, positions[2])) == [*range(start, 8)]
+
+
+def test_records_come_in_the_order_of_their_timestamps(kafka, pair):
+    """Among the next records of all partitions the oldest one is first; a partition keeps its own order."""
+    producer = Producer({"bootstrap.servers": kafka})
+    now = time.time_ns() // 1_000_000
+    times = {(pair[0], 0): [10, 40, 20], (pair[0], 1): [30, 60], (pair[1], 0): [50, 70]}
+    for (topic, partition), each in times.items():
+        for offset in each:
+            producer.produce(topic, b"0", b"a", partition=partition, timestamp=now + offset)
+    assert producer.flush(60) == 0
+    rows = source(kafka, pair, decode=lambda record: record.timestamp - now, order="timestamp")
+    assert [each for each in rows if each is not keyed.PAUSE] == [10, 30, 40, 20, 50, 60, 70]
 
 
 def timed(kafka, topic, **options):
@@ -232,13 +283,13 @@ def test_a_partition_whose_broker_does_not_answer_is_waited_for_once(kafka, topi
             self._consumer.pause([each for each in partitions if each.partition == 1])
 
     monkeypatch.setattr(Cluster, "consumer", lambda cluster: Deaf(make(cluster)))
-    assert topics_reader._PATIENCE <= 1
+    assert kafka_source._PATIENCE <= 1
     sink = keyed.collect_sink()
     query = counts(source(kafka, topic, bounded=False)).start(sink)
     seen = lambda: sorted(value.v for value in sink.values)  # noqa: E731 - asked again and again
     until(lambda: seen() == [0] or not query.is_active)
     # From now on a wait would have no end.
-    monkeypatch.setattr(topics_reader, "_PATIENCE", 1e9)
+    monkeypatch.setattr(kafka_source, "_PATIENCE", 1e9)
     for value in (2, 4):
         write(kafka, topic, value)
         until(lambda: value in seen() or not query.is_active)  # noqa: B023 - asked before the next one
@@ -250,7 +301,7 @@ def test_a_partition_whose_broker_does_not_answer_is_waited_for_once(kafka, topi
 
 
 def test_records_ahead_of_a_partition_that_lacks_are_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr(topics_reader, "_AHEAD", 2 << 20)
+    monkeypatch.setattr(kafka_source, "_AHEAD", 2 << 20)
 
     class Consumer:
         paused: ClassVar[list[int]] = []
@@ -265,13 +316,13 @@ def test_records_ahead_of_a_partition_that_lacks_are_bounded_in_bytes(monkeypatc
         fields = {"topic": "topic", "partition": 0, "offset": offset, "error": None, "value": b"x" * size, "key": None}
         return SimpleNamespace(**{name: lambda value=value: value for name, value in fields.items()})
 
-    consumer = Consumer()
-    reader = topics_reader.TopicsReader(Cluster("b:1", {}, 1.0), {}, bounded=False)
-    reader._offsets = {("topic", 0): 0, ("topic", 1): 0}
-    reader._begin(consumer, dict.fromkeys(reader._offsets, 9))
+    reader = KafkaSource("topic", bootstrap="b:1")
+    reader.seek({"topic": {"0": 0, "1": 0}})
+    reader._consumer = consumer = Consumer()
+    reader._begin(dict.fromkeys(reader._offsets, 9), is_bounded=False)
     reader._add([message(offset, 100) for offset in range(1_000)])
-    assert list(reader.in_turn()) == []
+    assert list(reader._in_order()) == []
     assert consumer.paused == []
     reader._add([message(1_000 + offset, 1 << 20) for offset in range(2)])
-    assert list(reader.in_turn()) == []
+    assert list(reader._in_order()) == []
     assert consumer.paused == [0]

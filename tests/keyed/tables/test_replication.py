@@ -185,16 +185,13 @@ def test_topics_that_hold_something_else_are_refused_before_any_damage(kafka, tm
             copy.wait_for(0, 300)
         with pytest.raises(SinkError, match=r"the topic has the table 'EveryKind.number', and not 'EveryKind.sale'"):
             tables["sale"].replicate(taken)
-        plain = topics.new_topic()
-        topics.create(kafka, plain, 1)
+        plain = topics.created(kafka, 1)
         with pytest.raises(SinkError, match=r"cleanup\.policy=delete, which removes rows .* kafka-configs --alter"):
             tables["sale"].replicate(UpsertTopic(plain, bootstrap=kafka))
-        both = topics.new_topic()
-        topics.create(kafka, both, 1, cleanup_policy="compact,delete")
+        both = topics.created(kafka, 1, cleanup_policy="compact,delete")
         with pytest.raises(SinkError, match=r"cleanup\.policy=compact,delete"):
             tables["sale"].replicate(UpsertTopic(both, bootstrap=kafka))
-        foreign = topics.new_topic()
-        topics.create(kafka, foreign, 1, cleanup_policy="compact")
+        foreign = topics.created(kafka, 1, cleanup_policy="compact")
         topics.produce(kafka, foreign, [(b"k", b"v")])
         with (
             tables["sale"].replicate(UpsertTopic(foreign, bootstrap=kafka)) as copy,
@@ -214,18 +211,13 @@ def test_topics_that_hold_something_else_are_refused_before_any_damage(kafka, tm
 
 
 def test_more_partitions_than_before_are_refused(kafka, tmp_path):
-    import confluent_kafka.admin
-
     job = Job("states", tmp_path)
     job.run(3)
     topic = new_topic(kafka)
     with job.tables() as tables:
         with tables["number"].replicate(topic) as copy:
             copy.wait_for(0, 300)
-        admin: Any = confluent_kafka.admin
-        client = admin.AdminClient({"bootstrap.servers": kafka})
-        client.create_partitions([admin.NewPartitions(topic.topic, 2)])[topic.topic].result(30)
-        until(lambda: len(client.list_topics(topic.topic, timeout=30).topics[topic.topic].partitions) == 2)
+        topics.grow(kafka, topic.topic, 2)
         with pytest.raises(SinkError, match="the topic had 1 partitions, and has 2"):
             tables["number"].replicate(topic)
 

@@ -9,7 +9,7 @@ import pytest
 import keyed
 from keyed import DirectoryChangelog, KafkaChangelog, KafkaSource
 from keyed.cli.main import main
-from keyed.errors import CheckpointError, SourceError
+from keyed.errors import CheckpointError
 from keyed.runtimes.local.local_position import decode_position
 from keyed.testing import KeyedTestHarness, Record, replay
 from tests.keyed.changelog.kafka import topics
@@ -26,9 +26,7 @@ def topic_of(kafka, topic, **options):
 
 @pytest.fixture
 def topic(kafka):
-    name = topics.new_topic()
-    topics.create(kafka, name, 2)
-    return name
+    return topics.created(kafka, 2)
 
 
 def write(kafka, topic, rows):
@@ -63,8 +61,7 @@ def test_the_batches_are_read_again_from_the_topic(kafka, topic, job, log, tmp_p
         done = replay(changelog, Sales(), WithoutSevens(), source, key="shop", timestamp="time", first=first)
         assert done.lines == DIFFERS
         assert done.rows == 9 if first == 0 else 0 < done.rows < 9
-    other = topics.new_topic()
-    topics.create(kafka, other, 2)
+    other = topics.created(kafka, 2)
     with pytest.raises(CheckpointError, match="give the source that it has read"):
         replay(changelog, Sales(), Sales(), topic_of(kafka, other), key="shop", timestamp="time")
 
@@ -100,12 +97,3 @@ def test_the_command_reads_the_topic(kafka, topic, job, tmp_path, capsys, monkey
     assert capsys.readouterr().out.splitlines()[:-1] == [*DIFFERS]
     assert main([*command[:4], "sales_source:nothing", *command[5:]]) == 1
     assert "'sales_source:nothing' is not a source, and no file is there" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_records_that_the_topic_has_lost_are_told(kafka, topic, job, tmp_path):
-    changelog = job(DirectoryChangelog(tmp_path / "log", auto_compact=False))
-    topics.delete_records(kafka, topic, 0, 4)
-    for first in (0, 2):
-        with pytest.raises(SourceError, match=topic):
-            replay(changelog, Sales(), Sales(), topic_of(kafka, topic), key="shop", timestamp="time", first=first)

@@ -17,7 +17,7 @@ from keyed.errors import ChangelogError
 from keyed.kafka.client import Partition
 from keyed.kafka.transactions import Transactions
 from keyed.testing.changelog_conformance import SampleGroup
-from tests.keyed.changelog.kafka.topics import alter, create, described, made, messages, new_topic, produce
+from tests.keyed.changelog.kafka.topics import alter, create, created, described, made, messages, new_topic, produce
 
 NUMBER = struct.Struct(">Q")
 
@@ -44,8 +44,7 @@ def test_it_is_created_as_asked_for(kafka):
 
 
 def test_a_topic_that_is_there_serves_if_it_is_right(kafka):
-    topic = new_topic()
-    create(kafka, topic, 3, cleanup_policy="compact", min_compaction_lag_ms=3_600_000)
+    topic = created(kafka, 3, cleanup_policy="compact", min_compaction_lag_ms=3_600_000)
     header = KafkaChangelog(topic, bootstrap=kafka).prepare("op", 2)
     assert KafkaChangelog(topic, bootstrap=kafka).header() == header
 
@@ -81,8 +80,7 @@ def test_a_driver_that_died_while_it_wrote_the_headers_does_no_harm(kafka, parti
     ],
 )
 def test_a_topic_that_is_not_right_is_refused_with_the_difference(kafka, partitions, settings, words):
-    topic = new_topic()
-    create(kafka, topic, partitions, **settings)
+    topic = created(kafka, partitions, **settings)
     with pytest.raises(ChangelogError, match=topic) as refused:
         KafkaChangelog(topic, bootstrap=kafka, compaction_lag=0).prepare("op", 2)
     assert [word for word in words if word not in str(refused.value)] == []
@@ -103,16 +101,14 @@ def test_more_replicas_than_brokers_are_refused(kafka):
 
 
 def test_other_replicas_than_asked_for_are_refused(kafka):
-    topic = new_topic()
-    create(kafka, topic, 2, cleanup_policy="compact", min_compaction_lag_ms=3_600_000)
+    topic = created(kafka, 2, cleanup_policy="compact", min_compaction_lag_ms=3_600_000)
     with pytest.raises(ChangelogError, match="1 replicas, replication_factor=2"):
         KafkaChangelog(topic, bootstrap=kafka, replication_factor=2).prepare("op", 1)
 
 
 @pytest.mark.parametrize("partition", [0, 1])
 def test_a_topic_of_others_is_refused(kafka, partition):
-    topic = new_topic()
-    create(kafka, topic, 2, cleanup_policy="compact", min_compaction_lag_ms=3_600_000)
+    topic = created(kafka, 2, cleanup_policy="compact", min_compaction_lag_ms=3_600_000)
     produce(kafka, topic, [(b"mine", b"data")], partition)
     with pytest.raises(ChangelogError, match=f"{topic}.* (does not begin with the header|is not empty)"):
         KafkaChangelog(topic, bootstrap=kafka).prepare("op", 1)

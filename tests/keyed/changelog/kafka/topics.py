@@ -40,6 +40,20 @@ def create(kafka: str, topic: str, partitions: int, **settings: Any) -> None:
     until(lambda: len(client.list_topics(topic, timeout=_SECONDS).topics[topic].partitions) == partitions)
 
 
+def created(kafka: str, partitions: int, **settings: Any) -> str:
+    """Create a topic, and return its name."""
+    name = new_topic()
+    create(kafka, name, partitions, **settings)
+    return name
+
+
+def grow(kafka: str, topic: str, partitions: int) -> None:
+    """Add partitions, up to a number."""
+    client = _client(kafka)
+    client.create_partitions([_admin.NewPartitions(topic, partitions)])[topic].result(_SECONDS)
+    until(lambda: len(client.list_topics(topic, timeout=_SECONDS).topics[topic].partitions) == partitions)
+
+
 def alter(kafka: str, topic: str, **settings: Any) -> None:
     """Alter settings of a topic."""
     resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic)

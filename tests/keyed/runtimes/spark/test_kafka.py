@@ -14,7 +14,7 @@ from keyed.changelog import DirectoryChangelog, KafkaChangelog
 from keyed.job.results import Restored
 from keyed.recovery import verify
 from keyed.testing import replay
-from tests.keyed.changelog.kafka.topics import create, end, messages, new_topic, produce
+from tests.keyed.changelog.kafka.topics import created, end, messages, new_topic, produce
 from tests.keyed.runtimes.spark.functions import SCHEMA, Count, count, parquet_rows
 from tests.keyed.runtimes.spark.test_record import Doubled
 
@@ -24,9 +24,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def source(kafka):
     """A topic of events in two partitions."""
-    topic = new_topic()
-    create(kafka, topic, 2)
-    return topic
+    return created(kafka, 2)
 
 
 def send(kafka: str, topic: str, rows: Iterable[tuple[str, int, int]]) -> None:
@@ -73,8 +71,7 @@ SECOND = [("a", 5, 1), ("c", 6, 4), ("b", 7, 3), ("d", 8, 1)]
 
 @pytest.mark.long
 def test_a_stream_from_a_topic_goes_on_where_it_was_and_writes_back(spark_kafka, kafka, source, tmp_path):
-    results = new_topic()
-    create(kafka, results, 1)
+    results = created(kafka, 1)
 
     def run():
         counted = count(read(spark_kafka, kafka, source))

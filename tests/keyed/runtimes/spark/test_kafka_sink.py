@@ -25,9 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 @pytest.fixture
 def topic(kafka):
-    name = topics.new_topic()
-    topics.create(kafka, name, 2)
-    return name
+    return topics.created(kafka, 2)
 
 
 def write_files(folder, first=0, files=4):
@@ -79,8 +77,7 @@ def test_a_program_that_is_killed_writes_each_row_once(kafka, topic, tmp_path, k
 
 @pytest.mark.long
 def test_a_broker_that_dies_and_comes_back_delays_a_batch(spark, broker, tmp_path, monkeypatch):
-    topic = topics.new_topic()
-    topics.create(broker.bootstrap, topic, 2)
+    topic = topics.created(broker.bootstrap, 2)
     write_files(tmp_path)
     calls = iter(["deliver", "commit"])
 
@@ -117,8 +114,7 @@ def client_threads():
 def test_a_broker_that_is_gone_fails_the_query_in_time_and_the_next_run_goes_on(
     spark, broker, tmp_path, monkeypatch, caplog, call
 ):
-    topic = topics.new_topic()
-    topics.create(broker.bootstrap, topic, 2)
+    topic = topics.created(broker.bootstrap, 2)
     sink = keyed.topics.KafkaSink(topic, bootstrap=broker.bootstrap, key="k", timeout=3_000)
     # A broker that has just started may need longer than that.
     patient = keyed.topics.KafkaSink(topic, bootstrap=broker.bootstrap, key="k")
