@@ -215,7 +215,8 @@ class StateTables(_Tables):
         self._context = context
         self._changed = threading.Condition()
         self._every = 1.0
-        self._growth = GrowthBound()
+        # Small, because what a server keeps between requests is small: clients come and go for weeks.
+        self._growth = GrowthBound(least=4 << 20, share=32)
         # `share` is a copy; the thread has this one.
         self._origin = self
         self._following = Background(f"tables of {', '.join(operators)}", self._step, is_transient=self._is_transient)

@@ -140,7 +140,8 @@ def _run(job: str, kind: str, count: int) -> float:
         elif kind.startswith("Python"):
             streams_ = [keyed.stream(inputs.get(name), timestamp="at") for name in read]
             output = build(streams_[0], streams_[-1]).to(keyed.parquet_sink(Path(folder, "written")))
-            keyed.run(output, rows_per_batch=_ROWS_PER_BATCH)
+            # A batch of a script has so many rows in all, one of a job in Python so many of each input.
+            keyed.run(output, rows_per_batch=_ROWS_PER_BATCH // len(read))
         else:
             command = [flink_python(), str(_FLINK_RUN), folder, json.dumps(read), query]
             subprocess.run(command, check=True, capture_output=True)
