@@ -373,6 +373,8 @@ SQL_CALL = "CREATE STREAM s (v INT) WITH (FORMAT = 'JSON'); CREATE STREAM t AS S
 SQL_TYPES = ("INT", "BIGINT", "DOUBLE", "DECIMAL(6, 2)", "STRING")
 
 
+#: A list of features in a page that is written by hand: its group, and the chosen ones.
+MARKED = r"(<!--(\w+)(?::([\w,]+))?-->).*?<!--/-->"
 #: Where the members of classes are: the page and the class, by their text.
 _MEMBERS: dict[str, tuple[str, str]] = {}
 
@@ -409,18 +411,17 @@ def pages() -> dict[Path, str]:
 def _comparisons() -> dict[Path, str]:
     """Return the pages that compare keyed with others, with the features that the support matrix runs.
 
-    `<!-- features: Joins -->` to `<!-- end -->` holds the names of a table of the matrix.
+    ``<!--Joins-->`` to ``<!--/-->`` holds the names of a group of the matrix, ``<!--Joins:AsOfJoin-->`` this one.
     """
-    features = importlib.import_module("tests.support.features")
-    names = {title: [each.name for each in group] for title, group in features.FEATURES.items()}
-    sinks = re.findall(r"^\| \[([^],;]+)", "\n".join(features.sink_lines()), re.MULTILINE)
-    names["Sinks"] = [name for name in sinks if " " in name and not name.startswith("function")]
-    marked = re.compile(r"(<!-- features: ([\w ]+) -->).*?(<!-- end -->)")
-    texts = {path: path.read_text() for path in (ROOT / "docs").glob("*/*.md") if "<!-- features: " in path.read_text()}
-    return {
-        path: marked.sub(lambda found: f"{found[1]}{', '.join(names[found[2]])}{found[3]}", text)
-        for path, text in texts.items()
-    }
+    groups = importlib.import_module("tests.support.features").names_by_group()
+
+    def named(marker: re.Match[str]) -> str:
+        names = groups[marker[2]]
+        chosen = marker[3].split(",") if marker[3] else names
+        return f"{marker[1]}{', '.join(next(each for each in names if word in each) for word in chosen)}<!--/-->"
+
+    texts = {path: path.read_text() for path in (ROOT / "docs").glob("*/*.md")}
+    return {path: re.sub(MARKED, named, text) for path, text in texts.items() if "<!--/-->" in text}
 
 
 def _pyflink(things: Iterable[tuple[str, str, Any]]) -> str:

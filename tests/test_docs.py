@@ -17,7 +17,7 @@ import os
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_origin
+from typing import Any, NamedTuple
 
 import attrs
 import pytest
@@ -111,10 +111,7 @@ def run(blocks: list[Block], *infos: str) -> None:
             assert not printed.getvalue(), f"{block.where} prints, and no block output follows: {printed.getvalue()}"
 
 
-MARKS = {
-    "README": pytest.mark.smoke,
-    "docs/how-to/spark": pytest.mark.long,
-}
+MARKS = {"README": pytest.mark.smoke, "docs/how-to/spark": pytest.mark.long}
 
 
 #: Pages whose examples take seconds.
@@ -125,8 +122,7 @@ NEW = {"docs/how-to/delta-and-iceberg": "pyiceberg"}
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in DEAR else ()) for name in having("python")],
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in DEAR else ()) for name in having("python")]
 )
 def test_snippets_run(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -135,10 +131,7 @@ def test_snippets_run(name, tmp_path, monkeypatch):
     run(PROGRAMS[name], "python")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=MARKS.get(name, ())) for name in having("python spark")],
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in having("python spark")])
 def test_snippets_run_on_spark(name, spark, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run(PROGRAMS[name], "python", "python spark")
@@ -220,16 +213,6 @@ def test_links_lead_somewhere(page):
     assert wrong == []
 
 
-def test_every_page_is_linked_from_the_index():
-    linked = {
-        (page.parent / link.partition("#")[0]).resolve()
-        for page in DOCS.rglob("README.md")
-        for link in LINK.findall(text_of(page))
-    }
-    pages_of_docs = set(DOCS.rglob("*.md")) - {DOCS / "README.md"}
-    assert {path.relative_to(DOCS).as_posix() for path in pages_of_docs - linked} == set()
-
-
 def test_the_reference_is_what_the_docstrings_say():
     stale = [path.name for path, text in pages().items() if not path.exists() or path.read_text() != text]
     assert stale == [], "run: .venv/bin/python docs/generate.py"
@@ -243,14 +226,6 @@ def test_every_public_name_is_documented():
     headings = set(re.findall(r"^(?:#+|\||-(?= `[A-Z])) `(?:\w+\.)*(\w+)", text, re.MULTILINE))
     missing = {module: set(importlib.import_module(module).__all__) - headings for module in MODULES}
     assert {module: names for module, names in missing.items() if names} == {}
-
-
-def test_every_public_name_has_a_docstring():
-    for module in MODULES:
-        for name in importlib.import_module(module).__all__:
-            thing = getattr(importlib.import_module(module), name)
-            is_value = isinstance(thing, int) or get_origin(thing) is Literal
-            assert is_value or (thing.__doc__ or "").strip(), f"{module}.{name}"
 
 
 def rows_of_tables(page: Path) -> set[str]:
@@ -295,7 +270,7 @@ PARSED += " versus_bytewax"
 #: The options of benchmarks without one.
 UNPARSED = {
     "crowded delay idle kafka patterns recovery": "",
-    "latency": "--rates --seconds --kinds --parts",
+    "latency": "--rates --seconds --kinds",
     "rocks_memory": "--minutes --keys --parallelism --rows-per-batch",
     "soak": "--minutes --runtime",
     "takeover": "--runtime",
@@ -361,10 +336,3 @@ def test_every_kind_of_record_is_documented():
     sources = "\n".join(path.read_text() for path in (ROOT / "keyed").rglob("*.py"))
     kinds = set(re.findall(r'b"(K[A-Z]{3})"', sources))
     assert kinds <= rows_of_tables(REFERENCE / "byte-layouts.md")
-
-
-def test_every_error_has_causes_and_remedies():
-    from keyed import errors
-
-    text = (DOCS / "troubleshooting.md").read_text()
-    assert [name for name in errors.__all__ if name != "KeyedError" and f"### `{name}`\n\n" not in text] == []

@@ -1,8 +1,15 @@
-"""The build of the documentation site: staging, navigation, links and what the versions share. No generator is run."""
+"""The build of the documentation site: staging, navigation, links and what the versions share; its pages in a browser.
 
+Only the slow tests run the generator, if `make docs` has installed it.
+"""
+
+import functools
+import http.server
+import itertools
 import json
 import os
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -113,6 +120,66 @@ def test_every_page_is_in_llms_txt_with_its_first_sentence(staged):
     assert {address for address in addresses if not (staged / address).exists()} == set()
     assert "- [Use timers]" in text
     assert "A timer calls `on_timer` of your function for one key, at a time that you set." in text
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The address of the built site."""
+    if not (build.ENVIRONMENT / "made-from").exists():
+        pytest.skip("the generator is not installed: make docs")
+    folder = tmp_path_factory.mktemp("built")
+    assert build.main([str(folder)]) == 0
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/{build.VERSION}/"
+        server.shutdown()
+
+
+#: What a reader searches for, and the page and section that has to be the first or the second result.
+SEARCHES = {
+    "async io": "how-to/enrich/#async-io-many-calls-at-a-time",
+    "checkpoint lost": "how-to/restore/#a-lost-checkpoint",
+    "write a trigger": "explanation/windows/#write-a-trigger",
+    "slowly changing dimension": "how-to/recipes/#slowly-changing-dimension",
+    "leaderboard": "how-to/recipes/#leaderboard",
+    "deduplication": "how-to/recipes/#deduplicate",
+    "funnel": "how-to/recipes/#funnel",
+    "fraud": "tutorial/10-patterns/",
+    "alert": "how-to/recipes/#alert-once",
+    "backfill": "how-to/recipes/#backfill",
+}
+
+
+@pytest.mark.slow
+def test_searches_find_the_page(site, page):
+    wrong: dict[str, list[str]] = {}
+    for query, wanted in SEARCHES.items():
+        page.goto(site)
+        page.locator(".md-search__button").click()
+        page.keyboard.insert_text(query)  # at once: there are no results of a part of it
+        results = page.locator("a[href*='?h=']")
+        results.first.wait_for()
+        found = [re.sub(r"\?h=[^#]*", "", each) for each in results.evaluate_all("all => all.map(each => each.href)")]
+        wrong |= {} if site + wanted in found[:2] else {query: found[:3]}
+    assert wrong == {}
+
+
+#: What has parts that are hidden beside it: the page, or a block of code. Diagrams scroll on a phone.
+HIDDEN = """() => [document.documentElement, ...document.querySelectorAll(".md-content pre > code")]
+  .filter(each => innerWidth > 500 || !each.closest(".language-text:not(.output)"))
+  .filter(each => each.scrollWidth > each.clientWidth + 1).map(each => each.innerText.slice(0, 60))"""
+
+
+@pytest.mark.slow
+def test_pages_fit_their_window(site, page, tmp_path):
+    paths = ("", "explanation/comparison/", "how-to/windows/", "how-to/sql/", "reference/options/")
+    for width, path in itertools.product((1280, 390), paths):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(site + path)
+        page.screenshot(path=tmp_path / f"{path.replace('/', '-')}{width}.png")
+        assert page.evaluate(HIDDEN) == [], path
+        assert path or page.locator("svg.keyed-figure").bounding_box()["width"] > 300
 
 
 def test_the_generator_is_pinned():

@@ -7,19 +7,20 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
-from docs.generate import ROOT
+from docs.generate import MARKED, ROOT
+from tests.support import features
 from tests.support.features import CHANGELOGS, COLUMNS, FEATURES, ROWS, SCHEMA, SINKS, local, page, table_of
 from tests.support.s3 import s3_server
 from tests.support.waiting import until
 
 ALL = [
     pytest.param(feature, id=re.sub(r"\W+", "-", f"{heading} {feature.name}").strip("-"))
-    for heading, features in FEATURES.items()
-    for feature in features
+    for heading, group in FEATURES.items()
+    for feature in group
 ]
 
 #: On Spark one of each kind; the others are long, and most have tests of their own in `tests/keyed/runtimes/spark`.
-USUAL = {"State-ValueState", "Joins-IntervalJoin", "Windows-and-aggregates-hopping"}
+USUAL = {"State-ValueState", "Joins-IntervalJoin", "Windows-and-aggregates-HoppingEventTimeWindows"}
 ON_SPARK = [pytest.param(*each.values, id=each.id, marks=[] if each.id in USUAL else pytest.mark.long) for each in ALL]
 
 
@@ -187,6 +188,28 @@ def check_changelog(make, folder, broker, streams):
         assert tables["total"].get("a", as_of=0) == 1
     second = sums(streams, restore_from=log, parallelism=3)
     assert sorted(before + rows_of(second, checkpoint=folder / "second")) == SUMS
+
+
+@pytest.mark.parametrize("name", features.TABLES)
+def test_queries_of_tables(name, tmp_path):
+    log = keyed.DirectoryChangelog(tmp_path / "log")
+    sums(changelog=log).run(checkpoint=tmp_path / "checkpoint", rows_per_batch=2, drain=False)
+    with keyed.tables.open_tables(log, tmp_path / "tables") as tables:
+        tables.poll()
+        assert features.TABLES[name](tables)
+
+
+def test_comparisons_name_only_features_that_are_tested():
+    """Names of windows, states, joins, formats, sinks and queries of tables come from the matrix, in every table."""
+    names = set(re.findall(r"`(\w+)`", str(features.names_by_group())))
+    pages = [*(ROOT / "docs" / "coming-from").glob("*.md"), ROOT / "docs" / "explanation" / "comparison.md"]
+    by_hand = {
+        (path.name, name)
+        for path in pages
+        for row in re.findall(r"^\|.*\|$", re.sub(MARKED, "", path.read_text()), re.MULTILINE)
+        for name in re.findall(r"`(\w+(?=[`(])|[A-Z]\w+)", row.split("|")[-2])
+    }
+    assert {each for each in by_hand if each[1] in names} == set()
 
 
 def test_the_page_is_what_is_tested():

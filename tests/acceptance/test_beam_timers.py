@@ -7,16 +7,7 @@ import pytest
 import keyed
 from keyed import KeyedProcessFunction, ListState
 from keyed.errors import DefinitionError, EncodingError
-from tests.acceptance.support import (
-    EVENT,
-    PROCESSING,
-    Harness,
-    Told,
-    advance,
-    both_domains,
-    both_stores,
-    pending,
-)
+from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, advance, both_domains, both_stores, pending
 
 
 def set_timers(service, domain, **timers):

@@ -7,12 +7,7 @@ import pytest
 
 import keyed
 from keyed.testing import KeyedTestHarness
-from keyed.windows import (
-    Count,
-    CountTrigger,
-    EventTimeSessionWindows,
-    aggregate_of,
-)
+from keyed.windows import Count, CountTrigger, EventTimeSessionWindows, aggregate_of
 from keyed.windows.window_operator import WindowOperator
 
 to_string = aggregate_of(

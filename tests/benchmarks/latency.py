@@ -4,7 +4,6 @@ Rows come at a fixed rate, with the time at which they were due. A keyed count e
 again: in-process with a synced checkpoint, and from topic to topic, exactly once, with a Kafka broker of its own. The
 rows of the first seconds do not count. Prints p50 and p99 in milliseconds and the cores of the process, also without
 rows. From topic to topic, also prints the part of these times until the broker has the row of the benchmark's producer.
-With ``--parts`` prints the times of the parts of a batch too: the fastest tenth and the median, in milliseconds.
 """
 
 from __future__ import annotations
@@ -22,9 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import keyed
-from keyed.kafka.transactions import Transactions
-from keyed.runtimes.local.local_operator import LocalOperator
-from keyed.stores.commit_store import CommitStore
 from tests.keyed.changelog.kafka import topics
 from tests.support.kafka import Broker
 
@@ -32,14 +28,6 @@ from tests.support.kafka import Broker
 _WARM = 3.0
 _KEYS = 100
 _OUTPUT = "k string, n bigint, due bigint"
-#: The parts of a batch, and the calls that take their time.
-_PARTS: dict[str, tuple[Any, str]] = {
-    "operators": (LocalOperator, "run"),
-    "checkpoint": (CommitStore, "make_durable"),
-    "offset": (Transactions, "commit_offset"),
-    "records": (Transactions, "deliver"),
-    "commit": (Transactions, "commit"),
-}
 
 
 class Count(keyed.KeyedProcessFunction):
@@ -59,9 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rates", default="0,200,1000,2000,5000,10000", help="rows a second, 0 for none")
     parser.add_argument("--seconds", type=float, default=10.0, help="how long rows count (10)")
     parser.add_argument("--kinds", default="process,kafka", help="process, kafka, or both")
-    parser.add_argument("--parts", action="store_true", help="print the times of the parts of a batch too")
     options = parser.parse_args(arguments)
-    parts = _timed_parts() if options.parts else {}
     # So that the broker and the folder go.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     print(f"{'':>22}{'rate':>8}{'p50 ms':>9}{'p99 ms':>9}{'cores':>8}{'sent p50':>10}{'p99':>9}", flush=True)
@@ -82,36 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         ages, sent, cores = _kafka(broker.bootstrap, made, rate, options.seconds)
                     what = {"process": "in-process", "kafka": "Kafka to Kafka"}[kind]
                     print(f"{what:>22}{rate:>8}{_shown(ages)}{cores:8.3f} {_shown(sent)}".rstrip(), flush=True)
-                    for name, times in parts.items():
-                        print(f"{name:>30}{_shown(times, (10, 50))}", flush=True)
-                        times.clear()
         finally:
             if broker is not None:
                 broker.stop()
 
 
-def _shown(ages: list[float], places: Sequence[int] = (50, 99)) -> str:
+def _shown(ages: list[float]) -> str:
     ages.sort()
-    return "".join(f"{ages[len(ages) * at // 100]:9.1f}" if ages else f"{'':>9}" for at in places)
-
-
-def _timed_parts() -> dict[str, list[float]]:
-    """Return the milliseconds of each call from now on, by part of a batch."""
-    times: dict[str, list[float]] = {name: [] for name in _PARTS}
-    for name, (kind, call) in _PARTS.items():
-        setattr(kind, call, _timed(getattr(kind, call), times[name]))
-    return times
-
-
-def _timed(call: Callable[..., Any], times: list[float]) -> Callable[..., Any]:
-    def timed(*arguments: Any, **options: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return call(*arguments, **options)
-        finally:
-            times.append((time.perf_counter() - start) * 1e3)
-
-    return timed
+    return "".join(f"{ages[len(ages) * at // 100]:9.1f}" if ages else f"{'':>9}" for at in (50, 99))
 
 
 def _due(rate: int, ended: Callable[[], bool]) -> Iterator[dict[str, Any] | None]:

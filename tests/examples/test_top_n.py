@@ -18,9 +18,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import keyed
+from examples.naive_top_n import HOUR_MS, HourlyCount
 from examples.top_n.__main__ import main
 from examples.top_n.dashboard import Dashboard
 from examples.top_n.functions import LATE, Ranked, RankPerWindow
+from keyed.testing import KeyedTestHarness
 from keyed.windows import Count, TopN, TumblingEventTimeWindows
 from tests.support.limits import free_port
 from tests.support.terminal import Job
@@ -366,3 +368,11 @@ def test_a_page_that_fails_does_not_keep_the_job(tmp_path, monkeypatch, capsys):
         assert dashboard._closing.wait(300)
         dashboard.wait()
     assert "there is no page: RuntimeError: not foreseen" in capsys.readouterr().err
+
+
+def test_the_timers_of_the_naive_job_set_themselves_again_each_hour():
+    with KeyedTestHarness(HourlyCount(), key="item") as harness:
+        for hour in (1, 2, 3):
+            harness.process({"item": "a"})
+            harness.advance_processing_time(hour * HOUR_MS + 1)
+        assert [each.value for each in harness.take_output()] == [(hour * HOUR_MS, "a", 1) for hour in (1, 2, 3)]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import pyarrow as pa
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 
 import keyed
 from examples.sqlite_changelog import SqliteChangelog
+from keyed.formats.declared_formats import Format
 from keyed.joins import AsOfJoin, EnrichmentJoin, IntervalJoin, TableJoin, WindowCoGroup, WindowJoin, lookup_join
 from keyed.windows import (
     CalendarWindows,
@@ -103,35 +105,15 @@ class Maps(keyed.KeyedProcessFunction):
 
 
 class Reducing(keyed.KeyedProcessFunction):
-    total = keyed.ReducingState(operator.add, int)
+    total: Any = keyed.ReducingState(operator.add, int)
 
     def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
         self.total.add(value.v)
         yield value.k, self.total.get()
 
 
-class Longest:
-    """The greatest value, in the form of Flink's aggregate functions."""
-
-    def create_accumulator(self) -> int:
-        return 0
-
-    def add(self, value: int, accumulator: int) -> int:
-        return max(value, accumulator)
-
-    def get_result(self, accumulator: int) -> int:
-        return accumulator
-
-    def merge(self, a: int, b: int) -> int:
-        return max(a, b)
-
-
-class Aggregating(keyed.KeyedProcessFunction):
-    most = keyed.AggregatingState(Longest(), int)
-
-    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
-        self.most.add(value.v)
-        yield value.k, self.most.get()
+class Aggregating(Reducing):
+    total = keyed.AggregatingState(Count(), int)
 
 
 class Versioned(keyed.KeyedProcessFunction):
@@ -143,12 +125,8 @@ class Versioned(keyed.KeyedProcessFunction):
         yield value.k, found.value if found else None
 
 
-class Expiring(keyed.KeyedProcessFunction):
+class Expiring(Values):
     total = keyed.ValueState(int, default=0, ttl=keyed.StateTtl(hours=1, time_domain=keyed.TimeDomain.EVENT_TIME))
-
-    def process_element(self, value: Any, ctx: keyed.Context) -> Iterator[Any]:
-        self.total.update(self.total.value() + value.v)
-        yield value.k, self.total.value()
 
 
 class Columns(keyed.vectorized.VectorizedFunction):
@@ -334,16 +312,16 @@ FEATURES: dict[str, list[Feature]] = {
         Feature("global table", "../how-to/enrich.md#a-table-that-hardly-changes", priced),
     ],
     "Windows and aggregates": [
-        Feature("tumbling", WINDOWS, window(TumblingEventTimeWindows.of(60_000))),
-        Feature("hopping", WINDOWS, window(HoppingEventTimeWindows.of(60_000, 30_000))),
-        Feature("sessions", WINDOWS, window(EventTimeSessionWindows.with_gap(30_000))),
+        Feature("`TumblingEventTimeWindows`", WINDOWS, window(TumblingEventTimeWindows.of(60_000))),
+        Feature("`HoppingEventTimeWindows`", WINDOWS, window(HoppingEventTimeWindows.of(60_000, 30_000))),
+        Feature("`EventTimeSessionWindows`", WINDOWS, window(EventTimeSessionWindows.with_gap(30_000))),
         Feature("sessions with a dynamic gap", WINDOWS, window(EventTimeSessionWindows.with_dynamic_gap(gap_of))),
-        Feature("calendar", WINDOWS, window(CalendarWindows.days("Europe/Paris"))),
-        Feature("processing time", WINDOWS, window(TumblingProcessingTimeWindows.of(60_000))),
-        Feature("counts", WINDOWS, window(CountWindows.of(2))),
-        Feature("global with a trigger", WINDOWS, window(GlobalWindows.create(), trigger=CountTrigger(1))),
-        Feature("tumbling, row by row", WINDOWS, window(TumblingEventTimeWindows.of(60_000), path="row")),
-        Feature("aggregates without windows", "../how-to/windows.md#aggregate-without-windows", continuous),
+        Feature("`CalendarWindows`", WINDOWS, window(CalendarWindows.days("Europe/Paris"))),
+        Feature("`TumblingProcessingTimeWindows`", WINDOWS, window(TumblingProcessingTimeWindows.of(60_000))),
+        Feature("`CountWindows`", WINDOWS, window(CountWindows.of(2))),
+        Feature("`GlobalWindows` with a trigger", WINDOWS, window(GlobalWindows.create(), trigger=CountTrigger(1))),
+        Feature("windows row by row", WINDOWS, window(TumblingEventTimeWindows.of(60_000), path="row")),
+        Feature("`aggregate` without windows", "../how-to/windows.md#aggregate-without-windows", continuous),
     ],
     "Joins": [
         Feature("`IntervalJoin`", JOINS, join(lambda: IntervalJoin(pair, lower=-2_000, upper=2_000, how="left"))),
@@ -448,6 +426,27 @@ CHANGELOGS: dict[str, tuple[str, Callable[[Path, str], Any]]] = {
 }
 
 
+#: Queries of the state tables of a `ValueState`: the name on the page, and whether one gives what it should.
+TABLES: dict[str, Callable[[keyed.tables.StateTables], bool]] = {
+    "`get`": lambda tables: bool(tables["total"].get("a") == 8),
+    "`scan`": lambda tables: [each.value for each in tables["total"].scan(from_="b")] == [7, 6],
+    "`sql`": lambda tables: tables.sql("select sum(value)::int as n from total").to_pylist() == [{"n": 21}],
+    "`as_of`": lambda tables: bool(tables["total"].get("a", as_of=0) == 1),
+    "`history`": lambda tables: [each.value for each in tables["total"].history("a")] == [8, 4, 1],
+    "`subscribe`": lambda tables: [each.new for each in tables["total"].subscribe().take(timeout=10)] == [8, 7, 6],
+}
+#: Formats of Kafka values, which `tests/keyed/formats/test_topic_values.py` reads and writes.
+FORMATS = [f"`{each.__name__}`" for each in get_args(Format)]
+
+
+def names_by_group() -> dict[str, list[str]]:
+    """Return the names on the page by the first word of their heading."""
+    names = {heading.split()[0]: [each.name for each in group] for heading, group in FEATURES.items()}
+    sinks = re.findall(r"^\| \[([^],;]+)", "\n".join(sink_lines()), re.MULTILINE)
+    names["Sinks"] = [name for name in sinks if " " in name and not name.startswith("function")]
+    return names | {"Tables": list(TABLES), "Formats": FORMATS}
+
+
 def new_topic(broker: str | None = None) -> str:
     """Return the name of a topic that is deleted after the tests; with a broker it exists."""
     from tests.keyed.changelog.kafka import topics
@@ -507,4 +506,10 @@ def page() -> str:
         named = [f"[{feature.name}]({feature.link})" for feature in features]
         missing = [f"- {each.name}, not {where}: {why}" for each in features for where, why in each.missing.items()]
         lines += [f"## {heading}", "", ",\n".join(named) + ".", "", *missing, *([""] if missing else [])]
+    parts = (
+        ("Queries of state tables", f"{HOW_TO}state-tables.md", TABLES),
+        ("Formats", f"{HOW_TO}sources.md", FORMATS),
+    )
+    for heading, link, names in parts:
+        lines += [f"## {heading}", "", f"[{', '.join(names)}]({link}).", ""]
     return "\n".join([*lines, *sink_lines(), *changelog_lines()])

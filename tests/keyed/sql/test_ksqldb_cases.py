@@ -77,9 +77,7 @@ def test_the_key_of_a_left_join_is_the_column_of_either_side():
         text + "CREATE STREAM out AS SELECT o.k AS k, s.a, o.a FROM s LEFT JOIN o WITHIN 1 SECOND ON s.k = o.k;",
         topics=rows,
     )
-    assert [(each.key, each.value) for each in found["out"]] == [
-        ("k", {"s_a": 1, "o_a": 2}),
-    ]
+    assert [(each.key, each.value) for each in found["out"]] == [("k", {"s_a": 1, "o_a": 2})]
 
 
 def test_the_added_key_of_an_outer_join_is_not_among_the_columns_of_the_next_join():
@@ -145,14 +143,14 @@ KAFKA = "CREATE STREAM {0} (id BIGINT KEY, n STRING) WITH (KAFKA_TOPIC='{0}', VA
         (T.format("x", "INT") + T.format("y", "BIGINT") + "CREATE TABLE o AS SELECT x.id, x.v FROM x JOIN y ON x.id = y.id;", "are of types INT and BIGINT; use CAST"),
         (
             "".join(T.format(each, "INT") for each in "xyz") + "CREATE TABLE o AS SELECT x.id, y.v FROM x JOIN y ON x.id = y.id JOIN z ON x.v = z.id;",
-            "is the first join of its query",
+            "is the first join of its query"
         ),
         (T.format("x", "INT").replace("WITH (", "WITH (WINDOW_TYPE='SESSION', ") + "CREATE TABLE o AS SELECT * FROM x;", "a windowed table is not read"),
         (KAFKA.format("x") + KAFKA.format("y") + "CREATE STREAM o AS SELECT * FROM x JOIN y WITHIN 1 HOUR ON x.id = y.id;", "does not support JOIN"),
         (SOURCE + "DROP STREAM r DELETE TOPIC;", "the topic of r, a SOURCE, is read only"),
         (SOURCE + SOURCE.replace("SOURCE", "OR REPLACE"), "CREATE OR REPLACE is not for a SOURCE"),
-        (SOURCE.replace("SOURCE", "OR REPLACE SOURCE"), "CREATE OR REPLACE is not for a SOURCE"),
-    ],
+        (SOURCE.replace("SOURCE", "OR REPLACE SOURCE"), "CREATE OR REPLACE is not for a SOURCE")
+    ]
 )  # fmt: skip
 def test_refused_statements(text, message):
     with pytest.raises(SqlError, match=r"line 1, column \d+: ") as error:
@@ -341,8 +339,8 @@ def test_headers_are_declared_in_any_case():
         ("CREATE TABLE o AS SELECT l, COUNT(*) AS n FROM s GROUP BY l;", "l;"),
         ("CREATE TABLE o AS SELECT u, COUNT(*) AS n FROM s GROUP BY u;", "u;"),
         ("CREATE STREAM p AS SELECT * FROM s; CREATE STREAM o AS SELECT s.l AS l, s.a FROM s JOIN p WITHIN 1 DAY ON s.l = p.l;", "s.l = "),
-        ("CREATE TABLE o (k INT PRIMARY KEY) WITH (KAFKA_TOPIC='o', FORMAT='JSON'); CREATE TABLE p (l ARRAY<INT> PRIMARY KEY) WITH (KAFKA_TOPIC='o', FORMAT='JSON');", "CREATE TABLE p"),
-    ],
+        ("CREATE TABLE o (k INT PRIMARY KEY) WITH (KAFKA_TOPIC='o', FORMAT='JSON'); CREATE TABLE p (l ARRAY<INT> PRIMARY KEY) WITH (KAFKA_TOPIC='o', FORMAT='JSON');", "CREATE TABLE p")
+    ]
 )  # fmt: skip
 def test_values_with_parts_are_no_keys(query, at):
     """group-by, "JSON group by struct"; joins, "on ARRAY column"."""
@@ -383,8 +381,8 @@ TIMED = "CREATE STREAM o WITH (TIMESTAMP='b') AS SELECT k, b FROM s; CREATE STRE
         (TIMED + "CREATE STREAM p AS SELECT s.k AS k, s.a AS a FROM s JOIN q WITHIN 1 DAY ON s.k = q.k;", "times of q; declare TIMESTAMP where"),
         ("CREATE TABLE p WITH (TIMESTAMP='n') AS SELECT k, COUNT(*) AS n FROM s GROUP BY k;", "the rows of aggregates and ranks have the times"),
         ("SET 'ksql.timestamp.throw.on.invalid' = 'true';" + TIMED, "TIMESTAMP is where the rows are declared"),
-        ("CREATE STREAM p (k STRING KEY, b BIGINT) WITH (FORMAT='JSON', TIMESTAMP='b'); INSERT INTO p SELECT k, b FROM s;", "p has the times of its column b"),
-    ],
+        ("CREATE STREAM p (k STRING KEY, b BIGINT) WITH (FORMAT='JSON', TIMESTAMP='b'); INSERT INTO p SELECT k, b FROM s;", "p has the times of its column b")
+    ]
 )  # fmt: skip
 def test_times_that_would_make_rows_late_or_would_not_be_those_of_the_rows_are_refused(query, message):
     with pytest.raises(SqlError, match=message):

@@ -150,10 +150,7 @@ def test_flink_arrives_at_the_same_table(kafka, tmp_path, name, form):
             copy.close()
         given["query"] = " UNION ALL ".join(parts)
         done = subprocess.run(
-            [flink_python(), str(PROGRAM), json.dumps(given)],
-            capture_output=True,
-            text=True,
-            check=False,
+            [flink_python(), str(PROGRAM), json.dumps(given)], capture_output=True, text=True, check=False
         )
     assert done.returncode == 0, done.stdout + done.stderr
     # The JVM may print lines of its own.

@@ -315,10 +315,7 @@ def test_a_broadcast_state_has_the_entry_as_its_key(kafka, tmp_path):
     with open_tables(log, tmp_path / "tables").start() as tables, tables["rules"].replicate(new_topic(kafka)) as copy:
         copy.wait_for(tables.batch, 300)
         found = folded(kafka, topic_of(copy))
-    assert found == {
-        b'{"entry":"x"}': b'{"entry":"x","value":1}',
-        b'{"entry":"y"}': b'{"entry":"y","value":2}',
-    }
+    assert found == {b'{"entry":"x"}': b'{"entry":"x","value":1}', b'{"entry":"y"}': b'{"entry":"y","value":2}'}
 
 
 class Halved(w.Aggregate[Any, int, dict[str, float]]):

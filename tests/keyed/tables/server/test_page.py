@@ -163,10 +163,7 @@ def test_a_live_job_is_behind_the_clock_a_replay_is_not_and_an_ended_one_is_fini
         page.goto(address)
         until(lambda: "Behind the clock" in facts_of(page))
         assert re.fullmatch(r"[\d.]+ (s|min|h)", facts_of(page)["Behind the clock"])
-    with (
-        visits(tmp_path / "ended", NOON, drain=True) as tables,
-        served(tables) as address,
-    ):
+    with visits(tmp_path / "ended", NOON, drain=True) as tables, served(tables) as address:
         page.goto(address)
         until(lambda: page.locator(".connection").inner_text() == "finished")
         assert {"Behind the clock", "Watermark (UTC)", "Committed"}.isdisjoint(facts_of(page))
@@ -221,10 +218,7 @@ def test_the_start_of_a_window_is_a_time(tmp_path, page):
         {"n": w.Count(), "mean": w.Mean("time")}, name="counts", changelog=changelog
     )
     counts.run(lambda rows, batch: None, checkpoint=tmp_path / "checkpoint", drain=False)
-    with (
-        open_tables(changelog, tmp_path / "tables") as tables,
-        served(tables) as address,
-    ):
+    with open_tables(changelog, tmp_path / "tables") as tables, served(tables) as address:
         tables.poll()
         page.goto(address)
         page.get_by_role("link", name="a", exact=True).first.wait_for()
@@ -300,10 +294,7 @@ def test_pages_of_several_spellings_follow_one_another(tmp_path, page):
     names = [f"{letter}{number:03}" for letter in "Aa" for number in range(130)]
     stream = keyed.stream([{"name": name} for name in names]).key_by("name")
     stream.process(Counted(), name="counted", changelog=changelog).run(checkpoint=tmp_path / "checkpoint", drain=False)
-    with (
-        open_tables(changelog, tmp_path / "tables") as tables,
-        served(tables) as address,
-    ):
+    with open_tables(changelog, tmp_path / "tables") as tables, served(tables) as address:
         tables.poll()
         page.goto(f"{address}/?view=tables&table=n&key=a")
         for shown in (100, 200, 260):
