@@ -1,18 +1,23 @@
-"""Flink's IntervalJoinOperatorTest, through the harness of two inputs: what is buffered, late and refused.
+"""Flink's IntervalJoinOperatorTest, through the harness of two inputs, and its IntervalJoinITCase.
 
-An element is its time; the pairs that come out are (left, right). Flink looks at its buffers, which are the times under
-which elements are kept here. The oracles of `tests/keyed/joins` have the bounds.
+An element is its time; the pairs that come out are told as (left, right). Flink looks at its buffers, which are the
+times under which elements are kept here. The second runs in the local runtime, on both paths.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
 import pytest
 
 import keyed
 from keyed import OutputTag
 from keyed.errors import DefinitionError, TimestampError
-from keyed.joins import IntervalJoin
-from keyed.testing import KeyedTestHarness
+from keyed.joins import IntervalJoin, ProcessJoinFunction
+from keyed.joins.interval import JoinContext
+from keyed.testing import KeyedTestHarness, Record
 
 LEFT, RIGHT = OutputTag("left"), OutputTag("right")
 
@@ -48,6 +53,42 @@ def buffers(harness):
     return harness.take_side_output("buffers")[0].value
 
 
+def elements_and_watermarks(harness, left_first, times=range(1, 5)):
+    """Flink's processElementsAndWatermarks: one side whole, then the other, or by turns."""
+    sides = [
+        (harness.process_element1, harness.advance_watermark1),
+        (harness.process_element2, harness.advance_watermark2),
+    ]
+    for process, advance in sides if left_first else sides[::-1]:
+        for time in times:
+            process(time, time)
+            advance(time)
+
+
+BOUNDS = [
+    # testNegativeInclusiveAndNegativeInclusive and so on, by the names of the bounds.
+    (-2, -1, False, False, [(2, 1), (3, 1), (3, 2), (4, 2), (4, 3)]),
+    (-1, 1, False, False, [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3), (3, 4), (4, 3), (4, 4)]),
+    (1, 2, False, False, [(1, 2), (1, 3), (2, 3), (2, 4), (3, 4)]),
+    (-3, -1, True, True, [(3, 1), (4, 2)]),
+    (-1, 1, True, True, [(1, 1), (2, 2), (3, 3), (4, 4)]),
+    (1, 3, True, True, [(1, 3), (2, 4)]),
+    # testImplementationMirrorsCorrectly.
+    (1, 3, False, True, [(1, 2), (1, 3), (2, 3), (2, 4), (3, 4)]),
+    (-3, -1, True, False, [(2, 1), (3, 1), (3, 2), (4, 2), (4, 3)]),
+]
+
+
+@pytest.mark.parametrize("left_first", [True, False])
+@pytest.mark.parametrize(("lower", "upper", "lower_exclusive", "upper_exclusive", "expected"), BOUNDS)
+def test_bounds(left_first, lower, upper, lower_exclusive, upper_exclusive, expected):
+    """The tests of bounds, lhsFasterThanRhs and the other way round."""
+    with harness_of(lower, upper, lower_exclusive=lower_exclusive, upper_exclusive=upper_exclusive) as harness:
+        elements_and_watermarks(harness, left_first)
+        assert sorted(pairs(harness)) == expected
+        assert harness.metrics()["rows_dropped"] == 0
+
+
 @pytest.mark.parametrize(
     ("bounds", "at_1", "at_4"),
     [
@@ -75,6 +116,47 @@ def test_state_cleanup(bounds, at_1, at_4):
             harness.advance_watermark1(watermark)
             harness.advance_watermark2(watermark)
             assert buffers(harness) == expected
+
+
+def test_restore_from_snapshot():
+    """TestRestoreFromSnapshot."""
+    function = IntervalJoin(lambda left, right: (left, right), lower=-1, upper=1)
+    with KeyedTestHarness(function, key=lambda value: "key") as harness:
+        for time in (1, 2, 3):
+            harness.process_element1(time, time)
+            harness.advance_watermark1(time)
+            harness.process_element2(time, time)
+            harness.advance_watermark2(time)
+        assert sorted(pairs(harness)) == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 2), (3, 3)]
+        snapshot = harness.snapshot()
+    with KeyedTestHarness.restore(function, snapshot, key=lambda value: "key") as harness:
+        harness.process_element1(4, 4)
+        harness.advance_watermark1(4)
+        harness.process_element2(4, 4)
+        harness.advance_watermark2(4)
+        assert sorted(pairs(harness)) == [(3, 4), (4, 3), (4, 4)]
+
+
+class Times(ProcessJoinFunction):
+    """Tells what it is told of the times of a pair, and sends it aside too."""
+
+    def process_element(self, left: int, right: int, ctx: JoinContext) -> Iterator[Any]:
+        ctx.output("aside", (left, right))
+        yield left, right, ctx.left_timestamp(), ctx.right_timestamp(), ctx.timestamp()
+
+
+@pytest.mark.parametrize("left_first", [True, False])
+def test_context_knows_the_timestamps(left_first):
+    """testContextCorrectLeftTimestamp, …RightTimestamp and testReturnsCorrectTimestamp."""
+    with KeyedTestHarness(IntervalJoin(Times(), lower=-1, upper=1), key=lambda value: "key") as harness:
+        elements_and_watermarks(harness, left_first)
+        found = harness.take_output()
+        assert len(found) == 10
+        for record in found:
+            left, right, *times = record.value
+            assert times == [left, right, max(left, right)]
+            assert record.timestamp == max(left, right)
+        assert sorted(record.value for record in harness.take_side_output("aside")) == BOUNDS[1][-1]
 
 
 @pytest.mark.parametrize("side", [1, 2])
@@ -107,6 +189,88 @@ def test_late_data(aside):
         dropped = [[record.value for record in harness.take_side_output(tag)] for tag in (LEFT, RIGHT)]
         assert dropped == ([[1, 2], [1]] if aside else [[], []])
         assert harness.metrics()["rows_dropped"] == (0 if aside else 3)
+
+
+def test_late_data_beside_data_that_is_not():
+    """As testDiscardsLateData and testLateData are written."""
+    with harness_of(-1, 1) as harness:
+        for time in (1, 2, 3):
+            harness.process_element1(time, time)
+            harness.process_element2(time, time)
+        harness.advance_watermark1(3)
+        harness.advance_watermark2(3)
+        harness.process_element1(1, 1)
+        for time in (4, 5):
+            harness.process_element1(time, time)
+            harness.process_element2(time, time)
+        assert sorted(pairs(harness)) == [
+            (left, right) for left in range(1, 6) for right in range(1, 6) if abs(left - right) <= 1
+        ]
+    with harness_of(-1, 1, late_left=LEFT, late_right=RIGHT) as harness:
+        harness.process_element1(3, 3)
+        harness.process_element2(3, 3)
+        harness.advance_watermark1(3)
+        harness.advance_watermark2(3)
+        harness.process_element1(4, 4)
+        harness.process_element2(4, 4)
+        harness.process_element1(1, 1)
+        harness.process_element2(2, 2)
+        harness.process_element1(5, 5)
+        harness.process_element2(5, 5)
+        assert sorted(pairs(harness)) == [(3, 3), (3, 4), (4, 3), (4, 4), (4, 5), (5, 4), (5, 5)]
+        assert harness.take_side_output(LEFT) == [Record(1, 1)]
+        assert harness.take_side_output(RIGHT) == [Record(2, 2)]
+
+
+IN_ORDER = [("key", time) for time in range(3)]
+SIX = [("key", time) for time in range(6)]
+KEYS = [(f"key{1 + time % 2}", time) for time in range(6)]
+
+
+@pytest.mark.parametrize("path", ["row", "vectorized"])
+@pytest.mark.parametrize(
+    ("left", "right", "bounds", "expected"),
+    [
+        # testCanJoinOverSameKey.
+        (SIX, SIX, {"lower": 0, "upper": 0}, [("key", time, time) for time in range(6)]),
+        # testJoinsCorrectlyWithMultipleKeys.
+        (KEYS, KEYS, {"lower": 0, "upper": 1}, sorted((key, time, time) for key, time in KEYS)),
+        # testBoundedUnorderedStreamsStillJoinCorrectly.
+        (
+            [("key", time) for time in (5, 1, 4, 3, 2, 9, 8, 7, 6)],
+            [("key", time) for time in (2, 1, 3, 4, 5, 8, 7, 9, 6)],
+            {"lower": -1, "upper": 1},
+            [("key", left, right) for left in range(1, 10) for right in range(1, 10) if abs(left - right) <= 1],
+        ),
+        # testBoundsCanBeExclusive.
+        (
+            IN_ORDER,
+            IN_ORDER,
+            {"lower": 0, "upper": 2, "lower_exclusive": True, "upper_exclusive": True},
+            [("key", 0, 1), ("key", 1, 2)],
+        ),
+        # testBoundsCanBeInclusive and testBoundsAreInclusiveByDefault.
+        (
+            IN_ORDER,
+            IN_ORDER,
+            {"lower": 0, "upper": 2},
+            [("key", left, right) for left in range(3) for right in range(left, 3)],
+        ),
+    ],
+)
+def test_of_streams(path, left, right, bounds, expected):
+    """IntervalJoinITCase: pairs of two streams, whose watermark is up to four behind."""
+    streams = [
+        keyed.stream(
+            pa.table({"key": [key for key, _ in rows], "time": [time for _, time in rows]}),
+            timestamp="time",
+            watermark=keyed.bounded_out_of_orderness(4),
+        )
+        for rows in (left, right)
+    ]
+    join = IntervalJoin(lambda left, right: (left.key, left.time, right.time), path=path, **bounds)
+    out = streams[0].connect(streams[1]).key_by("key").process(join, "key string, left bigint, right bigint")
+    assert sorted(map(tuple, out.run(rows_per_batch=5).values)) == expected
 
 
 def test_bounds_are_needed_and_event_time():

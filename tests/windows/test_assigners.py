@@ -5,20 +5,97 @@ from typing import Any
 
 import pytest
 
+from keyed import MAX_TIMESTAMP, MIN_TIMESTAMP
 from keyed.errors import DefinitionError
 from keyed.windows import (
     CountWindows,
     EventTimeSessionWindows,
+    EventTimeTrigger,
+    GlobalWindow,
+    GlobalWindows,
     HoppingEventTimeWindows,
     HoppingProcessingTimeWindows,
+    ProcessingTimeSessionWindows,
+    ProcessingTimeTrigger,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
+from keyed.windows.triggers import NeverTrigger
 
 
 def wrong(value) -> Any:
     """A value of a wrong type."""
     return value
+
+
+def assigned(assigner, timestamp, processing_time=0, element="x"):
+    return sorted(map(tuple, assigner.assign_windows(element, timestamp, processing_time)))
+
+
+@pytest.mark.parametrize(
+    ("size", "offset", "timestamp", "window"),
+    [
+        (5000, 0, 0, (0, 5000)),
+        (5000, 0, 4999, (0, 5000)),
+        (5000, 0, 5000, (5000, 10000)),
+        (5000, 100, 100, (100, 5100)),
+        (5000, 100, 5099, (100, 5100)),
+        (5000, 100, 5100, (5100, 10100)),
+        (5000, -100, 0, (-100, 4900)),
+        (5000, -100, 4899, (-100, 4900)),
+        (5000, -100, 4900, (4900, 9900)),
+        (5000, 0, -1, (-5000, 0)),
+        (timedelta(seconds=5), timedelta(milliseconds=-100), 4899, (-100, 4900)),
+        (5000, 0, MIN_TIMESTAMP, (MIN_TIMESTAMP, -9223372036854775000)),
+        (5000, 0, MAX_TIMESTAMP, (9223372036854775000, MAX_TIMESTAMP + 1)),
+    ],
+)
+def test_tumbling(size, offset, timestamp, window):
+    assert assigned(TumblingEventTimeWindows.of(size, offset), timestamp) == [window]
+    assert assigned(TumblingProcessingTimeWindows.of(size, offset), None, timestamp) == [window]
+
+
+@pytest.mark.parametrize(
+    ("size", "slide", "offset", "timestamp", "windows"),
+    [
+        (5000, 1000, 0, 0, [(-4000, 1000), (-3000, 2000), (-2000, 3000), (-1000, 4000), (0, 5000)]),
+        (5000, 1000, 0, 4999, [(0, 5000), (1000, 6000), (2000, 7000), (3000, 8000), (4000, 9000)]),
+        (5000, 1000, 0, 5000, [(1000, 6000), (2000, 7000), (3000, 8000), (4000, 9000), (5000, 10000)]),
+        (5000, 1000, 100, 100, [(-3900, 1100), (-2900, 2100), (-1900, 3100), (-900, 4100), (100, 5100)]),
+        (5000, 1000, -100, 0, [(-4100, 900), (-3100, 1900), (-2100, 2900), (-1100, 3900), (-100, 4900)]),
+        (5, 3, 0, 4, [(0, 5), (3, 8)]),
+        (2, 5, 0, 1, [(0, 2)]),
+        (2, 5, 0, 2, []),
+    ],
+)
+def test_hopping(size, slide, offset, timestamp, windows):
+    assert assigned(HoppingEventTimeWindows.of(size, slide, offset), timestamp) == windows
+    assert assigned(HoppingProcessingTimeWindows.of(size, slide, offset), None, timestamp) == windows
+
+
+def test_sessions():
+    assert assigned(EventTimeSessionWindows.with_gap(5000), 4999) == [(4999, 9999)]
+    assert assigned(ProcessingTimeSessionWindows.with_gap(timedelta(seconds=5)), None, 7) == [(7, 5007)]
+    dynamic = EventTimeSessionWindows.with_dynamic_gap(len)
+    assert assigned(dynamic, 10, element="four") == [(10, 14)]
+    assert assigned(EventTimeSessionWindows.with_gap(5000), MAX_TIMESTAMP) == [(MAX_TIMESTAMP, MAX_TIMESTAMP + 1)]
+
+
+def test_global_and_count_windows():
+    assert GlobalWindows.create().assign_windows("x", 5, 5) == (GlobalWindow(),)
+    assert isinstance(GlobalWindows.create().default_trigger(), NeverTrigger)
+    assert isinstance(GlobalWindows.create_with_end_of_stream_trigger().default_trigger(), EventTimeTrigger)
+    assert repr(CountWindows.of(3).default_trigger()) == "PurgingTrigger(CountTrigger(3))"
+    assert CountWindows.of(3).default_evictor() is None
+    assert repr(CountWindows.of(3, 2).default_trigger()) == "CountTrigger(2)"
+    assert CountWindows.of(3, 2).default_evictor() is not None
+
+
+def test_default_triggers_follow_the_clock():
+    assert isinstance(TumblingEventTimeWindows.of(5).default_trigger(), EventTimeTrigger)
+    assert isinstance(TumblingProcessingTimeWindows.of(5).default_trigger(), ProcessingTimeTrigger)
+    assert TumblingEventTimeWindows.of(5).event_time
+    assert not ProcessingTimeSessionWindows.with_gap(5).event_time
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from keyed.windows import (
     TimeEvictor,
     TumblingEventTimeWindows,
 )
+from keyed.windows.evictors import TimestampedValue
 from keyed.windows.window_operator import WindowOperator
 
 WRONG: Any = 2
@@ -39,6 +40,26 @@ def evicting(evictor, trigger_count=2, **options):
 
 def values(harness):
     return [value for value, _ in harness.take_output()]
+
+
+def test_count_evictor_before():
+    """Flink: testCountTrigger (window of 4, slide 2)."""
+    with evicting(CountEvictor.of(4)) as h:
+        for value in range(6):
+            h.process(("k", value), value)
+            if value % 2:
+                h.crash_and_recover()
+        assert values(h) == [[0, 1], [0, 1, 2, 3], [2, 3, 4, 5]]
+        assert h.state_entries() == 4
+
+
+def test_count_evictor_after():
+    """Flink: testCountEvictorEvictAfter."""
+    with evicting(CountEvictor.of(1, do_evict_after=True)) as h:
+        for value in range(6):
+            h.process(("k", value), value)
+        assert values(h) == [[0, 1], [1, 2, 3], [3, 4, 5]]
+        assert h.state_entries() == 1
 
 
 def test_an_element_as_old_as_the_duration_goes():
@@ -86,6 +107,10 @@ def test_a_custom_evictor():
         for value in range(3):
             h.process(("k", value), 0)
         assert values(h) == [[1]]
+
+
+def test_elements_are_timestamped():
+    assert TimestampedValue("x", 3) == ("x", 3)
 
 
 @pytest.mark.parametrize(

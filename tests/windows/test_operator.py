@@ -14,8 +14,10 @@ from keyed import MAX_TIMESTAMP, ListState, OutputTag, ReducingState, ValueState
 from keyed.errors import DefinitionError, EncodingError, OutputDefinitionError, UserFunctionError
 from keyed.testing import KeyedTestHarness
 from keyed.windows import (
+    CollectList,
     Count,
     CountTrigger,
+    CountWindows,
     EventTimeSessionWindows,
     EventTimeTrigger,
     GlobalWindow,
@@ -260,6 +262,38 @@ def test_per_window_state_is_refused_where_windows_merge():
         h.process(("k", 1), 1)
         with pytest.raises(Exception, match="no per-window state"):
             h.advance_watermark(100)
+
+
+def test_count_trigger_and_purging():
+    """Flink: testCountTrigger."""
+    op = operator(GlobalWindows.create(), "general", trigger=PurgingTrigger.of(CountTrigger.of(4)))
+    with emptied(op) as h:
+        for _ in range(3):
+            h.process(("key2", 1), 0)
+        h.process(("key1", 1), 0)
+        h.crash_and_recover()
+        assert taken(h) == []
+        h.process(("key2", 1), 0)
+        assert taken(h) == [("key2", 4, MAX_TIMESTAMP)]
+        for _ in range(3):
+            h.process(("key1", 1), 0)
+        assert taken(h) == [("key1", 4, MAX_TIMESTAMP)]
+
+
+def test_tumbling_count_windows():
+    with harness_of(WindowOperator(assigner=CountWindows.of(2), process=Collect())) as h:
+        for value in range(5):
+            h.process(("k", value), None)
+        assert [v for v, _ in h.take_output()] == [("k", ("k", 0), ("k", 1)), ("k", ("k", 2), ("k", 3))]
+
+
+def test_sliding_count_windows():
+    with harness_of(WindowOperator(assigner=CountWindows.of(3, 2), aggregate={"all": CollectList(value_of)})) as h:
+        for value in range(6):
+            h.process(("k", value), None)
+        h.crash_and_recover()
+        assert [v.all for v, _ in h.take_output()] == [[0, 1], [1, 2, 3], [3, 4, 5]]
+        assert h.state_entries() <= 4
 
 
 def test_global_windows_at_the_end_of_the_stream():

@@ -1,5 +1,6 @@
 """Time windows: arithmetic, limits and merging (Flink's TimeWindowTest)."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +9,38 @@ from keyed.windows import GlobalWindow, TimeWindow
 from keyed.windows.window import time_window, window_start
 
 TIMES = st.integers(MIN_TIMESTAMP, MAX_TIMESTAMP)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "offset", "size", "start"),
+    [
+        # As in Flink's test of the same name
+        (1, 0, 7, 0),
+        (6, 0, 7, 0),
+        (7, 0, 7, 7),
+        (8, 0, 7, 7),
+        (1, 3, 7, -4),
+        (2, 3, 7, -4),
+        (3, 3, 7, 3),
+        (9, 3, 7, 3),
+        (10, 3, 7, 10),
+        (1, -2, 7, -2),
+        (-2, -2, 7, -2),
+        (-3, -2, 7, -9),
+        (4, -2, 7, -2),
+        (7, -2, 7, 5),
+        (12, -2, 7, 12),
+        # before 1970
+        (-12, 0, 7, -14),
+        (-7, 0, 7, -7),
+        (-8, 0, 7, -14),
+        # Time zones: UTC+8 and UTC-4 days
+        (1470902048450, -8 * 3_600_000, 86_400_000, 1470844800000),
+        (1470902048450, 4 * 3_600_000, 86_400_000, 1470888000000),
+    ],
+)
+def test_window_start_with_offset(timestamp, offset, size, start):
+    assert window_start(timestamp, offset, size) == start
 
 
 @given(TIMES, st.integers(-(10**9), 10**9), st.integers(1, 10**12))
