@@ -5,9 +5,20 @@ from __future__ import annotations
 import pytest
 
 import keyed
-from keyed import KeyedProcessFunction, ListState
+from keyed import MAX_TIMESTAMP, AggregatingState, KeyedProcessFunction, ListState, MapState, ValueState
 from keyed.errors import DefinitionError, EncodingError
-from tests.acceptance.support import EVENT, PROCESSING, Harness, Told, advance, both_domains, both_stores, pending
+from keyed.testing import KeyedTestHarness, Record
+from tests.acceptance.support import (
+    EVENT,
+    PROCESSING,
+    Harness,
+    Told,
+    advance,
+    both_domains,
+    both_stores,
+    key_of,
+    pending,
+)
 
 
 def set_timers(service, domain, **timers):
@@ -64,6 +75,23 @@ def test_a_name_is_one_timer_per_key_and_domain(store, domain):
 
 @both_stores
 @both_domains
+def test_two_timers_that_set_each_other(store, domain):
+    """ParDoTest.testTwoTimersSettingEachOther: they take turns while one advance covers them both."""
+
+    def timer(f, ctx, timestamp):
+        name = ctx.timer_name()
+        if timestamp < 16:
+            ctx.timer_service().set_timer("b" if name == "a" else "a", timestamp + 1, domain)
+
+    harness = Harness(Told(timer), store=store)
+    harness.timers(lambda t: t.set_timer("a", 10, domain))
+    advance(harness, domain, 100)
+    assert harness.values() == [(at, "k", "ab"[at % 2]) for at in range(10, 17)]
+    assert pending(harness) == []
+
+
+@both_stores
+@both_domains
 def test_a_timer_clears_or_moves_one_that_is_due_as_well(store, domain):
     """ParDoTest.testTimerSetWithinOnTimer: what a timer says of another one holds, though the advance reached both."""
 
@@ -80,6 +108,47 @@ def test_a_timer_clears_or_moves_one_that_is_due_as_well(store, domain):
     advance(harness, domain, 100)
     assert harness.values() == [(10, "k", "first"), (5, "k", "sooner"), (30, "k", "later")]
     assert pending(harness) == [("k", "beyond", 200)]
+
+
+@both_stores
+def test_event_time_timer_loop(store):
+    """ParDoTest.testEventTimeTimerLoop: a timer that sets itself again, five times."""
+
+    class Loop(KeyedProcessFunction):
+        count = ValueState(int, default=0)
+
+        def process_element(self, value, ctx):
+            ctx.timer_service().set_timer("loop", 1)
+
+        def on_timer(self, timestamp, ctx):
+            count = self.count.value() + 1
+            self.count.update(count)
+            yield count
+            if count < 5:
+                ctx.timer_service().set_timer("loop", timestamp + 1)
+
+    for steps in ([MAX_TIMESTAMP], range(1, 7)):
+        harness = KeyedTestHarness(Loop(), key=key_of, store=store)
+        harness.process(("k",), 0)
+        for step in steps:
+            harness.advance_watermark(step)
+        assert harness.take_output() == [Record(number, number) for number in range(1, 6)]
+
+
+def test_output_timestamp():
+    """ParDoTest.testOutputTimestamp: Timer.withOutputTimestamp, here given where the output is made."""
+
+    def timer(f, ctx, timestamp):
+        ctx.collect(ctx.timer_name(), timestamp - 5)
+        ctx.output("side", ctx.timer_name())
+        return []
+
+    harness = Harness(Told(timer))
+    harness.timers(lambda t: (t.set_timer("e", 10), t.set_timer("p", 10, PROCESSING)))
+    harness.advance_watermark(10)
+    harness.advance_processing_time(10)
+    assert harness.take_output() == [Record("e", 5), Record("p", 5)]
+    assert harness.take_side_output("side") == [Record("e", 10), Record("p", None)]
 
 
 @pytest.mark.parametrize("name", ["x", 5, 2.5, b"x", True, (1, "a"), (), ((), (None,)), ""])
@@ -115,6 +184,212 @@ def test_names_and_domains_that_are_none():
     with pytest.raises(DefinitionError, match="TimeDomain"):
         harness.timers(lambda t: t.set_timer("x", 5, "event_time"))
     assert pending(harness) == []
+
+
+def test_names_are_listed_and_fire_in_one_order():
+    """Timers of one time: the unnamed one, then by name; numbers by value, not by how they look."""
+    names = [10, 9, -1, 100]
+    harness = Harness()
+
+    def do(service):
+        for name in names:
+            service.set_timer(name, 7)
+        service.register_event_time_timer(7)
+        return [t.name for t in service.timers()]
+
+    expected = [None, -1, 9, 10, 100]
+    assert harness.timers(do) == expected
+    assert [t.name for t in harness.pending_timers()] == expected
+    harness.advance_watermark(7)
+    assert [value[2] for value in harness.values()] == expected
+
+
+class Buffer(KeyedProcessFunction):
+    """userstate_test's SimpleTestStatefulDoFn."""
+
+    buffer = ListState(bytes)
+
+    def process_element(self, value, ctx):
+        self.buffer.add(b"A" + str(value[1]).encode())
+        ctx.timer_service().set_timer("expiry", 20)
+
+    def on_timer(self, timestamp, ctx):
+        yield b"".join(sorted(self.buffer.get()))
+
+
+@both_stores
+def test_simple_stateful_function(store):
+    """userstate_test.test_simple_stateful_dofn: an element after the timer sets it again, in the past."""
+    harness = KeyedTestHarness(Buffer(), key=key_of, store=store)
+    harness.advance_watermark(10)
+    with harness.batch():
+        harness.process(("mykey", 1))
+        harness.process(("mykey", 2))
+    harness.process(("mykey", 3))
+    harness.advance_watermark(25)
+    assert harness.take_output() == [Record(b"A1A2A3", 20)]
+    harness.process(("mykey", 4))
+    harness.end_of_input()
+    assert harness.take_output() == [Record(b"A1A2A3A4", 20)]
+
+
+@both_stores
+def test_clearing_bag_state(store):
+    """userstate_test.test_clearing_bag_state: a timer clears what a later one reads, in one advance."""
+
+    class Clearing(KeyedProcessFunction):
+        bag = ListState(str)
+
+        def process_element(self, value, ctx):
+            self.bag.add(value[1])
+            ctx.timer_service().set_timer("clear", 100)
+            ctx.timer_service().set_timer("emit", 1000)
+
+        def on_timer(self, timestamp, ctx):
+            if ctx.timer_name() == "clear":
+                self.bag.clear()
+            else:
+                yield from self.bag
+                yield "extra"
+
+    harness = KeyedTestHarness(Clearing(), key=key_of, store=store)
+    harness.process(("key", "value"))
+    harness.end_of_input()
+    assert [r.value for r in harness.take_output()] == ["extra"]
+    assert harness.state_entries() == 0
+
+
+@both_stores
+def test_set_state(store):
+    """userstate_test.test_simple_set_stateful_dofn and test_clearing_set_state: a map is the set."""
+
+    class AsSet(KeyedProcessFunction):
+        members = MapState(str, None)
+
+        def process_element(self, value, ctx):
+            self.members[value[1]] = None
+            ctx.timer_service().set_timer("clear", 100)
+            ctx.timer_service().set_timer("emit", 1000)
+
+        def on_timer(self, timestamp, ctx):
+            yield list(self.members)
+            if ctx.timer_name() == "clear":
+                self.members.clear()
+                self.members["different"] = None
+
+    harness = KeyedTestHarness(AsSet(), key=key_of, store=store)
+    for member in ("b", "a", "b"):
+        harness.process(("key", member))
+    harness.end_of_input()
+    assert [r.value for r in harness.take_output()] == [["a", "b"], ["different"]]
+
+
+@both_stores
+def test_a_sequence_by_processing_time(store):
+    """userstate_test.test_generate_sequence_with_realtime_timer: times that have come fire right after the call."""
+
+    class Generate(KeyedProcessFunction):
+        count = ValueState(int, default=0)
+
+        def process_element(self, value, ctx):
+            ctx.timer_service().set_timer("emit", 1, PROCESSING)
+            yield value[1]
+
+        def on_timer(self, timestamp, ctx):
+            count = self.count.value()
+            if count == 3:
+                return
+            self.count.update(count + 1)
+            ctx.timer_service().set_timer("emit", count + 2, PROCESSING)
+            yield "value"
+
+    harness = KeyedTestHarness(Generate(), key=key_of, store=store)
+    harness.process(("key", 0))
+    for step in (1, 2, 3):
+        harness.advance_processing_time(step)
+        harness.process(("key", step))
+    assert [r.value for r in harness.take_output()] == [0, "value", 1, "value", 2, "value", 3]
+
+
+class Join(KeyedProcessFunction):
+    """userstate_test's HashJoinStatefulDoFn."""
+
+    buffer = ListState(bytes)
+
+    def process_element(self, value, ctx):
+        key, element = value
+        existing = self.buffer.get()
+        if existing:
+            yield b"Record<%s,%s,%s>" % (key, existing[0], element)
+            self.buffer.clear()
+            ctx.timer_service().cancel_timer("unmatched")
+        else:
+            self.buffer.add(element)
+            ctx.timer_service().set_timer("unmatched", 100)
+
+    def on_timer(self, timestamp, ctx):
+        (element,) = self.buffer.get()
+        self.buffer.clear()
+        yield b"Unmatched<%s>" % element
+
+
+@both_stores
+@pytest.mark.parametrize("crash", [False, True])
+def test_hash_join(store, crash):
+    """userstate_test.test_hash_join."""
+    harness = KeyedTestHarness(Join(), key=key_of, store=store, parallelism=2)
+    elements = [
+        (b"Aa", b"Bb", 10), (b"Aaa", b"Cc", 10), (b"Aaaa", b"Bbb", 25), (b"Dd", b"Ddd", 25), (b"Dddd", b"Ddddd", 25),
+    ]  # fmt: skip
+    for *batch, watermark in elements:
+        harness.advance_watermark(watermark)
+        with harness.batch():
+            for element in batch:
+                harness.process((element[:1], element[1:]))
+        if crash:
+            harness.crash_and_recover()
+    harness.advance_watermark(125)
+    harness.process((b"C", b"cc"))
+    harness.end_of_input()
+    assert sorted(r.value for r in harness.take_output()) == [
+        b"Record<A,a,aa>",
+        b"Record<B,b,bb>",
+        b"Record<D,d,dd>",
+        b"Record<D,ddd,dddd>",
+        b"Unmatched<aaa>",
+        b"Unmatched<c>",
+        b"Unmatched<cc>",
+    ]
+    assert harness.state_entries() == 0
+
+
+def test_index_assignment():
+    """userstate_test.test_index_assignment, with a CombiningValueState."""
+
+    class Sum:
+        def create_accumulator(self):
+            return 0
+
+        def add(self, value, accumulator):
+            return accumulator + value
+
+        def get_result(self, accumulator):
+            return accumulator
+
+        def merge(self, a, b):
+            return a + b
+
+    class Index(KeyedProcessFunction):
+        index = AggregatingState(Sum(), int)
+
+        def process_element(self, value, ctx):
+            yield value[1], self.index.get() or 0
+            self.index.add(1)
+
+    harness = KeyedTestHarness(Index(), key=key_of)
+    for element in "ABCD":
+        harness.process(("mykey", element))
+    assert [r.value for r in harness.take_output()] == [("A", 0), ("B", 1), ("C", 2), ("D", 3)]
 
 
 def test_stateful_sum_then_group_by_key():

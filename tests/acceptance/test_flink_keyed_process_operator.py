@@ -26,6 +26,16 @@ def identity(value):
     return value
 
 
+class Querying(KeyedProcessFunction):
+    def __init__(self, domain):
+        self.domain = domain
+
+    def process_element(self, value, ctx):
+        service = ctx.timer_service()
+        time = service.current_watermark() if self.domain is EVENT else service.current_processing_time()
+        yield f"{value}TIME:{time} TS:{ctx.timestamp()}"
+
+
 class Triggering(KeyedProcessFunction):
     def __init__(self, domain):
         self.domain = domain
@@ -41,8 +51,64 @@ class Triggering(KeyedProcessFunction):
         yield 1777
 
 
+class TriggeringStateful(Triggering):
+    seen = ValueState(int, name="seen-element")
+
+    def process_element(self, value, ctx):
+        self.seen.update(value)
+        yield f"INPUT:{value}"
+        list(super().process_element(value, ctx))
+
+    def on_timer(self, timestamp, ctx):
+        assert ctx.time_domain() is self.domain
+        yield f"STATE:{self.seen.value()}"
+
+
+class BothTriggering(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_processing_time_timer(5)
+        ctx.timer_service().register_event_time_timer(6)
+
+    def on_timer(self, timestamp, ctx):
+        yield "EVENT:1777" if ctx.time_domain() is EVENT else "PROC:1777"
+
+
 def harness_of(function, **kwargs):
     return KeyedTestHarness(function, key=identity, **kwargs)
+
+
+def test_key_querying():
+    """KeyedProcessOperatorTest.testKeyQuerying."""
+
+    class KeyQuerying(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            assert ctx.get_current_key() == value[0]
+            yield value[1]
+
+    harness = KeyedTestHarness(KeyQuerying(), key=lambda value: value[0])
+    harness.process((5, "5"), 12)
+    harness.process((42, "42"), 13)
+    assert harness.take_output() == [Record("5", 12), Record("42", 13)]
+
+
+def test_timestamp_and_watermark_querying():
+    """KeyedProcessOperatorTest.testTimestampAndWatermarkQuerying."""
+    harness = harness_of(Querying(EVENT))
+    harness.advance_watermark(17)
+    harness.process(5, 12)
+    harness.advance_watermark(42)
+    harness.process(6, 13)
+    assert harness.take_output() == [Record("5TIME:17 TS:12", 12), Record("6TIME:42 TS:13", 13)]
+
+
+def test_timestamp_and_processing_time_querying():
+    """KeyedProcessOperatorTest.testTimestampAndProcessingTimeQuerying."""
+    harness = harness_of(Querying(PROCESSING))
+    harness.advance_processing_time(17)
+    harness.process(5)
+    harness.advance_processing_time(42)
+    harness.process(6)
+    assert harness.take_output() == [Record("5TIME:17 TS:None", None), Record("6TIME:42 TS:None", None)]
 
 
 @both_stores
@@ -62,6 +128,48 @@ def test_processing_time_timers(store):
     harness.process(17)
     harness.advance_processing_time(5)
     assert harness.take_output() == [Record(17, None), Record(1777, None)]
+
+
+@both_stores
+def test_event_time_timer_with_state(store):
+    """KeyedProcessOperatorTest.testEventTimeTimerWithState: nothing leaks between keys."""
+    harness = harness_of(TriggeringStateful(EVENT), store=store)
+    harness.advance_watermark(1)
+    harness.process(17, 0)
+    harness.advance_watermark(2)
+    harness.process(42, 1)
+    harness.advance_watermark(6)
+    assert harness.take_output() == [Record("INPUT:17", 0), Record("INPUT:42", 1), Record("STATE:17", 6)]
+    harness.advance_watermark(7)
+    assert harness.take_output() == [Record("STATE:42", 7)]
+
+
+@both_stores
+def test_processing_time_timer_with_state(store):
+    """KeyedProcessOperatorTest.testProcessingTimeTimerWithState."""
+    harness = harness_of(TriggeringStateful(PROCESSING), store=store)
+    harness.advance_processing_time(1)
+    harness.process(17)
+    harness.advance_processing_time(2)
+    harness.process(42)
+    harness.advance_processing_time(6)
+    harness.advance_processing_time(7)
+    assert [r.value for r in harness.take_output()] == ["INPUT:17", "INPUT:42", "STATE:17", "STATE:42"]
+
+
+@both_stores
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_snapshot_and_restore(store, parallelism):
+    """KeyedProcessOperatorTest.testSnapshotAndRestore, also at another parallelism."""
+    first = harness_of(BothTriggering())
+    first.process(5, 12)
+    harness = KeyedTestHarness.restore(
+        BothTriggering(), first.snapshot(), key=identity, store=store, parallelism=parallelism
+    )
+    harness.advance_processing_time(5)
+    harness.advance_watermark(6)
+    assert harness.take_output() == [Record("PROC:1777", None), Record("EVENT:1777", 6)]
+    assert harness.pending_timers() == []
 
 
 class SideOutputs(KeyedProcessFunction):
@@ -292,6 +400,23 @@ def test_keys_are_not_null_and_of_one_type():
         Harness().call(lambda f, ctx: ctx.timer_service().set_timer("x", 1), key=[1])
 
 
+@pytest.mark.parametrize("keys", [("", "\0", "a", "a\0b", "é"), (-(2**63), -1, 0, 2**63 - 1), (b"", b"\0", b"\xff")])
+def test_unusual_keys_stay_apart(keys):
+    """Keys that are empty, hold zero bytes or stand at the limits have state and timers of their own."""
+
+    class Kept(Told):
+        n = ValueState(object)
+
+    harness = Harness(Kept(), store="rocksdb", parallelism=2)
+    for key in keys:
+        harness.call(lambda f, ctx: (f.n.update(ctx.get_current_key()), ctx.timer_service().set_timer("t", 5)), key=key)
+    harness.crash_and_recover()
+    assert [harness.call(lambda f, _: f.n.value(), key=key) for key in keys] == list(keys)
+    again = harness.again(Kept())
+    again.advance_watermark(5)
+    assert [value[1] for value in again.values()] == list(keys)
+
+
 def test_open_and_close_are_called_around_the_elements():
     """AbstractUdfStreamOperator: open before the first element, close at the end; state has no key in either."""
     calls: list[Any] = []
@@ -372,13 +497,11 @@ def test_definitions_are_checked_before_the_first_row():
     with pytest.raises(DefinitionError, match="helper calls set_timer"):
         harness_of(NoHandler())
     with pytest.raises(StateDefinitionError, match="give an object, not the class"):
-        harness_of(Triggering)
+        harness_of(Querying)
     with pytest.raises(DefinitionError, match="on_timer"):
         harness_of(Hidden()).process(1)
     with pytest.raises(StateDefinitionError, match="'x' twice"):
-        harness_of(
-            type("Twice", (Triggering,), {"a": ValueState(int, name="x"), "b": ValueState(int, name="x")})(EVENT)
-        )
+        harness_of(type("Twice", (Querying,), {"a": ValueState(int, name="x"), "b": ValueState(int, name="x")})(EVENT))
     for name in ("", "a/b"):
         with pytest.raises(StateDefinitionError, match="must match"):
             ValueState(int, name=name)

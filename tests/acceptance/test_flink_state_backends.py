@@ -5,6 +5,13 @@ Cases about serialisers, asynchronous snapshots and queryable state have no coun
 
 from __future__ import annotations
 
+import datetime as dt
+import enum
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+from uuid import UUID
+
 import attrs
 import pytest
 
@@ -42,6 +49,7 @@ class States(Told):
     table = MapState(int, str)
     nested = MapState(str, dict[str, int])
     total = ReducingState(add, int)
+    text = ReducingState(add, str)
     summed = AggregatingState(Total(), list[int])
     anything = ValueState()
 
@@ -75,6 +83,16 @@ def test_value_state(harness):
         assert [again.call(lambda f, _: f.value.value(), key=key) for key in (1, 2, 3)] == ["u1", "u2", "u3"]
     old = Harness.restore(States(), snapshot, key=lambda element: element[0])
     assert [old.call(lambda f, _: f.value.value(), key=key) for key in (1, 2, 3)] == ["1", "2", None]
+
+
+def test_value_state_race_of_several_states(harness):
+    """StateBackendTestBase.testMultipleValueStates: states of one key are apart."""
+    harness.call(lambda f, _: (f.value.update("a"), f.count.update(7)), key=1)
+    harness.call(lambda f, _: f.count.update(8), key=2)
+    harness.call(lambda f, _: f.value.clear(), key=1)
+    for again in snapshots(harness):
+        read = [again.call(lambda f, _: (f.value.value(), f.count.value()), key=key) for key in (1, 2, 3)]
+        assert read == [(None, 7), (None, 8), (None, 42)]
 
 
 def test_value_state_null_update(harness):
@@ -112,6 +130,20 @@ def test_default_value_of_each_kind(harness):
     assert harness.state_entries() == 0
 
 
+def test_list_state(harness):
+    """StateBackendTestBase.testListState."""
+    assert harness.call(lambda f, _: f.words.get(), key=1) == []
+    harness.call(lambda f, _: f.words.add("1"), key=1)
+    assert harness.call(lambda f, _: f.words.get(), key=2) == []
+    harness.call(lambda f, _: f.words.update(["2"]), key=2)
+    harness.call(lambda f, _: f.words.add("u1"), key=1)
+    harness.call(lambda f, _: f.words.add("u2"), key=2)
+    harness.call(lambda f, _: f.words.add("u3"), key=3)
+    for again in snapshots(harness):
+        read = [again.call(lambda f, _: (f.words.get(), list(f.words)), key=key) for key in (1, 2, 3, 4)]
+        assert read == [(["1", "u1"],) * 2, (["2", "u2"],) * 2, (["u3"],) * 2, ([], [])]
+
+
 def test_list_state_api(harness):
     """StateBackendTestBase.testListStateAPIs: update replaces, add_all appends, an empty list adds nothing."""
     calls = [
@@ -129,6 +161,26 @@ def test_list_state_api(harness):
         assert harness.call(lambda f, _, call=call: (call(f), f.numbers.get())[1]) == expected
         assert harness.call(lambda f, _: f.numbers.get()) == expected
         assert harness.state_entries() == len(expected)
+
+
+def test_list_state_in_one_call(harness):
+    """The calls of testListStateAPIs within one commit: only the last state of things is stored."""
+
+    def do(f, _):
+        f.numbers.add(1)
+        f.numbers.clear()
+        f.numbers.add(2)
+        f.numbers.add_all([3, 4])
+        first = f.numbers.get()
+        f.numbers.update([*first, 5])
+        f.numbers.add_all(f.numbers.get())
+        f.numbers.add_all(f.numbers)
+        return f.numbers.get()
+
+    expected = [2, 3, 4, 5] * 4
+    assert harness.call(do) == expected
+    for again in snapshots(harness):
+        assert again.call(lambda f, _: f.numbers.get()) == expected
 
 
 @pytest.mark.parametrize(
@@ -179,6 +231,21 @@ def test_a_list_that_was_read_is_the_reader_s_own(harness):
     assert harness.call(lambda f, _: (f.numbers.get().clear(), f.numbers.get())[1]) == [1, 3]
 
 
+def test_a_list_may_change_while_it_is_iterated(harness):
+    """The iteration is over what the list held when it began."""
+
+    def do(f, _):
+        seen = []
+        for number in f.numbers:
+            seen.append(number)
+            f.numbers.add(number * 10)
+        return seen
+
+    harness.call(lambda f, _: f.numbers.add_all([1, 2]))
+    assert harness.call(do) == [1, 2]
+    assert harness.call(lambda f, _: f.numbers.get()) == [1, 2, 10, 20]
+
+
 def test_values_that_are_made_while_they_are_added(harness):
     """ListState.addAll of an iterable that uses the list: what it did comes first, and a failure adds nothing."""
 
@@ -203,6 +270,33 @@ def test_values_that_are_made_while_they_are_added(harness):
     assert harness.call(lambda f, _: f.numbers.get()) == [2, 3]
 
 
+def test_reducing_state(harness):
+    """StateBackendTestBase.testReducingState."""
+    harness.call(lambda f, _: f.text.add("1"), key=1)
+    assert harness.call(lambda f, _: f.text.get(), key=2) is None
+    harness.call(lambda f, _: f.text.add("2"), key=2)
+    for key, value in ((1, "u1"), (2, "u2"), (3, "u3")):
+        harness.call(lambda f, _, value=value: f.text.add(value), key=key)
+    for again in snapshots(harness):
+        assert [again.call(lambda f, _: f.text.get(), key=key) for key in (1, 2, 3, 4)] == ["1u1", "2u2", "u3", None]
+
+
+def test_reducing_state_add_and_get(harness):
+    """StateBackendTestBase.testReducingStateAddAndGet."""
+    for key, values in (("abc", (17, 11)), ("g", (1, 2, 3, 2, 1))):
+        assert harness.call(lambda f, _: f.total.get(), key=key) is None
+        for value in values:
+            harness.call(lambda f, _, value=value: f.total.add(value), key=key)
+    assert harness.call(lambda f, _: f.total.get(), key="abc") == 28
+    assert harness.call(lambda f, _: f.total.get(), key="g") == 9
+    harness.call(lambda f, _: f.total.clear(), key="abc")
+    assert harness.call(lambda f, _: f.total.get(), key="abc") is None
+    harness.call(lambda f, _: f.total.clear(), key="g")
+    assert harness.state_entries() == 0
+    with pytest.raises(EncodingError, match="None"):
+        harness.call(lambda f, _: f.total.add(None))
+
+
 @both_stores
 @pytest.mark.parametrize("commits", ["one", "many"])
 def test_aggregating_state_add_and_get(store, commits):
@@ -223,6 +317,39 @@ def test_aggregating_state_add_and_get(store, commits):
     assert harness.state_entries() == 0
 
 
+def test_merging_over_namespaces(harness):
+    """testListState-, testReducingState- and testAggregatingStateMergingOverThreeNamespaces, merged by hand."""
+    first, second, third = 1, 4, 7
+
+    def fill(f, _):
+        for name, numbers in ((first, (33, 55)), (second, (22, 11)), (third, ())):
+            for number in numbers:
+                f.numbers.namespace(name).add(number)
+                f.total.namespace(name).add(number)
+                f.summed.namespace(name).add(number)
+
+    def merge(f, _):
+        for name in (second, third):
+            f.numbers.namespace(first).add_all(f.numbers.namespace(name).get())
+            f.numbers.namespace(name).clear()
+            other = f.total.namespace(name).get()
+            if other is not None:
+                f.total.namespace(first).add(other)
+            f.total.namespace(name).clear()
+
+    def read(f, _):
+        return [
+            (f.numbers.namespace(n).get(), f.total.namespace(n).get(), f.summed.namespace(n).get())
+            for n in (first, second, third)
+        ]
+
+    harness.call(fill, key="abc")
+    harness.call(merge, key="abc")
+    for again in snapshots(harness):
+        assert again.call(read, key="abc") == [([33, 55, 22, 11], 121, 88), ([], None, 33), ([], None, None)]
+        assert again.call(read, key="def") == [([], None, None)] * 3
+
+
 def test_namespaces_are_apart(harness):
     """StateBackendTestBase.testGetKeysAndNamespaces: namespaces that are equal only to Python are apart too."""
     names = [None, "", "w", 0, False, 0.0, (0, 10), (0.0, 10), ((0,), 10), b"w"]
@@ -241,6 +368,108 @@ def test_namespaces_are_apart(harness):
     assert harness.call(lambda f, _: [f.count.namespace(n).value() for n in names[:3]]) == [42, 1, 2]
     with pytest.raises(EncodingError):
         harness.call(lambda f, _: f.count.namespace([1]))
+
+
+def test_map_state(harness):
+    """StateBackendTestBase.testMapState."""
+    harness.call(lambda f, _: f.table.put(1, "1"), key=1)
+    assert harness.call(lambda f, _: f.table.get(1), key=2) is None
+    harness.call(lambda f, _: f.table.put(2, "2"), key=2)
+    assert harness.call(lambda f, _: (f.table.contains(1), f.table.contains(2)), key=1) == (True, False)
+    harness.call(lambda f, _: f.table.put(1, "101"), key=1)
+    harness.call(lambda f, _: f.table.put(102, "102"), key=1)
+    harness.call(lambda f, _: f.table.put(103, "103"), key=1)
+    harness.call(lambda f, _: f.table.put_all({1031: "1031", 1032: "1032"}), key=3)
+    harness.call(lambda f, _: f.table.remove(102), key=1)
+    harness.call(lambda f, _: f.table.remove(99), key=1)
+    for again in snapshots(harness):
+        assert again.call(lambda f, _: list(f.table.items()), key=1) == [(1, "101"), (103, "103")]
+        assert again.call(lambda f, _: list(f.table.items()), key=2) == [(2, "2")]
+        assert again.call(lambda f, _: (list(f.table.keys()), list(f.table.values())), key=3) == (
+            [1031, 1032],
+            ["1031", "1032"],
+        )
+    assert harness.call(lambda f, _: (f.table.clear(), f.table.get(1), f.table.is_empty())[1:], key=1) == (None, True)
+    assert harness.state_entries() == 3
+
+
+def test_map_state_is_empty(harness):
+    """StateBackendTestBase.testMapStateIsEmpty, in one commit and over several."""
+
+    def do(f, _):
+        seen = [f.table.is_empty()]
+        f.table.put(1, "1")
+        f.table.put(2, "2")
+        seen.append(f.table.is_empty())
+        f.table.remove(1)
+        seen.append(f.table.is_empty())
+        f.table.remove(2)
+        seen.append(f.table.is_empty())
+        return seen
+
+    assert harness.call(do) == [True, False, False, True]
+    harness.call(lambda f, _: f.table.put(1, None))
+    assert harness.call(lambda f, _: (f.table.is_empty(), bool(f.table), len(f.table))) == (False, True, 1)
+    assert harness.call(lambda f, _: (f.table.remove(1), f.table.is_empty())[1]) is True
+    assert harness.state_entries() == 0
+
+
+def test_map_state_iterator_arbitrary_access(harness):
+    """StateBackendTestBase.testMapStateIteratorArbitraryAccess: entries are read, changed and removed on the way."""
+    size = 4096
+
+    def write(f, _):
+        for number in range(size):
+            f.table.put(number, str(number * 2))
+
+    def walk(f, _):
+        seen = 0
+        for number, text in f.table.items():
+            assert text == str(number * 2)
+            seen += 1
+            if number % 2:
+                f.table.put(number, str(number * 4))
+            else:
+                f.table.remove(number)
+        return seen
+
+    harness.call(write)
+    assert harness.call(walk) == size
+    for again in snapshots(harness):
+        expected = [(number, str(number * 4)) for number in range(1, size, 2)]
+        assert again.call(lambda f, _: list(f.table.items())) == expected
+    assert harness.state_entries() == size // 2
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_map_state_changes_while_it_is_iterated(harness, stored):
+    """Iterators of Flink's RocksDBMapState: what is removed does not come, what was changed comes as it is now."""
+
+    def fill(f, _):
+        f.table.put_all({number: str(number) for number in range(5)})
+
+    def walk(f, _):
+        if not stored:
+            fill(f, _)
+        seen = []
+        for number, text in f.table.items():
+            seen.append((number, text))
+            if number == 0:
+                f.table.remove(1)
+                f.table.put(2, "changed")
+                f.table.put(99, "new")
+            if number == 3:
+                f.table.clear()
+                f.table.put(1, "again")
+        return seen, list(f.table.items())
+
+    if stored:
+        harness.call(fill)
+    seen, left = harness.call(walk)
+    assert [pair for pair in seen if pair[0] != 99] == [(0, "0"), (2, "changed"), (3, "3")]
+    assert left == [(1, "again")]
+    assert harness.call(lambda f, _: list(f.table.items())) == left
+    assert harness.state_entries() == 1
 
 
 def test_map_state_entries_and_null_values(harness):
@@ -303,7 +532,6 @@ def test_map_state_bad_keys_and_values(harness):
         lambda f: f.words.update(["a", 5]),
         lambda f: f.nested.put("a", {"b": "c"}),
         lambda f: f.total.add("5"),
-        lambda f: f.total.add(None),
         lambda f: f.summed.add(0.5),
         lambda f: f.anything.update(object()),
         lambda f: f.anything.update([1, {2: object()}]),
@@ -327,6 +555,121 @@ def test_wrong_types_are_refused_before_the_commit(harness, do):
     assert harness.take_output() == []
     assert harness.pending_timers() == []
     assert harness.call(lambda f, _: (f.value.value(), f.words.get())) == ("kept", ["kept"])
+
+
+def test_snapshot_of_states_that_were_not_accessed(harness):
+    """StateBackendTestBase.testSnapshotNonAccessedState: a restored function that touches nothing keeps everything."""
+    harness.call(lambda f, _: (f.value.update("a"), f.words.add("b"), f.table.put(1, "c"), f.total.add(5)))
+    once = harness.again(States(), parallelism=2)
+    once.call(lambda f, _: None)
+    twice = once.again(States(), store="rocksdb", parallelism=1)
+    read = twice.call(lambda f, _: (f.value.value(), f.words.get(), dict(f.table.items()), f.total.get()))
+    assert read == ("a", ["b"], {1: "c"}, 5)
+
+
+def test_key_group_snapshot_restore(harness):
+    """testKeyGroupSnapshotRestoreScaleUp, ...ScaleDown, ...Unevenly: every key keeps its state, wherever it goes."""
+    parts = [harness]
+    harness.call(lambda f, _: None, key=0)
+    for parallelism in (8, 3, 1, 5):
+        source = parts[-1]
+        moved = source.again(States(), parallelism=parallelism)
+        for key in range(20):
+            moved.call(lambda f, _, p=parallelism: (f.numbers.add(p), f.count.update(p)), key=key)
+        parts.append(moved)
+    read = [parts[-1].call(lambda f, _: (f.numbers.get(), f.count.value()), key=key) for key in range(20)]
+    assert read == [([8, 3, 1, 5], 5)] * 20
+
+
+def test_num_state_entries(harness):
+    """StateBackendTestBase.testNumStateEntries: values, list elements and map entries that are there."""
+    counts = []
+    for do in (
+        lambda f: f.value.update("a"),
+        lambda f: f.value.update("b"),
+        lambda f: f.words.add_all(["a", "a"]),
+        lambda f: f.table.put_all({1: "a", 2: None}),
+        lambda f: f.total.add(0),
+        lambda f: f.total.add(1),
+        lambda f: f.table.remove(2),
+        lambda f: f.words.update(["z"]),
+        lambda f: f.value.clear(),
+        lambda f: (f.table.clear(), f.words.clear(), f.total.clear()),
+    ):
+        harness.call(lambda f, _, do=do: do(f))
+        counts.append(harness.state_entries())
+        assert harness.metrics()["live_entries"] == counts[-1]
+    assert counts == [1, 1, 3, 5, 6, 6, 5, 4, 3, 0]
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@attrs.frozen
+class Frozen:
+    at: dt.datetime
+    price: Decimal | None = None
+
+
+@dataclass
+class Plain:
+    name: str
+    tags: list[str]
+
+
+class Named(NamedTuple):
+    a: int
+    b: str
+
+
+AT = dt.datetime(2013, 1, 1, 5, 17, tzinfo=dt.UTC)
+
+
+@both_stores
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (object, [1, 2.5, "x", None, (1, (2,)), {"a": [b"\0"], 2: frozenset({3})}, {4}]),
+        (object, {"at": AT, "day": AT.date(), "for": dt.timedelta(1), "id": UUID(int=7), "price": Decimal("1.50")}),
+        (int, 2**200),
+        (int, -1),
+        (float, float("inf")),
+        (str, "\0é\U0001f600"),
+        (bytes, b""),
+        (bool, False),
+        (Colour, Colour.RED),
+        (Frozen, Frozen(AT, Decimal("0.10"))),
+        (Plain, Plain("n", ["a", "b"])),
+        (Named, Named(1, "b")),
+        (tuple[int, ...], (1, 2, 3)),
+        (dict[int, list[Named]], {1: [Named(2, "c")]}),
+        (set[str], {"a", "b"}),
+        (int | str, "either"),
+    ],
+)
+def test_values_of_many_types(store, type_, value):
+    """testPojo..., testKryo...: a value comes back equal and of its type, read in another commit from another store."""
+
+    class Typed(Told):
+        one = ValueState(type_)
+        many = ListState(type_)
+        by_name = MapState(str, type_)
+
+    def write(f, _):
+        f.one.update(value)
+        f.many.add(value)
+        f.by_name.put("x", value)
+
+    def read(f, _):
+        return f.one.value(), f.many.get()[0], f.by_name.get("x"), f.by_name["x"]
+
+    harness = Harness(Typed(), store=store)
+    harness.call(write)
+    again = harness.again(Typed(), store=store)
+    for found in again.call(read):
+        assert found == value
+        assert type(found) is type(value)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,77 @@ def numbered(harness, domain, name=None):
     return sum(1 for timer in timers if name is None or timer.name == name)
 
 
+@both_stores
+def test_timer_assignment_to_key_groups(store):
+    """InternalTimerServiceImplTest.testTimerAssignmentToKeyGroups: a hundred keys over ten groups, in both domains."""
+    harness = Harness(store=store, parallelism=10)
+    with harness.batch():
+        for key in range(100):
+            harness.process(
+                (
+                    key,
+                    lambda _, ctx: (
+                        ctx.timer_service().register_event_time_timer(10 + ctx.get_current_key()),
+                        ctx.timer_service().register_processing_time_timer(10 + ctx.get_current_key()),
+                    )[:0],
+                )
+            )
+    for domain in (EVENT, PROCESSING):
+        found = {(t.key, t.timestamp) for t in harness.pending_timers() if t.domain is domain}
+        assert found == {(key, 10 + key) for key in range(100)}
+    for domain in (EVENT, PROCESSING):
+        advance(harness, domain, 59)
+        assert sorted(value[0] for value in harness.values()) == list(range(10, 60))
+        assert numbered(harness, domain) == 50
+
+
+@both_stores
+@both_domains
+def test_timers_fire_one_timestamp_after_the_other(store, domain):
+    """InternalTimerServiceImplTest.testOnlySetsOnePhysicalProcessingTimeTimer: what is left after each step."""
+    harness = Harness(store=store)
+    for timestamp in (10, 20, 30):
+        harness.timers(lambda t, at=timestamp: register(t, domain, at), key="ciao")
+    for timestamp in (10, 20):
+        harness.timers(lambda t, at=timestamp: register(t, domain, at), key="hello")
+    assert numbered(harness, domain) == 5
+    assert len(harness.pending_timers("hello")) == 2
+    for now, left in ((10, 3), (20, 1), (30, 0)):
+        advance(harness, domain, now)
+        assert numbered(harness, domain) == left
+    harness.timers(lambda t: register(t, domain, 40), key="ciao")
+    assert pending(harness) == [("ciao", None, 40)]
+
+
+@both_domains
+def test_a_timer_that_is_earlier_than_those_that_wait(domain):
+    """InternalTimerServiceImplTest.testRegisterEarlierProcessingTimerMovesPhysicalProcessingTimer."""
+    harness = Harness()
+    harness.timers(lambda t: register(t, domain, 20))
+    harness.timers(lambda t: register(t, domain, 10))
+    assert numbered(harness, domain) == 2
+    advance(harness, domain, 10)
+    assert harness.values() == [(10, "k", None)]
+    advance(harness, domain, 20)
+    assert harness.values() == [(20, "k", None)]
+
+
+@both_stores
+@both_domains
+def test_registering_a_timer_in_on_timer_does_not_leak(store, domain):
+    """InternalTimerServiceImplTest.testRegisteringProcessingTimeTimerInOnProcessingTimeDoesNotLeakPhysicalTimers."""
+
+    def timer(_, ctx, timestamp):
+        register(ctx.timer_service(), domain, timestamp + 10)
+
+    harness = Harness(Told(timer), store=store)
+    harness.timers(lambda t: register(t, domain, 10))
+    for now in (10, 20, 30):
+        advance(harness, domain, now)
+        assert harness.values() == [(now, "k", None)]
+        assert pending(harness) == [("k", None, now + 10)]
+
+
 def test_the_clocks_start_and_move():
     """InternalTimerServiceImplTest.testCurrentProcessingTime and testCurrentEventTime; neither moves back."""
     harness = Harness()
@@ -81,6 +152,24 @@ def test_delete_timers(store, domain):
 
 @both_stores
 @both_domains
+def test_deleting_is_for_the_own_key_domain_and_timestamp(store, domain):
+    """The unnamed form of testDeleteEventTimeTimers: every near miss leaves the timer where it is."""
+    other = PROCESSING if domain is EVENT else EVENT
+    harness = Harness(store=store)
+    harness.timers(lambda t: register(t, domain, 10), key="a")
+    harness.timers(lambda t: delete(t, domain, 10), key="b")
+    harness.timers(lambda t: (delete(t, other, 10), delete(t, domain, 9), t.cancel_timer("x", domain)), key="a")
+    assert pending(harness) == [("a", None, 10)]
+    harness.timers(lambda t: delete(t, domain, 10), key="a")
+    assert pending(harness) == []
+    advance(harness, domain, 100)
+    assert harness.values() == []
+    metrics = harness.metrics()
+    assert [metrics[f"timers_{name}"] for name in ("registered", "fired", "pending")] == [1, 0, 0]
+
+
+@both_stores
+@both_domains
 @pytest.mark.parametrize("one_commit", [True, False])
 def test_a_timer_is_one_per_key_domain_and_timestamp(store, domain, one_commit):
     """KeyGroupedInternalPriorityQueue is a set: registering again changes nothing, deleting once is enough."""
@@ -96,6 +185,28 @@ def test_a_timer_is_one_per_key_domain_and_timestamp(store, domain, one_commit):
     assert harness.values() == [(10, "k", None)]
     harness.timers(lambda t: (register(t, domain, 20), register(t, domain, 20), delete(t, domain, 20)))
     assert pending(harness) == []
+
+
+@both_stores
+def test_for_each_timer(store):
+    """InternalTimerServiceImplTest.testForEachEventTimeTimers and testForEachProcessingTimeTimers."""
+    harness = Harness(store=store)
+    for key in KEYS:
+        for name in NAMES:
+            harness.timers(lambda t, name=name: (t.set_timer(name, 10), t.set_timer(name, 11, PROCESSING)), key=key)
+        harness.timers(lambda t: t.register_event_time_timer(5), key=key)
+    listed = [harness.timers(lambda t: t.timers(), key=key) for key in KEYS]
+    for key, timers in zip(KEYS, listed, strict=True):
+        assert [(t.timestamp, t.domain, t.name, t.key) for t in timers] == [
+            (5, EVENT, None, key),
+            (10, EVENT, "ciao", key),
+            (10, EVENT, "hello", key),
+            (11, PROCESSING, "ciao", key),
+            (11, PROCESSING, "hello", key),
+        ]
+    assert sorted(timer for timers in listed for timer in map(repr, timers)) == sorted(
+        map(repr, harness.pending_timers())
+    )
 
 
 @both_stores
@@ -256,6 +367,20 @@ def run_script(store, watermark=None, processing_time=None, **plan):
 
 
 @both_stores
+def test_on_timer_registers_in_its_own_domain(store):
+    """Due timers fire in the same advance: at the same time again, earlier, later; what is not waits."""
+    fired, left = run_script(
+        store,
+        watermark=20,
+        start=[("E", 10), ("E", 15)],
+        E10=[("E", 5), ("E", 12), ("E", 15), ("E", 20), ("E", 21)],
+        E5=[("E", 11)],
+    )
+    assert fired == [("E", t, None) for t in (10, 5, 11, 12, 15, 20)]
+    assert left == [("E", 21)]
+
+
+@both_stores
 def test_on_timer_registers_in_the_other_domain(store):
     """A processing-time timer that is due fires right after the call; an event-time one waits for an advance."""
     fired, left = run_script(
@@ -273,6 +398,24 @@ def test_on_timer_registers_in_the_other_domain(store):
 
 
 @both_stores
+@pytest.mark.parametrize("domain", ["E", "P"])
+def test_a_timer_deletes_another_one_that_is_due_too(store, domain):
+    """A timer deleted by one that fires before it in the same advance does not fire."""
+    fired, left = run_script(
+        store,
+        watermark=50,
+        processing_time=50,
+        start=[(domain, 10), (domain, 20), (domain, 30), ("set_timer", "n", 25), ("set_p", "p", 5)],
+        **{f"{domain}10": [(f"-{domain}", 20), ("cancel_timer", "n"), ("cancel_p", "p")]},
+    )
+    if domain == "E":
+        assert fired == [("E", 10, None), ("E", 30, None)]
+    else:
+        assert fired == [("E", 25, "n"), ("P", 5, "p"), ("P", 10, None), ("P", 30, None)]
+    assert left == []
+
+
+@both_stores
 def test_a_timer_deletes_itself_and_registers_itself(store):
     """The timer is removed before its handler: deleting it there is nothing, registering it there is a new one."""
     fired, left = run_script(
@@ -284,6 +427,20 @@ def test_a_timer_deletes_itself_and_registers_itself(store):
     )
     assert fired == [("E", 10, None), ("E", 10, "once")]
     assert left == [("E", 60)]
+
+
+@both_stores
+def test_delete_and_register_in_one_call(store):
+    """The last call counts, for timers that are stored and for those that are not."""
+    harness = Harness(store=store)
+    harness.timers(lambda t: (t.register_event_time_timer(10), t.delete_event_time_timer(10)))
+    assert pending(harness) == []
+    harness.timers(lambda t: (t.delete_event_time_timer(10), t.register_event_time_timer(10)))
+    assert pending(harness) == [("k", None, 10)]
+    harness.timers(lambda t: (t.delete_event_time_timer(10), t.register_event_time_timer(10)))
+    assert pending(harness) == [("k", None, 10)]
+    harness.timers(lambda t: (t.register_event_time_timer(10), t.delete_event_time_timer(10)))
+    assert pending(harness) == []
 
 
 class Looping(KeyedProcessFunction):
@@ -320,3 +477,38 @@ def test_looping_timers(store, steps):
         Record(("b", 0), 30),
     ]
     assert harness.state_entries() == 0
+
+
+def test_many_timers_of_one_key():
+    """A key with ten thousand timers: each fires once, in order, over several commits and a crash."""
+    harness = Harness(store="rocksdb")
+    times = [(7919 * i) % 10_007 for i in range(1_000)]
+    harness.timers(lambda t: [t.register_event_time_timer(time) for time in times])
+    harness.crash_and_recover()
+    harness.advance_watermark(5_000)
+    harness.advance_watermark(20_000)
+    assert [value[0] for value in harness.values()] == sorted(times)
+
+
+@both_stores
+def test_timers_are_listed_as_they_stand_within_the_call(store):
+    """timers() sees what the same call set and deleted, and not the timer that fires."""
+
+    def timer(_, ctx, timestamp):
+        service = ctx.timer_service()
+        service.register_event_time_timer(40)
+        return [[(t.timestamp, t.name) for t in service.timers()]]
+
+    harness = Harness(Told(timer), store=store)
+    harness.timers(lambda t: (t.register_event_time_timer(10), t.set_timer("n", 30)))
+
+    def change(service):
+        service.register_event_time_timer(20)
+        service.delete_event_time_timer(10)
+        service.set_timer("n", 25)
+        return [(t.timestamp, t.name) for t in service.timers()]
+
+    assert harness.timers(change) == [(20, None), (25, "n")]
+    assert harness.timers(lambda t: t.timers(), key="other") == []
+    harness.advance_watermark(20)
+    assert harness.values() == [[(25, "n"), (40, None)]]
