@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import keyed
-from keyed import KeyedProcessFunction, RestorePoint, ValueState
+from keyed import KeyedProcessFunction, ListState, MapState, RestorePoint, TimeDomain, ValueState
 from keyed import windows as w
 from keyed.changelog.directory import DirectoryChangelog
 from keyed.engine.loader import Loader
@@ -79,8 +79,65 @@ def test_another_parallelism_writes_the_same(tmp_path, name, before, after):
     assert result.batches == 21 - 7
 
 
+class Sessions(KeyedProcessFunction):
+    """A session per key and gap, with both kinds of timers, and all that came in a list and a map."""
+
+    seen = ListState(int)
+    counts = MapState(str, int)
+
+    def process_element(self, value, ctx):
+        _, number = value
+        timers = ctx.timer_service()
+        self.seen.add(number)
+        self.counts[f"n{number % 3}"] = self.counts.get(f"n{number % 3}", 0) + 1
+        timers.set_timer("gap", ctx.timestamp() + 10)
+        timers.set_timer("idle", timers.current_processing_time() + 50, TimeDomain.PROCESSING_TIME)
+        timers.register_event_time_timer(ctx.timestamp() // 7 * 7 + 20)
+        return ()
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), ctx.timer_name(), timestamp, list(self.seen), dict(self.counts.items())
+        if ctx.timer_name() == "gap":
+            self.seen.clear()
+
+
 def of_key(element: Any) -> Any:
     return element[0]
+
+
+def feed(harness: KeyedTestHarness, numbers: range) -> None:
+    for number in numbers:
+        harness.process((f"key{number % 200}", number), number)
+        if number % 40 == 0:
+            harness.advance_watermark(number - 15)
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 2), (2, 4), pytest.param(15, 77, marks=pytest.mark.slow), (3, 1)])
+def test_open_sessions_and_pending_timers_survive(before, after):
+    first, second = MemoryChangelog(), MemoryChangelog()
+    with KeyedTestHarness(Sessions(), key=of_key, parallelism=before, changelog=first) as harness:
+        feed(harness, range(300))
+        with KeyedTestHarness(
+            Sessions(), key=of_key, parallelism=after, changelog=second, restore_from=first
+        ) as restored:
+            assert harness.pending_timers() == restored.pending_timers()
+            assert harness.state_entries() == restored.state_entries() > 200
+            assert (harness.current_watermark, harness.current_processing_time) == (
+                restored.current_watermark,
+                restored.current_processing_time,
+            )
+            harness.take_output()
+            for one in (harness, restored):
+                feed(one, range(300, 420))
+                one.advance_processing_time(60)
+                one.end_of_input()
+            # Outputs come group by group; each key's are in order.
+            outputs = [sorted(one.take_output(), key=lambda record: record.value[0]) for one in (harness, restored)]
+            assert outputs[0] == outputs[1]
+            assert len(outputs[0]) > 300
+    header = second.header()
+    assert header is not None
+    assert header.parallelism == after
 
 
 def test_without_a_position_the_state_alone_is_restored_and_that_is_said(tmp_path, caplog):
@@ -409,6 +466,20 @@ def test_an_operator_that_is_new_in_the_query_starts_empty_at_the_same_batch():
     assert (result.batches, max(result.values)) == (2, 10)
     # So they can be restored together from now on.
     assert [commit.sequence for commit, _ in new.reader(0).commits()] == [6, 7]
+
+
+def test_list_elements_keep_their_order_and_new_ones_come_last():
+    log = MemoryChangelog()
+    harness = KeyedTestHarness(Sessions(), key=of_key, parallelism=3, changelog=log)
+    for number in range(30):
+        harness.process((f"key{number % 4}", number), number)
+    restored = KeyedTestHarness(Sessions(), key=of_key, parallelism=2, restore_from=log)
+    for number in range(30, 40):
+        restored.process((f"key{number % 4}", number), number)
+    restored.advance_watermark(1_000)
+    last = {record.value[0]: record.value[3] for record in restored.take_output() if record.value[1] is None}
+    shown = [record.value[3] for record in restored.take_output()]
+    assert all(values == sorted(values) for values in [*last.values(), *shown])
 
 
 def test_calendar_and_global_windows_survive(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from keyed.changelog.objects import bucket
 from keyed.changelog.objects.object_changelog import ObjectStoreChangelog
 from keyed.errors import (
+    ChangelogDiverged,
     ChangelogError,
     ChangelogFenced,
     CorruptionError,
@@ -40,6 +41,13 @@ def times(count, answer, kinds=("PUT", "GET", "HEAD", "LIST", "DELETE")):
     return fault
 
 
+def test_a_store_that_throttles_for_a_moment_is_asked_again(server):
+    changelog, writer, sample = made(server, 10, timeout=300_000)
+    server.before = times(1, failure(503, "SlowDown"))
+    writer.append(*sample.commit())
+    assert state_of(changelog.reader(0)) == sample.state
+
+
 def test_a_store_that_throttles_for_long_is_an_error_and_the_writer_goes_on(server):
     changelog, writer, sample = made(server, 10)
     commit, blocks = sample.commit()
@@ -48,6 +56,27 @@ def test_a_store_that_throttles_for_long_is_an_error_and_the_writer_goes_on(serv
         writer.append(commit, blocks)
     server.before = times(0, None)
     writer.append(commit, blocks)
+    assert state_of(changelog.reader(0)) == sample.state
+
+
+@pytest.mark.parametrize("answer", [Answer(0), failure(503, "SlowDown"), failure(500, "InternalError")])
+@pytest.mark.parametrize("lost", [1, 100])
+def test_a_put_whose_answer_is_lost_is_found_to_be_ones_own(server, answer, lost):
+    changelog, writer, sample = made(server, 10)
+    left = [lost]
+
+    def after(kind, key, done):
+        if kind != "PUT" or not left[0]:
+            return done
+        left[0] -= 1
+        return answer
+
+    server.after = after
+    appended = writer.append(*sample.commit())
+    server.after = lambda _kind, _key, done: done
+    assert changelog.reader(0).last() == appended
+    writer.append(*sample.commit())
+    assert [commit.sequence for commit, _ in changelog.reader(0).commits()] == [1, 2, 3]
     assert state_of(changelog.reader(0)) == sample.state
 
 
@@ -142,6 +171,25 @@ def test_an_object_that_is_deleted_while_it_is_read_is_an_error_of_ours(server, 
     del server.objects[segment(1)]
     with pytest.raises(ChangelogError, match="was removed while it was read"):
         list(blocks)
+
+
+def test_of_many_writers_of_a_sequence_one_wins(server):
+    changelog, _, sample = made(server, 5)
+    commit, blocks = sample.commit()
+    writers = [changelog.writer(0) for _ in range(8)]
+
+    def append(number):
+        try:
+            writers[number].append(attrs.evolve(commit, attempt=f"attempt {number}"), blocks)
+        except ChangelogDiverged:
+            return None
+        return f"attempt {number}"
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [found for found in pool.map(append, range(8)) if found]
+    last = changelog.reader(0).last()
+    assert last is not None
+    assert won == [last.attempt]
 
 
 def test_a_writer_that_slept_through_a_compaction_is_fenced(server):

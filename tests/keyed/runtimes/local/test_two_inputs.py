@@ -207,6 +207,21 @@ def test_partitions_of_a_source_hold_its_watermark_back():
         assert [progress.watermark for progress in seen] == [4, 19, keyed.MAX_TIMESTAMP]
 
 
+def test_each_source_has_its_own_bad_rows():
+    left = [{"k": None, "t": 1, "v": 0}, {"k": "a", "t": 2, "v": 1}]
+    right = [{"other": "a", "u": None, "v": 3}]
+    first = keyed.stream(left, timestamp="t", on_bad_row=BAD)
+    second = keyed.stream(right, timestamp="u", on_bad_row=BAD2)
+    out = first.connect(second).key_by("k", "other").process(Both())
+    sinks = [keyed.collect_sink() for _ in range(3)]
+    result = keyed.run(out.to(sinks[0]), out.side_output(BAD).to(sinks[1]), out.side_output(BAD2).to(sinks[2]))
+    assert [value.v for value in sinks[1].values] == [0]
+    assert [value.v for value in sinks[2].values] == [3]
+    assert result.metrics["Both"]["rows_bad"] == 2
+    with pytest.raises(keyed.errors.NullKeyError):
+        keyed.stream(left, timestamp="t").connect(second).key_by("k", "other").process(Both()).run()
+
+
 def test_a_checkpoint_goes_on_in_both_sources_and_a_changelog_restores_both(tmp_path):
     left, right = rows_of(1, 200, disorder=5), rows_of(2, 150, key="other", time="u", disorder=7)
     changelog = DirectoryChangelog(tmp_path / "log")
@@ -232,6 +247,14 @@ def test_a_union_runs_the_rows_of_all_by_time():
     streams = [keyed.stream(part, timestamp="t") for part in parts]
     united = streams[0].union(*streams[1:]).key_by("k").process(Count()).run()
     assert united.values == keyed.stream(whole, timestamp="t").key_by("k").process(Count()).run().values
+
+
+def test_sides_may_be_unions():
+    left, right = rows_of(1, 40), rows_of(2, 40, key="other", time="u")
+    streams = [keyed.stream(part, timestamp="t") for part in (left[:20], left[20:])]
+    others = [keyed.stream(part, timestamp="u") for part in (right[:10], right[10:])]
+    out = streams[0].union(streams[1]).connect(others[0].union(others[1])).key_by("k", "other").process(Both())
+    assert last_counts(out.run().values) == expected(left, right)
 
 
 class Sides(keyed.KeyedCoProcessFunction):
