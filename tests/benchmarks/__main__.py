@@ -8,12 +8,11 @@ import os
 import platform
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +21,7 @@ import attrs
 import pyarrow.parquet as pq
 
 from tests.benchmarks.events import EVENTS, event_files
-from tests.benchmarks.meter import Watcher, adopting
+from tests.benchmarks.meter import marks_of
 from tests.benchmarks.report import Figures, markdown, merge
 from tests.benchmarks.variants import VARIANTS, Variant
 from tests.benchmarks.work import commits, local_job
@@ -105,37 +104,11 @@ def _measure(variant: Variant, scale: int) -> Figures | None:
     shutil.rmtree(folder, ignore_errors=True)
     paths = _lay_out(variant, folder, scale)
     shown = commits(folder)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(_ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            adopting([sys.executable, "-m", "tests.benchmarks.work", variant.name, str(folder)]),
-            cwd=_ROOT,
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-        )
-        watcher = Watcher(process.pid, lambda batch: (shown / str(batch)).exists())
-        watcher.start()
-        try:
-            status = process.wait()
-        finally:
-            # Whatever ends the run, also Ctrl-C: nothing of it is left to disturb the next one.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            watcher.stop()
     # Spark runs a last empty batch where a source asks for one; the batches that hold a file come first.
-    marks = watcher.marks[: len(paths)]
-    if status or len(marks) < len(paths):
-        tail = "\n".join((folder / "log").read_text(errors="replace").splitlines()[-25:])
-        print(f"failed, status {status}, {len(marks)} of {len(paths)} batches seen\n{tail}", file=sys.stderr)
+    marks = marks_of(
+        "work", [variant.name, str(folder)], folder, len(paths), lambda batch: (shown / str(batch)).exists()
+    )
+    if marks is None:
         return None
     steady = marks[variant.warm_up - 1 :]
     costs = [(after.cpu - before.cpu).total for before, after in pairwise(steady)]

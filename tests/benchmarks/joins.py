@@ -33,6 +33,7 @@ from keyed.joins import AsOfJoin, IntervalJoin
 from tests.benchmarks.events import EVENTS, Events, event_files
 from tests.benchmarks.functions import pass_through
 from tests.benchmarks.meter import Meter, adopting
+from tests.benchmarks.work import SETTINGS
 from tests.support.flink import flink_python
 
 __all__ = ["main"]
@@ -74,8 +75,7 @@ def spark_join(left: Any, right: Any) -> Any:
 
 def run(variant: str, folder: Path) -> int:
     """Run a variant on Spark to the end of its input, two files a batch. How many rows came out."""
-    config = {"spark.ui.enabled": "false", "spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
-    spark = keyed.spark_session("bench", master="local[2]", parallelism=2, config=config)
+    spark = keyed.spark_session("bench", master="local[2]", parallelism=2, config=SETTINGS)
     spark.sparkContext.setLogLevel("ERROR")
     left, right = (
         spark.readStream.schema(_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / side))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from typing import Self
 import attrs
 import psutil
 
+_ROOT = Path(__file__).resolve().parents[2]
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SET_CHILD_SUBREAPER = 36
 _SIGCHLD_BIT = 1 << (signal.SIGCHLD - 1)
@@ -286,6 +288,47 @@ class Watcher(threading.Thread):
         """End the watch."""
         self._stopping.set()
         self.join()
+
+
+def marks_of(
+    module: str, arguments: Sequence[str], folder: Path, batches: int, committed: Callable[[int], bool]
+) -> list[Mark] | None:
+    """Run a module of the benchmarks in a process of its own, and return the commits of its batches.
+
+    Args:
+        module: Its name in this package.
+        arguments: Those of its command line.
+        folder: Where its log goes.
+        batches: How many batches have to be committed; otherwise the end of its log is printed, and there is no result.
+        committed: Says whether the batch with this number is committed.
+    """
+    environment = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
+    environment |= {"PYTHONPATH": str(_ROOT), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            adopting([sys.executable, "-m", f"tests.benchmarks.{module}", *arguments]),
+            cwd=_ROOT,
+            env=os.environ | environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+        watcher = Watcher(process.pid, committed)
+        watcher.start()
+        try:
+            status = process.wait()
+        finally:
+            # Whatever ends the run, also Ctrl-C: nothing of it is left to disturb the next one.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            watcher.stop()
+    marks = watcher.marks[:batches]
+    if status or len(marks) < batches:
+        tail = "\n".join((folder / "log").read_text(errors="replace").splitlines()[-25:])
+        print(f"failed, status {status}, {len(marks)} of {batches} batches seen\n{tail}", file=sys.stderr)
+        return None
+    return marks
 
 
 def memory_of(pid: int) -> int:

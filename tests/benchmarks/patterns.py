@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 import keyed
 from keyed.patterns import Pattern
+from tests.benchmarks.work import SETTINGS
 from tests.support.flink import flink_python
 
 __all__ = ["main"]
@@ -114,8 +115,7 @@ def _run(variant: str, options: argparse.Namespace) -> None:
         # The end of the input is a batch of its own.
         marks = marks[: options.batches]
     else:
-        config = {"spark.ui.enabled": "false", "spark.driver.memory": "4g", "spark.ui.showConsoleProgress": "false"}
-        spark = keyed.spark_session("bench", master="local[2]", parallelism=2, config=config)
+        spark = keyed.spark_session("bench", master="local[2]", parallelism=2, config=SETTINGS)
         with tempfile.TemporaryDirectory() as folder:
             for number, table in enumerate(tables):
                 (Path(folder) / "in").mkdir(exist_ok=True)

@@ -21,10 +21,8 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -37,7 +35,7 @@ import pyarrow.parquet as pq
 
 from tests.benchmarks.cost_model import Batch, fitted, predicted
 from tests.benchmarks.events import Events, event_files
-from tests.benchmarks.meter import Cpu, Mark, Meter, Watcher, adopt_orphans, adopting
+from tests.benchmarks.meter import Cpu, Meter, adopt_orphans, marks_of
 from tests.benchmarks.work import SETTINGS, commits
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +80,9 @@ def _measure(size: str, rows: int, store: str, options: argparse.Namespace) -> b
         (folder / "data" / path.name).hardlink_to(path)
     shown = commits(folder)
     arguments = [f"--workers={workers}", f"--sizes=1/{groups}", f"--stores={store}"]
-    marks = _marks(folder, arguments, batches, lambda batch: shown / str(batch))
+    marks = marks_of(
+        "scale", [f"--folder={folder}", *arguments], folder, batches, lambda batch: (shown / str(batch)).exists()
+    )
     if marks is None:
         return False
     counted = json.loads((folder / "counters").read_text())
@@ -101,39 +101,6 @@ def _measure(size: str, rows: int, store: str, options: argparse.Namespace) -> b
     )
     shutil.rmtree(folder)
     return True
-
-
-def _marks(folder: Path, arguments: Sequence[str], batches: int, shown: Callable[[int], Path]) -> list[Mark] | None:
-    """Run J1 in a process of its own, and return the commits of its batches, which show as files."""
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            adopting([sys.executable, "-m", "tests.benchmarks.scale", f"--folder={folder}", *arguments]),
-            cwd=_ROOT,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(_ROOT),
-                "PYSPARK_PYTHON": sys.executable,
-                "SPARK_LOCAL_IP": "127.0.0.1",
-            },
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-        )
-        watcher = Watcher(process.pid, lambda batch: shown(batch).exists())
-        watcher.start()
-        try:
-            status = process.wait()
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            watcher.stop()
-    marks = watcher.marks[:batches]
-    if status or len(marks) < batches:
-        tail = "\n".join((folder / "log").read_text(errors="replace").splitlines()[-25:])
-        print(f"failed, status {status}, {len(marks)} of {batches} batches seen\n{tail}", file=sys.stderr)
-        return None
-    return marks
 
 
 @attrs.frozen
@@ -250,11 +217,11 @@ def _measured(sizes: Sequence[_Size], options: argparse.Namespace) -> dict[_Size
     arguments = [f"--workers={sizes[0].workers}", f"--stores={options.stores[0]}", "--sizes"]
     arguments += [f"{size.tasks}/{size.groups}" for size in sizes]
 
-    def shown(batch: int) -> Path:
+    def shown(batch: int) -> bool:
         place, number = divmod(batch, len(rows))
-        return commits(folder / str(place)) / str(number)
+        return (commits(folder / str(place)) / str(number)).exists()
 
-    marks = _marks(folder, arguments, len(rows) * len(sizes), shown)
+    marks = marks_of("scale", [f"--folder={folder}", *arguments], folder, len(rows) * len(sizes), shown)
     if marks is None:
         return None
     idle = json.loads((folder / "0" / "counters").read_text())["idle_worker"]

@@ -38,6 +38,32 @@ def other():
     return run
 
 
+@contextmanager
+def child(work):
+    """Run `work(told)` in a forked process: `told(answer)` sends an answer, and waits for the end of this block.
+
+    The block gets the answer. At its end the child goes on, and must end well.
+    """
+    answers, go = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        signal.alarm(120)
+
+        def told(answer=b"x"):
+            os.write(answers[1], answer)
+            os.read(go[0], 1)
+
+        with suppress(BaseException):
+            work(told)
+            os._exit(0)
+        os._exit(1)
+    yield os.read(answers[0], 9)
+    os.write(go[1], b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    for end in (*answers, *go):
+        os.close(end)
+
+
 def applied(path, row, value):
     """Apply a value, as a process that opens the store for it."""
     store = open_lmdb_store(path)
@@ -45,25 +71,16 @@ def applied(path, row, value):
     store.close()
 
 
-def test_processes_see_what_each_other_has_applied_without_opening_anything(tmp_path, other, monkeypatch):
-    # The child is forked before the store is open here, and goes on when it is told to.
-    ready, go = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:
-        signal.alarm(60)
-        status = 1
-        with suppress(BaseException):
-            os.read(go[0], 1)
-            applied(tmp_path, 2, b"2")
-            os.write(ready[1], b"x")
-            status = 0
-        os._exit(status)
-    store = open_lmdb_store(tmp_path)
-    store.apply("log", 1, [(PREFIX, b"", b"1")])
-    assert store.get(PREFIX, b"") == b"1"
-    os.write(go[1], b"x")
-    os.read(ready[0], 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+def test_processes_see_what_each_other_has_applied_without_opening_anything(tmp_path, monkeypatch):
+    def work(told):
+        # It is forked before the store is open here.
+        told()
+        applied(tmp_path, 2, b"2")
+
+    with child(work):
+        store = open_lmdb_store(tmp_path)
+        store.apply("log", 1, [(PREFIX, b"", b"1")])
+        assert store.get(PREFIX, b"") == b"1"
     # Until the next batch it has its snapshot, and cannot change what it has not seen.
     assert (store.position(), store.get(PREFIX, b"")) == (("log", 1), b"1")
     with pytest.raises(LocalStoreError, match="changed by another process"):
@@ -74,8 +91,6 @@ def test_processes_see_what_each_other_has_applied_without_opening_anything(tmp_
     store.apply("log", 3, [(PREFIX, b"", b"3")])
     assert store.get(PREFIX, b"") == b"3"
     store.close()
-    for end in (*ready, *go):
-        os.close(end)
 
 
 def test_a_change_right_after_the_own_one_is_noticed(tmp_path, monkeypatch):
@@ -177,30 +192,22 @@ def test_the_map_grows_while_a_batch_is_applied(tmp_path, monkeypatch):
 
 def test_a_map_that_another_process_made_larger_is_taken_on(tmp_path, monkeypatch):
     monkeypatch.setattr(lmdb_store, "MAP_BYTES", 64 << 10)
-    go, ready = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:
-        signal.alarm(60)
-        status = 1
-        with suppress(BaseException):
-            os.read(go[0], 1)
-            store = open_lmdb_store(tmp_path)
-            store.apply("log", 2, [(PREFIX, encode_key(number), b"v" * 1000) for number in range(500)])
-            status = 0
-        os._exit(status)
-    store = open_lmdb_store(tmp_path)
-    store.apply("log", 1, [(PREFIX, b"", b"1")])
-    store.release()
-    os.write(go[1], b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def work(told):
+        told()
+        changes = [(PREFIX, encode_key(number), b"v" * 1000) for number in range(500)]
+        open_lmdb_store(tmp_path).apply("log", 2, changes)
+
+    with child(work):
+        store = open_lmdb_store(tmp_path)
+        store.apply("log", 1, [(PREFIX, b"", b"1")])
+        store.release()
     store.refresh()
     assert store.position() == ("log", 2)
     assert len(list(store.scan(PREFIX))) == 501
     store.apply("log", 3, [(PREFIX, b"", None)])
     assert len(list(store.scan(PREFIX))) == 500
     store.close()
-    for end in (*ready, *go):
-        os.close(end)
 
 
 def test_a_file_that_cannot_grow_is_an_error_and_the_store_is_as_before(tmp_path, other):
@@ -309,45 +316,37 @@ def test_the_store_of_a_container_is_deleted_once_no_process_has_it_open(tmp_pat
 
 def test_a_snapshot_that_another_process_holds_does_not_let_the_file_grow(tmp_path):
     applied(tmp_path, 1, b"1")
-    ready, go = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:
-        signal.alarm(120)
-        status = 1
-        with suppress(BaseException):
-            store = open_lmdb_store(tmp_path)
-            os.write(ready[1], b"%d" % (store.get(PREFIX, b"") == b"1"))
-            os.read(go[0], 1)
-            # It has the same snapshot still, cannot write, and gets the new file with its next batch.
-            assert store.get(PREFIX, b"") == b"1"
-            with suppress(LocalStoreError):
-                store.apply("log", 2, [(PREFIX, b"", b"other 2")])
-            store.refresh()
-            assert (store.position(), store.get(PREFIX, b"")) == (("log", 300), b"300")
-            store.apply("log", 301, [(PREFIX, b"", b"301")])
-            store.close()
-            status = 0
-        os._exit(status)
-    assert os.read(ready[0], 1) == b"1"
-    store, largest, files = open_lmdb_store(tmp_path), 0, set()
-    for number in range(2, 301):
-        store.apply("log", number, [(PREFIX, b"", b"%d" % number), (PREFIX, b"large", bytes([number % 256]) * 200_000)])
-        largest = max(largest, data_of(tmp_path).stat().st_size)
-        files.add(data_of(tmp_path).stat().st_ino)
-        store.release()
+
+    def work(told):
+        store = open_lmdb_store(tmp_path)
+        told(store.get(PREFIX, b""))
+        # It has the same snapshot still, cannot write, and gets the new file with its next batch.
+        assert store.get(PREFIX, b"") == b"1"
+        with suppress(LocalStoreError):
+            store.apply("log", 2, [(PREFIX, b"", b"other 2")])
         store.refresh()
-    assert largest < lmdb_store.SLACK_BYTES + (2 << 20)
-    # The reader has the first one; the second one grows no more.
-    assert len(files) == 2
-    assert data_of(tmp_path).stat().st_mode & 0o777 == 0o600
-    assert [each.name for each in tmp_path.iterdir()] == [lmdb_store._subfolder()]
-    os.write(go[1], b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert (store.position(), store.get(PREFIX, b"")) == (("log", 300), b"300")
+        store.apply("log", 301, [(PREFIX, b"", b"301")])
+        store.close()
+
+    with child(work) as value:
+        assert value == b"1"
+        store, largest, files = open_lmdb_store(tmp_path), 0, set()
+        for number in range(2, 301):
+            large = bytes([number % 256]) * 200_000
+            store.apply("log", number, [(PREFIX, b"", b"%d" % number), (PREFIX, b"large", large)])
+            largest = max(largest, data_of(tmp_path).stat().st_size)
+            files.add(data_of(tmp_path).stat().st_ino)
+            store.release()
+            store.refresh()
+        assert largest < lmdb_store.SLACK_BYTES + (2 << 20)
+        # The reader has the first one; the second one grows no more.
+        assert len(files) == 2
+        assert data_of(tmp_path).stat().st_mode & 0o777 == 0o600
+        assert [each.name for each in tmp_path.iterdir()] == [lmdb_store._subfolder()]
     store.refresh()
     assert store.get(PREFIX, b"") == b"301"
     store.close()
-    for end in (*ready, *go):
-        os.close(end)
 
 
 def test_a_process_that_has_not_seen_a_change_cannot_change_the_file_that_it_renews(tmp_path, monkeypatch):
@@ -504,27 +503,16 @@ def test_a_batch_that_ran_ends_the_row_of_abnormal_ends(tmp_path, other):
 
 
 def test_a_batch_in_another_process_is_no_abnormal_end(tmp_path):
-    ready, go = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:
-        signal.alarm(60)
-        status = 1
-        with suppress(BaseException):
-            store = open_lmdb_store(tmp_path)
-            os.write(ready[1], b"x")
-            os.read(go[0], 1)
-            store.close()
-            status = 0
-        os._exit(status)
-    os.read(ready[0], 1)
-    for _ in range(3):
+    def work(told):
         store = open_lmdb_store(tmp_path)
-        assert not store.is_doubtful()
+        told()
         store.close()
-    os.write(go[1], b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    for end in (*ready, *go):
-        os.close(end)
+
+    with child(work):
+        for _ in range(3):
+            store = open_lmdb_store(tmp_path)
+            assert not store.is_doubtful()
+            store.close()
 
 
 @pytest.mark.parametrize("key", [b"E", b"I"])
