@@ -6,6 +6,7 @@ They come out of the wheel of apache-flink, which is fetched once into the user'
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import subprocess
@@ -22,25 +23,8 @@ SINKS = {"Encoder", "FileSink", "OutputFileConfig", "RollingPolicy"}
 
 IMPORT = re.compile(r"^from pyflink[\w.]* import ((?:[^\n]*\\\n)*[^\n]*\n)", re.MULTILINE)
 
-EXAMPLES = {
-    # Rows run by their timestamps and the watermark is 2 s behind: a timer finds what was counted by then.
-    "event_time_timer": [
-        "('Alice', 143.2)", "('Bob', 86.4)", "('Alice', 143.2)", "('Bob', 102.5)",
-        "('Bob', 102.5)", "('Alice', 143.2)", "('Bob', 102.5)", "('Alice', 163.29999999999998)",
-    ],
-    "state_access": [
-        "('Alice', 110.1)", "('Bob', 30.2)", "('Alice', 130.1)", "('Bob', 83.3)",
-        "('Alice', 143.2)", "('Bob', 86.39999999999999)", "('Bob', 102.5)", "('Alice', 163.29999999999998)",
-    ],
-    "windowing/session_with_gap_window": ["('hi', 1, 14, 6)", "('hi', 15, 20, 1)"],
-    "windowing/session_with_dynamic_gap_window": ["('hi', 1, 2, 1)", "('hi', 2, 8, 3)", "('hi', 8, 30, 3)"],
-    "windowing/sliding_time_window": [
-        "('hi', -2, 3, 2)", "('hi', 0, 5, 4)", "('hi', 2, 7, 4)", "('hi', 4, 9, 3)",
-        "('hi', 6, 11, 2)", "('hi', 8, 13, 2)", "('hi', 12, 17, 1)", "('hi', 14, 19, 1)",
-    ],
-    "windowing/tumbling_time_window": ["('hi', 0, 5, 4)", "('hi', 5, 10, 3)", "('hi', 15, 20, 1)"],
-    "windowing/tumbling_count_window": ["('hi', 4)", "('hello', 6)", "('hello', 12)"],
-}  # fmt: skip
+# Rows run by their timestamps and the watermark is 2 s behind: a timer finds what was counted by then.
+EXAMPLES = json.loads((Path(__file__).parent / "pyflink_examples.json").read_text())
 
 
 @pytest.fixture(scope="module")

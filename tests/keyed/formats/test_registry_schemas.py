@@ -1,66 +1,18 @@
 """Columns that come from the schemas of a topic."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from keyed import sql
 from keyed.errors import DefinitionError, SqlError
 
-AVRO = {
-    "type": "record",
-    "name": "Reading",
-    "fields": [
-        {"name": "room", "type": ["null", "string"], "default": None},
-        {"name": "degrees", "type": "float"},
-        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["AIR", "WATER"]}},
-        {"name": "other", "type": ["null", "Kind"]},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}},
-        {"name": "tags", "type": {"type": "map", "values": {"type": "array", "items": "int"}}},
-        {"name": "place", "type": {"type": "record", "name": "Place", "fields": [{"name": "floor", "type": "long"}]}},
-    ],
-}
-JSON_SCHEMA = {
-    "type": "object",
-    "properties": {
-        "degrees": {"oneOf": [{"type": "null"}, {"type": "number"}]},
-        "n": {"type": "integer", "connect.type": "int32"},
-        "m": {"type": "integer"},
-        "day": {"type": "integer", "title": "org.apache.kafka.connect.data.Date"},
-        "price": {
-            "type": "number",
-            "title": "org.apache.kafka.connect.data.Decimal",
-            "connect.type": "bytes",
-            "connect.parameters": {"scale": "2", "connect.decimal.precision": "6"},
-        },
-        "tags": {"type": "object", "connect.type": "map", "additionalProperties": {"type": "string"}},
-        "list": {"type": "array", "items": {"type": ["null", "boolean"]}},
-    },
-}
-PROTOBUF = """
-syntax = "proto3";  // the newest one
-package shop.v1;
-import "place.proto";
-message Reading {
-  option deprecated = true;
-  reserved 9, 10;
-  enum Kind { AIR = 0; WATER = 1; }
-  message Part { int64 n = 1; }
-  float degrees = 1;
-  uint32 count = 2 [deprecated = true];
-  optional Kind kind = 3;
-  repeated Part parts = 4;
-  map<string, shop.v1.Reading.Part> by_name = 5;
-  oneof what { string text = 6; bytes raw = 7; }
-  google.protobuf.Timestamp at = 8;
-  confluent.type.Decimal price = 11 [(confluent.field_meta) = { params: [
-    { key: "precision", value: "6" }, { value: "2", key: "scale" }
-  ]}];
-  Place place = 12;
-}
-message Second { bool good = 1; }
-"""
+FOLDER = Path(__file__).parent
+READING = json.loads((FOLDER / "schemas.json").read_text())["reading"]
+AVRO = READING["avro"]
+JSON_SCHEMA = READING["json"]
+PROTOBUF = (FOLDER / "reading.proto").read_text()
 PLACE = 'syntax = "proto3"; message Place { sint32 floor = 1; google.protobuf.StringValue name = 2; }'
 
 

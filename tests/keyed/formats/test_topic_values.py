@@ -8,6 +8,7 @@ import math
 import pickle
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -31,29 +32,13 @@ from tests.keyed.changelog.kafka import topics
 from tests.support.schema_registry import SchemaRegistry, schema_registry
 
 BAD = keyed.OutputTag("bad")
-AVRO = json.dumps(
-    {
-        "type": "record",
-        "name": "Sale",
-        "fields": [
-            {"name": "user", "type": "string"},
-            {"name": "amount", "type": "long"},
-            {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        ],
-    }
-)
+SCHEMAS = json.loads((Path(__file__).parent / "schemas.json").read_text())
+AVRO, SCHEMA = (json.dumps(SCHEMAS["sale"][each]) for each in ("avro", "json"))
 #: The same with one more column, which has a default.
 WIDER = json.dumps(
     {**json.loads(AVRO), "fields": [*json.loads(AVRO)["fields"], {"name": "shop", "type": "string", "default": "?"}]}
 )
-SCHEMA = json.dumps(
-    {
-        "title": "Sale",
-        "type": "object",
-        "properties": {"user": {"type": "string"}, "amount": {"type": "integer"}},
-        "required": ["user", "amount"],
-    }
-)
+
 AT = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 SALE = {"user": "ann", "amount": 5, "at": AT}
 CONTEXT = SerializationContext("sales", MessageField.VALUE)
@@ -238,30 +223,7 @@ def test_wrong_definitions_are_refused(make, said):
 
 
 #: A record that may contain itself, on the way through a union, an array and a map.
-TREE = json.dumps(
-    {
-        "type": "record",
-        "name": "Node",
-        "namespace": "shop",
-        "fields": [
-            {"name": "n", "type": ["null", "int", "Node", {"type": "array", "items": "Node"}]},
-            {"name": "by_name", "type": {"type": "map", "values": "shop.Node"}, "default": {}},
-            {"name": "size", "type": {"type": "fixed", "name": "Two", "size": 2}},
-            {
-                "name": "color",
-                "type": ["null", {"type": "enum", "name": "Color", "symbols": ["RED", "BLUE"]}, "string"],
-            },
-            {"name": "weight", "type": ["double", "float", "boolean", "bytes"]},
-        ],
-    }
-)
-JSON_TREE = json.dumps(
-    {
-        "properties": {"n": {"anyOf": [{"$ref": "#"}, {"type": ["integer", "null"]}, {"$ref": "#/$defs/nodes"}]}},
-        "$defs": {"nodes": {"type": "array", "items": {"$ref": "#"}}},
-        "required": ["n"],
-    }
-)
+TREE, JSON_TREE = (json.dumps(SCHEMAS["tree"][each]) for each in ("avro", "json"))
 
 
 def tree(records: int, way: str) -> Any:

@@ -104,20 +104,7 @@ def counted(matches: list[list[Any]]) -> Counter[Any]:
 
 
 #: The tests of each class of Flink CEP, parameters not counted.
-SUITES = {
-    "NFAITCase": 70,
-    "NotPatternITCase": 29,
-    "TimesOrMoreITCase": 11,
-    "TimesRangeITCase": 12,
-    "AfterMatchSkipITCase": 26,
-    "GreedyITCase": 17,
-    "GroupITCase": 18,
-    "UntilConditionITCase": 12,
-    "IterativeConditionsITCase": 7,
-    "SameElementITCase": 8,
-    "CEPOperatorTest": 17,
-    "CEPITCase": 16,
-}
+SUITES = DATA["tests"]
 
 
 def test_every_test_of_these_suites_is_transcribed_or_has_a_reason():
