@@ -5,11 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 import pickle
-import subprocess
-import sys
 import uuid
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +15,7 @@ import keyed
 from keyed.errors import DefinitionError, SinkError
 from keyed.postgres import postgres_sink
 from keyed.testing.sink_conformance import SinkConformance
+from tests.keyed.runtimes.local.table_sinks import run_killed
 from tests.keyed.runtimes.spark.functions import count, files_source, write_file
 from tests.support.postgres import PASSWORD, binaries, postgres_server
 
@@ -29,7 +27,6 @@ if os.environ.get("CI") != "true":
 import psycopg
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +63,14 @@ class TestPostgresSink(SinkConformance):
 class Change(keyed.KeyedProcessFunction):
     def process_element(self, value: Any, ctx: keyed.Context) -> Any:
         yield value["k"], value["n"], value.get("gone", False)
+
+
+Writer = keyed.postgres._PostgresWriter
+
+
+def sink_of(folder, **options):
+    """Return the sink of the program that is killed."""
+    return postgres_sink(os.environ["KEYED_TABLE"], key=options["key"])
 
 
 def changes(source):
@@ -170,34 +175,6 @@ def test_two_outputs_with_one_table_are_refused(server, name):
         keyed.run(*(output.to(postgres_sink(name, key="k", conninfo=server)) for _ in range(2)))
 
 
-KILLED = """
-import os, sys
-import keyed.postgres
-from keyed.runtimes.local import local_query
-from tests.keyed.test_postgres import changes, row
-
-folder, table, place, batch = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-writer, write, outbox = keyed.postgres._PostgresWriter, keyed.postgres._PostgresWriter.write, local_query.encode_outbox
-
-def dies(self, records, batch_id):
-    if (place, batch) == ("before", batch_id):
-        os.kill(os.getpid(), 9)
-    write(self, records, batch_id)
-    if (place, batch) == ("after", batch_id):
-        os.kill(os.getpid(), 9)
-
-def dies_before_commit(box):
-    if (place, batch) == ("commit", box.batch):
-        os.kill(os.getpid(), 9)
-    return outbox(box)
-
-writer.write, local_query.encode_outbox = dies, dies_before_commit
-sink = keyed.postgres.postgres_sink(table, key="k")
-rows = [row(str(n), n) for n in range(9)]
-changes(rows).run(sink, checkpoint=folder + "/ck", rows_per_batch=int(sys.argv[5]), drain=False)
-"""
-
-
 def test_a_query_that_is_killed_writes_each_row_once(server, name, tmp_path):
     """Counted by a trigger, because a row that is written twice is the same row."""
     with psycopg.connect(server) as connection:
@@ -210,11 +187,9 @@ def test_a_query_that_is_killed_writes_each_row_once(server, name, tmp_path):
         )
     parts = dict(part.split("=") for part in server.split())
     names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE", "password": "PGPASSWORD"}
-    environment = {**os.environ, **{names[part]: value for part, value in parts.items()}}
-    for place, batch, size in (("commit", 0, 2), ("before", 0, 3), ("after", 1, 1), ("before", 2, 2), ("none", -1, 3)):
-        command = [sys.executable, "-c", KILLED, str(tmp_path), name, place, str(batch), str(size)]
-        done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, env=environment)
-        assert done.returncode == (0 if place == "none" else -9), done.stderr
+    environment = {names[part]: value for part, value in parts.items()}
+    kills = [("commit", 0, 2), ("before", 0, 3), ("after", 1, 1), ("before", 2, 2)]
+    run_killed(__name__, tmp_path, kills, KEYED_TABLE=name, **environment)
     assert [k for k, *_ in rows(server, name)] == [str(n) for n in range(9)]
     assert rows(server, f"{name}-w") == [(str(n),) for n in range(9)]
 

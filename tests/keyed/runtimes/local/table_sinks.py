@@ -1,5 +1,6 @@
 """What Delta and Iceberg tables have in common as sinks of the local runtime: their test modules extend the suites."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from keyed.destinations.ownership import Owner
 from keyed.errors import SinkError
 from keyed.testing.sink_conformance import SinkConformance
 
+ROOT = Path(keyed.__file__).parents[1]
 #: The columns of a table.
 COLUMNS: pa.Schema = pa.table({"k": ["a"], "n": [1]}).schema
 TYPES = (
@@ -41,8 +43,7 @@ ROWS = [row("a", 1), row("b", 2), row("a", 3), row("b", 4, gone=True), row("c", 
 KILLED = """
 import os, pathlib, sys
 from keyed.runtimes.local import local_query
-from tests.keyed.runtimes.local import {module} as kind
-from tests.keyed.runtimes.local.table_sinks import changes, row
+import {module} as kind
 
 out, place, batch, mode, size = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
 write, outbox = kind.Writer.write, local_query.encode_outbox
@@ -62,8 +63,28 @@ def dies_before_commit(box):
 kind.Writer.write, local_query.encode_outbox = dies, dies_before_commit
 sink = kind.sink_of(out / "t", mode=mode, **({{"key": "k"}} if mode == "upsert" else {{}}))
 # Other batches than in the run before.
-changes([row(str(n), n) for n in range(9)]).run(sink, checkpoint=out / "ck", rows_per_batch=size, drain=False)
+rows = [kind.row(str(n), n) for n in range(9)]
+kind.changes(rows).run(sink, checkpoint=out / "ck", rows_per_batch=size, drain=False)
 """
+
+
+def run_killed(module, folder, kills, mode="upsert", **environment):
+    """Run a program over and over with the sink of a module, killed at a step of a batch; the last run may end.
+
+    Args:
+        module: Its name; it has `sink_of`, `changes`, `row` and `Writer`.
+        folder: Where the job is.
+        kills: When it is killed, ``"before"`` or ``"after"`` a batch is written or before its ``"commit"``; the number
+            of the batch; and how many rows a batch has.
+        mode: The mode of the sink.
+        environment: Variables of the program.
+    """
+    for place, batch, size in (*kills, ("none", -1, 3)):
+        command = [sys.executable, "-c", KILLED.format(module=module), str(folder), place, str(batch), mode, str(size)]
+        done = subprocess.run(
+            command, cwd=ROOT, env=os.environ | environment, check=False, capture_output=True, text=True
+        )
+        assert done.returncode == (0 if place == "none" else -9), done.stderr
 
 
 class TableSuite:
@@ -109,15 +130,8 @@ class TableSuite:
     @pytest.mark.parametrize("mode", [pytest.param("append", marks=pytest.mark.long), "upsert"])
     def test_a_query_that_is_killed_writes_each_row_once(self, tmp_path, mode):
         """Kills at each step of a batch; the next run cuts its input into other batches."""
-        program = KILLED.format(module=self.kind.__name__.rpartition(".")[2])
-        for place, batch, size in (
-            *(("commit", 0, 2), ("before", 0, 3), ("after", 1, 1), ("commit", 2, 4), ("before", 3, 2)),
-            ("none", -1, 3),
-        ):
-            command = [sys.executable, "-c", program, str(tmp_path), place, str(batch), mode, str(size)]
-            root = Path(keyed.__file__).parents[1]
-            done = subprocess.run(command, cwd=root, check=False, capture_output=True, text=True)
-            assert done.returncode == (0 if place == "none" else -9), done.stderr
+        kills = [("commit", 0, 2), ("before", 0, 3), ("after", 1, 1), ("commit", 2, 4), ("before", 3, 2)]
+        run_killed(self.kind.__name__, tmp_path, kills, mode)
         assert self.kind.content(tmp_path / "t", "n") == [(n,) for n in range(9)]
 
     def test_columns_may_be_added(self, tmp_path):

@@ -28,6 +28,7 @@ from keyed.destinations.iceberg_table import IcebergLakeTable
 from keyed.destinations.ownership import Owner
 from keyed.errors import CheckpointError, DefinitionError, SessionError, SinkError
 from keyed.runtimes.spark.query.spark_sinks import FrameBatch, SparkRuntime
+from tests.keyed.runtimes.local.table_sinks import TYPES
 from tests.keyed.runtimes.spark.functions import files_source, write_file
 from tests.keyed.runtimes.spark.lake_program import OUTPUT, UPSERT, Ledger, ledger, sinks
 from tests.support.lake import pyiceberg_options
@@ -191,10 +192,6 @@ def test_keys_and_columns_have_any_names(spark_lake, tmp_path, kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["append", "upsert"])
 def test_types_survive_and_the_other_library_reads_and_extends_the_table(spark_lake, tmp_path, kind, mode):
-    schema = (
-        "k string, y tinyint, i int, d double, f float, m decimal(10,2), b binary, day date, t timestamp, "
-        "l timestamp_ntz, a array<int>, o map<string,double>, s struct<x:bigint,y:string>"
-    )
     key = {"key": "k"} if mode == "upsert" else {}
     sink = table(kind, tmp_path, mode=mode, **key)
     one = spark_lake.sql(
@@ -205,10 +202,10 @@ def test_types_survive_and_the_other_library_reads_and_extends_the_table(spark_l
     one = one.withColumn("m", one["m"].cast("decimal(10,2)"))
     for _ in range(2):
         # The second run finds the columns that the first has created.
-        keyed.stream(one).key_by("k").process(Emit(), schema).run(sink)
+        keyed.stream(one).key_by("k").process(Emit(), TYPES).run(sink)
     local = local_table(spark_lake, kind, sink, mode=mode, **key)
     rows = [{**row, "o": dict(row["o"])} for row in one.toArrow().to_pylist()]
-    keyed.stream(rows).key_by("k").process(Emit(), schema).run(local)
+    keyed.stream(rows).key_by("k").process(Emit(), TYPES).run(local)
     found = content(spark_lake, sink)
     assert len(found) == (3 if mode == "append" else 1)
     assert {str(row) for row in found} == {str(tuple(each.collect()[0])) for each in [one]}
