@@ -113,17 +113,26 @@ export function shown(value, type, name) {
   }
   if (typeof value === "string") return !/^(str|string)\b/.test(type ?? "") && TIME.test(value) ? shownTime(value) : value;
   if (PLAIN.has(typeof value)) return String(value);
-  if (Array.isArray(value) && value.every((part) => part === null || PLAIN.has(typeof part))) {
-    return value.map((part) => shown(part)).join(" · ");
-  }
+  if (Array.isArray(value) && isLine(value)) return value.map((part) => shown(part)).join(" · ");
   return JSON.stringify(value);
 }
 
+/** Whether a value has fields by name. */
+export const isFields = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
 const isTime = (value, name) => Number.isInteger(value) && TIME_NAME.test(name ?? "");
 
-/** A value as a cell of `tableOf`: numbers stay numbers, which are aligned to the right. */
+const isLine = (value) => !Array.isArray(value) || value.every((part) => part === null || PLAIN.has(typeof part));
+
+/** A value as a cell of `tableOf`: numbers stay numbers, which are aligned to the right; one with parts is a small table. */
 export function cellOf(value, type, name) {
   if (typeof value === "number" && !isTime(value, name)) return value;
+  if (isFields(value) || !isLine(value)) {
+    return h("table", { class: "parts" }, h("tbody", {}, Object.entries(value).map(([part, each]) => {
+      const cell = cellOf(each, undefined, part);
+      return h("tr", {}, h("th", { scope: "row" }, part), h("td", {}, cell instanceof Node ? cell : shown(cell)));
+    })));
+  }
   const text = shown(value, type, name);
   return text === value || typeof value === "object" ? document.createTextNode(text) : h("span", { class: "time" }, text);
 }

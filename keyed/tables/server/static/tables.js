@@ -1,6 +1,6 @@
 // The view of all tables: what each holds, one key with its history, a past batch, and the changes as they come.
 import {
-  ask, beginnings, cellOf, completing, filled, follow, h, isWhole, nameOf, oneAtATime, pathOf, placeOf, shown, shownNamespace, shownTime, shownPosition, stepChart, tableOf,
+  ask, beginnings, cellOf, completing, filled, follow, h, isFields, isWhole, nameOf, oneAtATime, pathOf, placeOf, shown, shownNamespace, shownTime, shownPosition, stepChart, tableOf,
 } from "/page/keyed.js";
 
 const PAGE = 100;
@@ -126,21 +126,18 @@ function lastChanges(changes, table, oldest) {
   const rows = changes.map(({ batch, key, entry, namespace, old, new: value, removed }) => [
     String(batch), cellOf(key, types.key, name),
     ...(inner ? [document.createTextNode(entry === null ? shownNamespace(namespace) : shown(entry, types.entry))] : []),
-    document.createTextNode(brief(old, value, types.value, table.name)),
-    document.createTextNode(removed ? "removed" : brief(value, old, types.value, table.name)),
+    brief(old, value, types.value, table.name), removed ? "removed" : brief(value, old, types.value, table.name),
   ]);
-  return tableOf(["Batch", "Key", ...(inner ? ["Entry"] : []), "Before", "After"], rows, "Last changes");
+  return tableOf(["Batch", name ?? "Key", ...(inner ? ["Entry"] : []), "Before", "After"], rows, "Last changes");
 }
 
-const isFields = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
-
-/** A value in a line: of one with fields those that differ from another value, and its time only if nothing else does. */
+/** A value as a cell: of one with fields those that differ from another value, and its time only if nothing else does. */
 function brief(value, other, type, name) {
-  if (!isFields(value)) return shown(value, type, name);
+  if (!isFields(value)) return document.createTextNode(shown(value, type, name));
   const differs = (field) => !isFields(other) || JSON.stringify(value[field]) !== JSON.stringify(other[field]);
   const fields = Object.keys(value).filter(differs);
   const told = fields.filter((field) => field !== "ROWTIME");
-  return (told.length ? told : fields).map((field) => `${field} ${shown(value[field], undefined, field)}`).join(" · ");
+  return cellOf(Object.fromEntries((told.length ? told : fields).map((field) => [field, value[field]])));
 }
 
 /**
@@ -185,28 +182,26 @@ function entriesTable(entries, table, context, eachRow = () => {}) {
   const types = typesOf(table);
   const fields = fieldsOf(entries);
   const named = table.entry?.length > 0;
-  const keys = table.kind === "window" && table.key_columns.length ? table.key_columns : ["Key"];
-  const keyNames = table.key_columns.length === keys.length ? table.key_columns : keys;
+  const keys = table.key_columns.length ? table.key_columns : ["Key"];
   const heads = [...keys, ...(spaces ? ["Namespace"] : []), ...(inner ? (named ? table.entry : ["Entry"]) : []), ...(fields ?? ["Value"])];
   const entryCells = (entry) => (named ? table.entry.map((name, at) => cellOf(entry?.[at], undefined, name)) : [cellOf(entry, types.entry)]);
   const keyCells = (key) => {
     const [first, ...rest] = keys.length > 1 && Array.isArray(key) ? key : [key];
     const href = context.link({ view: "tables", table: table.name, key: placeOf(key), as_of: context.params.as_of });
-    return [h("a", { href }, shown(first, keys.length > 1 ? undefined : types.key, keyNames[0])), ...rest.map((part, at) => cellOf(part, undefined, keys[at + 1]))];
+    return [h("a", { href }, shown(first, keys.length > 1 ? undefined : types.key, keys[0])), ...rest.map((part, at) => cellOf(part, undefined, keys[at + 1]))];
   };
   const made = tableOf(heads, entries.map((entry) => [
     ...keyCells(entry.key),
     ...(spaces ? [h("span", { class: "time" }, shownNamespace(entry.namespace))] : []), ...(inner ? entryCells(entry.entry) : []),
     ...(fields ? fields.map((name) => cellOf(entry.value[name], types.fields[name], name)) : [cellOf(entry.value, types.value, table.name)]),
   ]), `Entries of ${table.name}`);
-  made.querySelectorAll("tbody tr").forEach((row, index) => eachRow(entries[index], row));
+  [...made.querySelector("tbody").rows].forEach((row, index) => eachRow(entries[index], row));
   return entries.length ? made : h("p", { class: "quiet" }, context.params.key ? "No key begins with this." : "The table is empty.");
 }
 
 /** The names of the fields of values that are alike; null where they are shown as they are. */
 function fieldsOf(entries) {
-  const isObject = ({ value }) => value !== null && typeof value === "object" && !Array.isArray(value);
-  if (!entries.length || !entries.every(isObject)) return null;
+  if (!entries.length || !entries.every(({ value }) => isFields(value))) return null;
   const names = Object.keys(entries[0].value);
   const alike = entries.every(({ value }) => Object.keys(value).length === names.length && names.every((name) => name in value));
   return alike && names.length > 0 && names.length <= FIELDS ? names : null;
@@ -275,11 +270,11 @@ function entryCount(table, value) {
 
 /** One value: its fields, if it has some. */
 function valueView(value, types, name) {
-  if (value !== null && typeof value === "object" && !Array.isArray(value)) {
+  if (isFields(value)) {
     return tableOf(["Field", "Value"], Object.entries(value).map(([field, each]) =>
       [document.createTextNode(field), cellOf(each, types.fields[field], field)]), "Value");
   }
-  if (Array.isArray(value)) return h("pre", {}, JSON.stringify(value, null, 2));
+  if (Array.isArray(value)) return h("div", { class: "value" }, cellOf(value));
   return h("p", { class: "value" }, shown(value, types.value, name));
 }
 

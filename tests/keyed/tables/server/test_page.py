@@ -183,7 +183,7 @@ def test_times_are_times_by_their_types_and_names_alone(replayed, page):
 
         # The fields of a class are columns. A text stays as it was written, a number a number.
         assert cells("visit") == {
-            "Key": "zebra",
+            "name": "zebra",
             "window_start": "2013-07-01 12:00",
             "seen": "2013-07-01T12:00:00Z",
             "number": "1,372,680,000,000",
