@@ -149,11 +149,8 @@ class ChangeColumns(_TableSides):
         latest = np.full(wanted.num_rows, _NO_TIME)
         np.maximum.at(latest, np.concatenate([of_came, after_places]), np.concatenate([_times(came), after_times]))
         places = np.concatenate([before_places, after_places])
-        change = np.repeat([-1, 1], [len(before_places), len(after_places)])
-        order = np.lexsort((change, places))
-        both = pa.concat_tables([before, after]).take(order)
-        both = both.append_column(str(self._change), pa.array(change[order], pa.int8()))
-        ctx.emit(both.append_column(TIMESTAMP_COLUMN, pa.array(latest[places[order]])))
+        both = pa.concat_tables([before, after])
+        ctx.emit(changes_of(both, before.num_rows, places, latest, str(self._change)))
 
     def _last(self, side: int, table: pa.Table | None) -> tuple[pa.Table, Numbers]:
         """Return the last row of each key of a side, and a mask of those that are there no longer."""
@@ -178,6 +175,22 @@ class ChangeColumns(_TableSides):
         times = np.maximum(*(_times(side, of) for side, of in ((lefts, left), (rights, right))))
         select: Any = self._pairing.join
         return self.selected(select, (lefts, rights), (left, right)), places, times
+
+
+def changes_of(rows: pa.Table, count: int, places: Numbers, latest: Numbers, column: str) -> pa.Table:
+    """Return rows as changes: those of a key together, with its time, the one that is there no longer first.
+
+    Args:
+        rows: Rows that are there no longer, and after them those that are there now.
+        count: The number of the former.
+        places: The number of the key of each row.
+        latest: The times by the numbers of keys.
+        column: The column of changes.
+    """
+    change = np.repeat([-1, 1], [count, rows.num_rows - count])
+    order = np.lexsort((change, places))
+    rows = rows.take(order).append_column(column, pa.array(change[order], pa.int8()))
+    return rows.append_column(TIMESTAMP_COLUMN, pa.array(latest[places[order]]))
 
 
 def _times(rows: pa.Table, places: Numbers | None = None) -> Numbers:

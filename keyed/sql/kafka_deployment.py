@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 import attrs
-import numpy as np
 import pyarrow as pa
 
 from keyed.base.arguments import text
@@ -15,6 +14,7 @@ from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import Shown, shown
 from keyed.errors import ChangelogError, DefinitionError, SourceError
 from keyed.formats.declared_formats import Registry, check_registry, shown_registry
+from keyed.joins.matching import last_rows
 from keyed.kafka.client import declared_cluster
 from keyed.kafka.kafka_source import KafkaSource
 from keyed.kafka.topic_creation import create_topic, partitions
@@ -23,7 +23,6 @@ from keyed.sql.definitions import Definitions, WrittenQuery
 from keyed.sql.sql_operators import MOMENT
 from keyed.topics import KafkaSink
 from keyed.vectorized import TIMESTAMP_COLUMN
-from keyed.windows.vectorized.row_groups import grouped, plain_column
 
 #: The columns of records as bytes.
 _RECORD = "key binary, value binary, time bigint"
@@ -291,5 +290,4 @@ def last_changes(target: SqlSource, table: pa.Table) -> pa.Table:
         return table
     names = [name for name, _ in target.keys]
     names += [each for each in ("WINDOWSTART", "WINDOWEND") if each in table.column_names]
-    groups = grouped([plain_column(table.column(each)) for each in names])
-    return table.take(pa.array(np.sort(groups.last_rows())))
+    return table.take(last_rows(table, names))

@@ -15,6 +15,8 @@ from keyed.errors import TableOverflowError
 from keyed.expressions.engine import Columns
 from keyed.extending import Schema, inner_state
 from keyed.formats.sql_types import BIGINT
+from keyed.joins.matching import last_rows
+from keyed.joins.table_columns import changes_of
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.planner import Aggregation, QueryPlan
 from keyed.sql.script_inputs import GONE, further_columns
@@ -22,7 +24,7 @@ from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, Vectori
 from keyed.windows import Max
 from keyed.windows.continuous import RunningColumns
 from keyed.windows.vectorized.fold import SumOverflow
-from keyed.windows.vectorized.row_groups import concatenated, grouped, integers, pc, plain_column
+from keyed.windows.vectorized.row_groups import Groups, grouped, integers, pc, plain_column
 from keyed.windows.vectorized.session_merging import Clock, Spans, merged, touches
 
 
@@ -86,9 +88,8 @@ class TableRows(VectorizedFunction):
             order = np.argsort(integers(table.column(CHANGE)), kind="stable")
             table = table.take(pa.array(order, pa.int64()))
             table = table.append_column(GONE, pc.less(table.column(CHANGE), 0))
-        groups = grouped([plain_column(table.column(name)) for name in self._keys])
         # Rows are in the order of time: the last one of a key is the one that stays.
-        last = table.take(pa.array(np.sort(groups.last_rows()), pa.int64()))
+        last = table.take(last_rows(table, self._keys))
         before = self.rows.lookup(last.select(self._keys))
         gone = last.column(GONE)
         there = last.filter(pc.invert(gone))
@@ -109,16 +110,21 @@ def emit_changes(ctx: BatchContext, before: pa.Table, after: pa.Table, rows: pa.
         rows: A row of each key, with its time.
         keys: Columns of the key.
     """
-    both = pa.concat_tables([before, after.cast(before.schema)])
-    change = np.concatenate([np.full(before.num_rows, -1), np.ones(after.num_rows, dtype=np.int64)]).astype(np.int8)
-    all_keys = pa.concat_tables([rows.select(keys), both.select(keys).cast(rows.select(keys).schema)])
-    ids = grouped([plain_column(all_keys.column(name)) for name in keys]).ids
-    times = np.zeros(int(ids.max()) + 1 if len(ids) else 0, dtype=np.int64)
-    np.maximum.at(times, ids[: rows.num_rows], integers(rows.column(TIMESTAMP_COLUMN)))
-    of_each = ids[rows.num_rows :]
-    order = np.lexsort((change, of_each))
-    both = both.append_column(CHANGE, pa.array(change)).append_column(TIMESTAMP_COLUMN, pa.array(times[of_each]))
-    emit(ctx, both.take(pa.array(order, pa.int64())))
+    both = pa.concat_tables(alike([before, after]))
+    groups = grouped_rows(pa.concat_tables(alike([rows.select(keys), both.select(keys)])), keys)
+    latest = np.zeros(groups.count, dtype=np.int64)
+    np.maximum.at(latest, groups.ids[: rows.num_rows], integers(rows.column(TIMESTAMP_COLUMN)))
+    emit(ctx, changes_of(both, before.num_rows, groups.ids[rows.num_rows :], latest, CHANGE))
+
+
+def alike(tables: list[pa.Table]) -> list[pa.Table]:
+    """Return tables of the same columns with the types of the first."""
+    return [each.cast(tables[0].schema) for each in tables]
+
+
+def grouped_rows(table: pa.Table, names: Sequence[str]) -> Groups:
+    """Return the groups of rows with equal values of columns."""
+    return grouped([plain_column(table.column(name)) for name in names])
 
 
 class Totals(RunningColumns):
@@ -175,8 +181,8 @@ class Totals(RunningColumns):
         times = integers(table.column(TIMESTAMP_COLUMN))
         least, most = int(times.min()) - gap, int(times.max()) + gap
         stored = self.accumulators.scan([("WINDOWSTART", "<=", most), ("WINDOWEND", ">=", least)])
-        pairs = [[plain_column(each.column(name)) for each in (stored, table)] for name in self._group]
-        of_stored, of_rows = np.split(grouped([concatenated(pair) for pair in pairs]).ids, [stored.num_rows])
+        both = alike([stored.select(self._group), table.select(self._group)])
+        of_stored, of_rows = np.split(grouped_rows(pa.concat_tables(both), self._group).ids, [stored.num_rows])
         starts, ends = (integers(stored.column(name)) for name in self._plan.bounds)
         open_, came = Spans(of_stored, starts, ends + gap), Spans(of_rows, times, times + gap)
         # A row that closes no gap to a session that is kept is late once its own session would be over.
@@ -223,7 +229,7 @@ class Totals(RunningColumns):
             process(table)
         except SumOverflow as error:
             # The query ends. The half of the groups that fails again has the group.
-            groups = grouped([plain_column(table.column(name)) for name in self._keys])
+            groups = grouped_rows(table, self._keys)
             is_first = groups.ids < groups.count // 2
             for half in (is_first, ~is_first) if groups.count > 1 else ():
                 self._named(table.filter(pa.array(half)), process)

@@ -16,11 +16,12 @@ import pyarrow as pa
 from keyed.expressions.engine import SqlStep
 from keyed.expressions.tokens import quoted
 from keyed.formats.sql_types import BIGINT
+from keyed.joins.matching import codes_of
 from keyed.sql.catalog import CHANGE
 from keyed.sql.planner import RankPlan
-from keyed.sql.sql_operators import emit_changes, table_state
+from keyed.sql.sql_operators import alike, emit_changes, grouped_rows, table_state
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, VectorizedFunction
-from keyed.windows.vectorized.row_groups import grouped, integers, pc, plain_column
+from keyed.windows.vectorized.row_groups import integers, pc
 
 _TIME = "ROWTIME"
 #: The rank of a row before a batch, 0 if it had none; and the order of rows that are equal.
@@ -65,8 +66,7 @@ class TopRows(VectorizedFunction):
             gone, came = came.filter(is_gone), came.filter(pc.invert(is_gone))
             self.members.delete(gone)
             self.members.upsert(came)
-        groups = grouped([plain_column(table.column(name)) for name in self._group])
-        partitions = table.select(self._group).take(pa.array(groups.first_rows(), pa.int64()))
+        partitions = table.select(self._group).take(pa.array(grouped_rows(table, self._group).first_rows()))
         places = np.repeat(np.arange(partitions.num_rows), self._count)
         ranks = pa.array(np.tile(np.arange(1, self._count + 1), partitions.num_rows))
         asked = partitions.take(pa.array(places, pa.int64()))
@@ -76,8 +76,8 @@ class TopRows(VectorizedFunction):
         was = integers(kept.column(self._name))
         both = [kept.select(self._held), came]
         if left.any():
-            both.append(self._next(first.filter(pa.array(left)), pa.concat_tables(_alike(both))))
-        rows = pa.concat_tables(_alike(both))
+            both.append(self._next(first.filter(pa.array(left)), pa.concat_tables(alike(both))))
+        rows = pa.concat_tables(alike(both))
         new = np.arange(rows.num_rows - kept.num_rows)
         rows = rows.append_column(_WAS, pa.array(np.concatenate([was, new * 0])))
         rows = rows.append_column(_TIE, pa.array(np.concatenate([was - self._count - 1, new])))
@@ -96,7 +96,7 @@ class TopRows(VectorizedFunction):
         self.rows.upsert(after.select([*self._shown, _TIME]))
         latest = pa.repeat(pc.max(table.column(TIMESTAMP_COLUMN)), vanished.num_rows)
         times = [after.select([*self._key, _TIME]), vanished.append_column(_TIME, latest)]
-        changed = pa.concat_tables(_alike(times)).rename_columns([*self._key, TIMESTAMP_COLUMN])
+        changed = pa.concat_tables(alike(times)).rename_columns([*self._key, TIMESTAMP_COLUMN])
         emit_changes(ctx, before.select(self._shown), after.select(self._shown), changed, self._key)
 
     def _next(self, left: pa.Table, known: pa.Table) -> pa.Table:
@@ -107,16 +107,7 @@ class TopRows(VectorizedFunction):
         return rows.filter(pa.array(~_are_among(rows, known, self._identity)))
 
 
-def _alike(tables: list[pa.Table]) -> list[pa.Table]:
-    """Return tables of the same columns with the types of the first."""
-    return [each.cast(tables[0].schema) for each in tables]
-
-
 def _are_among(rows: pa.Table, others: pa.Table, names: list[str]) -> Any:
     """Return a mask of the rows whose columns have the values of another row's."""
-    both = [
-        pa.concat_tables(_alike([rows.select([name]), others.select([name])])).column(0).combine_chunks()
-        for name in names
-    ]
-    ids = grouped([plain_column(pa.chunked_array([each])) for each in both]).ids
-    return np.isin(ids[: rows.num_rows], ids[rows.num_rows :])
+    of_rows, of_others = codes_of(alike([rows.select(names), others.select(names)]), names)
+    return np.isin(of_rows, of_others)
