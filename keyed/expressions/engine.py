@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Columns = tuple[tuple[str, SqlType], ...]
+#: A column that is computed: its name, expression and type.
+Cell = tuple[str, str, SqlType]
 #: Major version of DuckDB: expressions of another one may have other values.
 MAJOR = "2"
 #: The environment variable with the memory that DuckDB may use in a process, and its default.
@@ -228,6 +230,11 @@ def _projected(step: SqlStep) -> tuple[str, ...] | None:
     return tuple(name[1].replace('""', '"') for name in names if name)
 
 
+def typed(cells: Iterable[Cell]) -> Columns:
+    """Return the columns of cells."""
+    return tuple((name, type_) for name, _, type_ in cells)
+
+
 def empty(columns: Columns) -> pa.Table:
     """Return a table of no rows with columns."""
     import pyarrow as pa
@@ -368,7 +375,7 @@ class SqlStep:
         projected: The columns of the input that its columns are; ``None`` if it computes anything.
     """
 
-    columns: tuple[tuple[str, str, SqlType], ...]
+    columns: tuple[Cell, ...]
     where: str | None = None
     kept: tuple[str, ...] = ()
     values: Mapping[str, Any] = attrs.field(factory=dict)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib.metadata import distributions
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import numpy as np
 import pyarrow as pa
 
 import keyed
@@ -13,19 +15,19 @@ from keyed.base.column_types import quoted
 from keyed.base.durations import Duration
 from keyed.base.shown import shown
 from keyed.errors import DefinitionError
-from keyed.expressions.engine import MAJOR, Columns
+from keyed.expressions.engine import MAJOR
+from keyed.formats.plain_rows import cells_of
 from keyed.job.graph import Source, Transformed, columns_of, is_dataframe, source_of
 from keyed.job.transforms import Kept
 from keyed.rows import members_of
 from keyed.sql.catalog import STREAM, SqlSource
-from keyed.sql.script_inputs import GONE, NO_TIME, TIME, UNREADABLE, ScriptInput, further_columns, given_names, typed
+from keyed.sql.script_inputs import GONE, NO_TIME, TIME, UNREADABLE, ScriptInput, given_names, typed
 from keyed.sql.sql_operators import given_columns, schema_of
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 if TYPE_CHECKING:
     from keyed.formats.declared_formats import Registry
 
-_TIME = "#time"
 #: Nothing reads it: bad rows are counted.
 _BAD = keyed.OutputTag("unreadable")
 #: The columns of Spark's Kafka source that a record needs.
@@ -67,12 +69,7 @@ def check_executors(session: Any) -> None:
 
 
 def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    try:
-        import duckdb
-
-        version = duckdb.__version__
-    except ImportError:
-        version = ""
+    version = next((each.version for each in distributions(name="duckdb")), "")
     for _ in batches:
         yield pa.record_batch([pa.array([version])], names=["version"])
 
@@ -86,7 +83,6 @@ def bound_stream(
     source: SqlSource,
     given: Any,
     *,
-    has_places: bool = False,
     is_strict: bool = False,
     registry: Registry | None = None,
     max_ahead: Duration | None = None,
@@ -96,7 +92,6 @@ def bound_stream(
     Args:
         source: The stream or table.
         given: They.
-        has_places: The tables have the partition and offset of each row, 0 if it is not of a topic.
         is_strict: A record of a topic without a usable timestamp is an error.
         registry: The schema registry of topics.
         max_ahead: How far the times of a DataFrame may be ahead of the processing time.
@@ -106,10 +101,10 @@ def bound_stream(
     """
     idle_ms = source.topic_options.idle_ms
     if is_dataframe(given):
-        decoding = _Decoding(source, has_places, is_strict, registry)
+        decoding = _Decoding(source, is_strict, registry)
         frame = _of_topic(source, given, decoding) if is_topic(given) else _of_frame(source, given)
         times = attrs.evolve(keyed.bounded_out_of_orderness(0), idleness_ms=idle_ms)
-        stream: Any = keyed.stream(frame, timestamp=_TIME, watermark=times, on_bad_row=_BAD, max_ahead=max_ahead)
+        stream: Any = keyed.stream(frame, timestamp=TIME, watermark=times, on_bad_row=_BAD, max_ahead=max_ahead)
     elif idle_ms is not None:
         raise DefinitionError(
             f"{source.name}: IDLE_TIMEOUT is for rows, topics and DataFrames, and a stream of Python has its own "
@@ -125,9 +120,7 @@ def bound_stream(
             columns = columns_of(origin)
             if columns is not None:
                 given_names(source, list(columns), f"the stream of {source.name}")
-    made: keyed.Stream = stream.map_batches(
-        Declared(source, has_places), output=given_columns(source, has_places=has_places)
-    )
+    made: keyed.Stream = stream.map_batches(Declared(source), output=given_columns(source))
     return made
 
 
@@ -152,11 +145,11 @@ def _of_frame(source: SqlSource, frame: Any) -> Any:
     kind = None if time is None else dict(frame.dtypes)[time]
     if kind is None or (kind in _MILLISECONDS and (source.timestamp is None or source.timestamp[1] is None)):
         millis = "CAST(0 AS BIGINT)" if kind is None else _MILLISECONDS[kind].format(quoted(str(time)))
-        frame = frame.selectExpr(*selected, f"CASE WHEN {millis} >= 0 THEN {millis} END AS `{_TIME}`")
+        frame = frame.selectExpr(*selected, f"CASE WHEN {millis} >= 0 THEN {millis} END AS `{TIME}`")
     else:
         frame = frame.selectExpr(*selected)
         columns = ", ".join(f"{quoted(name)} {type_}" for name, type_ in frame.dtypes)
-        frame = frame.mapInArrow(_Timing(source), f"{columns}, `{_TIME}` bigint")
+        frame = frame.mapInArrow(_Timing(source), f"{columns}, `{TIME}` bigint")
     return frame
 
 
@@ -166,7 +159,8 @@ def _of_topic(source: SqlSource, frame: Any, decoding: _Decoding) -> Any:
         part.check(decoding.registry)
     columns = [name for name in _RECORD if name != "timestamp"] + ["headers"] * bool(source.headers)
     frame = frame.selectExpr(*columns, "unix_millis(timestamp) AS timestamp")
-    return frame.mapInArrow(decoding, schema_of(decoding.columns, **{GONE: "boolean", _TIME: "bigint"}).ddl)
+    schema = schema_of((*source.columns, *source.further), **{GONE: "boolean", TIME: "bigint"})
+    return frame.mapInArrow(decoding, schema.ddl)
 
 
 @attrs.frozen(eq=False)
@@ -183,7 +177,7 @@ class _Timing:
             found = times.to_pylist()
             for place in (*bad, *no_time):
                 found[place] = None
-            yield pa.record_batch([*batch.columns, pa.array(found, pa.int64())], [*batch.schema.names, _TIME])
+            yield pa.record_batch([*batch.columns, pa.array(found, pa.int64())], [*batch.schema.names, TIME])
 
 
 @attrs.frozen(eq=False)
@@ -191,19 +185,13 @@ class _Decoding:
     """Decodes the records of a topic."""
 
     source: SqlSource
-    has_places: bool
     is_strict: bool
     registry: Registry | None
 
-    @property
-    def columns(self) -> Columns:
-        return (*self.source.columns, *further_columns(self.source, has_places=self.has_places))
-
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        source, names = self.source, [*(name for name, _ in self.columns), GONE]
-        reader = ScriptInput(
-            source, (), {}, is_strict=self.is_strict, is_topic=True, has_places=self.has_places, registry=self.registry
-        )
+        source = self.source
+        names = [*(name for name, _ in (*source.columns, *source.further)), GONE]
+        reader = ScriptInput(source, (), {}, is_strict=self.is_strict, is_topic=True, registry=self.registry)
         for batch in batches:
             cells, count = batch.to_pydict(), batch.num_rows
             headers = [[(each["key"], each["value"]) for each in of or ()] for of in cells.get("headers", [()] * count)]
@@ -213,7 +201,7 @@ class _Decoding:
                 return f"topic {source.topic}, partition {parts[3][place]}, offset {parts[4][place]}"
 
             table = reader.without_bad(reader.decoded([*parts, headers, [None] * count], where))
-            table = table.select(names).append_column(_TIME, table.column(TIME))
+            table = table.select(names).append_column(TIME, table.column(TIME))
             nothing: list[Any] = [pa.nulls(count - table.num_rows, field.type) for field in table.schema]
             bad = pa.Table.from_arrays(nothing, schema=table.schema)
             yield from pa.concat_tables([table, bad]).to_batches()
@@ -225,31 +213,23 @@ class Declared:
 
     Attributes:
         source: The stream or table.
-        has_places: The tables have the partition and offset of each row.
     """
 
     source: SqlSource
-    has_places: bool
 
     def __call__(self, table: pa.Table) -> Kept:
         """Return the rows of a table that fit."""
         names = given_names(self.source, table.column_names, f"the stream of {self.source.name}")
         # Records of topics have more.
-        own = [GONE, *(name for name, _ in (*self.source.headers, *self._further))]
+        own = [GONE, *(name for name, _ in (*self.source.headers, *self.source.further))]
         names |= {name: name for name in own if name in table.column_names}
         cells = {name: table.column(given) for name, given in names.items()}
         return self._kept(cells, table.num_rows, table.column(TIMESTAMP_COLUMN).combine_chunks())
 
-    @property
-    def _further(self) -> Columns:
-        return further_columns(self.source, has_places=self.has_places)
-
     def of_values(self, values: list[Any], times: pa.Array[Any]) -> Kept:
         """Return the elements that fit."""
-        known: dict[tuple[Any, ...], dict[str, str]] = {}
-        cells: dict[str, list[Any]] = {}
-        for place, element in enumerate(values):
-            row = members_of(element)
+        rows, known = list(map(members_of, values)), set[tuple[Any, ...]]()
+        for element, row in zip(values, rows, strict=True):
             if row is None:
                 raise DefinitionError(
                     f"the stream of {self.source.name}: an element has named fields, and this one is {shown(element)}; "
@@ -257,22 +237,21 @@ class Declared:
                 )
             if (fields := tuple(row)) not in known:
                 what = f"the stream of {self.source.name}, in the element {shown(element)},"
-                known[fields] = given_names(self.source, list(map(str, fields)), what)
-            names = known[fields]
-            for name in names.keys() - cells.keys():
-                cells[name] = [None] * place
-            for name, column in cells.items():
-                column.append(row.get(names[name]) if name in names else None)
-        if "ROWTIME" in cells:
+                given_names(self.source, list(map(str, fields)), what)
+                known.add(fields)
+        cells, _, seen = cells_of(rows, [*(name for name, _ in self.source.without_headers), "ROWTIME"])
+        if "rowtime" in {str(name).lower() for name in seen}:
             pairs = zip(cells["ROWTIME"], times.to_pylist(), strict=True)
             cells["ROWTIME"] = [own if each is None else each for each, own in pairs]
+        else:
+            del cells["ROWTIME"]
         return self._kept(cells, len(values), times)
 
     def _kept(self, cells: Mapping[str, Any], count: int, times: Any) -> Kept:
         source = self.source
         columns, times, bad, no_time = typed(source, cells, count, {}, times)
         names = [name for name, _ in source.columns]
-        for name, type_ in self._further:
+        for name, type_ in source.further:
             names.append(name)
             columns.append(cells[name] if name in cells else pa.repeat(0, count).cast(type_.arrow))
         columns.append(cells.get(GONE, pa.repeat(False, count)) if source.is_table else times)
@@ -283,7 +262,5 @@ class Declared:
             return Kept(table)
         first = places[0]
         reason = f"{UNREADABLE}: {bad[first]}" if first in bad else f"{NO_TIME}: {no_time[first]}"
-        mask = [True] * count
-        for place in places:
-            mask[place] = False
-        return Kept(table.filter(pa.array(mask)), len(places), f"{source.name}: {reason}")
+        good = np.delete(np.arange(count), places)
+        return Kept(table.take(good), len(places), f"{source.name}: {reason}")

@@ -8,6 +8,7 @@ from keyed.base.shown import nearest
 from keyed.expressions.engine import Columns
 from keyed.expressions.sql_text import Text
 from keyed.formats.record_formats import RecordPart
+from keyed.sql.name_scope import BOUNDS, PSEUDO
 from keyed.sql.topic_options import TopicOptions
 
 
@@ -27,6 +28,7 @@ class SqlSource:
         timestamp: Name of the column with the timestamp, and the pattern of its text.
         headers: Names of columns with headers: the name of one header, or ``None`` for all.
         is_read_only: Nothing may be inserted.
+        has_places: Its tables have the partition and offset of each row, 0 if it is not of a topic.
         is_query: A query of the script writes it.
         is_retimed: Its rows have other times than those by which the progress of its input is measured.
         topic_options: How its topic is named and created.
@@ -43,6 +45,7 @@ class SqlSource:
     timestamp: tuple[str, str | None] | None = None
     headers: tuple[tuple[str, str | None], ...] = ()
     is_read_only: bool = False
+    has_places: bool = False
     is_query: bool = False
     is_retimed: bool = False
     topic_options: TopicOptions = attrs.field(factory=TopicOptions)
@@ -58,10 +61,21 @@ class SqlSource:
         return (*self.keys, *self.values)
 
     @property
+    def further(self) -> Columns:
+        """The columns of its tables that are not declared: the places of rows, and the bounds of their windows."""
+        places = [PSEUDO[name] for name in ("ROWPARTITION", "ROWOFFSET")] if self.has_places else []
+        return (*places, *(BOUNDS.values() if self.window is not None else ()))
+
+    @property
     def stored(self) -> Columns:
         """The columns of values that records hold, without those of headers."""
+        return tuple(each for each in self.values if each in self.without_headers)
+
+    @property
+    def without_headers(self) -> Columns:
+        """All columns but those of headers."""
         names = {name for name, _ in self.headers}
-        return tuple(each for each in self.values if each[0] not in names)
+        return tuple(each for each in self.columns if each[0] not in names)
 
 
 #: The column of a table's changes: 1 for a row that is there now, -1 for one that was there before.

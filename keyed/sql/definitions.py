@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import attrs
 
 from keyed.base.shown import nearest
-from keyed.errors import DefinitionError, SqlError
+from keyed.errors import DefinitionError
 from keyed.expressions.engine import Columns, SqlStep, functions
 from keyed.expressions.sql_text import Text
 from keyed.expressions.tokens import sql
@@ -19,16 +20,17 @@ from keyed.formats.sql_types import BIGINT, BYTES, DOUBLE, STRING, SqlType, arra
 from keyed.formats.typed_columns import column
 from keyed.sql import statements as tree
 from keyed.sql.catalog import Catalog, SqlSource
-from keyed.sql.name_scope import BOUNDS, PSEUDO, NameScope
+from keyed.sql.name_scope import OWN_NAMES, RESERVED, NameScope
 from keyed.sql.planner import Planner, QueryPlan
 from keyed.sql.script_inputs import LATEST, NO_TIME
 from keyed.sql.sql_aggregates import AGGREGATES
-from keyed.sql.topic_options import time_option, topic_options
+from keyed.sql.topic_options import TopicOptions, check_options
 from keyed.vectorized import TIMESTAMP_COLUMN
 
 _PROTOBUF = ("PROTOBUF", "PROTOBUF_NOSR")
 _WITH_SCHEMA = ("AVRO", "JSON_SR", *_PROTOBUF)
 FORMATS = ("AVRO", "DELIMITED", "JSON", "JSON_SR", "KAFKA", "NONE", *_PROTOBUF)
+_PARTS = ("KEY", "VALUE")
 #: Options of keys and of values, by their names after KEY_ and VALUE_, with the formats that they are for.
 _OF_FORMATS = {
     "FORMAT": ("any format", FORMATS),
@@ -38,7 +40,7 @@ _OF_FORMATS = {
     "PROTOBUF_NULLABLE_REPRESENTATION": ("the formats PROTOBUF", _PROTOBUF),
     "DELIMITER": ("the format DELIMITED", ("DELIMITED",)),
 }
-_OPTIONS = {f"{part}_{name}" for name in _OF_FORMATS for part in ("KEY", "VALUE")} | {
+_OPTIONS = {f"{part}_{name}" for name in _OF_FORMATS for part in _PARTS} | {
     *("KAFKA_TOPIC", "FORMAT", "TIMESTAMP", "TIMESTAMP_FORMAT", "WRAP_SINGLE_VALUE", "WINDOW_TYPE", "WINDOW_SIZE"),
     *("PARTITIONS", "REPLICAS", "RETENTION_MS", "CLEANUP_POLICY", "IDLE_TIMEOUT"),
 }
@@ -46,8 +48,6 @@ _RESET = "auto.offset.reset"
 _WINDOWS = ("TUMBLING", "HOPPING", "SESSION")
 #: Formats in which a value of one column is always written in the same way.
 _FIXED_WRAP = {*_PROTOBUF, "DELIMITED", "KAFKA", "NONE"}
-#: Names that no column may have.
-_OWN_NAMES = {*PSEUDO, *BOUNDS}
 
 
 @attrs.frozen(eq=False)
@@ -84,20 +84,28 @@ class Definitions:
 
     Attributes:
         text: Its text.
-        catalog: The sources that exist at its end.
+        values: The values of parameters.
+        properties: The settings of ``SET``.
+        schemas: The schemas of topics.
+        functions: The functions that ``FROM`` may call, by name.
+        called: The names of those that queries call.
+        catalog: The sources that exist after the statements so far.
         sources: All sources, also dropped ones.
         queries: The queries that write, in order.
         inserts: The rows of ``INSERT INTO … VALUES``, by the stream or table.
-        properties: The settings of ``SET``.
         answers: The answers to statements that ask, in order.
     """
 
     text: Text
-    catalog: Catalog
-    sources: Catalog
-    queries: list[WrittenQuery]
-    inserts: dict[str, list[dict[str, Any]]]
+    values: Mapping[str, Any]
     properties: dict[str, str]
+    schemas: RegistrySchemas
+    functions: Mapping[str, Any]
+    called: set[str] = attrs.field(factory=set)
+    catalog: Catalog = attrs.field(factory=Catalog)
+    sources: Catalog = attrs.field(factory=Catalog)
+    queries: list[WrittenQuery] = attrs.field(factory=list)
+    inserts: dict[str, list[dict[str, Any]]] = attrs.field(factory=dict)
     answers: list[Answer] = attrs.field(factory=list)
 
     @property
@@ -116,11 +124,6 @@ class Definitions:
         found = {each.name: each for query in self.queries for each in query.plan.relation.sources}
         return sorted(found.values(), key=lambda each: (not each.is_table, each.name))
 
-    @property
-    def names_places(self) -> bool:
-        """True if the text names the partition or offset of rows."""
-        return re.search(r"ROW(PARTITION|OFFSET)", self.text.text, re.IGNORECASE) is not None
-
     def named(self, name: str) -> SqlSource:
         """Return the source of a name that is given outside of the script.
 
@@ -135,65 +138,16 @@ class Definitions:
             )
         return found
 
+    def define(self, statements: list[tree.Statement]) -> Definitions:
+        """Check statements, and add what they define.
 
-def define(
-    text: Text,
-    statements: list[tree.Statement],
-    values: Mapping[str, Any],
-    properties: dict[str, str] | None = None,
-    schemas: RegistrySchemas | None = None,
-    functions: Mapping[str, Any] | None = None,
-) -> Definitions:
-    """Check statements and return what they define.
-
-    Args:
-        text: The script.
-        statements: Its statements.
-        values: The values of parameters.
-        properties: Settings.
-        schemas: The schemas of topics.
-        functions: The functions that ``FROM`` may call, by name.
-
-    Raises:
-        SqlError: A statement is not valid.
-        DefinitionError: A schema cannot be read, or is of no topic; or no query calls a function.
-    """
-    schemas = schemas or RegistrySchemas(None)
-    for name, value in (properties or {}).items():
-        if (wrong := _wrong_setting(name, value)) is not None:
-            raise DefinitionError(f"properties: {wrong}")
-    catalog = Catalog()
-    found = Definitions(text, catalog, Catalog(), [], {}, dict(properties or {}))
-    definer = _Definer(text, values, schemas, functions or {}, catalog, found)
-    definer.define(statements)
-    for name in (functions or {}).keys() - definer.called:
-        raise DefinitionError(
-            f"functions={{{name!r}: ...}}: no query calls it{nearest(name, definer.called)}; write FROM {name}(stream "
-            "PARTITION BY column)"
-        )
-    schemas.check_topics({each.topic for each in found.sources.sources})
-    return found
-
-
-def _wrong_setting(name: str, value: str) -> str | None:
-    """Return what is wrong with a setting."""
-    if name == _RESET and value.lower() not in ("earliest", "latest"):
-        return f"{name!r}={value!r} must be 'earliest' or 'latest'"
-    return None
-
-
-@attrs.define(eq=False)
-class _Definer:
-    _text: Text
-    _values: Mapping[str, Any]
-    _schemas: RegistrySchemas
-    _functions: Mapping[str, Any]
-    _catalog: Catalog
-    _found: Definitions
-    #: The names of the functions that queries call.
-    called: set[str] = attrs.field(factory=set)
-
-    def define(self, statements: list[tree.Statement]) -> None:
+        Raises:
+            SqlError: A statement is not valid.
+            DefinitionError: A setting is wrong, a schema is not readable or of no topic, or no query calls a function.
+        """
+        for name, value in self.properties.items():
+            if (wrong := _wrong_setting(name, value)) is not None:
+                raise DefinitionError(f"properties: {wrong}")
         for statement in statements:
             match statement:
                 case tree.Create():
@@ -205,54 +159,55 @@ class _Definer:
                 case tree.Drop():
                     self._drop(statement)
                 case tree.SetOption(value=None):
-                    self._found.properties.pop(statement.name, None)
+                    self.properties.pop(statement.name, None)
                 case tree.SetOption():
                     value = str(statement.value)
                     if (wrong := _wrong_setting(statement.name, value)) is not None:
-                        self._text.fail(wrong, statement.at)
-                    self._found.properties[statement.name] = value
+                        self.text.fail(wrong, statement.at)
+                    self.properties[statement.name] = value
                 case tree.Show():
-                    self._found.answers.append(self._answer(statement))
+                    self.answers.append(self._answer(statement))
                 case tree.SelectQuery():
-                    self._text.fail(
+                    self.text.fail(
                         "a script has no SELECT alone: write CREATE STREAM or CREATE TABLE name AS SELECT, and query "
                         "the tables when it runs, by keyed.sql.subscribe or by tables.sql",
                         statement.at,
                     )
+        for name in self.functions.keys() - self.called:
+            raise DefinitionError(
+                f"functions={{{name!r}: ...}}: no query calls it{nearest(name, self.called)}; write FROM {name}(stream "
+                "PARTITION BY column)"
+            )
+        self.schemas.check_topics({each.topic for each in self.sources.sources})
+        return self
 
     # Statements that ask.
 
     def _answer(self, statement: tree.Show) -> Answer:
         """Return the answer to a statement."""
-        found, what = self._found, statement.what
+        what, rows = statement.what, list[dict[str, Any]]()
         match what:
             case "STREAMS" | "TABLES":
-                sources = [each for each in self._catalog.sources if what == f"{each.kind}S"]
-                rows: list[dict[str, Any]] = [
-                    {"name": each.name, "topic": each.topic}
-                    | {f"{name}_format": part.format for name, part in zip(("key", "value"), each.parts, strict=True)}
-                    | {"window": each.window, "is_written_by_a_query": each.is_query}
-                    for each in sources
-                ]
+                for source in self.catalog.sources:
+                    key, value = (part.format for part in source.parts)
+                    row: dict[str, Any] = {"name": source.name, "topic": source.topic}
+                    row |= {"key_format": key, "value_format": value, "window": source.window}
+                    row["is_written_by_a_query"] = source.is_query
+                    rows += [row] * (what == f"{source.kind}S")
             case "QUERIES":
-                reads = [", ".join(source.name for source in each.plan.relation.sources) for each in found.queries]
-                rows = [
-                    {"name": each.name, "writes": each.target.name, "reads": names}
-                    for each, names in zip(found.queries, reads, strict=True)
-                ]
+                for each in self.queries:
+                    reads = ", ".join(source.name for source in each.plan.relation.sources)
+                    rows.append({"name": each.name, "writes": each.target.name, "reads": reads})
             case "FUNCTIONS":
                 names = sorted({*functions(), *AGGREGATES})
                 rows = [{"name": name, "is_aggregate": name in AGGREGATES} for name in names]
             case "TYPES":
                 rows = [{"name": name, "type": str(type_)} for name, type_ in sorted(statement.types.items())]
             case "DESCRIBE":
-                source = self._catalog.find(self._text, statement.name, statement.at)
-                role = "PRIMARY KEY" if source.is_table else "KEY"
-                roles = [role] * len(source.keys) + [""] * len(source.values)
-                rows = [
-                    {"column": name, "type": str(type_), "role": role}
-                    for (name, type_), role in zip(source.columns, roles, strict=True)
-                ]
+                source = self.catalog.find(self.text, statement.name, statement.at)
+                roles = {name: "PRIMARY KEY" if source.is_table else "KEY" for name, _ in source.keys}
+                for name, type_ in source.columns:
+                    rows.append({"column": name, "type": str(type_), "role": roles.get(name, "")})
                 return Answer(f"DESCRIBE {source.name}", rows)
             case _:
                 rows = [step for plan in self._explained(statement) for step in plan.steps()]
@@ -261,87 +216,70 @@ class _Definer:
 
     def _explained(self, statement: tree.Show) -> list[QueryPlan]:
         if statement.query is not None:
-            try:
-                return [self._planner().plan(statement.query, "TABLE", "query")]
-            except SqlError:
-                return [self._planner().plan(statement.query, "STREAM", "query")]
-        wanted, names = statement.name.lower(), {n for q in self._found.queries for n in (q.name, q.target.name)}
-        found = [each.plan for each in self._found.queries if wanted in (each.name.lower(), each.target.name.lower())]
+            return [self._planner().plan(statement.query, None, "query")]
+        wanted, names = statement.name.lower(), {n for q in self.queries for n in (q.name, q.target.name)}
+        found = [each.plan for each in self.queries if wanted in (each.name.lower(), each.target.name.lower())]
         if not found:
-            self._text.fail(f"no query writes {statement.name}{nearest(statement.name, names)}", statement.at)
+            self.text.fail(f"no query writes {statement.name}{nearest(statement.name, names)}", statement.at)
         return found
 
     def _planner(self) -> Planner:
-        properties = self._found.properties
-        return Planner(self._text, self._catalog, self._values, properties, self._functions, self.called)
+        return Planner(self.text, self.catalog, self.values, self.properties, self.functions, self.called)
 
     # Sources.
 
-    def _option(self, options: dict[str, tree.Option], name: str, default: Any = None) -> Any:
-        return options[name].value if name in options else default
-
-    def _check_options(self, statement: tree.Create, formats: tuple[str, str]) -> None:
+    def _check_format(self, statement: tree.Create, part: str, format_: str) -> None:
         """Check the options that are for some formats only."""
         options = statement.options
-        declared = {"KEY" if each.is_key else "VALUE" for each in statement.elements if not each.is_header}
-        for part, format_ in zip(("KEY", "VALUE"), formats, strict=True):
-            for end, (what, of) in _OF_FORMATS.items():
-                name = f"{part}_{end}"
-                if name not in options:
-                    continue
-                given, at = str(options[name].value), options[name].at
-                if format_ not in of:
-                    self._text.fail(f"{name} is for {what}, and {part}_FORMAT is {format_}", at)
-                if end == "SCHEMA_ID" and part in declared:
-                    self._text.fail(f"{name} names the columns, and so does the list; remove one of them", at)
-                if not given.strip() and end != "DELIMITER":
-                    self._text.fail(f"{name} is empty", at)
-                if end.startswith("PROTOBUF") and given.upper() not in ("OPTIONAL", "WRAPPER"):
-                    self._text.fail(f"{name}={given!r} must be 'OPTIONAL' or 'WRAPPER'", at)
+        is_declared = any(not each.is_header and each.is_key == (part == "KEY") for each in statement.elements)
+        for end, (what, of) in _OF_FORMATS.items():
+            if (name := f"{part}_{end}") in options:
+                at, is_empty = options.places[name], not str(options[name]).strip() and end != "DELIMITER"
+                twice = f"{name} names the columns, and so does the list; remove one of them"
+                self.text.check(
+                    (format_ not in of, f"{name} is for {what}, and {part}_FORMAT is {format_}", at),
+                    (end == "SCHEMA_ID" and is_declared, twice, at),
+                    (is_empty, f"{name} is empty", at),
+                )
 
-    def _formats(self, statement: tree.Create, key: str | None, value: str | None) -> tuple[str, str]:
+    def _formats(self, statement: tree.Create, key: str | None, value: str | None) -> list[str]:
         """Return the formats of keys and values, and check the options that depend on them."""
         options, at = statement.options, statement.at
         if "FORMAT" in options and ("KEY_FORMAT" in options or "VALUE_FORMAT" in options):
-            self._text.fail("give FORMAT, or KEY_FORMAT and VALUE_FORMAT", at)
+            self.text.fail("give FORMAT, or KEY_FORMAT and VALUE_FORMAT", at)
         found = []
-        for part, default in (("key", key), ("value", value)):
-            given = self._option(options, f"{part.upper()}_FORMAT", self._option(options, "FORMAT", default))
-            default = "KAFKA" if part == "key" else None
-            given = given or self._found.properties.get(f"ksql.persistence.default.format.{part}", default)
+        for part, default, own in (("KEY", key, "KAFKA"), ("VALUE", value, None)):
+            given = options.get(f"{part}_FORMAT", options.get("FORMAT", default))
+            given = given or self.properties.get(f"ksql.persistence.default.format.{part.lower()}", own)
             if given is None:
-                self._text.fail("VALUE_FORMAT is missing: WITH (VALUE_FORMAT = 'JSON')", at)
-            if not isinstance(given, str) or given.upper() not in FORMATS:
-                self._text.fail(f"unknown format {given}{nearest(str(given), FORMATS)}", at)
-            found.append(given.upper())
-        self._check_options(statement, (found[0], found[1]))
-        return found[0], found[1]
-
-    def _wraps(self, options: dict[str, tree.Option], value_format: str, values: Columns, at: int) -> bool:
-        """Return whether values are objects."""
-        is_fixed = value_format in _FIXED_WRAP
-        if "WRAP_SINGLE_VALUE" not in options:
-            default = self._found.properties.get("ksql.persistence.wrap.single.values", "true")
-            return is_fixed or len(values) != 1 or default != "false"
-        wraps = str(options["WRAP_SINGLE_VALUE"].value).lower() == "true"
-        if len(values) != 1:
-            self._text.fail("WRAP_SINGLE_VALUE is for values of one column", at)
-        if is_fixed and wraps != (value_format in _PROTOBUF):
-            self._text.fail(f"format {value_format} does not support WRAP_SINGLE_VALUE", at)
-        return is_fixed or wraps
-
-    def _delimiter(self, options: dict[str, tree.Option], name: str, default: str) -> str:
-        given = self._option(options, name, default)
-        found = {"TAB": "\t", "SPACE": " "}.get(str(given).upper(), given)
-        if not isinstance(found, str) or len(found) != 1:
-            self._text.fail(f"{name}={given!r} must be one character, TAB or SPACE", options[name].at)
+                self.text.fail("VALUE_FORMAT is missing: WITH (VALUE_FORMAT = 'JSON')", at)
+            found.append(str(given).upper())
+            if found[-1] not in FORMATS:
+                self.text.fail(f"unknown format {given}{nearest(str(given), FORMATS)}", at)
+        for part, format_ in zip(_PARTS, found, strict=True):
+            self._check_format(statement, part, format_)
         return found
 
+    def _wraps(self, options: tree.WithOptions, value_format: str, values: Columns, at: int) -> bool:
+        """Return whether values are objects."""
+        is_fixed, given = value_format in _FIXED_WRAP, options.get("WRAP_SINGLE_VALUE")
+        if given is None:
+            default = self.properties.get("ksql.persistence.wrap.single.values", "true")
+            return is_fixed or len(values) != 1 or default != "false"
+        wraps = str(given).lower() == "true"
+        is_other = is_fixed and wraps != (value_format in _PROTOBUF)
+        self.text.check(
+            (len(values) != 1, "WRAP_SINGLE_VALUE is for values of one column", at),
+            (is_other, f"format {value_format} does not support WRAP_SINGLE_VALUE", at),
+        )
+        return is_fixed or wraps
+
     def _create(self, statement: tree.Create) -> None:
-        text, before = self._text, self._catalog.get(statement.name)
-        for name, value in statement.options.items():
+        text, before = self.text, self.catalog.get(statement.name)
+        for name, at in statement.options.places.items():
             if name not in _OPTIONS:
-                text.fail(f"unknown option {name}{nearest(name, _OPTIONS)}", value.at)
+                text.fail(f"unknown option {name}{nearest(name, _OPTIONS)}", at)
+        check_options(text, statement.options)
         if statement.replace and (statement.read_only or (before is not None and before.is_read_only)):
             text.fail("CREATE OR REPLACE is not for a SOURCE, which is read only; drop it first", statement.at)
         if before is not None and not statement.replace:
@@ -353,123 +291,110 @@ class _Definer:
             self._create_as(statement, statement.query)
 
     def _declare(self, statement: tree.Create) -> None:
-        text, options, at = self._text, statement.options, statement.at
+        text, options, at = self.text, statement.options, statement.at
         formats = self._formats(statement, None, None)
-        statement = self._with_columns(statement, *formats)
-        self._check_elements(statement)
-        keys = tuple((each.name, each.type) for each in statement.elements if each.is_key)
-        values = tuple((each.name, each.type) for each in statement.elements if not each.is_key)
+        elements = self._elements(statement, formats)
+        self._check_elements(statement, [*itertools.chain(*elements)])
+        keys, *others = (tuple((each.name, each.type) for each in part) for part in elements)
         if statement.kind == "TABLE" and not keys:
             text.fail("a table needs a PRIMARY KEY: CREATE TABLE name (id INT PRIMARY KEY, ...)", at)
         for name, type_ in keys:
             if type_.has("MAP") or (statement.kind == "TABLE" and type_.has_parts):
                 text.fail(f"a key of type {type_}, of column {name}, is not supported; give each part a column", at)
-        window = self._option(options, "WINDOW_TYPE")
-        size_ms = time_option(text, options, "WINDOW_SIZE")
+        window, size_ms = options.get("WINDOW_TYPE"), options.get("WINDOW_SIZE")
         kind = None if window is None else str(window).upper()
-        if kind is not None and (kind not in _WINDOWS or not keys):
-            text.fail(f"WINDOW_TYPE={window!r} must be 'TUMBLING', 'HOPPING' or 'SESSION', of a source with a key", at)
-        if kind is not None and (size_ms is None) != (kind == "SESSION"):
-            text.fail("WINDOW_SIZE is for the window types TUMBLING and HOPPING", at)
-        headers = tuple((each.name, each.header) for each in statement.elements if each.is_header)
-        self._add(statement, keys, values, formats, window=(kind, size_ms), headers=headers)
+        of_key = f"WINDOW_TYPE={window!r} must be 'TUMBLING', 'HOPPING' or 'SESSION', of a source with a key"
+        is_sized = (size_ms is None) == (kind == "SESSION")
+        text.check(
+            (kind is not None and (kind not in _WINDOWS or not keys), of_key, at),
+            (kind is not None and not is_sized, "WINDOW_SIZE is for the window types TUMBLING and HOPPING", at),
+        )
+        self._add(statement, keys, sum(others, ()), formats, (kind, size_ms))
 
-    def _check_elements(self, statement: tree.Create) -> None:
+    def _check_elements(self, statement: tree.Create, elements: Sequence[tree.Element]) -> None:
         """Check the columns of a statement: their names, roles and types of headers."""
-        text, topic = self._text, self._topic(statement)
-        if not statement.elements:
+        text, topic = self.text, self._topic(statement)
+        if not elements:
             text.fail(
                 "the columns are missing: CREATE STREAM name (column TYPE, ...), or give the schema of the topic, "
                 f"schemas={{{topic!r}: {{'value': ...}}}}",
                 statement.at,
             )
-        wrong = {
+        role, no_role = {
             "STREAM": ("primary", "a column of a stream is KEY, not PRIMARY KEY"),
             "TABLE": ("key", "the key of a table is PRIMARY KEY, not KEY"),
         }[statement.kind]
         names: set[str] = set()
         headers: list[str | None] = []
-        for each in statement.elements:
-            if each.name.lower() in names:
-                text.fail(f"column {each.name} is declared twice: names that differ only in case are one", each.at)
-            names.add(each.name.lower())
-            if each.name.startswith(("__keyed_", "#")):
-                text.fail(f"{each.name}: names that begin with __keyed_ or # are reserved", each.at)
-            if each.name.upper() in _OWN_NAMES:
-                text.fail(f"{each.name} is a column that each source has; choose another name", each.at)
-            if each.role == wrong[0]:
-                text.fail(wrong[1], each.at)
-            if not each.is_header:
-                continue
+        for each in elements:
+            name, of, at = each.name, each.header, each.at
             wanted = BYTES if each.role == "header" else array(struct(("KEY", STRING), ("VALUE", BYTES)))
-            if str(each.type).upper() != str(wanted):
-                text.fail(f"a column with {each.role.upper()} is of type {wanted}, not {each.type}", each.at)
-            if headers and None in (each.header, *headers):
-                text.fail("there is one column with HEADERS, or columns with HEADER('name')", each.at)
-            if each.header in headers:
-                text.fail(f"two columns have the header {each.header!r}", each.at)
-            headers.append(each.header)
+            is_type, no_type = str(each.type).upper() == str(wanted), f"a column with {each.role.upper()} is of type"
+            twice = f"column {name} is declared twice: names that differ only in case are one"
+            several = "there is one column with HEADERS, or columns with HEADER('name')"
+            text.check(
+                (name.lower() in names, twice, at),
+                (name.startswith(RESERVED), f"{name}: names that begin with __keyed_ or # are reserved", at),
+                (name.upper() in OWN_NAMES, f"{name} is a column that each source has; choose another name", at),
+                (each.role == role, no_role, at),
+                (each.is_header and not is_type, f"{no_type} {wanted}, not {each.type}", at),
+                (each.is_header and headers and None in (of, *headers), several, at),
+                (each.is_header and of in headers, f"two columns have the header {of!r}", at),
+            )
+            names.add(name.lower())
+            headers += [of] * each.is_header
 
     def _topic(self, statement: tree.Create) -> str:
-        prefix = "" if statement.query is None else self._found.properties.get("ksql.output.topic.name.prefix", "")
-        return str(self._option(statement.options, "KAFKA_TOPIC", prefix + statement.name))
+        prefix = "" if statement.query is None else self.properties.get("ksql.output.topic.name.prefix", "")
+        return str(statement.options.get("KAFKA_TOPIC", prefix + statement.name))
 
-    def _with_columns(self, statement: tree.Create, key_format: str, value_format: str) -> tree.Create:
-        """Return a statement with the columns of the topic's schemas, where it declares no key or no value."""
-        at, topic = statement.at, self._topic(statement)
-        keys = [each for each in statement.elements if each.is_key]
-        headers = [each for each in statement.elements if each.is_header]
-        values = [each for each in statement.elements if each not in keys and each not in headers]
-        if not keys and key_format in _WITH_SCHEMA and self._schemas.has(topic, "key"):
-            role = "primary" if statement.kind == "TABLE" else "key"
-            # In Protobuf every key is a message, and its fields are the columns.
-            found = self._schema_columns(statement, "key", key_format, is_split=key_format in _PROTOBUF)
-            keys = [tree.Element(name, type_, role, at=at) for name, type_ in found]
-        if not values and value_format in _WITH_SCHEMA and self._schemas.has(topic, "value"):
-            wrap = str(self._option(statement.options, "WRAP_SINGLE_VALUE", default=True)).lower()
-            found = self._schema_columns(statement, "value", value_format, is_split=wrap != "false")
-            values = [tree.Element(name, type_, at=at) for name, type_ in found]
-        return attrs.evolve(statement, elements=(*keys, *values, *headers))
-
-    def _schema_columns(self, statement: tree.Create, part: str, format_: str, *, is_split: bool) -> Columns:
-        name = self._option(statement.options, f"{part.upper()}_SCHEMA_FULL_NAME")
-        type_ = self._schemas.type(self._topic(statement), part, format_, name)
-        if is_split and type_.base == "STRUCT":
-            return tuple(type_.fields)
-        return (("ROWKEY" if part == "key" else "ROWVAL", type_),)
+    def _elements(self, statement: tree.Create, formats: Sequence[str]) -> tuple[list[tree.Element], ...]:
+        """Return the columns of keys, values and headers: of the topic's schemas, where none are declared."""
+        options, topic, (key_format, value_format) = statement.options, self._topic(statement), formats
+        elements: tuple[list[tree.Element], ...] = ([], [], [])
+        for each in statement.elements:
+            elements[2 if each.is_header else not each.is_key].append(each)
+        role = "primary" if statement.kind == "TABLE" else "key"
+        wraps = str(options.get("WRAP_SINGLE_VALUE", True)).lower() != "false"
+        # In Protobuf every key is a message, and its fields are the columns.
+        parts = [("key", "ROWKEY", role, key_format, key_format in _PROTOBUF)]
+        parts.append(("value", "ROWVAL", "value", value_format, wraps))
+        for own, (part, single, role, format_, is_split) in zip(elements, parts, strict=False):
+            if not own and format_ in _WITH_SCHEMA and self.schemas.has(topic, part):
+                name = options.get(f"{part.upper()}_SCHEMA_FULL_NAME")
+                type_ = self.schemas.type(topic, part, format_, name)
+                fields = type_.fields if is_split and type_.base == "STRUCT" else ((single, type_),)
+                own += [tree.Element(name, of, role, at=statement.at) for name, of in fields]
+        return elements
 
     def _add(
         self,
         statement: tree.Create,
         keys: Columns,
         values: Columns,
-        formats: tuple[str, str],
-        *,
-        window: tuple[str | None, int | None] | None = None,
-        headers: tuple[tuple[str, str | None], ...] = (),
-        read: Sequence[SqlSource] = (),
+        formats: Sequence[str],
+        window: Any,
+        *read: SqlSource,
     ) -> SqlSource:
-        """Add a source to the catalog."""
+        """Add a source to the catalog, whose query reads others."""
         options, at = statement.options, statement.at
-        names = [name for name, _ in headers]
-        stored = tuple(each for each in values if each[0] not in names)
+        headers = tuple((each.name, each.header) for each in statement.elements if each.is_header)
+        stored = tuple(each for each in values if each[0] not in dict(headers))
         topic, wraps_key = self._topic(statement), len(keys) > 1 or formats[0] in _PROTOBUF
         of_parts = ((keys, wraps_key), (stored, self._wraps(options, formats[1], stored, at)))
         parts = []
-        for place, (name, format_, (columns, wraps)) in enumerate(
-            zip(("KEY", "VALUE"), formats, of_parts, strict=True)
-        ):
+        for place, (name, format_, (columns, wraps)) in enumerate(zip(_PARTS, formats, of_parts, strict=True)):
             before = [each.parts[place] for each in read[:1]]
             default = next((each.delimiter for each in before if each.format == format_), ",")
-            delimiter = self._delimiter(options, f"{name}_DELIMITER", default)
-            null = self._option(options, f"{name}_PROTOBUF_NULLABLE_REPRESENTATION")
-            null = None if null is None else str(null).upper()
+            delimiter = options.get(f"{name}_DELIMITER", default)
+            null = options.get(f"{name}_PROTOBUF_NULLABLE_REPRESENTATION")
             part = RecordPart(format_, columns, name == "KEY", topic, statement.name, wraps, delimiter, null)
             if part.misfit is not None:
-                self._text.fail(part.misfit, at)
+                self.text.fail(part.misfit, at)
             parts.append(part)
         timestamp = self._timestamp(options, (*keys, *values), at)
         is_query = statement.query is not None
+        kind, size_ms = window or (None, None)
         source = SqlSource(
             statement.name,
             statement.kind,
@@ -477,49 +402,52 @@ class _Definer:
             values,
             topic,
             tuple(parts),
-            *(window or (None, None)),
+            kind,
+            size_ms,
             timestamp,
             headers,
             statement.read_only,
+            re.search(r"ROW(PARTITION|OFFSET)", self.text.text, re.IGNORECASE) is not None,
             is_query=is_query,
             is_retimed=is_query and (timestamp is not None or any(each.is_retimed for each in read)),
-            topic_options=topic_options(self._text, options),
+            topic_options=TopicOptions.of(options),
         )
-        self._catalog.add(source)
-        self._found.sources.add(source)
+        self.catalog.add(source)
+        self.sources.add(source)
         return source
 
-    def _timestamp(self, options: dict[str, tree.Option], columns: Columns, at: int) -> tuple[str, str | None] | None:
+    def _timestamp(self, options: tree.WithOptions, columns: Columns, at: int) -> tuple[str, str | None] | None:
         """Return the name of the column with the time, and the pattern of its text."""
-        given, pattern = self._option(options, "TIMESTAMP"), self._option(options, "TIMESTAMP_FORMAT")
+        given, pattern = options.get("TIMESTAMP"), options.get("TIMESTAMP_FORMAT")
         if given is None:
             if pattern is not None:
-                self._text.fail("TIMESTAMP_FORMAT needs TIMESTAMP, the name of the column", at)
+                self.text.fail("TIMESTAMP_FORMAT needs TIMESTAMP, the name of the column", at)
             return None
         given, types = str(given), dict(columns)
         bare = (given[1:-1] if given[:1] in '`"' else given).lower()
         name = next((each for each in types if each.lower() == bare), None)
         if name is None:
-            self._text.fail(f"TIMESTAMP: unknown column {given}{nearest(given, types)}", at)
+            self.text.fail(f"TIMESTAMP: unknown column {given}{nearest(given, types)}", at)
         type_ = types[name]
-        if type_ == STRING and pattern is None:
-            self._text.fail(f"TIMESTAMP: column {name} is a STRING, so TIMESTAMP_FORMAT is needed", at)
-        if type_.base not in ("STRING", "BIGINT", "TIMESTAMP"):
-            self._text.fail(f"TIMESTAMP: column {name} is of type {type_}; it must be BIGINT, TIMESTAMP or STRING", at)
-        if pattern is not None and "%" not in str(pattern):
-            self._text.fail(f"TIMESTAMP_FORMAT={pattern!r} has no % of a pattern such as '%Y-%m-%d %H:%M:%S'", at)
-        if type_ != STRING and pattern is not None:
-            self._text.fail("TIMESTAMP_FORMAT is for a column of type STRING", at)
+        has_pattern, where = pattern is not None, f"TIMESTAMP: column {name} is"
+        no_pattern = f"TIMESTAMP_FORMAT={pattern!r} has no % of a pattern such as '%Y-%m-%d %H:%M:%S'"
+        no_time = f"{where} of type {type_}; it must be BIGINT, TIMESTAMP or STRING"
+        self.text.check(
+            (type_ == STRING and not has_pattern, f"{where} a STRING, so TIMESTAMP_FORMAT is needed", at),
+            (type_.base not in ("STRING", "BIGINT", "TIMESTAMP"), no_time, at),
+            (has_pattern and "%" not in str(pattern), no_pattern, at),
+            (has_pattern and type_ != STRING, "TIMESTAMP_FORMAT is for a column of type STRING", at),
+        )
         return name, pattern
 
     # Queries.
 
     def _create_as(self, statement: tree.Create, query: tree.SelectQuery) -> None:
-        text, options, at = self._text, statement.options, statement.at
+        text, options, at = self.text, statement.options, statement.at
         if "WINDOW_TYPE" in options or "WINDOW_SIZE" in options:
             text.fail("the windows of an output are those of its query", at)
         plan = self._planner().plan(query, statement.kind, statement.name)
-        first = self._catalog.find(text, query.source.name, at)
+        first = self.catalog.find(text, query.source.name, at)
         if statement.replace:
             self._replace(statement, plan)
         key, value = first.parts
@@ -527,26 +455,26 @@ class _Definer:
         value_default = "" if value.format == "NONE" and plan.values else value.format
         key_format, value_format = self._formats(statement, key_default, value_default)
         if not plan.keys and "KEY_FORMAT" in options and key_format != "NONE":
-            text.fail("KEY_FORMAT is for a key, and the output has none", options["KEY_FORMAT"].at)
+            text.fail("KEY_FORMAT is for a key, and the output has none", options.places["KEY_FORMAT"])
         if not plan.keys and "FORMAT" not in options:
             key_format = "NONE"
         if not plan.values and value_format != "NONE":
             text.fail("the projection has no columns beside the key; write AS_VALUE(...) for a copy of it", query.at)
         if not plan.keys and plan.is_table:
             text.fail("a table needs a key", at)
-        formats, read = (key_format, value_format), plan.relation.sources
-        source = self._add(statement, plan.keys, plan.values, formats, window=plan.window, read=read)
-        self._found.queries.append(WrittenQuery(statement.name, source, self._timed(plan, source, options)))
+        formats = (key_format, value_format)
+        source = self._add(statement, plan.keys, plan.values, formats, plan.window, *plan.relation.sources)
+        self.queries.append(WrittenQuery(statement.name, source, self._timed(plan, source, options)))
 
-    def _timed(self, plan: QueryPlan, target: SqlSource, options: dict[str, tree.Option]) -> QueryPlan:
+    def _timed(self, plan: QueryPlan, target: SqlSource, options: tree.WithOptions) -> QueryPlan:
         """Return a plan whose rows have the times of a column of what they are written to."""
         if target.timestamp is None:
             return plan
-        (name, pattern), at = target.timestamp, options["TIMESTAMP"].at
+        (name, pattern), at = target.timestamp, options.places["TIMESTAMP"]
         if plan.grouping is not None or plan.ranking is not None:
-            self._text.fail("the rows of aggregates and ranks have the times of the rows that are in them", at)
-        if self._found.is_strict:
-            self._text.fail("with 'ksql.timestamp.throw.on.invalid' TIMESTAMP is where the rows are declared", at)
+            self.text.fail("the rows of aggregates and ranks have the times of the rows that are in them", at)
+        if self.is_strict:
+            self.text.fail("with 'ksql.timestamp.throw.on.invalid' TIMESTAMP is where the rows are declared", at)
         text, type_ = next((text, type_) for each, text, type_ in plan.before.columns if each == name)
         if pattern is not None:
             quoted = pattern.replace("'", "''")
@@ -560,32 +488,32 @@ class _Definer:
 
     def _replace(self, statement: tree.Create, plan: QueryPlan) -> None:
         """Remove the query of an output that a statement replaces."""
-        before = self._catalog.get(statement.name)
+        before = self.catalog.get(statement.name)
         if before is None:
             return
         for name, type_ in before.columns:
             if (name, type_) not in (*plan.keys, *plan.values):
-                self._text.fail(f"CREATE OR REPLACE can add columns, but column {name} {type_} is gone", statement.at)
+                self.text.fail(f"CREATE OR REPLACE can add columns, but column {name} {type_} is gone", statement.at)
         if before.keys != plan.keys:
-            self._text.fail("CREATE OR REPLACE cannot change the key", statement.at)
-        self._found.queries = [each for each in self._found.queries if each.name.lower() != statement.name.lower()]
+            self.text.fail("CREATE OR REPLACE cannot change the key", statement.at)
+        self.queries = [each for each in self.queries if each.name.lower() != statement.name.lower()]
 
     def _target(self, statement: tree.Insert) -> SqlSource:
         """Return what a statement inserts into."""
-        target = self._catalog.find(self._text, statement.name, statement.at)
+        target = self.catalog.find(self.text, statement.name, statement.at)
         if target.is_read_only:
-            self._text.fail(f"{target.name} is a SOURCE {target.kind.lower()}, which is read only", statement.at)
+            self.text.fail(f"{target.name} is a SOURCE {target.kind.lower()}, which is read only", statement.at)
         return target
 
     def _insert_select(self, statement: tree.Insert) -> None:
-        text, at, target = self._text, statement.at, self._target(statement)
+        text, at, target = self.text, statement.at, self._target(statement)
         assert statement.query is not None
-        if target.is_table:
-            text.fail("INSERT INTO ... SELECT is for streams", at)
-        if target.headers:
-            text.fail("a stream with columns for headers takes no rows", at)
-        if target.timestamp is not None:
-            text.fail(f"{target.name} has the times of its column {target.timestamp[0]}; create a stream without", at)
+        times = f"{target.name} has the times of its column {(target.timestamp or ' ')[0]}; create a stream without"
+        text.check(
+            (target.is_table, "INSERT INTO ... SELECT is for streams", at),
+            (target.headers, "a stream with columns for headers takes no rows", at),
+            (target.timestamp is not None, times, at),
+        )
         plan = self._planner().plan(statement.query, "STREAM", statement.name)
         mine, theirs = (*plan.keys, *plan.values), target.columns
         if plan.window is not None and target.window is None:
@@ -605,10 +533,10 @@ class _Definer:
             for (_, text, type_), (name, to) in cells
         )
         plan = attrs.evolve(plan, before=attrs.evolve(plan.before, columns=before))
-        self._found.queries.append(WrittenQuery(f"INSERT_{len(self._found.queries)}_{statement.name}", target, plan))
+        self.queries.append(WrittenQuery(f"INSERT_{len(self.queries)}_{statement.name}", target, plan))
 
     def _insert_values(self, statement: tree.Insert) -> None:
-        text, at, target = self._text, statement.at, self._target(statement)
+        text, at, target = self.text, statement.at, self._target(statement)
         types = {name.lower(): (name, type_) for name, type_ in (*target.columns, ("ROWTIME", BIGINT))}
         names = statement.columns or tuple(name for name, _ in target.columns)
         for name, _ in target.headers:
@@ -622,7 +550,7 @@ class _Definer:
                 text.fail(f"unknown column {name}{nearest(name, [each for each, _ in types.values()])}", at)
             declared, type_ = types[name.lower()]
             row[declared] = self._constant(words, declared, type_)
-        self._found.inserts.setdefault(target.name, []).append(row)
+        self.inserts.setdefault(target.name, []).append(row)
 
     def _constant(self, words: tree.Words, name: str, type_: SqlType) -> Any:
         """Return the value of an expression without columns."""
@@ -630,9 +558,9 @@ class _Definer:
 
         if len(words) == 1 and words[0].upper == "NULL":
             return None
-        scope = NameScope(self._text, (), self._values)
+        scope = NameScope(self.text, (), self.values)
         resolved = scope.resolved(words)
-        step = SqlStep((("value", sql(resolved), scope.type_of(resolved)),), values=self._values)
+        step = SqlStep((("value", sql(resolved), scope.type_of(resolved)),), values=self.values)
         table, bad = step.run(pa.table({"row": [1]}))
         reason = bad[0][1] if bad else None
         if reason is None:
@@ -640,23 +568,30 @@ class _Definer:
             if not wrong:
                 return cells[0].as_py()
             reason = wrong[0]
-        return self._text.fail(f"column {name}: {reason}", words[0].at)
+        return self.text.fail(f"column {name}: {reason}", words[0].at)
 
     def _drop(self, statement: tree.Drop) -> None:
-        source = self._catalog.get(statement.name)
+        source = self.catalog.get(statement.name)
         if statement.kind == "TYPE" or (source is None and statement.if_exists):
             return
-        source = self._catalog.find(self._text, statement.name, statement.at)
+        source = self.catalog.find(self.text, statement.name, statement.at)
         if source.kind != statement.kind:
-            self._text.fail(f"{source.name} is a {source.kind}", statement.at)
+            self.text.fail(f"{source.name} is a {source.kind}", statement.at)
         if statement.deletes_topic and source.is_read_only:
-            self._text.fail(f"the topic of {source.name}, a SOURCE, is read only", statement.at)
-        others = [each for each in self._found.queries if each.target.name != source.name]
+            self.text.fail(f"the topic of {source.name}, a SOURCE, is read only", statement.at)
+        others = [each for each in self.queries if each.target.name != source.name]
         readers = [each.target.name for each in others if source in each.plan.relation.sources]
         if readers:
-            self._text.fail(f"{source.name} is read by {', '.join(readers)}; drop that first", statement.at)
-        self._catalog.drop(statement.name)
-        self._found.queries = others
+            self.text.fail(f"{source.name} is read by {', '.join(readers)}; drop that first", statement.at)
+        self.catalog.drop(statement.name)
+        self.queries = others
+
+
+def _wrong_setting(name: str, value: str) -> str | None:
+    """Return what is wrong with a setting."""
+    if name == _RESET and value.lower() not in ("earliest", "latest"):
+        return f"{name!r}={value!r} must be 'earliest' or 'latest'"
+    return None
 
 
 def _shown(columns: Columns) -> str:

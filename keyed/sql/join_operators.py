@@ -46,13 +46,13 @@ def join_of(join: SourceJoin, left: Columns, right: Columns, left_keys: Sequence
     select = Select(names[0], names[1], either=either)
     known = sides[1].columns | sides[0].columns
     output = Schema(tuple((name, known[name]) for name in (*either, *names[0], *names[1])))
-    plan = JoinPlan(f"{join.how} JOIN", sides, output, is_shown=False)
-    pairs = Pairing(select, join.how.lower())
+    plan = JoinPlan(f"{join.clause.kind} JOIN", sides, output, is_shown=False)
+    pairs = Pairing(select, join.clause.kind.lower())
     if is_versions:
         return TableJoinColumns(plan, pairs, CHANGE, by_arrival=True)
     if join.kind == "stream-stream":
-        assert join.within is not None
-        before, after, grace = join.within
+        assert join.clause.within is not None
+        before, after, grace = join.clause.within
         return StreamStreamJoin(plan, pairs, before, after, max(0, DAY_MS - before - after) if grace is None else grace)
     return ChangeColumns(plan, pairs, CHANGE, left_keys)
 

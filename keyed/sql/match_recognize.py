@@ -168,11 +168,8 @@ class MatchPlanner:
         self.reads: dict[Read, SqlType] = {}
         self.previous: list[tuple[int, int]] = []
         #: The variable, or none, and the column that each name in resolved expressions has.
-        self._named = {
-            f"{of}.{each.stored}" if of else each.stored: (of, each)
-            for of in ("", *self._variables)
-            for each in scope.columns
-        }
+        of_each = [(of, each) for of in ("", *self._variables) for each in scope.columns]
+        self._named = {f"{of}.{each.stored}" if of else each.stored: (of, each) for of, each in of_each}
         columns = (attrs.evolve(each, source=of or None, stored=s) for s, (of, each) in self._named.items())
         self._names = NameScope(scope.text, tuple(columns), scope.values)
 
@@ -340,10 +337,10 @@ class MatchPlanner:
     def _condition(self, words: Words, own: str) -> Callable[..., Any]:
         """Return the condition of a variable."""
         navigated = self._navigated(words, own)
-        self._read_scope.check_condition(navigated, "DEFINE")
+        text = self._read_scope.condition(navigated, "DEFINE")
         offsets = accumulate((len(each.text) + 1 for each in navigated), initial=len("SELECT "))
         places = {offset: each.at for offset, each in zip(offsets, navigated, strict=False)}
-        return self._compiled(parsed(sql(navigated)), own, places)
+        return self._compiled(parsed(text), own, places)
 
     def _compiled(self, node: Any, own: str, places: Mapping[int, int]) -> Value:
         """Return what computes a part of a condition. What reads the row alone is a column of it."""

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from keyed.base.shown import nearest
-from keyed.expressions.engine import Columns, SqlStep, bind, functions, keywords
+from keyed.expressions.engine import Cell, Columns, SqlStep, bind, functions, keywords
 from keyed.expressions.macros import OVER_LISTS
 from keyed.expressions.sql_text import Text
 from keyed.expressions.tokens import SqlToken, bare, calls, closing, name, sign, split, sql, word
@@ -19,6 +19,8 @@ from keyed.vectorized import TIMESTAMP_COLUMN
 #: Columns that each source has: their names in a script, in batches, and their types.
 PSEUDO = {"ROWTIME": (TIMESTAMP_COLUMN, BIGINT), "ROWPARTITION": ("#partition", INT), "ROWOFFSET": ("#offset", BIGINT)}
 BOUNDS = {"WINDOWSTART": ("WINDOWSTART", BIGINT), "WINDOWEND": ("WINDOWEND", BIGINT)}
+#: Names that no column may have, and with which none may begin.
+OWN_NAMES, RESERVED = {*PSEUDO, *BOUNDS}, ("__keyed_", "#")
 
 
 @attrs.frozen
@@ -205,18 +207,19 @@ class NameScope:
             self._types[key] = bind(self.text, self._stored, words, self.values)
         return self._types[key]
 
-    def check_condition(self, words: Sequence[SqlToken], clause: str) -> None:
-        """Check that a resolved expression is a condition.
+    def condition(self, words: Sequence[SqlToken], clause: str) -> str:
+        """Return the text of a resolved expression that is a condition.
 
         Raises:
             SqlError: It is of another type.
         """
         if (type_ := self.type_of(words)).base != "BOOLEAN":
             self.text.fail(f"{clause} takes a condition, and this is of type {type_}", words[0].at)
+        return sql(words)
 
     def step(
         self,
-        cells: Sequence[tuple[str, str, SqlType]],
+        cells: Sequence[Cell],
         where: str | None,
         kept: tuple[str, ...],
         *,

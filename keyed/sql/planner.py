@@ -10,7 +10,7 @@ import attrs
 
 from keyed.base.shown import nearest
 from keyed.errors import OutputDefinitionError
-from keyed.expressions.engine import PYTHON, Columns, SqlStep, check, functions, keywords
+from keyed.expressions.engine import PYTHON, Columns, SqlStep, check, functions, keywords, typed
 from keyed.expressions.sql_text import Text
 from keyed.expressions.tokens import SqlToken, bare, calls, folded, name, sign, split, sql
 from keyed.extending import table_of
@@ -18,14 +18,13 @@ from keyed.formats.sql_types import BIGINT, STRING, SqlType, of_arrow
 from keyed.job.inference import inferred_output
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
 from keyed.sql.match_recognize import MatchPlanner
-from keyed.sql.name_scope import BOUNDS, PSEUDO, Column, NameScope, replaced
+from keyed.sql.name_scope import BOUNDS, OWN_NAMES, PSEUDO, RESERVED, Column, NameScope, replaced
 from keyed.sql.sql_aggregates import AGGREGATES, aggregate_calls, aggregate_of
 from keyed.sql.statements import REFUSED, From, Item, Join, SelectQuery, WindowClause, Words
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows import Sum
 
 DAY_MS = 86_400_000
-_OWN_NAMES = {*PSEUDO, *BOUNDS}
 
 
 @attrs.frozen(eq=False)
@@ -58,11 +57,8 @@ class Relation:
     @property
     def carried(self) -> tuple[str, ...]:
         """Columns of its batches that each step passes on: the event time, the change, the bounds of windows."""
-        return (
-            TIMESTAMP_COLUMN,
-            CHANGE if self.is_table else STREAM,
-            *(("WINDOWSTART", "WINDOWEND") if self.window is not None else ()),
-        )
+        bounds = BOUNDS if self.window is not None else ()
+        return (TIMESTAMP_COLUMN, CHANGE if self.is_table else STREAM, *bounds)
 
     @property
     def label(self) -> str:
@@ -71,8 +67,9 @@ class Relation:
             return self.input.name.lower()
         if isinstance(self.input, FunctionCall):
             return f"{self.input.source.name}({self.input.of.label} by {', '.join(self.input.keys)})"
-        join = self.input
-        return f"{join.left.label} {join.how} JOIN {join.right.label} {join.clause}"
+        join, clause = self.input, self.input.clause
+        within = f"{clause.within_text} ON {join.on}".strip()
+        return f"{join.left.label} {clause.kind} JOIN {join.right.label} {within}"
 
 
 @attrs.frozen(eq=False)
@@ -81,28 +78,22 @@ class SourceJoin:
 
     Attributes:
         kind: ``stream-stream``, ``stream-table``, ``table-table`` or ``foreign-key``.
-        how: ``INNER``, ``LEFT``, ``RIGHT`` or ``FULL``.
+        clause: Its clause: the kind ``INNER``, ``LEFT``, ``RIGHT`` or ``FULL``, and ``WITHIN``.
         left: The left relation.
         right: The right relation.
-        left_step: Gives the left rows their columns in joined rows, and the key ``#join``.
-        right_step: The same for the right rows.
+        steps: They give the rows of either side their columns in joined rows, and the key ``#join``.
         key: Type of the key.
-        within: Times before and after, and the grace period, in milliseconds.
         on: The equality.
-        clause: ``WITHIN``, if it has that, and ``ON``.
         own_key: The column of joined rows for the key, if it is no column of either side.
     """
 
     kind: str
-    how: str
+    clause: Join
     left: Relation
     right: Relation
-    left_step: SqlStep
-    right_step: SqlStep
+    steps: Sequence[SqlStep]
     key: SqlType
-    within: tuple[int, int, int | None] | None
     on: str
-    clause: str
     own_key: str | None
 
 
@@ -135,33 +126,25 @@ class Aggregation:
         arguments: The columns that aggregates read.
         aggregates: The aggregates by name.
         after: The projection and ``HAVING`` over the groups (``#g0`` and so on) and results.
-        size_ms: Size of the windows, of sessions their gap; 0 without.
-        advance_ms: Distance of their starts.
-        grace_ms: Time after its end in which a window takes rows.
-        retention_ms: Time after its end for which the row of a window is kept.
+        window: The windows, with their grace period and retention; ``None`` without.
         is_final: Only the results of windows that have ended are emitted, and are its rows.
-        is_session: The windows are sessions.
     """
 
     arguments: Columns
     aggregates: Mapping[str, Any]
     after: SqlStep
-    size_ms: int = 0
-    advance_ms: int = 0
-    grace_ms: int = 0
-    retention_ms: int = 0
-    is_final: bool = False
-    is_session: bool = False
+    window: WindowClause | None
+    is_final: bool
 
     @property
     def bounds(self) -> tuple[str, ...]:
         """The columns of a window's bounds."""
-        return ("WINDOWSTART", "WINDOWEND") if self.size_ms else ()
+        return () if self.window is None else tuple(BOUNDS)
 
     @property
     def keeps_rows(self) -> bool:
         """The rows of the table are a state."""
-        return not self.is_final or self.retention_ms > 0
+        return not self.is_final or (self.window is not None and bool(self.window.retention_ms))
 
 
 @attrs.frozen(eq=False)
@@ -221,9 +204,8 @@ class QueryPlan:
     @property
     def has_bounds(self) -> bool:
         """True if its rows have the bounds of windows: its own, or those of the stream that it projects."""
-        return self.window is not None or (
-            self.relation.window is not None and self.grouping is None and self.ranking is None
-        )
+        is_projection = self.grouping is None and self.ranking is None
+        return self.window is not None or (is_projection and self.relation.window is not None)
 
     def steps(self) -> list[dict[str, Any]]:
         """Return the steps of the query, for ``EXPLAIN``."""
@@ -235,7 +217,7 @@ class QueryPlan:
             found.append(("function", f"{given.source.name}, by {', '.join(given.keys)}"))
         for step in [self.before] if grouping is None else [self.before, grouping.after]:
             if grouping is not None and step is grouping.after:
-                kind = "in windows" if grouping.size_ms else "without windows"
+                kind = "without windows" if grouping.window is None else "in windows"
                 found.append(("aggregate", f"{kind}, by {', '.join(each for each, _ in self.keys)}"))
             found += [("filter", step.where)] if step.where else []
             found.append(("compute", ", ".join(expression for _, expression, _ in step.columns) or "nothing"))
@@ -280,12 +262,12 @@ class Planner:
     def _scope(self, *columns: Column) -> NameScope:
         return NameScope(self._text, columns, self._values)
 
-    def plan(self, query: SelectQuery, kind: str, output: str) -> QueryPlan:
+    def plan(self, query: SelectQuery, kind: str | None, output: str) -> QueryPlan:
         """Return the plan of a query.
 
         Args:
             query: The query.
-            kind: ``STREAM`` or ``TABLE``: what is created of it.
+            kind: ``STREAM`` or ``TABLE``: what is created of it; ``None`` for either.
             output: Name of the output, for errors.
 
         Raises:
@@ -305,6 +287,7 @@ class Planner:
         late = f"a query sets the times of {', '.join(retimed)}; declare TIMESTAMP where the rows are declared"
         no_windowed = "a windowed table is not read by another query; write its query over the stream"
         no_ranks = "QUALIFY ranks the rows of a stream or table; write CREATE TABLE ... AS SELECT for GROUP BY first"
+        no_kind = f"the result of this query is a {made}; write CREATE {made} {output} AS SELECT ..."
         no_aggregates = "WHERE sees single rows; write HAVING for aggregates"
         self._text.check(
             (source.is_table and source.window is not None, no_windowed, at),
@@ -314,14 +297,10 @@ class Planner:
             (window is not None and not is_grouped, "WINDOW needs GROUP BY", window_at),
             (window is not None and source.is_table, "WINDOW is for streams, and this is a table", window_at),
             (query.emit == "FINAL" and window is None, "EMIT FINAL needs a WINDOW and GROUP BY", at),
-            (made != kind, f"the result of this query is a {made}; write CREATE {made} {output} AS SELECT ...", at),
+            (kind not in (None, made), no_kind, at),
             (query.where and aggregate_calls(query.where), no_aggregates, query.where[0].at if query.where else at),
         )
-        where = None
-        if query.where is not None:
-            words = scope.resolved(query.where)
-            scope.check_condition(words, "WHERE")
-            where = sql(words)
+        where = None if query.where is None else scope.condition(scope.resolved(query.where), "WHERE")
         return (self._grouped if is_grouped else self._projected)(query, source, scope, where)
 
     # FROM.
@@ -354,17 +333,13 @@ class Planner:
             return self._of_function(given, given.function)
         declared = "ROWTIME" if source.timestamp is None else source.timestamp[0]
         if given.time is not None and given.time.lower() not in ("rowtime", declared.lower()):
-            self._text.fail(
-                f"the event time of {source.name} is {declared}, and not {given.time}; declare WITH (TIMESTAMP = "
-                f"'{given.time}')",
-                given.at,
-            )
+            remedy = f"declare WITH (TIMESTAMP = '{given.time}')"
+            self._text.fail(f"the event time of {source.name} is {declared}, and not {given.time}; {remedy}", given.at)
         found = _relation(source, source, given.alias, is_joined=is_joined)
         if given.match is None:
             return found
-        made = MatchPlanner(self._scope(*found.columns), given.match).plan(
-            given, found.carried, is_table=found.is_table
-        )
+        planner = MatchPlanner(self._scope(*found.columns), given.match)
+        made = planner.plan(given, found.carried, is_table=found.is_table)
         call = FunctionCall(made, made.source, found, tuple(each for each, _ in made.source.keys))
         return _relation(made.source, call, given.alias, is_joined=is_joined)
 
@@ -388,7 +363,8 @@ class Planner:
         found = tuple(each for each in columns if each[0] in names)
         own = found if len(found) == len(names) else ()
         values = tuple(each for each in columns if each not in own)
-        source = SqlSource(function.lower(), "STREAM", own, values, function)
+        read = self._catalog.find(text, given.name, at)
+        source = SqlSource(function.lower(), "STREAM", own, values, function, has_places=read.has_places)
         return _relation(source, FunctionCall(self._functions[function], source, of, names), given.alias)
 
     def _declared(self, name: str, at: int) -> Columns:
@@ -473,8 +449,7 @@ class Planner:
             keys_of = (tuple(dict.fromkeys([*first, *more, *named])),)
         joined.append(Column("ROWTIME", BIGINT, None, TIMESTAMP_COLUMN, is_pseudo=True))
         on = f"{folded(words[0])} = {folded(words[1])}"
-        clause = f"{join.within_text} ON {on}".strip()
-        plan = SourceJoin(kind, join.kind, left, right, steps[0], steps[1], key, join.within, on, clause, own_key)
+        plan = SourceJoin(kind, join, left, right, steps, key, on, own_key)
         return Relation(tuple(joined), left.is_table, keys_of, None, plan)
 
     def _is_carried(self, column: Column) -> bool:
@@ -564,8 +539,8 @@ class Planner:
             elif shown is None:
                 shown = next(each for each in map("KSQL_COL_{}".format, generated) if each.lower() not in taken)
             is_own = column is not None and not column.is_pseudo and column.name == shown
-            is_taken = shown.upper() in _OWN_NAMES and not is_own
-            is_reserved = shown.startswith(("__keyed_", "#"))
+            is_taken = shown.upper() in OWN_NAMES and not is_own
+            is_reserved = shown.startswith(RESERVED)
             reserved = f"{shown}: names that begin with __keyed_ or # are reserved; choose another"
             self._text.check(
                 (shown.lower() in used, f"the projection has the column {shown} twice; give one an alias", item.at),
@@ -584,16 +559,10 @@ class Planner:
         rest = list(outputs)
         for part, what in zip(wanted, shown, strict=True):
             hits = [each for each in rest if folded(each.words) == folded(part)]
-            if not hits:
-                self._text.fail(
-                    f"the projection lacks the key {what}: select the columns that it is keyed by", query.at
-                )
-            if len(hits) > 1:
-                self._text.fail(
-                    f"the projection has the key twice, as {hits[0].name} and {hits[1].name}; write AS_VALUE(...) for "
-                    "a copy among the values",
-                    hits[1].at,
-                )
+            lacks = f"the projection lacks the key {what}: select the columns that it is keyed by"
+            both = " and ".join(each.name for each in hits[:2])
+            twice = f"the projection has the key twice, as {both}; write AS_VALUE(...) for a copy among the values"
+            self._text.check((not hits, lacks, query.at), (len(hits) > 1, twice, hits[1].at if len(hits) > 1 else 0))
             names.append(hits[0].name)
             rest.remove(hits[0])
         return names, rest
@@ -636,15 +605,11 @@ class Planner:
                 self._text.fail(f"the projection has the column {ranking.name} twice; give one an alias", ranking.at)
             ordered = [scope.resolved(each) for each, _ in ranking.order_by]
             order = [(f"#o{place}", sql(each), scope.type_of(each)) for place, each in enumerate(ordered)]
-            own = self._own_keys(source, outputs) if source.is_table else []
-            own_cells = [
-                (f"#k{place}", text, scope.type_of(each))
-                for place, (each, text) in enumerate(zip(own, either, strict=False))
-            ]
-            cells += [*order, *own_cells]
-            of_order, of_key = (tuple((each, type_) for each, _, type_ in part) for part in (order, own_cells))
+            own = zip(self._own_keys(source, outputs), either, strict=True) if source.is_table else ()
+            of_key = [(f"#k{place}", text, scope.type_of(each)) for place, (each, text) in enumerate(own)]
+            cells += [*order, *of_key]
             directions = tuple(direction for _, direction in ranking.order_by)
-            ranks = RankPlan(keys, values, of_order, of_key, directions, ranking.name, ranking.count)
+            ranks = RankPlan(keys, values, typed(order), typed(of_key), directions, ranking.name, ranking.count)
             shown = [f"{folded(each)} {how}" for each, how in zip(ordered, directions, strict=True)]
             groups = ", ".join(map(folded, wanted))
             identity["QUALIFY"] = f"the first {ranking.count} by {groups} in the order of {', '.join(shown)}"
@@ -680,9 +645,7 @@ class Planner:
         keys = self._key_columns(names, types, query.group_by[0][0].at, is_keyed=True)
         cells = [(each, sql(words), type_) for (each, type_), words in zip(keys, groups, strict=True)]
         # After the aggregates: groups, results and bounds.
-        parts: list[tuple[Sequence[SqlToken], SqlToken]] = [
-            (words, name(f"#g{place}")) for place, words in enumerate(groups)
-        ]
+        parts: list[tuple[Words, SqlToken]] = [(words, name(f"#g{place}")) for place, words in enumerate(groups)]
         aggregates: dict[str, Any] = {}
         made_calls: list[str] = []
         after_columns = [Column(f"#g{place}", type_, None, f"#g{place}") for place, type_ in enumerate(types)]
@@ -713,11 +676,7 @@ class Planner:
             text.fail("GROUP BY needs an aggregate, such as COUNT(*)", query.at)
         after_cells = [(each, sql((name(f"#g{place}"),)), types[place]) for place, each in enumerate(names)]
         after_cells += [(each, sql(words), after.type_of(words)) for each, words in results]
-        condition = None
-        if having is not None:
-            words = computed(having)
-            after.check_condition(words, "HAVING")
-            condition = sql(words)
+        condition = None if having is None else after.condition(computed(having), "HAVING")
         if source.is_table:
             # A group without rows is no group.
             cells.append(("#rows", f'CAST("{CHANGE}" AS BIGINT)', BIGINT))
@@ -725,14 +684,13 @@ class Planner:
             is_there = '"#there" > 0'
             condition = is_there if condition is None else f"{is_there} AND ({condition})"
         before = scope.step(cells, where, source.carried)
-        bounds = () if window is None else tuple(BOUNDS)
-        values = tuple((each, type_) for each, _, type_ in after_cells[len(names) :])
+        bounds = () if window is None else BOUNDS
         grouping = Aggregation(
-            tuple((each, type_) for each, _, type_ in cells[len(keys) :]),
+            typed(cells[len(keys) :]),
             aggregates,
             after.step(after_cells, condition, (*bounds, TIMESTAMP_COLUMN)),
-            is_final=query.emit == "FINAL",
-            **({} if window is None else _windows_of(window, is_final=query.emit == "FINAL")),
+            None if window is None else _with_times(window, is_final=query.emit == "FINAL"),
+            query.emit == "FINAL",
         )
         identity = {
             "FROM": source.label,
@@ -746,7 +704,7 @@ class Planner:
         }
         identity = {part: text for part, text in identity.items() if text}
         size = None if window is None else (window.kind, None if window.kind == "SESSION" else window.size_ms)
-        return QueryPlan(source, before, grouping, keys, values, True, size, identity)
+        return QueryPlan(source, before, grouping, keys, typed(after_cells[len(names) :]), True, size, identity)
 
     def _check_grouped(self, words: Words, scope: NameScope) -> None:
         """Check that an expression names no column that is neither a group nor in an aggregate.
@@ -757,36 +715,26 @@ class Planner:
         check(self._text, words)
         for place, _ in calls(words):
             token = words[place]
-            if token.identifier.startswith("#") or token.upper in keywords():
-                continue
-            if token.identifier.upper() not in functions():
+            is_known = token.identifier.startswith("#") or token.upper in keywords()
+            if not is_known and token.identifier.upper() not in functions():
                 known = {*functions(), *AGGREGATES, *PYTHON}
                 self._text.fail(f"unknown function {token.identifier}{nearest(token.identifier, known)}", token.at)
         for token in words:
-            if token.kind != "name" or token.identifier.startswith("#") or token.identifier in BOUNDS:
-                continue
-            column = next((each for each in scope.columns if each.stored == token.identifier), None)
+            column = None if token.identifier.startswith("#") or token.identifier in BOUNDS else scope.column([token])
             if column is not None:
-                self._text.fail(
-                    f"{column.name} is neither in GROUP BY nor in an aggregate; write LATEST_BY_OFFSET({column.name})",
-                    token.at,
-                )
+                remedy = f"write LATEST_BY_OFFSET({column.name})"
+                self._text.fail(f"{column.name} is neither in GROUP BY nor in an aggregate; {remedy}", token.at)
 
 
-def _windows_of(window: WindowClause, *, is_final: bool) -> dict[str, Any]:
-    """Return the parts of an aggregation that are of its windows."""
-    is_session = window.kind == "SESSION"
-    default = 0 if is_final else max(0, DAY_MS - window.size_ms)
+def _with_times(window: WindowClause, *, is_final: bool) -> WindowClause:
+    """Return a clause with the grace period and the retention that windows have by default."""
+    grace_ms = 0 if is_final else max(0, DAY_MS - window.size_ms)
+    grace_ms = grace_ms if window.grace_ms is None else window.grace_ms
     retention_ms = window.retention_ms or (0 if is_final else DAY_MS)
-    # A session ends here with its last row, and takes rows for a gap, which may be as long as it is.
-    gap_ms = window.size_ms + 1 if is_session else 0
-    return {
-        "size_ms": window.size_ms,
-        "advance_ms": window.advance_ms,
-        "grace_ms": (default if window.grace_ms is None else window.grace_ms) + gap_ms,
-        "retention_ms": retention_ms and retention_ms + is_session,
-        "is_session": is_session,
-    }
+    if window.kind == "SESSION":
+        # It ends here with its last row, and takes rows for a gap, which may be as long as it is.
+        grace_ms, retention_ms = grace_ms + window.size_ms + 1, retention_ms and retention_ms + 1
+    return attrs.evolve(window, grace_ms=grace_ms, retention_ms=retention_ms)
 
 
 def _relation(source: SqlSource, given: Any, alias: str, *, is_joined: bool = False) -> Relation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -169,12 +168,7 @@ class PushQuery(Iterator[PushedRow]):
         Returns:
             The rows; none if the table has not changed for that time, or when ``LIMIT`` is reached.
         """
-        self._wait(timeout)
-        found = list(itertools.islice(self._waiting, self._left))
-        self._waiting.clear()
-        if self._left is not None:
-            self._left -= len(found)
-        return found
+        return self._taken(timeout, None)
 
     def __next__(self) -> PushedRow:
         """Return the next row, and wait for it.
@@ -182,17 +176,19 @@ class PushQuery(Iterator[PushedRow]):
         Raises:
             StopIteration: ``LIMIT`` is reached.
         """
-        self._wait(None)
-        if self.is_done:
-            raise StopIteration
-        if self._left is not None:
-            self._left -= 1
-        return self._waiting.popleft()
+        for row in self._taken(None, 1):
+            return row
+        raise StopIteration
 
-    def _wait(self, timeout: float | None) -> None:
-        """Wait for rows, unless there are some or ``LIMIT`` is reached."""
+    def _taken(self, timeout: float | None, most: int | None) -> list[PushedRow]:
+        """Take rows, of ``LIMIT`` and at most so many; wait for some, unless ``LIMIT`` is reached."""
         while not self._waiting and not self.is_done and (changes := self._subscription.take(timeout)):
             self._waiting.extend(self._pushed(changes))
+        counts = [each for each in (self._left, most) if each is not None]
+        rows = [self._waiting.popleft() for _ in range(min([len(self._waiting), *counts]))]
+        if self._left is not None:
+            self._left -= len(rows)
+        return rows
 
     def _pushed(self, changes: Sequence[Any]) -> Iterator[PushedRow]:
         rows, bad = self._query.rows([(each.key, each.entry, None if each.removed else each.new) for each in changes])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -26,10 +27,10 @@ from keyed.errors import DefinitionError, SourceError
 from keyed.formats.declared_formats import Registry
 from keyed.formats.file_rows import FILES, ROWS, RowsPart, column_part, file_parts
 from keyed.formats.plain_rows import cells_of
-from keyed.formats.sql_types import BIGINT, INT, TIMESTAMP, SqlType
+from keyed.formats.sql_types import TIMESTAMP
 from keyed.formats.typed_columns import column, columns_of
 from keyed.sql.catalog import SqlSource
-from keyed.sql.name_scope import BOUNDS, PSEUDO
+from keyed.sql.name_scope import PSEUDO
 from keyed.windows.vectorized.row_groups import pc
 
 _log = logging.getLogger(__name__)
@@ -54,11 +55,19 @@ def skip(skipped: Skipped, source: str, reason: str, count: int, first: str) -> 
         counts[reason] += count
 
 
-def further_columns(source: SqlSource, *, has_places: bool) -> tuple[tuple[str, SqlType], ...]:
-    """Return the columns of a source's tables that are not declared: its rows' places, the bounds of their windows."""
-    found = [(PARTITION, INT), (OFFSET, BIGINT)] if has_places else []
-    bounds = [(name, BIGINT) for name, _ in BOUNDS.values()] if source.window is not None else []
-    return (*found, *bounds)
+def _is_time(cell: Any) -> bool:
+    return isinstance(cell, int | None) and not isinstance(cell, bool)
+
+
+def _is_window(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, tuple | list) and [*map(type, cell)] == [int, int])
+
+
+#: The parts of given records that are checked: their places, usual types, what they have to be, and the rules.
+_CHECKED = (
+    (2, {int, type(None)}, _is_time, "a timestamp is a number of milliseconds, and none is that of"),
+    (6, {type(None)}, _is_window, "a window is (start, end) in milliseconds, and none is that of"),
+)
 
 
 @attrs.define(eq=False, slots=False)
@@ -74,7 +83,6 @@ class ScriptInput:
         waits: A last line without a newline is not read yet.
         is_topic: The rows are records of a topic.
         places: Where each record stands among those of all inputs; without them inputs are merged by time.
-        has_places: The tables have the partition and offset of each row.
         registry: The schema registry of topics.
         missing: Takes the columns that no row of a file has, with the number of rows.
     """
@@ -87,7 +95,6 @@ class ScriptInput:
     waits: bool = attrs.field(default=False, kw_only=True)
     is_topic: bool = attrs.field(default=False, kw_only=True)
     places: Iterator[int] | None = attrs.field(default=None, kw_only=True)
-    has_places: bool = attrs.field(default=False, kw_only=True)
     registry: Registry | None = attrs.field(default=None, kw_only=True)
     missing: dict[str, dict[str, int]] = attrs.field(factory=dict, kw_only=True)
     _count: int = attrs.field(default=0, init=False)
@@ -108,9 +115,8 @@ class ScriptInput:
     @cached_property
     def schema(self) -> pa.Schema:
         """The columns of the tables."""
-        further = [(n, type_.arrow) for n, type_ in further_columns(self.source, has_places=self.has_places)]
-        fields = [(name, type_.arrow) for name, type_ in self.source.columns]
-        return pa.schema([*fields, (TIME, pa.int64()), (BAD, pa.string()), (GONE, pa.bool_()), *further])
+        own, further = ([(n, of.arrow) for n, of in each] for each in (self.source.columns, self.source.further))
+        return pa.schema([*own, (TIME, pa.int64()), (BAD, pa.string()), (GONE, pa.bool_()), *further])
 
     @cached_property
     def _readers(self) -> list[Any]:
@@ -135,7 +141,7 @@ class ScriptInput:
 
     def _of_file(self, path: Path) -> Iterator[pa.Table]:
         source = self.source
-        columns = {**dict(_stored(source)), "ROWTIME": TIMESTAMP}
+        columns = {**dict(source.without_headers), "ROWTIME": TIMESTAMP}
         seen: set[str] = set()
         parts = file_parts(path, columns, lambda names: given_names(source, names, str(path)), waits=self.waits)
         rows = 0
@@ -144,17 +150,16 @@ class ScriptInput:
             seen.update(str(each).lower() for each in part.seen)
             yield self._table(part)
         if path.suffix.lower() in (".json", ".jsonl"):
-            for name in [each for each, _ in _stored(source) if each.lower() not in seen] if rows else ():
+            for name in [each for each, _ in source.without_headers if each.lower() not in seen] if rows else ():
                 _log.warning("%s: no row of %s has the column %s; it is null", source.name, path, name)
                 self.missing.setdefault(source.name, {})[name] = rows
 
     def _of_rows(self, rows: list[Any]) -> pa.Table:
         where = f"the rows of {self.source.name}: a row is a dictionary, and this one is"
-        names = [*(name for name, _ in _stored(self.source)), "ROWTIME"]
-        if not set(map(type, rows)) <= {dict}:
-            wrong = [each for each in rows if not isinstance(each, Mapping)]
-            if wrong:
-                raise DefinitionError(f"{where} {shown(wrong[0])}")
+        names = [*(name for name, _ in self.source.without_headers), "ROWTIME"]
+        wrong = [] if set(map(type, rows)) <= {dict} else [each for each in rows if not isinstance(each, Mapping)]
+        if wrong:
+            raise DefinitionError(f"{where} {shown(wrong[0])}")
         cells, bad, seen = cells_of(rows, names)
         known = {each.lower() for each in names}
         for each in seen:
@@ -170,31 +175,16 @@ class ScriptInput:
     def _of_records(self, records: list[Any]) -> pa.Table:
         """Return given records: key, value, time, and perhaps partition, offset, headers and window."""
         topic = self.source.topic
-
-        def check(what: str, fits: Callable[[Any], bool]) -> None:
-            for record in records:
-                if not fits(record):
-                    raise DefinitionError(f"topics={{{topic!r}: ...}}: {what} {shown(record)}")
-
-        check(
-            "a record is (key, value, timestamp), and this one is",
-            lambda record: isinstance(record, tuple | list) and 2 <= len(record) <= 7,
-        )
+        for record in records:
+            if not isinstance(record, tuple | list) or not 2 <= len(record) <= 7:
+                what = "a record is (key, value, timestamp), and this one is"
+                raise DefinitionError(f"topics={{{topic!r}: ...}}: {what} {shown(record)}")
         columns = [*zip(*([*each, *[None] * (7 - len(each))] for each in records), strict=True)]
-        if not set(map(type, columns[2])) <= {int, type(None)}:
-            check(
-                "a timestamp is a number of milliseconds, and none is that of",
-                lambda record: isinstance(record[2], int | None) and not isinstance(record[2], bool),
-            )
-        if any(window is not None for window in columns[6]):
-            check(
-                "a window is (start, end) in milliseconds, and none is that of",
-                lambda record: (
-                    len(record) < 7
-                    or record[6] is None
-                    or (isinstance(record[6], tuple | list) and [*map(type, record[6])] == [int, int])
-                ),
-            )
+        for number, usual, fits, what in _CHECKED:
+            if not set(map(type, columns[number])) <= usual:
+                wrong = [each for cell, each in zip(columns[number], records, strict=True) if not fits(cell)]
+                if wrong:
+                    raise DefinitionError(f"topics={{{topic!r}: ...}}: {what} {shown(wrong[0])}")
         first = self._count
         return self.decoded(columns, lambda place: f"topic {topic}, record {first + place}")
 
@@ -250,9 +240,7 @@ class ScriptInput:
             if len(key) < width:
                 bad[place], found[place] = "the key has no window", None
                 continue
-            *ends, start = (
-                int.from_bytes(key[at : at + 8], signed=True) for at in range(len(key) - width, len(key), 8)
-            )
+            *ends, start = struct.unpack(f">{width // 8}q", key[-width:])
             bounds[place] = (start, ends[0] if ends else start + (self.source.window_ms or 0))
         return found, bounds
 
@@ -294,10 +282,9 @@ class ScriptInput:
         """Return the columns that are not declared: the place of a row in its topic, and the bounds of its window."""
         found: list[Any] = []
         nothing = [None] * count
-        if self.has_places:
-            partitions, offsets = cells.get(PARTITION) or nothing, cells.get(OFFSET) or nothing
-            found.append(pa.array([each or 0 for each in partitions], pa.int32()))
-            numbers = enumerate(offsets, self._count)
+        if self.source.has_places:
+            found.append(pa.array([each or 0 for each in cells.get(PARTITION) or nothing], pa.int32()))
+            numbers = enumerate(cells.get(OFFSET) or nothing, self._count)
             found.append(pa.array([number if offset is None else offset for number, offset in numbers], pa.int64()))
         if self.source.window is not None:
             size = self.source.window_ms or 0
@@ -321,7 +308,7 @@ def given_names(source: SqlSource, given: Sequence[str], what: str) -> dict[str,
             )
         folded[name.lower()] = name
     found = {}
-    for name, _ in _stored(source):
+    for name, _ in source.without_headers:
         if name.lower() not in folded:
             raise DefinitionError(
                 f"{what} has no column {name!r}{nearest(name, given)}; declare the columns that it has"
@@ -330,11 +317,6 @@ def given_names(source: SqlSource, given: Sequence[str], what: str) -> dict[str,
     if "rowtime" in folded:
         found["ROWTIME"] = folded["rowtime"]
     return found
-
-
-def _stored(source: SqlSource) -> list[tuple[str, SqlType]]:
-    headers = {name for name, _ in source.headers}
-    return [each for each in source.columns if each[0] not in headers]
 
 
 def typed(

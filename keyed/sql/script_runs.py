@@ -17,25 +17,25 @@ from keyed.base.arguments import texts
 from keyed.base.durations import Duration, milliseconds_of
 from keyed.base.shown import nearest, shown, shows_options
 from keyed.errors import DefinitionError
-from keyed.expressions.engine import Columns, SqlStep
+from keyed.expressions.engine import Columns, SqlStep, typed
 from keyed.extending import Schema
 from keyed.formats.registry_schemas import RegistrySchemas
-from keyed.formats.sql_types import BIGINT
-from keyed.formats.typed_columns import plain
+from keyed.formats.sql_types import BIGINT, SqlType
+from keyed.formats.typed_columns import column, plain
 from keyed.job.graph import BoundOutput, is_dataframe
 from keyed.job.options import RunOptions, StartOptions
 from keyed.job.state import State
 from keyed.job.transforms import Kept
 from keyed.sql.bound_streams import bound_stream, check_executors, is_bound, session_of
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
-from keyed.sql.definitions import Answer, Definitions, WrittenQuery, define
+from keyed.sql.definitions import Answer, Definitions, WrittenQuery
 from keyed.sql.join_operators import NO_KEY, join_of
 from keyed.sql.kafka_deployment import Deployment, Kafka, last_changes
 from keyed.sql.match_recognize import MatchPlan
 from keyed.sql.name_scope import BOUNDS
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import JOIN, FunctionCall, Relation
-from keyed.sql.script_inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, ScriptInput, Skipped, further_columns, skip
+from keyed.sql.script_inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, ScriptInput, Skipped, skip
 from keyed.sql.script_source import ScriptRows
 from keyed.sql.sql_operators import MOMENT, TableRows, Totals, given_columns, schema_of
 from keyed.sql.statements import parse
@@ -48,6 +48,8 @@ NO_GROUP = "a part of the group is null"
 NO_JOIN_KEY = "the key of the join is null"
 #: Rows that Spark's workers have skipped, for any reason.
 BAD = "bad rows"
+#: Values that stand in for null in keys, by the bases of their types; of others it is 0.
+_NEUTRAL = {"STRING": "", "BYTES": b"", "BOOLEAN": False}
 _DEFAULTS: dict[str, Any] = {"rows_per_batch": 10_000, "max_ahead": dt.timedelta(days=365)}
 
 
@@ -150,12 +152,7 @@ def with_own_time(table: pa.Table) -> pa.Table:
     return table.append_column(STREAM, table.column(TIMESTAMP_COLUMN))
 
 
-def unchanged(table: pa.Table) -> pa.Table:
-    """Return the rows: of their columns the output has those that it declares."""
-    return table
-
-
-def streams_of(rows: Any, inputs: Mapping[str, ScriptInput], *, has_places: bool) -> dict[str, keyed.Stream]:
+def streams_of(rows: Any, inputs: Mapping[str, ScriptInput]) -> dict[str, keyed.Stream]:
     """Return the streams of the merged rows of inputs, by name."""
     if not inputs:
         return {}
@@ -166,7 +163,7 @@ def streams_of(rows: Any, inputs: Mapping[str, ScriptInput], *, has_places: bool
     base = keyed.stream(rows, timestamp=TIME, max_ahead=None, watermark=watermark)
     streams = {}
     for number, (name, each) in enumerate(inputs.items()):
-        schema = given_columns(each.source, has_places=has_places)
+        schema = given_columns(each.source)
         streams[name] = base.map_batches(Pick(number, tuple(schema.names)), output=schema)
     return streams
 
@@ -215,30 +212,23 @@ class JoinKeys:
     Attributes:
         stepped: The step that computes it.
         side: The number of the side in `NO_KEY` of rows without a key, which an outer join emits; 0 if they go.
+        type: The type of the key.
     """
 
     stepped: Stepped
     side: int
+    type: SqlType
 
     def __call__(self, table: pa.Table) -> Kept:
         """Return the rows with their keys."""
         kept = self.stepped(table)
         key = kept.table.column(JOIN)
         no_key = pc.if_else(key.is_null(), pa.scalar(self.side, pa.int64()), pa.scalar(0, pa.int64()))
-        found = kept.table
+        found = kept.table.append_column(NO_KEY, no_key)
         if key.null_count:
-            found = found.set_column(0, JOIN, pc.fill_null(key, _neutral(key.type)))
-        return attrs.evolve(kept, table=found.append_column(NO_KEY, no_key))
-
-
-def _neutral(type_: pa.DataType) -> Any:
-    """Return a value of a type, which stands in for null in keys."""
-    kinds = pa.types
-    if kinds.is_string(type_) or kinds.is_binary(type_):
-        return pa.scalar("" if kinds.is_string(type_) else b"", type_)
-    if kinds.is_boolean(type_):
-        return pa.scalar(False, type_)
-    return pa.scalar(0).cast(pa.int32() if kinds.is_date(type_) else pa.int64()).cast(type_)
+            ((neutral,), _) = column([_NEUTRAL.get(self.type.base, 0)], self.type)
+            found = found.set_column(0, JOIN, pc.fill_null(key, neutral))
+        return attrs.evolve(kept, table=found)
 
 
 def _more(*, is_table: bool) -> dict[str, str]:
@@ -295,12 +285,8 @@ class Builder:
 
     def outputs(self) -> list[tuple[WrittenQuery, Records]]:
         """Return the records of each query."""
-        found = []
-        for query in self._found.queries:
-            made = self._output(query)
-            records = self._records.get(query.name)
-            found.append((query, Records(made, query.name) if records is None else records))
-        return found
+        made = [(query, self._output(query)) for query in self._found.queries]
+        return [(query, self._records.get(query.name) or Records(output, query.name)) for query, output in made]
 
     def _output(self, query: WrittenQuery) -> Any:
         if query.name not in self._outputs:
@@ -348,15 +334,16 @@ class Builder:
             return self._call(relation.input, relation.label)
         join = relation.input
         sides: list[Any] = []
-        for step, of in ((join.left_step, join.left), (join.right_step, join.right)):
-            keeps = join.how == "FULL" or join.how == ("LEFT", "RIGHT")[len(sides)]
+        for step, of in zip(join.steps, (join.left, join.right), strict=True):
+            how = join.clause.kind
+            keeps = how == "FULL" or how == ("LEFT", "RIGHT")[len(sides)]
             more = _more(is_table=of.is_table)
-            columns: Columns = tuple((each, type_) for each, _, type_ in step.columns)
+            columns = typed(step.columns)
             schema = schema_of(columns, **{NO_KEY: "bigint"}, **more)
             is_versions = join.kind == "stream-table" and of is join.right
-            made = (self._versions(of) if is_versions else self._relation(of, query)).map_batches(
-                JoinKeys(Stepped(step, query, self._skipped, () if keeps else (JOIN,)), len(sides) + 1), output=schema
-            )
+            stepped = Stepped(step, query, self._skipped, () if keeps else (JOIN,))
+            rows = self._versions(of) if is_versions else self._relation(of, query)
+            made = rows.map_batches(JoinKeys(stepped, len(sides) + 1, join.key), output=schema)
             keyed_by = made.key_by(NO_KEY, JOIN)
             if is_versions:
                 # A table holds no windows of the stream back.
@@ -391,14 +378,14 @@ class Builder:
         if label not in self._sources:
             read = call.of.input
             assert isinstance(read, SqlSource)
-            rows = self._source(read).map_batches(unchanged, output=schema_of(read.columns))
+            rows = self._source(read).map_batches(lambda table: table, output=schema_of(read.columns))
             output = rows.key_by(*call.keys).process(call.function, name=self._name(call.source.name))
-            self._sources[label] = bound_stream(call.source, output, has_places=self._found.names_places)
+            self._sources[label] = bound_stream(call.source, output)
         return self._sources[label]
 
     def _match(self, plan: MatchPlan, relation: Relation, query: str) -> Any:
         """Return the rows of the matches of a pattern."""
-        before: Columns = tuple((each, type_) for each, _, type_ in plan.before.columns)
+        before = typed(plan.before.columns)
         step = Stepped(plan.before, query, self._skipped, plan.keys)
         assert isinstance(relation.input, FunctionCall)
         rows = self._relation(relation.input.of, query).map_batches(step, output=schema_of(before)).key_by(*plan.keys)
@@ -426,9 +413,8 @@ class Builder:
         if source.name in self._given:
             made: Any = self._given[source.name]
             if source.is_table:
-                further = further_columns(source, has_places=self._found.names_places)
-                keys = (*source.keys, *(each for each in further if each[0] in dict(BOUNDS.values())))
-                values = (*source.values, *(each for each in further if each not in keys))
+                keys = (*source.keys, *(each for each in source.further if each in BOUNDS.values()))
+                values = (*source.values, *(each for each in source.further if each not in keys))
                 rows = TableRows(self._name(source.name), keys, values)
                 keyed_by = made.key_by(*(each for each, _ in source.keys))
                 schema = schema_of((*keys, *values), **{CHANGE: "tinyint", MOMENT: "bigint"})
@@ -529,25 +515,22 @@ def _records(found: Definitions, topics: Any) -> tuple[dict[str, Any], dict[str,
     def topic(name: Any) -> str:
         if str(name) in known:
             return str(name)
-        if str(name).lower() not in folded:
+        if (lower := str(name).lower()) not in folded:
             reason = f"no statement names that topic{nearest(str(name), known)}"
-            if str(name).lower() in written:
-                reason = (
-                    "a query writes that topic; give the records that it reads, or declare a stream or table over it"
-                )
-            raise DefinitionError(f"topics={{{name!r}: ...}}: {reason}")
-        return folded[str(name).lower()]
+            is_output = (
+                "a query writes that topic; give the records that it reads, or declare a stream or table over it"
+            )
+            raise DefinitionError(f"topics={{{name!r}: ...}}: {is_output if lower in written else reason}")
+        return folded[lower]
 
-    if topics is None:
-        return {}, {}
     if isinstance(topics, Mapping):
         for name, records in topics.items():
             if isinstance(records, str | bytes) or not isinstance(records, Iterable):
                 raise DefinitionError(f"topics={{{name!r}: ...}}: give a list of records, not {shown(records)}")
         return {topic(name): list(map(_as_record, records)) for name, records in topics.items()}, {}
-    records_of: dict[str, list[Any]] = {name: [] for name in known}
-    places_of: dict[str, list[int]] = {name: [] for name in known}
-    for place, each in enumerate(topics):
+    records_of: dict[str, list[Any]] = {} if topics is None else {name: [] for name in known}
+    places_of: dict[str, list[int]] = {name: [] for name in records_of}
+    for place, each in enumerate(topics or ()):
         if not isinstance(each, tuple | list) or not each:
             raise DefinitionError(f"topics=: a record is (topic, key, value, timestamp), and this one is {shown(each)}")
         name = topic(each[0])
@@ -583,6 +566,10 @@ class ScriptOptions(RunOptions, total=False):
     folder: str | PathLike[str] | None
     max_ahead: Duration | None
     spark: Any
+
+
+#: The options of `script` that `keyed.run` does not have.
+_OWN = ScriptOptions.__annotations__.keys() - RunOptions.__annotations__.keys()
 
 
 class ScriptStartOptions(ScriptOptions, StartOptions, total=False):
@@ -634,7 +621,7 @@ def script(
         DefinitionError: A stream or record does not fit the script.
         KeyedError: The query failed.
     """
-    made, kafka = _Script("script", text, streams, topics, **options), options.get("kafka")
+    made, kafka = _Script("script", text, streams, topics, {**options}), options.get("kafka")
     if options.get("spark") is not None and kafka is not None and not kafka.bounded:
         raise DefinitionError(
             "keyed.sql.script: on Spark it ends with the records of its topics; give Kafka(bounded=True), or use "
@@ -673,7 +660,7 @@ def start(text: str, streams: Mapping[str, Any] | None = None, **options: Unpack
     kafka = options.get("kafka")
     if kafka is None:
         raise DefinitionError("keyed.sql.start: kafka=None must be a keyed.sql.Kafka; keyed.sql.script runs over rows")
-    made = _Script("start", text, streams, None, **{**options, "on_records": options.get("on_records") or _nowhere})
+    made = _Script("start", text, streams, None, {**options, "on_records": options.get("on_records") or _nowhere})
     if not made.found.queries:
         raise DefinitionError("keyed.sql.start: no statement of the script writes; add CREATE ... AS SELECT")
     if made.session is not None:
@@ -694,49 +681,30 @@ def _nowhere(name: str, records: list[OutputRecord], batch: int) -> None:
 class _Script:
     """A script with its inputs, checked and ready to run. The arguments are those of `script` and `start`."""
 
-    def __init__(
-        self,
-        call: str,
-        text: str,
-        streams: Any,
-        topics: Any,
-        *,
-        kafka: Any = None,
-        on_records: Any = None,
-        rows_per_batch: Any = _DEFAULTS["rows_per_batch"],
-        properties: Any = None,
-        parameters: Any = None,
-        schemas: Any = None,
-        functions: Any = None,
-        folder: Any = None,
-        max_ahead: Any = _DEFAULTS["max_ahead"],
-        spark: Any = None,
-        **options: Any,
-    ) -> None:
-        self._folder = None if folder is None else Path(folder)
+    def __init__(self, call: str, text: Any, streams: Any, topics: Any, options: dict[str, Any]) -> None:
+        options = {**_DEFAULTS, **options}
+        own = {name: options.pop(name, None) for name in _OWN}
         self._where = where = f"keyed.sql.{call}"
+        self._kafka, on_records = own["kafka"], own["on_records"]
         kinds: Any = (
             ("streams", streams or {}, Mapping, "a dict of rows by stream"),
             ("topics", topics or {}, Mapping | list | tuple, "a dict of records by topic, or a list"),
             ("text", text, str, "text with SQL statements"),
-            ("kafka", kafka, Kafka | None, "a keyed.sql.Kafka(bootstrap)"),
+            ("kafka", self._kafka, Kafka | None, "a keyed.sql.Kafka(bootstrap)"),
+            ("on_records", on_records, Callable | None, "a function of a name, records and the id of a batch"),
         )
         for name, value, kind, what in kinds:
             if not isinstance(value, kind):
                 raise DefinitionError(f"{where}: {name}={shown(value)} must be {what}")
-        if on_records is not None and not callable(on_records):
-            raise DefinitionError(
-                f"{where}: on_records={shown(on_records)} must be a function of a name, records and the id of a batch"
-            )
-        given = Parameters(parameters)
+        given = Parameters(own["parameters"])
         parsed, statements = parse(text, given)
         if not statements:
             raise DefinitionError(f"{where}: the text has no statements; write CREATE STREAM name (...) WITH (...)")
-        settings = texts(properties, f"{where}: properties")
-        self.found = define(parsed, statements, given.values, settings, RegistrySchemas(schemas), functions)
-        self._kafka = kafka
-        self._size = rows_per_batch
-        self._max_ahead = max_ahead
+        settings, schemas = texts(own["properties"], f"{where}: properties"), RegistrySchemas(own["schemas"])
+        functions = own["functions"] or {}
+        self.found = Definitions(parsed, given.values, settings, schemas, functions).define(statements)
+        self._folder = None if own["folder"] is None else Path(own["folder"])
+        self._max_ahead = own["max_ahead"]
         self._keeps = options.get("checkpoint") is not None
         self._skipped: Skipped = {}
         self._missing: dict[str, dict[str, int]] = {}
@@ -745,14 +713,16 @@ class _Script:
         self.session: Any = None
         self._deployment: Deployment | None = None
         self._records: dict[str, list[OutputRecord]] = {}
-        self._add(streams, topics, _latest(max_ahead, options.get("processing_time")), spark)
+        self._add(streams, topics, _latest(self._max_ahead, options.get("processing_time")), own["spark"])
         # Without an end there is no result that could have the records. Over DataFrames a script always ends.
-        has_end = kafka is None or kafka.bounded or self.session is not None
+        has_end = self._kafka is None or self._kafka.bounded or self.session is not None
         self._on_records = on_records if has_end else on_records or _nowhere
         # Topics that are given as a whole end. Streams go on, as those of Spark, records in their order of arrival do.
-        ends = not self._keeps and kafka is None and bool(topics) and isinstance(topics, Mapping)
-        own = {} if self.session is not None else {"rows_per_batch": rows_per_batch}
-        self.options: dict[str, Any] = {"drain": ends, **own, **options}
+        ends = not self._keeps and self._kafka is None and bool(topics) and isinstance(topics, Mapping)
+        self._size = options["rows_per_batch"]
+        if self.session is not None:
+            del options["rows_per_batch"]
+        self.options: dict[str, Any] = {"drain": ends, **options}
 
     def _add(self, streams: Any, topics: Any, latest: Callable[[], int], spark: Any) -> None:
         """Add the given rows and the topics."""
@@ -806,7 +776,6 @@ class _Script:
                 is_topic=is_topic,
                 places=iter(places_of[source.topic]) if is_topic and places_of else None,
                 missing=self._missing,
-                has_places=found.names_places,
                 registry=registry,
             )
 
@@ -830,12 +799,11 @@ class _Script:
             live=live,
             topics=deployment.records() if deployment is not None and live else None,
         )
-        given: dict[str, Any] = streams_of(rows, self._inputs, has_places=found.names_places)
+        given: dict[str, Any] = streams_of(rows, self._inputs)
         given |= {
             name: bound_stream(
                 found.named(name),
                 each,
-                has_places=found.names_places,
                 is_strict=found.is_strict,
                 registry=None if self._kafka is None else self._kafka.registry,
                 max_ahead=self._max_ahead,

@@ -158,8 +158,7 @@ def aggregate_of(
         fail(f"{label} has no limit of values; {', '.join(_LIMITED)} have one")
     expression = sql(value)
     if condition is not None:
-        scope.check_condition(condition, "FILTER")
-        expression = f"CASE WHEN {sql(condition)} THEN {expression} END"
+        expression = f"CASE WHEN {scope.condition(condition, 'FILTER')} THEN {expression} END"
     if label in _NUMERIC and type_.base not in _NUMBERS:
         fail(f"{label} takes a number, and this is of type {type_}")
     if is_table:

@@ -19,7 +19,7 @@ from keyed.joins.matching import last_rows
 from keyed.joins.table_columns import changes_of
 from keyed.sql.catalog import CHANGE, STREAM, SqlSource
 from keyed.sql.planner import Aggregation, QueryPlan
-from keyed.sql.script_inputs import GONE, further_columns
+from keyed.sql.script_inputs import GONE
 from keyed.vectorized import TIMESTAMP_COLUMN, BatchContext, TableState, VectorizedFunction
 from keyed.windows import Max
 from keyed.windows.continuous import RunningColumns
@@ -33,9 +33,9 @@ def schema_of(columns: Columns, **more: str) -> Schema:
     return Schema((*((name, type_.spark) for name, type_ in columns), *more.items()))
 
 
-def given_columns(source: SqlSource, *, has_places: bool = False) -> Schema:
+def given_columns(source: SqlSource) -> Schema:
     """Return the columns of the stream that is given for a source."""
-    columns = (*source.columns, *further_columns(source, has_places=has_places))
+    columns = (*source.columns, *source.further)
     return schema_of(columns, **({GONE: "boolean"} if source.is_table else {STREAM: "bigint"}))
 
 
@@ -141,6 +141,8 @@ class Totals(RunningColumns):
 
     def __init__(self, query: QueryPlan, plan: Aggregation, name: str) -> None:
         self._plan, self._name = plan, name
+        self._window: Any = plan.window
+        self._is_session = plan.window is not None and plan.window.kind == "SESSION"
         self._group = [each for each, _ in query.keys]
         self._keys = [*self._group, *plan.bounds]
         self._values = [each for each, _ in query.values]
@@ -151,7 +153,7 @@ class Totals(RunningColumns):
         if plan.keeps_rows:
             # It is the first state, which errors name.
             self.rows = table_state((*keys, *query.values, _ROWTIME), self._keys, name)
-        super().__init__(aggregates, columns[: len(keys)], dict(columns), counts_apart=not plan.is_session)
+        super().__init__(aggregates, columns[: len(keys)], dict(columns), counts_apart=not self._is_session)
         #: The totals of the batch, for windows that end with it.
         self._came: pa.Table | None = None
         #: The keys of the sessions that have moved in it, and their accumulators under their new keys.
@@ -162,7 +164,7 @@ class Totals(RunningColumns):
 
     def _windowed(self, table: pa.Table, ctx: BatchContext) -> pa.Table:
         """Return a row for each window of each row that is not late."""
-        size, advance = self._plan.size_ms, self._plan.advance_ms
+        size, advance = self._window.size_ms, self._window.advance_ms
         times = integers(table.column(TIMESTAMP_COLUMN))
         last = times - times % advance
         count = -(-size // advance)
@@ -177,7 +179,7 @@ class Totals(RunningColumns):
 
     def _in_sessions(self, table: pa.Table, ctx: BatchContext) -> pa.Table:
         """Return rows that are not late with the bounds of their sessions, and move sessions that grow or merge."""
-        gap = self._plan.size_ms
+        gap = self._window.size_ms
         times = integers(table.column(TIMESTAMP_COLUMN))
         least, most = int(times.min()) - gap, int(times.max()) + gap
         stored = self.accumulators.scan([("WINDOWSTART", "<=", most), ("WINDOWEND", ">=", least)])
@@ -199,13 +201,13 @@ class Totals(RunningColumns):
 
     def _late(self, table: pa.Table, ends: Any, ctx: BatchContext) -> Any:
         """Return a mask of the rows whose window has ended: the time of the stream has reached an end."""
-        return ends + self._plan.grace_ms <= np.maximum(integers(table.column(STREAM)), ctx.current_watermark() + 1)
+        return ends + self._window.grace_ms <= np.maximum(integers(table.column(STREAM)), ctx.current_watermark() + 1)
 
     # Batches.
 
     def process_batch(self, table: pa.Table, ctx: BatchContext) -> None:
-        if self._plan.size_ms:
-            table = (self._in_sessions if self._plan.is_session else self._windowed)(table, ctx)
+        if self._window is not None:
+            table = (self._in_sessions if self._is_session else self._windowed)(table, ctx)
         if not table.num_rows:
             return
         parts: list[pa.Table] = []
@@ -269,12 +271,12 @@ class Totals(RunningColumns):
         return timed(found.select([*self._keys, *self._values]), found.column(TIMESTAMP_COLUMN))
 
     def on_watermark(self, watermark: int, ctx: BatchContext) -> None:
-        plan = self._plan
-        if not plan.size_ms:
+        plan, window = self._plan, self._window
+        if window is None:
             return
         # The watermark is one millisecond behind the time of the stream.
         stream = max(-(2**62), watermark) + 1
-        limit = stream - plan.grace_ms
+        limit = stream - window.grace_ms
         came, self._came = self._came, None
         over: list[pa.Table] = []
         if came is not None:
@@ -289,7 +291,7 @@ class Totals(RunningColumns):
             self._named(ended, lambda rows: self._end(rows, ctx))
         # At the end of the input the table stays as it is.
         if plan.keeps_rows and watermark < MAX_TIMESTAMP:
-            self.rows.take(("WINDOWEND", "<=", stream - max(plan.grace_ms, plan.retention_ms)))
+            self.rows.take(("WINDOWEND", "<=", stream - max(window.grace_ms, window.retention_ms)))
 
     def _store_open(self, table: pa.Table, limit: int) -> pa.Table:
         """Store totals, except those of windows that end now, which it returns."""

@@ -150,11 +150,12 @@ class Element(Node):
         return self.role in ("headers", "header")
 
 
-@attrs.frozen
-class Option(Node):
-    """The value of an option of ``WITH``."""
+class WithOptions(dict[str, Any]):
+    """The values of the options of ``WITH`` by name, with their places in the text."""
 
-    value: Any
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: dict[str, int] = {}
 
 
 @attrs.frozen
@@ -164,7 +165,7 @@ class Create(Node):
     kind: str
     name: str
     elements: tuple[Element, ...]
-    options: dict[str, Option]
+    options: WithOptions
     query: SelectQuery | None
     replace: bool = False
     only_if_missing: bool = False
@@ -420,10 +421,8 @@ class Parser:
         found = duration_ms(count, token.upper)
         if found is None:
             self._text.fail(f"unknown unit of time {token.text}; units are SECONDS, MINUTES, HOURS and so on", token.at)
-        if not least <= found <= _LONGEST:
-            self._text.fail(
-                "the time is 0; give at least 1 MILLISECOND" if found < least else "the time is too long", at
-            )
+        is_short = (found < least, "the time is 0; give at least 1 MILLISECOND", at)
+        self._text.check(is_short, (found > _LONGEST, "the time is too long", at))
         return found
 
     def _expression(self, *ends: str) -> Words:
@@ -570,10 +569,8 @@ class Parser:
         self._take()
         if base in ("DECIMAL", "NUMERIC"):
             precision, scale = self._bracketed(lambda: (self._integer(), self._integer() if self._word(",") else 0))
-            if not 1 <= precision <= 38 or scale > precision:
-                self._text.fail(
-                    "DECIMAL(precision, scale) has 1 to 38 digits, and scale is at most precision", token.at
-                )
+            digits = "DECIMAL(precision, scale) has 1 to 38 digits, and scale is at most precision"
+            self._text.check((not 1 <= precision <= 38 or scale > precision, digits, token.at))
             return decimal(precision, scale)
         if base == "STRUCT" and self._word("<>"):
             return struct()
@@ -615,15 +612,15 @@ class Parser:
             self._take()
         return type_
 
-    def _options(self) -> dict[str, Option]:
-        options: dict[str, Option] = {}
+    def _options(self) -> WithOptions:
+        options = WithOptions()
         if self._word("WITH"):
             self._expect("(")
             while not self._word(")"):
                 name = self._identifier("an option").upper()
                 self._expect("=")
-                at = self._token.at
-                options[name] = Option(self._literal(name), at=at)
+                options.places[name] = self._token.at
+                options[name] = self._literal(name)
                 if not self._word(","):
                     self._expect(")")
                     break
@@ -769,10 +766,9 @@ class Parser:
         if self._comes("*"):
             return Item((self._take(),), None, at=at)
         words = self._expression(*ends)
-        if len(words) > 2 and words[-2].upper == "AS" and words[-1].is_identifier:
-            return Item(words[:-2], words[-1].identifier, at=at)
-        if len(words) > 1 and self._is_alias(words):
-            return Item(words[:-1], words[-1].identifier, at=at)
+        has_as = len(words) > 2 and words[-2].upper == "AS" and words[-1].is_identifier
+        if has_as or (len(words) > 1 and self._is_alias(words)):
+            return Item(words[: -1 - has_as], words[-1].identifier, at=at)
         return Item(words, None, at=at)
 
     def _is_alias(self, words: Words) -> bool:
@@ -918,13 +914,12 @@ class Parser:
         return Join(kind or "INNER", right, self._expression(), within, within_text, at=at)
 
     def _within(self) -> tuple[int, int, int | None]:
-        if self._word("("):
-            before = self._duration()
+        is_pair = self._word("(")
+        before = after = self._duration()
+        if is_pair:
             self._expect(",")
             after = self._duration()
             self._expect(")")
-        else:
-            before = after = self._duration()
         return before, after, self._duration() if self._word("GRACE", "PERIOD") else None
 
     def _window(self) -> WindowClause:

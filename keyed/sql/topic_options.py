@@ -1,18 +1,15 @@
-"""Options of ``WITH`` that concern an input: its topic, how a new one is created, and for how long it may be silent."""
+"""Options of ``WITH`` that are checked alone, and those of a topic: how a new one is created, how long it is silent."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 
 from keyed.base.shown import shown
 from keyed.expressions.sql_text import Text
-from keyed.sql.statements import duration_ms
-
-_POLICIES = ("compact", "delete", "compact,delete")
-#: The lowest and highest numbers that are taken. Kafka keeps records for ever with a retention of -1.
-_BOUNDS = {"PARTITIONS": (1, 100_000), "REPLICAS": (1, 2**15 - 1), "RETENTION_MS": (-1, 2**63 - 1)}
+from keyed.sql.statements import WithOptions, duration_ms
 
 
 @attrs.frozen
@@ -35,49 +32,63 @@ class TopicOptions:
     cleanup_policy: str | None = None
     idle_ms: int | None = None
 
+    @classmethod
+    def of(cls, options: WithOptions) -> TopicOptions:
+        """Return those of a statement, whose options are checked."""
+        names = ("PARTITIONS", "REPLICAS", "RETENTION_MS", "CLEANUP_POLICY", "IDLE_TIMEOUT")
+        return cls("KAFKA_TOPIC" in options, *map(options.get, names))
 
-def topic_options(text: Text, options: dict[str, Any]) -> TopicOptions:
-    """Return the options of a statement that concern its topic.
 
-    Raises:
-        SqlError: One is out of its range.
-    """
-    found: dict[str, int] = {}
-    for name, (least, most) in _BOUNDS.items():
-        if name not in options:
-            continue
-        given, at = options[name].value, options[name].at
+#: A function that returns a value in the form that is used, ``None`` if it does not fit; and what it has to be.
+Rule = tuple[Callable[[Any], Any], str]
+
+
+def _number(least: int, most: int) -> Rule:
+    def read(given: Any) -> int | None:
         number = int(given) if isinstance(given, str) and given.isascii() and given.isdigit() else given
-        if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
-            text.fail(f"{name}={shown(given)} must be a number from {least} to {most}", at)
-        found[name] = number
-    policy = None
-    if "CLEANUP_POLICY" in options:
-        given, at = options["CLEANUP_POLICY"].value, options["CLEANUP_POLICY"].at
-        policy = str(given).lower().replace(" ", "")
-        if policy not in _POLICIES:
-            text.fail(f"CLEANUP_POLICY={shown(given)} must be 'delete', 'compact' or 'compact,delete'", at)
-    return TopicOptions(
-        "KAFKA_TOPIC" in options,
-        found.get("PARTITIONS"),
-        found.get("REPLICAS"),
-        found.get("RETENTION_MS"),
-        policy,
-        time_option(text, options, "IDLE_TIMEOUT"),
-    )
+        is_number = isinstance(number, int) and not isinstance(number, bool)
+        return number if is_number and least <= number <= most else None
+
+    return read, f"must be a number from {least} to {most}"
 
 
-def time_option(text: Text, options: dict[str, Any], name: str) -> int | None:
-    """Return the milliseconds of an option such as ``'30 SECONDS'``; ``None`` without it.
+def _choice(*choices: str) -> Callable[[Any], str | None]:
+    return lambda given: next((each for each in choices if each.upper() == str(given).upper().replace(" ", "")), None)
+
+
+def _character(given: Any) -> str | None:
+    found = {"TAB": "\t", "SPACE": " "}.get(str(given).upper(), given)
+    return found if isinstance(found, str) and len(found) == 1 else None
+
+
+def _time(given: Any) -> int | None:
+    count, _, unit = str(given).strip().partition(" ")
+    return duration_ms(count, unit) or None
+
+
+_POLICIES = _choice("compact", "delete", "compact,delete")
+_NULLS = _choice("OPTIONAL", "WRAPPER"), "must be 'OPTIONAL' or 'WRAPPER'"
+_RULES: dict[str, Rule] = {
+    "PARTITIONS": _number(1, 100_000),
+    "REPLICAS": _number(1, 2**15 - 1),
+    # Kafka keeps records for ever with a retention of -1.
+    "RETENTION_MS": _number(-1, 2**63 - 1),
+    "CLEANUP_POLICY": (_POLICIES, "must be 'delete', 'compact' or 'compact,delete'"),
+    **dict.fromkeys(("IDLE_TIMEOUT", "WINDOW_SIZE"), (_time, "is no time; write it as '30 SECONDS'")),
+    **dict.fromkeys(("KEY_DELIMITER", "VALUE_DELIMITER"), (_character, "must be one character, TAB or SPACE")),
+    **{f"{part}_PROTOBUF_NULLABLE_REPRESENTATION": _NULLS for part in ("KEY", "VALUE")},
+}
+
+
+def check_options(text: Text, options: WithOptions) -> None:
+    """Check options, and give them the form in which they are used.
 
     Raises:
-        SqlError: It is no time above 0.
+        SqlError: One does not fit.
     """
-    if name not in options:
-        return None
-    given = options[name].value
-    count, _, unit = str(given).strip().partition(" ")
-    length = duration_ms(count, unit)
-    if not length:
-        text.fail(f"{name}={shown(given)} is no time; write it as '30 SECONDS'", options[name].at)
-    return length
+    for name in options.keys() & _RULES.keys():
+        read, rule = _RULES[name]
+        found = read(options[name])
+        if found is None:
+            text.fail(f"{name}={shown(options[name])} {rule}", options.places[name])
+        options[name] = found
