@@ -159,7 +159,7 @@ def _of_topic(source: SqlSource, frame: Any, decoding: _Decoding) -> Any:
         part.check(decoding.registry)
     columns = [name for name in _RECORD if name != "timestamp"] + ["headers"] * bool(source.headers)
     frame = frame.selectExpr(*columns, "unix_millis(timestamp) AS timestamp")
-    schema = schema_of((*source.columns, *source.further), **{GONE: "boolean", TIME: "bigint"})
+    schema = schema_of((*source.columns, *source.further), GONE, TIME)
     return frame.mapInArrow(decoding, schema.ddl)
 
 

@@ -38,8 +38,8 @@ def join_of(join: SourceJoin, left: Columns, right: Columns, left_keys: Sequence
     is_versions = join.kind == "stream-table"
     sides = []
     for columns in (left, right):
-        more = {STREAM: "bigint"} if is_versions and columns is left else {}
-        types = dict(schema_of(((JOIN, join.key), *columns), **more).columns)
+        more = [STREAM] if is_versions and columns is left else []
+        types = dict(schema_of(((JOIN, join.key), *columns), *more).columns)
         sides.append(Side({NO_KEY: "bigint", **types}, (NO_KEY, JOIN), (NO_KEY, JOIN)))
     either = [] if join.own_key is None else [join.own_key]
     names = [[name for name in side.columns if name not in (NO_KEY, JOIN, *either)] for side in sides]

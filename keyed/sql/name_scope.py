@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -271,3 +271,9 @@ def replaced(words: Sequence[SqlToken], parts: Sequence[tuple[Sequence[SqlToken]
             made.append(words[place])
             place += 1
     return tuple(made)
+
+
+def free_name(wanted: str, taken: Collection[str], first: int = 1) -> str:
+    """Return a name, with a number if it is taken, which begins at ``first``."""
+    names = (wanted, *(f"{wanted}_{count}" for count in range(first, 10_000)))
+    return next(each for each in names if each.lower() not in taken)

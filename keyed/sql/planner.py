@@ -18,8 +18,8 @@ from keyed.formats.sql_types import BIGINT, STRING, SqlType, of_arrow
 from keyed.job.inference import inferred_output
 from keyed.sql.catalog import CHANGE, STREAM, Catalog, SqlSource
 from keyed.sql.match_recognize import MatchPlanner
-from keyed.sql.name_scope import BOUNDS, OWN_NAMES, PSEUDO, RESERVED, Column, NameScope, replaced
-from keyed.sql.sql_aggregates import AGGREGATES, aggregate_calls, aggregate_of
+from keyed.sql.name_scope import BOUNDS, OWN_NAMES, PSEUDO, RESERVED, Column, NameScope, free_name, replaced
+from keyed.sql.sql_aggregates import AGGREGATES, AggregateReader, aggregate_calls
 from keyed.sql.statements import REFUSED, From, Item, Join, SelectQuery, WindowClause, Words
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows import Sum
@@ -439,7 +439,7 @@ class Planner:
         if kind == "foreign-key":
             keys_of = tuple(tuple(f"{number}l.{each}" for each in part) for part in left.keys)
         elif own_key is not None:
-            shown = _free_name("ROWKEY", {each.name.lower() for each in joined})
+            shown = free_name("ROWKEY", {each.name.lower() for each in joined})
             joined.append(Column(shown, key, None, own_key, is_key=True))
             keys_of = ((own_key,),)
         else:
@@ -462,14 +462,10 @@ class Planner:
         parts = [part for each in split(on, "=") for part in split(each, "==")]
         if len(parts) != 2 or any(len(split(part, word)) > 1 for part in parts for word in ("AND", "OR")):
             text.fail("a join takes one equality: ON left_column = right_column", on[0].at)
-        both = self._scope(
-            *(
-                attrs.evolve(each, stored=f"#{side}{each.stored}")
-                for side, of in enumerate((left, right))
-                for each in of.columns
-            )
-        )
-        sides = [{each.identifier[:2] for each in both.resolved(part)} & {"#0", "#1"} for part in parts]
+        of_sides = enumerate((left, right))
+        both = [attrs.evolve(each, stored=f"#{side}{each.stored}") for side, of in of_sides for each in of.columns]
+        scope = self._scope(*both)
+        sides = [{each.identifier[:2] for each in scope.resolved(part)} & {"#0", "#1"} for part in parts]
         if sides == [{"#1"}, {"#0"}]:
             parts.reverse()
         elif sides != [{"#0"}, {"#1"}]:
@@ -535,17 +531,16 @@ class Planner:
                 is_shared = query.joins and column.source is not None and len(same) > 1
                 shown = f"{column.source}_{column.name}" if is_shared else column.name
             elif shown is None and len(item.words) > 2 and item.words[-2].upper in ("->", "."):
-                shown = _free_name(item.words[-1].identifier, used | taken)
+                shown = free_name(item.words[-1].identifier, used | taken)
             elif shown is None:
                 shown = next(each for each in map("KSQL_COL_{}".format, generated) if each.lower() not in taken)
             is_own = column is not None and not column.is_pseudo and column.name == shown
             is_taken = shown.upper() in OWN_NAMES and not is_own
-            is_reserved = shown.startswith(RESERVED)
             reserved = f"{shown}: names that begin with __keyed_ or # are reserved; choose another"
             self._text.check(
                 (shown.lower() in used, f"the projection has the column {shown} twice; give one an alias", item.at),
                 (is_taken, f"{shown} is a column that each source has; give it another alias", item.at),
-                (is_reserved, reserved, item.at),
+                (shown.startswith(RESERVED), reserved, item.at),
             )
             used.add(shown.lower())
             found.append(_Output(shown, words, item.at))
@@ -568,9 +563,8 @@ class Planner:
         return names, rest
 
     def _key_columns(self, names: Sequence[str], types: Sequence[SqlType], at: int, *, is_keyed: bool) -> Columns:
-        for type_ in types:
-            if type_.has("MAP") or (is_keyed and type_.has_parts):
-                self._text.fail(f"a value of type {type_} cannot be a key; use its parts", at)
+        wrong = [each for each in types if each.has("MAP") or (is_keyed and each.has_parts)]
+        self._text.check(*((True, f"a value of type {each} cannot be a key; use its parts", at) for each in wrong))
         return tuple(zip(names, types, strict=True))
 
     def _shown(self, words: Sequence[Words]) -> list[str]:
@@ -648,6 +642,7 @@ class Planner:
         parts: list[tuple[Words, SqlToken]] = [(words, name(f"#g{place}")) for place, words in enumerate(groups)]
         aggregates: dict[str, Any] = {}
         made_calls: list[str] = []
+        reader = AggregateReader(text, scope, self._properties, source.is_table)
         after_columns = [Column(f"#g{place}", type_, None, f"#g{place}") for place, type_ in enumerate(types)]
         having = None if query.having is None else scope.resolved(query.having)
         for words in [each.words for each in outputs] + ([having] if having else []):
@@ -655,7 +650,7 @@ class Planner:
                 call = words[start : end + 1]
                 if folded(call) in made_calls:
                     continue
-                made = aggregate_of(text, call, scope, len(made_calls), self._properties, is_table=source.is_table)
+                made = reader.read(call, len(made_calls))
                 made_calls.append(folded(call))
                 aggregates |= {each: of for each, (of, _) in made.parts.items()}
                 cells += made.arguments
@@ -746,12 +741,6 @@ def _relation(source: SqlSource, given: Any, alias: str, *, is_joined: bool = Fa
     columns += [Column(each, type_, alias, stored, is_pseudo=True) for each, (stored, type_) in pseudo.items()]
     window = None if source.window is None else (source.window, source.window_ms)
     return Relation(tuple(columns), source.is_table, tuple((each,) for each in keys), window, given)
-
-
-def _free_name(wanted: str, taken: set[str]) -> str:
-    """Return a name, with a number if it is taken."""
-    names = (wanted, *(f"{wanted}_{count}" for count in range(1, 10_000)))
-    return next(each for each in names if each.lower() not in taken)
 
 
 def _sql_of_key(part: Sequence[str]) -> str:

@@ -32,12 +32,12 @@ from keyed.sql.definitions import Answer, Definitions, WrittenQuery
 from keyed.sql.join_operators import NO_KEY, join_of
 from keyed.sql.kafka_deployment import Deployment, Kafka, last_changes
 from keyed.sql.match_recognize import MatchPlan
-from keyed.sql.name_scope import BOUNDS
+from keyed.sql.name_scope import BOUNDS, free_name
 from keyed.sql.parameters import Given, Parameters
 from keyed.sql.planner import JOIN, FunctionCall, Relation
 from keyed.sql.script_inputs import GONE, LATEST, SOURCE, TIME, UNREADABLE, ScriptInput, Skipped, skip
 from keyed.sql.script_source import ScriptRows
-from keyed.sql.sql_operators import MOMENT, TableRows, Totals, given_columns, schema_of
+from keyed.sql.sql_operators import DELETED, MOMENT, TableRows, Totals, given_columns, schema_of
 from keyed.sql.statements import parse
 from keyed.sql.top_rows import TopRows
 from keyed.vectorized import TIMESTAMP_COLUMN
@@ -48,6 +48,8 @@ NO_GROUP = "a part of the group is null"
 NO_JOIN_KEY = "the key of the join is null"
 #: Rows that Spark's workers have skipped, for any reason.
 BAD = "bad rows"
+#: The number of the format in which queries keep state: a checkpoint with another one is refused.
+FORMAT = "1"
 #: Values that stand in for null in keys, by the bases of their types; of others it is 0.
 _NEUTRAL = {"STRING": "", "BYTES": b"", "BOOLEAN": False}
 _DEFAULTS: dict[str, Any] = {"rows_per_batch": 10_000, "max_ahead": dt.timedelta(days=365)}
@@ -120,25 +122,17 @@ class ScriptResult:
         return rows
 
 
-@attrs.frozen(eq=False)
-class Pick:
-    """Takes the rows of one source out of the merged rows.
+def _picked(number: int, names: Sequence[str]) -> Callable[[pa.Table], pa.Table]:
+    """Return the function that takes the rows of one source, and its columns, out of the merged rows."""
 
-    Attributes:
-        number: The number of the input.
-        names: Its columns.
-    """
-
-    number: int
-    names: tuple[str, ...]
-
-    def __call__(self, table: pa.Table) -> pa.Table:
-        """Return its rows."""
-        own = pc.equal(table.column(SOURCE), self.number)
+    def pick(table: pa.Table) -> pa.Table:
+        own = pc.equal(table.column(SOURCE), number)
         if not pc.all(own).as_py():
             table = table.filter(own)
-        columns = [table.column(name if name == STREAM else f"{self.number}.{name}") for name in self.names]
-        return pa.table([*columns, table.column(TIMESTAMP_COLUMN)], names=[*self.names, TIMESTAMP_COLUMN])
+        columns = [table.column(name if name == STREAM else f"{number}.{name}") for name in names]
+        return pa.table([*columns, table.column(TIMESTAMP_COLUMN)], names=[*names, TIMESTAMP_COLUMN])
+
+    return pick
 
 
 def versions(table: pa.Table) -> pa.Table:
@@ -164,7 +158,7 @@ def streams_of(rows: Any, inputs: Mapping[str, ScriptInput]) -> dict[str, keyed.
     streams = {}
     for number, (name, each) in enumerate(inputs.items()):
         schema = given_columns(each.source)
-        streams[name] = base.map_batches(Pick(number, tuple(schema.names)), output=schema)
+        streams[name] = base.map_batches(_picked(number, schema.names), output=schema)
     return streams
 
 
@@ -231,11 +225,6 @@ class JoinKeys:
         return attrs.evolve(kept, table=found)
 
 
-def _more(*, is_table: bool) -> dict[str, str]:
-    """Return the further columns of a relation's batches."""
-    return {CHANGE: "tinyint"} if is_table else {STREAM: "bigint"}
-
-
 @attrs.frozen(eq=False)
 class Records:
     """The records of a query.
@@ -276,10 +265,7 @@ class Builder:
         self._names: set[str] = set()
 
     def _name(self, what: str) -> str:
-        name, count = what.lower(), 1
-        while name in self._names:
-            count += 1
-            name = f"{what.lower()}_{count}"
+        name = free_name(what.lower(), self._names, first=2)
         self._names.add(name)
         return name
 
@@ -296,32 +282,30 @@ class Builder:
     def _query(self, query: WrittenQuery) -> Any:
         plan = query.plan
         changes = self._relation(plan.relation, query.name)
-        bounds: Columns = tuple((each, BIGINT) for each in plan.relation.carried[2:])
-        more = _more(is_table=plan.relation.is_table) | dict.fromkeys(dict(bounds), "bigint")
+        _, kind, *bounds = plan.relation.carried
         name, columns = self._name(query.name), (*plan.keys, *plan.values)
-        further = {CHANGE: "tinyint"}
         ranking, grouping = plan.ranking, plan.grouping
         function: Any = None
-        keys, held = plan.keys, columns
+        keys, held, further = plan.keys, columns, [CHANGE]
         if ranking is not None:
             function, keys, held = TopRows(ranking, name), ranking.keys, ranking.columns
         elif grouping is not None:
             function = Totals(plan, grouping, name)
-            held = (*plan.keys, *grouping.arguments)
-            further = {**dict.fromkeys(grouping.bounds, "bigint"), **further}
+            held, further = (*plan.keys, *grouping.arguments), [*grouping.bounds, CHANGE]
         elif plan.is_table:
-            function, further = TableRows(name, (*plan.keys, *bounds), plan.values), more
+            function = TableRows(name, (*plan.keys, *((each, BIGINT) for each in bounds)), plan.values)
+            further = [kind, *bounds]
         step = Stepped(plan.before, query.name, self._skipped)
         if function is None:
             columns = query.target.columns
-            schema = schema_of(columns, **more, **{MOMENT: "bigint"})
+            schema = schema_of(columns, kind, *bounds, MOMENT)
             self._records[query.name] = Records(changes.map_batches(step, output=schema), name)
-            return changes.map_batches(attrs.evolve(step, is_output=False), output=schema_of(columns, **more))
+            return changes.map_batches(attrs.evolve(step, is_output=False), output=schema_of(columns, kind, *bounds))
         names = tuple(each for each, _ in keys)
         if ranking is not None or grouping is not None:
             step = attrs.evolve(step, groups=names)
-        made = changes.map_batches(step, output=schema_of(held, **more)).key_by(*names)
-        schema = schema_of(columns, **further, **{MOMENT: "bigint"})
+        made = changes.map_batches(step, output=schema_of(held, kind, *bounds)).key_by(*names)
+        schema = schema_of(columns, *further, MOMENT)
         return made.process(_identified(function, plan.identity), schema, name=name, order="arrival")
 
     def _relation(self, relation: Relation, query: str) -> Any:
@@ -337,9 +321,8 @@ class Builder:
         for step, of in zip(join.steps, (join.left, join.right), strict=True):
             how = join.clause.kind
             keeps = how == "FULL" or how == ("LEFT", "RIGHT")[len(sides)]
-            more = _more(is_table=of.is_table)
             columns = typed(step.columns)
-            schema = schema_of(columns, **{NO_KEY: "bigint"}, **more)
+            schema = schema_of(columns, NO_KEY, of.carried[1])
             is_versions = join.kind == "stream-table" and of is join.right
             stepped = Stepped(step, query, self._skipped, () if keeps else (JOIN,))
             rows = self._versions(of) if is_versions else self._relation(of, query)
@@ -356,8 +339,7 @@ class Builder:
         identity = {f"FROM of {query}": relation.label}
         function: Any = _identified(join_of(join, left_columns, right_columns, keys), identity)
         columns = tuple((each.stored, each.type) for each in relation.columns if each.stored != TIMESTAMP_COLUMN)
-        more = _more(is_table=relation.is_table)
-        schema = schema_of(columns, **more)
+        schema = schema_of(columns, relation.carried[1])
         name = self._name(f"{query}_join")
         if join.kind == "stream-stream":
             joined = left.connect(right).process(function, schema_of(columns), name=name)
@@ -369,7 +351,7 @@ class Builder:
         own: Columns = tuple(each for each in columns if each[0] in keys)
         rest: Columns = tuple(each for each in columns if each[0] not in keys)
         name = self._name(f"{query}_rows")
-        schema = schema_of((*own, *rest), **more, **{MOMENT: "bigint"})
+        schema = schema_of((*own, *rest), relation.carried[1], MOMENT)
         table_rows = _identified(TableRows(name, own, rest, is_shown=False), identity)
         return joined.key_by(*keys).process(table_rows, schema, name=name, order="arrival")
 
@@ -391,10 +373,9 @@ class Builder:
         rows = self._relation(relation.input.of, query).map_batches(step, output=schema_of(before)).key_by(*plan.keys)
         operator, name = _identified(plan.operator, {f"FROM of {query}": relation.label}), self._name(f"{query}_match")
         found = rows.process(operator, schema_of(plan.matched), name=name, order="watermark")
-        more = _more(is_table=False)
-        timed = found.map_batches(with_own_time, output=schema_of(plan.matched, **more))
+        timed = found.map_batches(with_own_time, output=schema_of(plan.matched, STREAM))
         step = Stepped(plan.after, query, self._skipped)
-        return timed.map_batches(step, output=schema_of(plan.source.columns, **more))
+        return timed.map_batches(step, output=schema_of(plan.source.columns, STREAM))
 
     def _versions(self, relation: Relation) -> Any:
         """Return the changes of a table: of a declared one all that come in a batch, not only the last of each key."""
@@ -402,7 +383,7 @@ class Builder:
         assert isinstance(source, SqlSource)
         if source.name not in self._given or any(each.target.name == source.name for each in self._found.queries):
             return self._source(source)
-        schema = schema_of(source.columns, **{CHANGE: "tinyint"})
+        schema = schema_of(source.columns, CHANGE)
         return self._given[source.name].map_batches(versions, output=schema)
 
     def _source(self, source: SqlSource) -> Any:
@@ -417,7 +398,7 @@ class Builder:
                 values = (*source.values, *(each for each in source.further if each not in keys))
                 rows = TableRows(self._name(source.name), keys, values)
                 keyed_by = made.key_by(*(each for each, _ in source.keys))
-                schema = schema_of((*keys, *values), **{CHANGE: "tinyint", MOMENT: "bigint"})
+                schema = schema_of((*keys, *values), CHANGE, MOMENT)
                 made = keyed_by.process(rows, schema, name=rows.rows.name or source.name, order="event_time")
             parts.append(made)
         if not parts:
@@ -434,15 +415,14 @@ def _identified(function: Any, identity: Mapping[str, str]) -> Any:
     """Return a function whose states a checkpoint keeps only for the same parts of a query."""
     for state in vars(function).values():
         if isinstance(state, State):
-            state.meaning = {**(state.meaning or {}), **identity}
+            state.meaning = {**(state.meaning or {}), **identity, "format": FORMAT}
     return function
 
 
 def record_columns(query: WrittenQuery) -> Schema:
     """Return the columns of records: those of the target, the bounds of windows, the time, of a table if it is gone."""
-    bounds = dict.fromkeys(BOUNDS, "bigint") if query.plan.has_bounds else {}
-    deleted = {"DELETED": "boolean"} if query.plan.is_table else {}
-    return schema_of(query.target.columns, **bounds, ROWTIME="bigint", **deleted)
+    bounds = BOUNDS if query.plan.has_bounds else ()
+    return schema_of(query.target.columns, *bounds, "ROWTIME", *([DELETED] if query.plan.is_table else []))
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -463,7 +443,7 @@ class RecordRows:
         further = [TIMESTAMP_COLUMN] if TIMESTAMP_COLUMN in table.column_names else []
         columns = [
             pc.less(table.column(CHANGE), 0)
-            if name == "DELETED" and CHANGE in table.column_names
+            if name == DELETED and CHANGE in table.column_names
             else table.column(MOMENT if name == "ROWTIME" else name)
             for name in (*self.names, *further)
         ]
@@ -705,6 +685,7 @@ class _Script:
         self.found = Definitions(parsed, given.values, settings, schemas, functions).define(statements)
         self._folder = None if own["folder"] is None else Path(own["folder"])
         self._max_ahead = own["max_ahead"]
+        self._registry = None if self._kafka is None else self._kafka.registry
         self._keeps = options.get("checkpoint") is not None
         self._skipped: Skipped = {}
         self._missing: dict[str, dict[str, int]] = {}
@@ -742,18 +723,11 @@ class _Script:
                 "without INSERT INTO ... VALUES"
             )
         self.session = sessions[0] if sessions else spark
-        pairs: list[tuple[SqlSource, Any, bool]] = [
-            (found.named(name), rows, False) for name, rows in given.items() if name not in self._bound
-        ]
-        pairs += [
-            (source, records_of[source.topic], True)
-            for source in found.sources.sources
-            if source.topic in records_of and not source.is_query
-        ]
+        of_topics = [each for each in found.sources.sources if each.topic in records_of and not each.is_query]
+        pairs = [(found.named(name), rows, False) for name, rows in given.items() if name not in self._bound]
+        pairs += [(each, records_of[each.topic], True) for each in of_topics]
         pairs += [(found.named(name), rows, False) for name, rows in found.inserts.items()]
-        registry = None
         if self._kafka is not None:
-            registry = self._kafka.registry
             names = {source.name for source, _, _ in pairs} | self._bound.keys()
             self._deployment = Deployment(found, self._kafka, names)
             if spark is not None:
@@ -765,19 +739,12 @@ class _Script:
                 )
             else:
                 pairs += [(source, (), False) for source in self._deployment.sources]
+        common: dict[str, Any] = {"is_strict": found.is_strict, "latest": latest, "waits": self._keeps}
+        common |= {"missing": self._missing, "registry": self._registry}
         for source, rows, is_topic in sorted(pairs, key=lambda each: not each[0].is_table):
-            self._inputs[source.name] = ScriptInput(
-                source,
-                rows,
-                self._skipped,
-                is_strict=found.is_strict,
-                latest=latest,
-                waits=self._keeps,
-                is_topic=is_topic,
-                places=iter(places_of[source.topic]) if is_topic and places_of else None,
-                missing=self._missing,
-                registry=registry,
-            )
+            places = iter(places_of[source.topic]) if is_topic and places_of else None
+            common |= {"is_topic": is_topic, "places": places}
+            self._inputs[source.name] = ScriptInput(source, rows, self._skipped, **common)
 
     def bound(self) -> list[Any]:
         """Return the outputs with their sinks."""
@@ -800,16 +767,9 @@ class _Script:
             topics=deployment.records() if deployment is not None and live else None,
         )
         given: dict[str, Any] = streams_of(rows, self._inputs)
-        given |= {
-            name: bound_stream(
-                found.named(name),
-                each,
-                is_strict=found.is_strict,
-                registry=None if self._kafka is None else self._kafka.registry,
-                max_ahead=self._max_ahead,
-            )
-            for name, each in self._bound.items()
-        }
+        common: dict[str, Any] = {"registry": self._registry, "max_ahead": self._max_ahead}
+        for name, each in self._bound.items():
+            given[name] = bound_stream(found.named(name), each, is_strict=found.is_strict, **common)
         outputs = Builder(found, given, self._skipped).outputs()
         if deployment is not None:
             deployment.prepare()

@@ -99,101 +99,99 @@ _COMPARED = {"MIN", "MAX", "TOPK", "COLLECT_SET", "COUNT_DISTINCT"}
 _LIMITED = ("COLLECT_LIST", "COLLECT_SET")
 
 
-def aggregate_of(
-    text: Text,
-    call: Sequence[SqlToken],
-    scope: NameScope,
-    number: int,
-    properties: Mapping[str, str],
-    *,
-    is_table: bool,
-) -> SqlAggregate:
-    """Return the aggregate of a call.
+@attrs.frozen(eq=False)
+class AggregateReader:
+    """Reads the aggregates of a query.
 
-    Args:
+    Attributes:
         text: The script.
-        call: The resolved words of the call, with its ``FILTER``.
-        scope: The names that its arguments may use.
-        number: Its number in the query.
+        scope: The names that arguments may use.
         properties: The settings of ``SET``.
         is_table: The query reads a table.
-
-    Raises:
-        SqlError: Its arguments do not fit.
     """
-    label, at = call[0].upper, call[0].at
 
-    def fail(message: str) -> Any:
-        text.fail(message, at)
+    text: Text
+    scope: NameScope
+    properties: Mapping[str, str]
+    is_table: bool
 
-    end = closing(call, 1)
-    inner = list(call[2:end])
-    condition = list(call[end + 4 : -1]) if end < len(call) - 1 else None
-    if inner and inner[0].upper == "DISTINCT":
-        inner = inner[1:]
-        if label != "COUNT":
-            fail(f"{label}(DISTINCT ...) is not supported; COUNT takes DISTINCT")
-        label = "COUNT_DISTINCT"
-    if aggregate_calls(inner):
-        fail("an aggregate of an aggregate is not supported")
-    arguments = split(inner)
-    name = f"#a{number}"
-    if label == "COUNT" and (not arguments or sql(arguments[0]) == "*"):
-        if condition is None and not is_table:
-            return SqlAggregate((), {name: (Count(), BIGINT)}, f'"{name}"')
-        arguments = [[word("true")]]
-    if not arguments:
-        fail(f"{label} takes an argument")
-    if label in PYTHON:
-        return _of_python(PYTHON[label], arguments, condition, name, scope, fail, is_table=is_table)
-    value = arguments[0]
-    type_ = scope.type_of(value)
-    rest = [_constant(each) for each in arguments[1:]]
-    limit = properties.get(f"ksql.functions.{label.lower()}.limit")
-    if label in _LIMITED:
-        if rest:
-            fail(f"{label} takes one argument; SET 'ksql.functions.{label.lower()}.limit' limits its values")
-        rest = [] if limit is None else [_limit(limit, fail)]
-    elif limit is not None:
-        fail(f"{label} has no limit of values; {', '.join(_LIMITED)} have one")
-    expression = sql(value)
-    if condition is not None:
-        expression = f"CASE WHEN {scope.condition(condition, 'FILTER')} THEN {expression} END"
-    if label in _NUMERIC and type_.base not in _NUMBERS:
-        fail(f"{label} takes a number, and this is of type {type_}")
-    if is_table:
-        return _undone(label, name, expression, type_, fail)
-    if label in _COMPARED and type_.base in ("ARRAY", "MAP", "STRUCT"):
-        fail(f"{label} takes values that compare, and this is of type {type_}")
-    column = f"#v{number}"
-    result, made = AGGREGATES[label](column, type_, rest, fail)
-    return SqlAggregate(((column, expression, type_),), {name: (made, result)}, f'"{name}"')
+    def read(self, call: Sequence[SqlToken], number: int) -> SqlAggregate:
+        """Return the aggregate of a call.
 
+        Args:
+            call: The resolved words of the call, with its ``FILTER``.
+            number: Its number in the query.
 
-def _of_python(
-    made: PythonFunction,
-    arguments: Sequence[Sequence[SqlToken]],
-    condition: Sequence[SqlToken] | None,
-    name: str,
-    scope: NameScope,
-    fail: Callable[[str], Any],
-    *,
-    is_table: bool,
-) -> SqlAggregate:
-    """Return a registered aggregate; rows in which an argument is null do not count."""
-    types = tuple(map(scope.type_of, arguments))
-    if types != made.takes:
-        fail(f"{made.name} does not take ({', '.join(map(str, types))}); it takes ({', '.join(map(str, made.takes))})")
-    if is_table:
-        fail(f"{made.name} is for streams: it cannot undo a row of a table that changes")
-    cells = list(map(sql, arguments))
-    tests = [f"({each}) IS NOT NULL" for each in cells] + ([] if condition is None else [f"({sql(condition)})"])
-    type_ = types[0] if len(types) == 1 else struct(*((f"a{place}", each) for place, each in enumerate(types)))
-    value = cells[0] if len(cells) == 1 else f"struct_pack({', '.join(f'a{n} := {c}' for n, c in enumerate(cells))})"
-    column = f"{name}v"
-    aggregate = PythonAggregate(made.function, column, made.returns.arrow)
-    expression = f"CASE WHEN {' AND '.join(tests)} THEN {value} END"
-    return SqlAggregate(((column, expression, type_),), {name: (aggregate, made.returns)}, f'"{name}"')
+        Raises:
+            SqlError: Its arguments do not fit.
+        """
+        label, at = call[0].upper, call[0].at
+
+        def fail(message: str) -> Any:
+            self.text.fail(message, at)
+
+        end = closing(call, 1)
+        inner = list(call[2:end])
+        condition = list(call[end + 4 : -1]) if end < len(call) - 1 else None
+        if inner and inner[0].upper == "DISTINCT":
+            inner = inner[1:]
+            if label != "COUNT":
+                fail(f"{label}(DISTINCT ...) is not supported; COUNT takes DISTINCT")
+            label = "COUNT_DISTINCT"
+        if aggregate_calls(inner):
+            fail("an aggregate of an aggregate is not supported")
+        arguments = split(inner)
+        name = f"#a{number}"
+        if label == "COUNT" and (not arguments or sql(arguments[0]) == "*"):
+            if condition is None and not self.is_table:
+                return SqlAggregate((), {name: (Count(), BIGINT)}, f'"{name}"')
+            arguments = [[word("true")]]
+        if not arguments:
+            fail(f"{label} takes an argument")
+        if label in PYTHON:
+            return self._of_python(PYTHON[label], arguments, condition, name, fail)
+        value = arguments[0]
+        type_ = self.scope.type_of(value)
+        rest = [_constant(each) for each in arguments[1:]]
+        limit = self.properties.get(f"ksql.functions.{label.lower()}.limit")
+        if label in _LIMITED:
+            if rest:
+                fail(f"{label} takes one argument; SET 'ksql.functions.{label.lower()}.limit' limits its values")
+            rest = [] if limit is None else [_limit(limit, fail)]
+        elif limit is not None:
+            fail(f"{label} has no limit of values; {', '.join(_LIMITED)} have one")
+        expression = sql(value)
+        if condition is not None:
+            expression = f"CASE WHEN {self.scope.condition(condition, 'FILTER')} THEN {expression} END"
+        if label in _NUMERIC and type_.base not in _NUMBERS:
+            fail(f"{label} takes a number, and this is of type {type_}")
+        if self.is_table:
+            return _undone(label, name, expression, type_, fail)
+        if label in _COMPARED and type_.base in ("ARRAY", "MAP", "STRUCT"):
+            fail(f"{label} takes values that compare, and this is of type {type_}")
+        column = f"#v{number}"
+        result, made = AGGREGATES[label](column, type_, rest, fail)
+        return SqlAggregate(((column, expression, type_),), {name: (made, result)}, f'"{name}"')
+
+    def _of_python(
+        self, made: PythonFunction, arguments: Sequence[Any], condition: Any, name: str, fail: Callable[[str], Any]
+    ) -> SqlAggregate:
+        """Return a registered aggregate; rows in which an argument is null do not count."""
+        types = tuple(map(self.scope.type_of, arguments))
+        if types != made.takes:
+            given, takes = (", ".join(map(str, each)) for each in (types, made.takes))
+            fail(f"{made.name} does not take ({given}); it takes ({takes})")
+        if self.is_table:
+            fail(f"{made.name} is for streams: it cannot undo a row of a table that changes")
+        cells = list(map(sql, arguments))
+        tests = [f"({each}) IS NOT NULL" for each in cells] + ([] if condition is None else [f"({sql(condition)})"])
+        type_ = types[0] if len(types) == 1 else struct(*((f"a{place}", each) for place, each in enumerate(types)))
+        named = ", ".join(f"a{place} := {cell}" for place, cell in enumerate(cells))
+        value = cells[0] if len(cells) == 1 else f"struct_pack({named})"
+        column = f"{name}v"
+        aggregate = PythonAggregate(made.function, column, made.returns.arrow)
+        expression = f"CASE WHEN {' AND '.join(tests)} THEN {value} END"
+        return SqlAggregate(((column, expression, type_),), {name: (aggregate, made.returns)}, f'"{name}"')
 
 
 def _undone(label: str, name: str, value: str, type_: SqlType, fail: Callable[[str], Any]) -> SqlAggregate:

@@ -28,15 +28,16 @@ from keyed.windows.vectorized.row_groups import Groups, grouped, integers, pc, p
 from keyed.windows.vectorized.session_merging import Clock, Spans, merged, touches
 
 
-def schema_of(columns: Columns, **more: str) -> Schema:
-    """Return the schema of columns, and of further ones by Spark's names of their types."""
-    return Schema((*((name, type_.spark) for name, type_ in columns), *more.items()))
+def schema_of(columns: Columns, *further: str) -> Schema:
+    """Return the schema of columns, and of further ones by their names."""
+    types = {CHANGE: "tinyint", GONE: "boolean", DELETED: "boolean"}
+    more = ((name, types.get(name, "bigint")) for name in further)
+    return Schema((*((name, type_.spark) for name, type_ in columns), *more))
 
 
 def given_columns(source: SqlSource) -> Schema:
     """Return the columns of the stream that is given for a source."""
-    columns = (*source.columns, *source.further)
-    return schema_of(columns, **({GONE: "boolean"} if source.is_table else {STREAM: "bigint"}))
+    return schema_of((*source.columns, *source.further), GONE if source.is_table else STREAM)
 
 
 def table_state(columns: Columns, key: Sequence[str], name: str, *, is_shown: bool = True) -> TableState:
@@ -45,8 +46,8 @@ def table_state(columns: Columns, key: Sequence[str], name: str, *, is_shown: bo
     return inner_state(TableState(schema_of(columns).ddl, key=key, name=name), is_shown=is_shown, shown_types=times)
 
 
-#: The column with the time of a row, for records.
-MOMENT = "#moment"
+#: The columns of records with the time of a row, and whether the row of a table was removed.
+MOMENT, DELETED = "#moment", "DELETED"
 #: The column that the state of a table has for the time of a row.
 _ROWTIME = ("ROWTIME", BIGINT)
 
@@ -147,7 +148,7 @@ class Totals(RunningColumns):
         self._keys = [*self._group, *plan.bounds]
         self._values = [each for each, _ in query.values]
         keys: Columns = (*query.keys, *((each, BIGINT) for each in plan.bounds))
-        columns = schema_of((*keys, *plan.arguments), **{TIMESTAMP_COLUMN: "bigint"}).columns
+        columns = schema_of((*keys, *plan.arguments), TIMESTAMP_COLUMN).columns
         # A row has the time of the latest of those that it is made of.
         aggregates = {**plan.aggregates, MOMENT: Max(TIMESTAMP_COLUMN)}
         if plan.keeps_rows:

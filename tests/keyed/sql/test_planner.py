@@ -319,3 +319,11 @@ def test_a_changed_query_is_refused_at_the_start_also_without_a_new_row(tmp_path
     sql.script(text, given, checkpoint=tmp_path)
     with pytest.raises(CheckpointError, match=f"definition has changed its .*{part}"):
         sql.script(text.replace(old, new), given, checkpoint=tmp_path)
+
+
+def test_a_checkpoint_with_another_format_of_states_is_refused_by_its_number(tmp_path, monkeypatch):
+    given = {name: CARD_ROWS[name] for name in "oped" if f" {name} " in SESSIONS}
+    sql.script(CARDS + SESSIONS, given, checkpoint=tmp_path)
+    monkeypatch.setattr("keyed.sql.script_runs.FORMAT", "2")
+    with pytest.raises(CheckpointError, match="has changed its format from '1' to '2'"):
+        sql.script(CARDS + SESSIONS, given, checkpoint=tmp_path)
