@@ -65,6 +65,7 @@ def elements_and_watermarks(harness, left_first, times=range(1, 5)):
             advance(time)
 
 
+EXCLUSIVE = {"lower_exclusive": True, "upper_exclusive": True}
 BOUNDS = [
     # testNegativeInclusiveAndNegativeInclusive and so on, by the names of the bounds.
     (-2, -1, False, False, [(2, 1), (3, 1), (3, 2), (4, 2), (4, 3)]),
@@ -93,17 +94,9 @@ def test_bounds(left_first, lower, upper, lower_exclusive, upper_exclusive, expe
     ("bounds", "at_1", "at_4"),
     [
         ({"lower": -1, "upper": 0}, ([2, 3, 4, 5], [1, 2, 3, 4, 5]), ([5], [4, 5])),
-        (
-            {"lower": -2, "upper": 1, "lower_exclusive": True, "upper_exclusive": True},
-            ([2, 3, 4, 5], [1, 2, 3, 4, 5]),
-            ([5], [4, 5]),
-        ),
+        ({"lower": -2, "upper": 1} | EXCLUSIVE, ([2, 3, 4, 5], [1, 2, 3, 4, 5]), ([5], [4, 5])),
         ({"lower": 0, "upper": 1}, ([1, 2, 3, 4, 5], [2, 3, 4, 5]), ([4, 5], [5])),
-        (
-            {"lower": -1, "upper": 2, "lower_exclusive": True, "upper_exclusive": True},
-            ([1, 2, 3, 4, 5], [2, 3, 4, 5]),
-            ([4, 5], [5]),
-        ),
+        ({"lower": -1, "upper": 2} | EXCLUSIVE, ([1, 2, 3, 4, 5], [2, 3, 4, 5]), ([4, 5], [5])),
     ],
 )
 def test_state_cleanup(bounds, at_1, at_4):
@@ -225,6 +218,8 @@ def test_late_data_beside_data_that_is_not():
 IN_ORDER = [("key", time) for time in range(3)]
 SIX = [("key", time) for time in range(6)]
 KEYS = [(f"key{1 + time % 2}", time) for time in range(6)]
+UNORDERED = [[("key", time) for time in times] for times in ((5, 1, 4, 3, 2, 9, 8, 7, 6), (2, 1, 3, 4, 5, 8, 7, 9, 6))]
+NEAR = [("key", left, right) for left in range(1, 10) for right in range(1, 10) if abs(left - right) <= 1]
 
 
 @pytest.mark.parametrize("path", ["row", "vectorized"])
@@ -236,26 +231,11 @@ KEYS = [(f"key{1 + time % 2}", time) for time in range(6)]
         # testJoinsCorrectlyWithMultipleKeys.
         (KEYS, KEYS, {"lower": 0, "upper": 1}, sorted((key, time, time) for key, time in KEYS)),
         # testBoundedUnorderedStreamsStillJoinCorrectly.
-        (
-            [("key", time) for time in (5, 1, 4, 3, 2, 9, 8, 7, 6)],
-            [("key", time) for time in (2, 1, 3, 4, 5, 8, 7, 9, 6)],
-            {"lower": -1, "upper": 1},
-            [("key", left, right) for left in range(1, 10) for right in range(1, 10) if abs(left - right) <= 1],
-        ),
+        (*UNORDERED, {"lower": -1, "upper": 1}, NEAR),
         # testBoundsCanBeExclusive.
-        (
-            IN_ORDER,
-            IN_ORDER,
-            {"lower": 0, "upper": 2, "lower_exclusive": True, "upper_exclusive": True},
-            [("key", 0, 1), ("key", 1, 2)],
-        ),
+        (IN_ORDER, IN_ORDER, {"lower": 0, "upper": 2} | EXCLUSIVE, [("key", 0, 1), ("key", 1, 2)]),
         # testBoundsCanBeInclusive and testBoundsAreInclusiveByDefault.
-        (
-            IN_ORDER,
-            IN_ORDER,
-            {"lower": 0, "upper": 2},
-            [("key", left, right) for left in range(3) for right in range(left, 3)],
-        ),
+        (IN_ORDER, IN_ORDER, {"lower": 0, "upper": 2}, [("key", n, m) for n in range(3) for m in range(n, 3)]),
     ],
 )
 def test_of_streams(path, left, right, bounds, expected):

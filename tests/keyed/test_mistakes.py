@@ -51,6 +51,10 @@ def sales(**options: Any) -> Any:
     return keyed.stream(SALES, timestamp="at", **options)
 
 
+def by_item() -> Any:
+    return sales().key_by("item")
+
+
 # Windows
 
 
@@ -130,33 +134,24 @@ def made(text: Any) -> Any:
         (lambda: keyed.stream(Sale), r"source of type type is not a stream"),
         (lambda: keyed.stream(lambda: SALES), r"source of type function is not a stream; .*; call it"),
         (lambda: sales().key_by(lambda a, b: a), r"key_by\(<lambda>\): .*'b'.*lambda value: value\.name"),
-        (
-            lambda: sales().key_by("item").window(made("5 minutes")),
-            r"keyed\.windows, such as Tumbling.*\.of\(timedelta",
-        ),
-        (
-            lambda: sales().key_by("item").process(made(len)),
-            r"; write a class Name\(keyed\.KeyedProcessFunction\) with def",
-        ),
-        (lambda: sales().key_by("item").union(sales()), r"it comes before the key: stream\.union"),
-        (lambda: sales().key_by("item").aggregate(n=1), r"cut windows first: .*\.window\(\.\.\.\)\.aggregate"),
+        (lambda: by_item().window(made("5 minutes")), r"keyed\.windows, such as Tumbling.*\.of\(timedelta"),
+        (lambda: by_item().process(made(len)), r"; write a class Name\(keyed\.KeyedProcessFunction\) with def"),
+        (lambda: by_item().union(sales()), r"it comes before the key: stream\.union"),
+        (lambda: by_item().aggregate(n=1), r"cut windows first: .*\.window\(\.\.\.\)\.aggregate"),
         (lambda: sales().assign_timestamps_and_watermarks(1), r"keyed\.stream\(source, timestamp='column', watermark="),
-        (lambda: sales().key_by("item").process(Passes()).print(), r"output\.run\(\)\.values"),
-        (lambda: sales().key_by("item").process(Passes()).to_pandas(), r"output\.run\(\)\.values.*\.to_pandas"),
-        (lambda: sales().key_by("item").process(Passes()).sink_to("f"), r"output\.run\('folder'\)"),
-        (lambda: sales().key_by("item").process(Passes()).get_side_output("f"), r"the method is side_output\(tag\)"),
-        (
-            lambda: sales().key_by("item").process(UncalledState()),
-            r"UncalledState\.count is the class ValueState .*call it",
-        ),
-        (lambda: sales().key_by("item").process(UncalledStateOfAType()), r"count = keyed\.ValueState\(\.\.\.\)"),
+        (lambda: by_item().process(Passes()).print(), r"output\.run\(\)\.values"),
+        (lambda: by_item().process(Passes()).to_pandas(), r"output\.run\(\)\.values.*\.to_pandas"),
+        (lambda: by_item().process(Passes()).sink_to("f"), r"output\.run\('folder'\)"),
+        (lambda: by_item().process(Passes()).get_side_output("f"), r"the method is side_output\(tag\)"),
+        (lambda: by_item().process(UncalledState()), r"UncalledState\.count is the class ValueState .*call it"),
+        (lambda: by_item().process(UncalledStateOfAType()), r"count = keyed\.ValueState\(\.\.\.\)"),
         (lambda: ReducingState(made(int)), r"int is a type; the function comes first: ReducingState\(function, int\)"),
         (
-            lambda: sales().key_by("item").window(TumblingEventTimeWindows.of(5)).trigger(made(CountTrigger)),
+            lambda: by_item().window(TumblingEventTimeWindows.of(5)).trigger(made(CountTrigger)),
             r"trigger\(CountTrigger\): give an object and not the class: CountTrigger\.of\(\.\.\.\)",
         ),
         (
-            lambda: sales().key_by("item").window(TumblingEventTimeWindows.of(5)).evictor(made(CountEvictor)),
+            lambda: by_item().window(TumblingEventTimeWindows.of(5)).evictor(made(CountEvictor)),
             r"evictor\(CountEvictor\): give an object and not the class",
         ),
     ],
@@ -187,7 +182,7 @@ class Misnames(KeyedProcessFunction):
 def test_a_name_that_is_not_there_gets_those_that_are(function, said):
     job = type("Job", (Misnames,), {"process_element": function})()
     with pytest.raises(UserFunctionError, match=said):
-        sales().key_by("item").process(job).run()
+        by_item().process(job).run()
 
 
 def test_a_field_that_a_row_does_not_have_gets_those_that_it_has():
@@ -206,18 +201,15 @@ def test_a_field_that_a_row_does_not_have_gets_those_that_it_has():
         (lambda: sales().process(Passes()), r"key the stream first: stream\.key_by\('column'\)\.process"),
         (lambda: sales().connect(sales()).process(Passes()), r"first\.connect\(second\)\.key_by\('column'\)\.process"),
         (lambda: sales().reduce(print), r"change and filter rows before keyed\.stream"),
-        (lambda: sales().key_by("item").filter(print), r"it comes before the key: stream\.filter"),
+        (lambda: by_item().filter(print), r"it comes before the key: stream\.filter"),
         (lambda: sales().run(), r"an output runs: stream\.key_by\('column'\)\.process\(function\)\.run"),
-        (lambda: sales().key_by("item").run(), r"an output runs: "),
+        (lambda: by_item().run(), r"an output runs: "),
         (lambda: sales().groupBy("item"), r"the method is key_by"),
-        (lambda: sales().key_by("item").windows(5), r"did you mean 'window'\?"),
-        (lambda: sales().key_by("item").window(TumblingEventTimeWindows), r"give an object and not the class"),
+        (lambda: by_item().windows(5), r"did you mean 'window'\?"),
+        (lambda: by_item().window(TumblingEventTimeWindows), r"give an object and not the class"),
+        (lambda: by_item().window(TumblingEventTimeWindows.of(5)).count(), r"aggregate\(count=Count\(\)\)"),
         (
-            lambda: sales().key_by("item").window(TumblingEventTimeWindows.of(5)).count(),
-            r"aggregate\(count=Count\(\)\)",
-        ),
-        (
-            lambda: sales().key_by("item").window(TumblingEventTimeWindows.of(5)).run(),
+            lambda: by_item().window(TumblingEventTimeWindows.of(5)).run(),
             r"define the result of a window first: \.aggregate",
         ),
         (lambda: sales().key_by(0), r"key_by\(0\): give one or more column names"),
@@ -234,7 +226,7 @@ def test_a_mistake_in_a_definition_is_typed_and_has_a_remedy(use, said):
 
 
 def test_what_a_stream_does_not_have_is_an_attribute_error_too():
-    for thing in (sales(), sales().key_by("item"), sales().key_by("item").window(TumblingEventTimeWindows.of(5))):
+    for thing in (sales(), by_item(), by_item().window(TumblingEventTimeWindows.of(5))):
         assert not hasattr(thing, "select")
         assert not hasattr(thing, "_private")
 
@@ -298,13 +290,13 @@ def test_a_method_that_cannot_be_called_is_refused_before_the_first_row(function
 
 def test_methods_may_have_more_parameters_with_defaults():
     function = function_with(process_element=lambda self, value, ctx, *, factor=2: [value.price * factor])
-    assert sales().key_by("item").process(function).run().values == [20, 40, 60]
+    assert by_item().process(function).run().values == [20, 40, 60]
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: sales().key_by("item").process(Passes(), paralelism=2), r"'paralelism'.*did you mean 'parallelism'\?"),
+        (lambda: by_item().process(Passes(), paralelism=2), r"'paralelism'.*did you mean 'parallelism'\?"),
         (lambda: keyed.stream(SALES, **MISSPELT), r"'timestamps'.*did you mean 'timestamp'\?"),
     ],
 )
@@ -325,7 +317,7 @@ def test_a_misspelt_keyword_gets_the_name_that_is_like_it(call, said):
 def test_what_the_context_does_not_have_is_named_with_what_it_has(use, said):
     function = function_with(process_element=lambda self, value, ctx: [use(ctx)])
     with pytest.raises(KeyedError, match=said):
-        sales().key_by("item").process(function).run()
+        by_item().process(function).run()
 
 
 class Base(KeyedProcessFunction):
@@ -351,7 +343,7 @@ class NoAnnotation(Base):
 
 def test_a_method_without_annotation_beside_others_is_named(tmp_path):
     with pytest.raises(OutputDefinitionError, match=r"NoAnnotation\.process_element has no annotation of its outputs"):
-        sales().key_by("item").process(NoAnnotation()).run(tmp_path / "out")
+        by_item().process(NoAnnotation()).run(tmp_path / "out")
 
 
 # What is accepted
@@ -360,7 +352,7 @@ def test_a_method_without_annotation_beside_others_is_named(tmp_path):
 @pytest.mark.parametrize("keys", [["item", "price"], ("item", "price")])
 def test_key_by_takes_a_list_of_columns(keys):
     assert sales().key_by(keys).key_columns == ("item", "price")
-    assert sales().key_by("item").process(Passes()).key_by(keys).key_columns == ("item", "price")
+    assert by_item().process(Passes()).key_by(keys).key_columns == ("item", "price")
     assert sales().connect(sales()).key_by(keys).key_columns == ("item", "price")
 
 
@@ -398,7 +390,7 @@ class Cheap:
 )
 def test_a_result_is_iterated_and_becomes_a_table(make, output, columns):
     function = function_with(process_element=lambda self, value, ctx: [make(value)])
-    result = sales().key_by("item").process(function, output).run()
+    result = by_item().process(function, output).run()
     assert list(result) == result.values == [make(value) for value in SALES]
     if columns == {"value": [["a", 1]]}:
         with pytest.raises(OutputDefinitionError, match="no common Arrow type"):
@@ -412,15 +404,15 @@ def test_a_result_is_iterated_and_becomes_a_table(make, output, columns):
 
 def test_an_empty_result_has_the_declared_columns():
     nothing = function_with(process_element=lambda self, value, ctx: [])
-    declared = sales().key_by("item").process(nothing, "a string").run()
+    declared = by_item().process(nothing, "a string").run()
     assert declared.to_arrow().schema == pa.schema([("a", pa.string())])
-    assert sales().key_by("item").process(nothing).run().to_arrow().num_columns == 0
+    assert by_item().process(nothing).run().to_arrow().num_columns == 0
 
 
 def test_values_of_different_columns_are_no_table():
     function = function_with(process_element=lambda self, value, ctx: [value, 1])
     with pytest.raises(OutputDefinitionError, match="have different columns; declare the output's type"):
-        sales().key_by("item").process(function).run().to_arrow()
+        by_item().process(function).run().to_arrow()
 
 
 @pytest.mark.parametrize(
@@ -474,7 +466,7 @@ def test_an_assigner_names_the_class_method_that_it_has():
 
 
 def test_a_result_is_a_sequence_of_its_values():
-    result = sales().key_by("item").process(Passes()).run()
+    result = by_item().process(Passes()).run()
     assert (len(result), result[0], result[-1], result[1:]) == (3, SALES[0], SALES[2], SALES[1:])
     with pytest.raises(IndexError):
         result[3]

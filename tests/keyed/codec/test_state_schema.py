@@ -117,85 +117,40 @@ class Compact(msgspec.Struct, array_like=True):
     first: int
 
 
+#: The descriptions of types by their texts; that of `Node`, which has no text of its own, by its name.
+DESCRIBED = json.loads((Path(__file__).parent / "described_types.json").read_text())
+
+
 @pytest.mark.parametrize(
-    ("type_", "described", "text"),
+    ("type_", "text"),
     [
-        (int, "int", "int"),
-        (None, "None", "None"),
-        (dt.datetime, "datetime", "datetime"),
-        (object, "object", "object"),
-        (Any, "object", "object"),
-        (Any | None, "object", "object"),
-        (Row, "object", "object"),
-        (list, {"kind": "list", "items": "object"}, "list[object]"),
-        (tuple[int, str], {"kind": "tuple", "items": ["int", "str"]}, "tuple[int, str]"),
-        (tuple[()], {"kind": "tuple", "items": []}, "tuple[()]"),
-        (tuple[int, ...], {"kind": "variadic", "items": "int"}, "tuple[int, ...]"),
-        (
-            dict[str, set[int]],
-            {"kind": "dict", "keys": "str", "values": {"kind": "set", "items": "int"}},
-            "dict[str, set[int]]",
-        ),
-        (int | None, {"kind": "union", "types": ["None", "int"]}, "None | int"),
-        (Literal["b", "a", 1], {"kind": "literal", "values": [1, "a", "b"]}, "Literal[1, 'a', 'b']"),
-        (Color, {"kind": "enum", "name": "Color", "values": ["red", "blue"]}, "Color('red', 'blue')"),
-        (
-            Departure,
-            {
-                "kind": "fields",
-                "name": "Departure",
-                "fields": {
-                    "carrier": {"type": "str", "required": True},
-                    "delay": {"type": {"kind": "union", "types": ["None", "int"]}, "required": False},
-                },
-            },
-            "Departure(carrier: str, delay: None | int = ...)",
-        ),
-        (
-            Options,
-            {"kind": "fields", "name": "Options", "fields": {"size": {"type": "int", "required": False}}},
-            "Options(size: int = ...)",
-        ),
-        (
-            Pair,
-            {"kind": "array", "name": "Pair", "fields": [["first", "int", True], ["second", "int", False]]},
-            "Pair(first: int, second: int = ...)",
-        ),
-        (Compact, {"kind": "array", "name": "Compact", "fields": [["first", "int", True]]}, "Compact(first: int)"),
-        (
-            Circle,
-            {
-                "kind": "fields",
-                "name": "Circle",
-                "tag": ["type", "Circle"],
-                "fields": {"radius": {"type": "float", "required": True}},
-            },
-            "Circle(radius: float)",
-        ),
-        (
-            Annotated[int, msgspec.Meta(ge=0)],
-            {"kind": "constrained", "type": "int", "where": {"ge": 0}},
-            "Annotated[int, ge=0]",
-        ),
-        (
-            Node,
-            {
-                "kind": "fields",
-                "name": "Node",
-                "fields": {
-                    "children": {"type": {"kind": "list", "items": {"kind": "recursive", "up": 1}}, "required": True},
-                    "parent": {
-                        "type": {"kind": "union", "types": ["None", {"kind": "recursive", "up": 1}]},
-                        "required": False,
-                    },
-                },
-            },
-            None,
-        ),
+        (int, "int"),
+        (None, "None"),
+        (dt.datetime, "datetime"),
+        (object, "object"),
+        (Any, "object"),
+        (Any | None, "object"),
+        (Row, "object"),
+        (list, "list[object]"),
+        (tuple[int, str], "tuple[int, str]"),
+        (tuple[()], "tuple[()]"),
+        (tuple[int, ...], "tuple[int, ...]"),
+        (dict[str, set[int]], "dict[str, set[int]]"),
+        (int | None, "None | int"),
+        (Literal["b", "a", 1], "Literal[1, 'a', 'b']"),
+        (Color, "Color('red', 'blue')"),
+        (Departure, "Departure(carrier: str, delay: None | int = ...)"),
+        (Options, "Options(size: int = ...)"),
+        (Pair, "Pair(first: int, second: int = ...)"),
+        (Compact, "Compact(first: int)"),
+        (Circle, "Circle(radius: float)"),
+        (Annotated[int, msgspec.Meta(ge=0)], "Annotated[int, ge=0]"),
+        (Node, None),
     ],
     ids=str,
 )
-def test_types_are_described_as_documented(type_, described, text):
+def test_types_are_described_as_documented(type_, text):
+    described = DESCRIBED[text or "Node"]
     # "None" sorts before a JSON object in a union only where its text does.
     found = describe_type(type_)
     if text is not None:

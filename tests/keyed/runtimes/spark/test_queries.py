@@ -320,34 +320,29 @@ def frame(spark, ddl=SCHEMA):
     return spark.createDataFrame([], ddl)
 
 
+def of(spark, *ddl, **options):
+    return keyed.stream(frame(spark, *ddl), **options)
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("chain", "said"),
     [
-        (
-            lambda s: count(keyed.stream(frame(s), timestamp="time")),
-            "timestamp column 'time' is not in the source: k, t, v",
-        ),
-        (lambda s: count(keyed.stream(frame(s), timestamp="k")), "timestamp column 'k' has type string"),
-        (
-            lambda s: count(keyed.stream(frame(s, "k string, t timestamp_ntz, v bigint"), timestamp="t")),
-            "has no time zone",
-        ),
-        (lambda s: count(keyed.stream(frame(s), timestamp=lambda e: 1)), "must be a column name on Spark"),
-        (
-            lambda s: keyed.stream(frame(s)).key_by("key").process(Count(), COUNTED),
-            "key column 'key' is not in the input",
-        ),
-        (lambda s: keyed.stream(frame(s)).key_by(lambda e: 1).process(Count(), COUNTED), "takes column names on Spark"),
-        (lambda s: keyed.stream(frame(s, "k array<int>")).key_by("k").process(Count(), COUNTED), "cannot be a key"),
-        (lambda s: keyed.stream(frame(s, "k timestamp_ntz")).key_by("k").process(Count(), COUNTED), "cannot be a key"),
-        (lambda s: keyed.stream(frame(s, "k int, __keyed_note int")).key_by("k").process(Count(), COUNTED), "reserved"),
+        (lambda s: count(of(s, timestamp="time")), "timestamp column 'time' is not in the source: k, t, v"),
+        (lambda s: count(of(s, timestamp="k")), "timestamp column 'k' has type string"),
+        (lambda s: count(of(s, "k string, t timestamp_ntz, v bigint", timestamp="t")), "has no time zone"),
+        (lambda s: count(of(s, timestamp=lambda e: 1)), "must be a column name on Spark"),
+        (lambda s: of(s).key_by("key").process(Count(), COUNTED), "key column 'key' is not in the input"),
+        (lambda s: of(s).key_by(lambda e: 1).process(Count(), COUNTED), "takes column names on Spark"),
+        (lambda s: of(s, "k array<int>").key_by("k").process(Count(), COUNTED), "cannot be a key"),
+        (lambda s: of(s, "k timestamp_ntz").key_by("k").process(Count(), COUNTED), "cannot be a key"),
+        (lambda s: of(s, "k int, __keyed_note int").key_by("k").process(Count(), COUNTED), "reserved"),
         (lambda s: keyed.stream(frame(s).select("k", "k")).key_by("k").process(Count(), COUNTED), "'k' twice"),
-        (lambda s: keyed.stream(frame(s)).key_by("k").process(Count()), "'Count' has no output type"),
-        (lambda s: keyed.stream(frame(s)).key_by("k").process(Count(), "a variant"), "'variant' is not a Spark type"),
+        (lambda s: of(s).key_by("k").process(Count()), "'Count' has no output type"),
+        (lambda s: of(s).key_by("k").process(Count(), "a variant"), "'variant' is not a Spark type"),
         (
             lambda s: (
-                keyed.stream(frame(s))
+                of(s)
                 .key_by("k")
                 .process(Count(), COUNTED, name="one", parallelism=2)
                 .key_by("k")
