@@ -82,6 +82,10 @@ class Harness(KeyedTestHarness):
         """Run ``do(timer service)`` for a key."""
         return self.call(lambda _, ctx: do(ctx.timer_service()), key=key, timestamp=timestamp)
 
+    def set_timers(self, do, *, key="k", timestamp=None):
+        """As `timers`, also within a batch: what it returned is not known before its end."""
+        self.process((key, lambda _, ctx: (do(ctx.timer_service()), None)[1]), timestamp)
+
     def values(self):
         """The values of the main output since the last look."""
         return [record.value for record in self.take_output()]

@@ -42,16 +42,8 @@ def test_timer_assignment_to_key_groups(store):
     """InternalTimerServiceImplTest.testTimerAssignmentToKeyGroups: a hundred keys over ten groups, in both domains."""
     harness = Harness(store=store, parallelism=10)
     with harness.batch():
-        for key in range(100):
-            harness.process(
-                (
-                    key,
-                    lambda _, ctx: (
-                        ctx.timer_service().register_event_time_timer(10 + ctx.get_current_key()),
-                        ctx.timer_service().register_processing_time_timer(10 + ctx.get_current_key()),
-                    )[:0],
-                )
-            )
+        for at in range(10, 110):
+            harness.set_timers(lambda t, at=at: [register(t, each, at) for each in (EVENT, PROCESSING)], key=at - 10)
     for domain in (EVENT, PROCESSING):
         found = {(t.key, t.timestamp) for t in harness.pending_timers() if t.domain is domain}
         assert found == {(key, 10 + key) for key in range(100)}
@@ -255,16 +247,10 @@ def test_timers_fire_in_the_order_of_timestamp_then_key_then_name(store, domain)
         harness = Harness(store=store)
         with harness.batch():
             for at, key, name in order:
-                harness.process(
-                    (
-                        key,
-                        lambda _, ctx, at=at, name=name: (
-                            register(ctx.timer_service(), domain, at)
-                            if name is None
-                            else ctx.timer_service().set_timer(name, at, domain)
-                        ),
-                    )
-                )
+                if name is None:
+                    harness.set_timers(lambda t, at=at: register(t, domain, at), key=key)
+                else:
+                    harness.set_timers(lambda t, at=at, name=name: t.set_timer(name, at, domain), key=key)
         advance(harness, domain, 20)
         assert harness.values() == expected
 
