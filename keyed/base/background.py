@@ -24,19 +24,23 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.1, 10.0
 PATIENCE = 86_400.0
 #: Seconds for which a process that exits waits for its threads.
 _EXIT_WAIT = 5.0
-#: glibc's ``M_ARENA_MAX``.
-_ARENA_MAX = -8
+#: Parameters of glibc's ``mallopt`` and their values, by the variable of the environment that sets each too:
+#: ``M_ARENA_MAX``, and ``M_MMAP_THRESHOLD`` in bytes.
+_MALLOC = {"MALLOC_ARENA_MAX": (-8, 2), "MALLOC_MMAP_THRESHOLD_": (-3, 128 << 10)}
 
 
-def share_arenas() -> None:
-    """Let all threads of this process share two arenas of glibc's allocator; other allocators stay as they are.
+def keep_little_free_memory() -> None:
+    """Let glibc's allocator keep little of what this process has freed; other allocators stay as they are.
 
-    glibc has up to eight for each processor. Memory that a thread has freed stays with its arena, so that a server
-    whose requests run in many threads grows for hours.
+    glibc has up to eight arenas for each processor, and memory that a thread has freed stays with its arena. And once
+    a large block was freed, it places those of that size between small ones. A server whose requests run in many
+    threads would grow by both for hours. With this its threads share two arenas, and blocks of 128 kB are mapped.
     """
-    if "MALLOC_ARENA_MAX" not in os.environ:
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
+    with suppress(OSError, AttributeError):
+        set_parameter = ctypes.CDLL(None).mallopt
+        for variable, parameter in _MALLOC.items():
+            if variable not in os.environ:
+                set_parameter(*parameter)
 
 
 class Status(Enum):

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 import keyed
-from keyed.base.background import share_arenas
+from keyed.base.background import keep_little_free_memory
 from keyed.base.durations import clock_text
 from keyed.cli.command import (
     CHANGELOG,
@@ -334,7 +334,7 @@ def _upsert_topic(arguments: argparse.Namespace, settings: dict[str, str]) -> Up
 def _serve(arguments: argparse.Namespace) -> int:
     from keyed.tables.server import Access, Peers, serve
 
-    share_arenas()
+    keep_little_free_memory()
     tokens = {} if arguments.token_file is None else _tokens(Path(arguments.token_file))
     peers = None
     if arguments.peers is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import re
 import subprocess
 import sys
 import threading
@@ -263,8 +264,8 @@ def test_a_process_that_ends_waits_for_its_threads(script):
 def test_threads_share_two_arenas_unless_the_environment_says_otherwise(environment, arenas):
     program = """if True:
         import ctypes, threading
-        from keyed.base.background import share_arenas
-        share_arenas()
+        from keyed.base.background import keep_little_free_memory
+        keep_little_free_memory()
         libc = ctypes.CDLL(None)
         libc.malloc.restype = ctypes.c_void_p
         together = threading.Barrier(20)
@@ -285,3 +286,21 @@ def test_threads_share_two_arenas_unless_the_environment_says_otherwise(environm
         [sys.executable, "-c", program], env=without | environment, capture_output=True, text=True, check=True
     )
     assert done.stderr.count("Arena ") in arenas
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator is glibc's")
+def test_large_blocks_are_mapped_also_after_one_was_freed():
+    program = """if True:
+        import ctypes
+        from keyed.base.background import keep_little_free_memory
+        keep_little_free_memory()
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+        libc.free(libc.malloc(8 << 20))
+        for _ in range(10):
+            libc.malloc(1 << 20)
+        libc.malloc_stats()
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    (most,) = re.findall(r"max mmap bytes *= *(\d+)", done.stderr)
+    assert int(most) > 10 << 20
