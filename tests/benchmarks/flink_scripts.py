@@ -35,6 +35,9 @@ def main(folder: str, streams: str, query: str) -> None:
         )
     blackhole = TableDescriptor.for_connector("blackhole").build()
     tables.sql_query(query).execute_insert(blackhole).wait()
+    print("found", flush=True)
+    # It waits for its input to end, so that the times of its Java process can be read.
+    sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -28,7 +27,7 @@ import pyarrow.parquet as pq
 import keyed
 from keyed.patterns import Pattern
 from tests.benchmarks.work import SETTINGS
-from tests.support.flink import flink_python
+from tests.support.flink import cpu_seconds, run_flink
 
 __all__ = ["main"]
 
@@ -70,13 +69,6 @@ def _matches(kind: str, data: Any) -> Any:
     )
 
 
-def _cpu(pid: int | None = None) -> float:
-    """Return the CPU-seconds of a process, by default of this one, and of those that it has started."""
-    process = psutil.Process(pid)
-    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
-    return sum(each.user + each.system + each.children_user + each.children_system for each in times)
-
-
 def _flink(kind: str, tables: list[pa.Table]) -> tuple[float, int]:
     """Return the CPU-seconds of Flink over tables, and the number of matches."""
     with tempfile.TemporaryDirectory() as folder:
@@ -84,18 +76,7 @@ def _flink(kind: str, tables: list[pa.Table]) -> tuple[float, int]:
         options = pyarrow.csv.WriteOptions(include_header=False)
         # One file, because Flink takes several in any order.
         pyarrow.csv.write_csv(pa.concat_tables(tables), f"{folder}/csv/payments.csv", options)
-        command = [flink_python(), str(Path(__file__).with_name("flink_pattern.py")), kind, folder]
-        pipe, log = subprocess.PIPE, Path(folder, "log")
-        with (
-            log.open("w") as errors,
-            subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True) as child,
-        ):
-            assert child.stdout is not None
-            line = next((line for line in child.stdout if line.startswith("found")), None)
-            spent = 0.0 if line is None else _cpu(child.pid)
-            child.communicate()
-        if line is None:
-            raise RuntimeError(f"Flink failed:\n{log.read_text()[-3000:]}")
+        spent, line = run_flink(Path(__file__).with_name("flink_pattern.py"), kind, folder)
     return spent, int(line.split()[1])
 
 
@@ -110,7 +91,9 @@ def _run(variant: str, options: argparse.Namespace) -> None:
         marks = [first, *[last] * (options.batches - 1)]
     elif runtime == "local":
         output = _matches(kind, pa.concat_tables(tables))
-        result = output.run(lambda *_: None, rows_per_batch=options.rows, on_progress=lambda _: marks.append(_cpu()))
+        result = output.run(
+            lambda *_: None, rows_per_batch=options.rows, on_progress=lambda _: marks.append(cpu_seconds())
+        )
         found[0] = result.metrics["PatternOperator"]["rows_out"]
         # The end of the input is a batch of its own.
         marks = marks[: options.batches]
@@ -124,7 +107,7 @@ def _run(variant: str, options: argparse.Namespace) -> None:
 
             def sink(batch: Any, _: int) -> None:
                 found[0] += batch.count()
-                marks.append(_cpu())
+                marks.append(cpu_seconds())
 
             query = _matches(kind, data).df.writeStream.foreachBatch(sink).outputMode("append")
             query = query.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()

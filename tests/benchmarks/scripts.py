@@ -12,8 +12,6 @@ import argparse
 import json
 import multiprocessing
 import random
-import resource
-import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +26,7 @@ from keyed import sql
 from keyed.joins import IntervalJoin, Select
 from keyed.vectorized import TIMESTAMP_COLUMN
 from keyed.windows import Count, Sum, TumblingEventTimeWindows, aggregate
-from tests.support.flink import flink_python
+from tests.support.flink import cpu_seconds, run_flink
 
 _ROWS_PER_BATCH = 10_000
 _FLINK_RUN = Path(__file__).with_name("flink_scripts.py")
@@ -99,11 +97,6 @@ def _rows(value: str, count: int) -> list[dict[str, Any]]:
     ]
 
 
-def _spent() -> float:
-    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in both)
-
-
 def _cost(job: str, kind: str, count: int) -> float:
     """Return the CPU-seconds for a million rows without the start-up: a process warms up, runs a tenth, and all."""
     if not kind.startswith("Flink"):
@@ -128,7 +121,7 @@ def _run(job: str, kind: str, count: int) -> float:
             if "JSON" in kind:
                 inputs[name] = Path(folder, f"{name}.jsonl")
                 inputs[name].write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-        began = _spent()
+        began = cpu_seconds()
         if kind.startswith("SQL"):
             streams = (
                 f"CREATE STREAM {name} (title STRING KEY, {value} BIGINT, at BIGINT)"
@@ -143,9 +136,8 @@ def _run(job: str, kind: str, count: int) -> float:
             # A batch of a script has so many rows in all, one of a job in Python so many of each input.
             keyed.run(output, rows_per_batch=_ROWS_PER_BATCH // len(read))
         else:
-            command = [flink_python(), str(_FLINK_RUN), folder, json.dumps(read), query]
-            subprocess.run(command, check=True, capture_output=True)
-        return _spent() - began
+            return run_flink(_FLINK_RUN, folder, json.dumps(read), query)[0]
+        return cpu_seconds() - began
 
 
 def _parser() -> argparse.ArgumentParser:

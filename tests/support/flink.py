@@ -5,7 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+import psutil
 
 PACKAGE = "apache-flink==2.3.0"
 _ENVIRONMENT = Path(__file__).resolve().parents[2] / ".environments" / "flink"
@@ -21,3 +24,34 @@ def flink_python() -> str:
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", PACKAGE], check=True)
         complete.write_text(PACKAGE)
     return str(python)
+
+
+def run_flink(program: Path, *arguments: str) -> tuple[float, str]:
+    """Run a program of Flink, and return its CPU-seconds with those of its Java process, and the line that it prints.
+
+    Args:
+        program: It prints a line that begins with ``found``, and waits for its input to end, so that the times of its
+            Java process can be read.
+        arguments: Its arguments.
+    """
+    pipe = subprocess.PIPE
+    command = [flink_python(), str(program), *arguments]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True) as child,
+    ):
+        assert child.stdout is not None
+        line = next((line for line in child.stdout if line.startswith("found")), None)
+        spent = 0.0 if line is None else cpu_seconds(child.pid)
+        child.communicate()
+        if line is None:
+            errors.seek(0)
+            raise RuntimeError(f"Flink failed:\n{errors.read()[-3000:]}")
+    return spent, line
+
+
+def cpu_seconds(pid: int | None = None) -> float:
+    """Return the CPU-seconds of a process, by default of this one, and of those that it has started."""
+    process = psutil.Process(pid)
+    times = [each.cpu_times() for each in (process, *process.children(recursive=True))]
+    return sum(each.user + each.system + each.children_user + each.children_system for each in times)
