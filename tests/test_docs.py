@@ -229,9 +229,9 @@ def test_every_public_name_is_documented():
 
 
 def rows_of_tables(page: Path) -> set[str]:
-    """The names in backquotes in the first cells of the tables of a page."""
-    cells = re.findall(r"^\| ([^|]*) \|", page.read_text(), re.MULTILINE)
-    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    """The names in backquotes in the first cells of the tables of a page, and before the colons of its lists."""
+    cells = re.findall(r"^(?:\| ([^|]*) \||- ([^:]*):)", page.read_text(), re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", "".join(cell))}
 
 
 def test_every_counter_is_documented():

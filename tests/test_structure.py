@@ -1029,7 +1029,7 @@ CEILINGS = {
     "code lines of the tests": 69_800,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
-    "words of docs": 76_260,
+    "words of docs": 75_590,
     "words of README": 960,
 }
 
