@@ -84,6 +84,16 @@ def counts(source, **options):
     return stream.key_by("k").process(Count(), output="k string, n bigint", name="counts", **options)
 
 
+@contextmanager
+def running(source, metrics, *, changelog=None, **options):
+    """A query that is stopped in the end."""
+    query = counts(source, changelog=changelog).start(keyed.collect_sink(), metrics=metrics, **options)
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
 def wait_for(query, batch):
     """Wait until a batch is committed."""
     until(lambda: query.progress is not None and query.progress.batch_id >= batch)
@@ -113,10 +123,8 @@ def parsed(text):
 def test_a_scrape_of_a_running_query_has_the_counters_of_its_last_batch(port, tmp_path):
     source = Steps(rows(1, 2, 3, 4), [*rows(5, start=9), {"k": None, "ts": 9_000, "v": 1}], [])
     changelog = keyed.DirectoryChangelog(tmp_path / "log")
-    query = counts(source, changelog=changelog).start(
-        keyed.collect_sink(), checkpoint=tmp_path / "c", metrics=Prometheus(port), processing_time=lambda: 60_000
-    )
-    try:
+    options = {"checkpoint": tmp_path / "c", "processing_time": lambda: 60_000}
+    with running(source, Prometheus(port), changelog=changelog, **options) as query:
         assert ("keyed_rows_in_total", "counts") not in parsed(read(port))
         for batch in (0, 1):
             source.allowed.release()
@@ -124,8 +132,6 @@ def test_a_scrape_of_a_running_query_has_the_counters_of_its_last_batch(port, tm
         until(lambda: parsed(read(port))["keyed_changelog_lag_seconds", ""] == 0)
         found = parsed(read(port))
         counters = query.metrics()["counts"]
-    finally:
-        query.stop()
     assert found["keyed_rows_in_total", "counts"] == 5
     assert found["keyed_rows_bad_total", "counts"] == 1
     assert found["keyed_query_status", ""] == 1
@@ -280,8 +286,7 @@ def test_without_free_descriptors_the_port_does_not_spin(port):
 
 def test_a_failing_scrape_is_answered_counted_and_logged_once(port, caplog, monkeypatch):
     source = Steps(rows(1))
-    query = counts(source).start(keyed.collect_sink(), metrics=Prometheus(port))
-    try:
+    with running(source, Prometheus(port)) as query:
         monkeypatch.setattr(JobMetrics, "samples", lambda self: 1 / 0)
         for _ in range(3):
             with pytest.raises(urllib.error.HTTPError, match="500"):
@@ -293,8 +298,6 @@ def test_a_failing_scrape_is_answered_counted_and_logged_once(port, caplog, monk
         assert "ZeroDivisionError" not in repr(query)
         source.allowed.release()
         assert query.await_termination(300)
-    finally:
-        query.stop()
     assert [each.message for each in caplog.records if "division" in each.message] == [
         f"the export of metrics at 127.0.0.1:{port}: division by zero; retrying; further failures are counted"
     ]
@@ -318,8 +321,7 @@ def test_a_file_is_replaced_while_the_query_runs_and_its_failures_do_not_end_it(
     folder.mkdir()
     file = folder / "counts.prom"
     source = Steps(rows(1), rows(2), rows(3))
-    query = counts(source).start(keyed.collect_sink(), metrics=Prometheus(file=file, every=1))
-    try:
+    with running(source, Prometheus(file=file, every=1)) as query:
         source.allowed.release()
         until(lambda: parsed(file.read_text()).get(("keyed_rows_in_total", "counts")) == 1)
         folder.rename(tmp_path / "away")
@@ -330,8 +332,6 @@ def test_a_file_is_replaced_while_the_query_runs_and_its_failures_do_not_end_it(
         until(lambda: parsed(file.read_text())["keyed_rows_in_total", "counts"] == 2)
         source.allowed.release()
         assert query.await_termination(300)
-    finally:
-        query.stop()
     assert query.status.value == "closed"
 
 
@@ -345,8 +345,7 @@ def test_what_a_killed_program_left_of_a_file_is_removed(tmp_path):
 def test_two_queries_do_not_write_one_file(tmp_path, caplog):
     file = tmp_path / "counts.prom"
     source = Steps(rows(1))
-    query = counts(source).start(keyed.collect_sink(), metrics=Prometheus(file=file, every=1))
-    try:
+    with running(source, Prometheus(file=file, every=1)) as query:
         with pytest.raises(DefinitionError, match="another query of this program writes the file"):
             counts(rows(1)).run(metrics=Prometheus(file=file))
 
@@ -360,8 +359,6 @@ def test_two_queries_do_not_write_one_file(tmp_path, caplog):
         assert query.metrics()["counts"]["metrics_failures"] > 0
         source.allowed.release()
         assert query.await_termination(300)
-    finally:
-        query.stop()
     counts(rows(1)).run(metrics=Prometheus(file=file))
 
 
