@@ -84,13 +84,7 @@ IMPORTS_BY_NAME = {
 }
 # Modules that are read by name and are no packages, so that an `__all__` says what of them is public.
 PUBLIC_MODULES = {
-    "keyed.errors",
-    "keyed.extending",
-    "keyed.metrics",
-    "keyed.postgres",
-    "keyed.pyflink",
-    "keyed.topics",
-    "keyed.vectorized",
+    f"keyed.{name}" for name in ("errors", "extending", "metrics", "postgres", "pyflink", "topics", "vectorized")
 }
 # The doors that `windows`, `joins` and `patterns` use, and nothing else of `keyed`: they prove that the API is enough
 # for others.
@@ -105,15 +99,7 @@ TYPED = {
 }
 
 HEAVY = (
-    "confluent_kafka",
-    "deltalake",
-    "lmdb",
-    "numpy",
-    "obstore",
-    "pandas",
-    "pyarrow",
-    "pyiceberg",
-    "pyspark",
+    *("confluent_kafka", "deltalake", "lmdb", "numpy", "obstore", "pandas", "pyarrow", "pyiceberg", "pyspark"),
     "rocksdict",
 )
 FORBIDDEN_MODULES = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
@@ -163,19 +149,10 @@ TEXTS = re.compile(
 INTERPRETED = {*chain(*json.loads((ROOT / "tests" / "interpreted.json").read_text()).values())}
 
 REGISTRY_HOSTS = [
-    ".".join(parts)
+    ".".join(parts.split())
     for parts in (
-        ("pypi", "org"),
-        ("pythonhosted", "org"),
-        ("anaconda", "org"),
-        ("crates", "io"),
-        ("npmjs", "org"),
-        ("npmjs", "com"),
-        ("golang", "org"),
-        ("maven", "org"),
-        ("maven", "apache", "org"),
-        ("debian", "org"),
-        ("docker", "io"),
+        *("pypi org", "pythonhosted org", "anaconda org", "crates io", "npmjs org", "npmjs com", "golang org"),
+        *("maven org", "maven apache org", "debian org", "docker io"),
     )
 ]
 MACHINE_PATH = re.compile(r"(?<![\w.~}>])/(?:work|root|home|Users|opt|usr/lib/jvm)/\w+")

@@ -32,23 +32,18 @@ def assigned(assigner, timestamp, processing_time=0, element="x"):
     return sorted(map(tuple, assigner.assign_windows(element, timestamp, processing_time)))
 
 
+#: The windows of timestamps, by size and offset.
+TUMBLING: dict[tuple[Any, Any], dict[int, tuple[int, int]]] = {
+    (5000, 0): {0: (0, 5000), 4999: (0, 5000), 5000: (5000, 10000), -1: (-5000, 0)}
+    | {MIN_TIMESTAMP: (MIN_TIMESTAMP, -9223372036854775000), MAX_TIMESTAMP: (9223372036854775000, MAX_TIMESTAMP + 1)},
+    (5000, 100): {100: (100, 5100), 5099: (100, 5100), 5100: (5100, 10100)},
+    (5000, -100): {0: (-100, 4900), 4899: (-100, 4900), 4900: (4900, 9900)},
+    (timedelta(seconds=5), timedelta(milliseconds=-100)): {4899: (-100, 4900)},
+}
+
+
 @pytest.mark.parametrize(
-    ("size", "offset", "timestamp", "window"),
-    [
-        (5000, 0, 0, (0, 5000)),
-        (5000, 0, 4999, (0, 5000)),
-        (5000, 0, 5000, (5000, 10000)),
-        (5000, 100, 100, (100, 5100)),
-        (5000, 100, 5099, (100, 5100)),
-        (5000, 100, 5100, (5100, 10100)),
-        (5000, -100, 0, (-100, 4900)),
-        (5000, -100, 4899, (-100, 4900)),
-        (5000, -100, 4900, (4900, 9900)),
-        (5000, 0, -1, (-5000, 0)),
-        (timedelta(seconds=5), timedelta(milliseconds=-100), 4899, (-100, 4900)),
-        (5000, 0, MIN_TIMESTAMP, (MIN_TIMESTAMP, -9223372036854775000)),
-        (5000, 0, MAX_TIMESTAMP, (9223372036854775000, MAX_TIMESTAMP + 1)),
-    ],
+    ("size", "offset", "timestamp", "window"), [(*key, *each) for key in TUMBLING for each in TUMBLING[key].items()]
 )
 def test_tumbling(size, offset, timestamp, window):
     assert assigned(TumblingEventTimeWindows.of(size, offset), timestamp) == [window]
