@@ -116,25 +116,10 @@ def test_columns_are_attributes_keys_or_functions():
 
 NUMBERS = st.lists(st.integers(-(10**6), 10**6), max_size=20)
 MERGED = [
-    Count(),
-    Sum(),
-    Min(),
-    Max(),
-    Mean(),
-    CollectList(),
-    CollectSet(),
-    CountDistinct(),
-    First(),
-    Latest(),
-    First(by_time=True),
-    Latest(by_time=True),
-    MostFrequent(3),
-    TopK(3),
-    TopK(3, lambda v: v, by=lambda v: v // 1000),
-    ArgMax(lambda v: v, lambda v: v // 1000),
-    ArgMin(lambda v: v, lambda v: v // 1000),
-    ApproxCountDistinct(precision=4),
-    ApproxCountDistinct(precision=8),
+    *(Count(), Sum(), Min(), Max(), Mean(), CollectList(), CollectSet(), CountDistinct(), First(), Latest()),
+    *(First(by_time=True), Latest(by_time=True), MostFrequent(3), TopK(3)),
+    *(TopK(3, lambda v: v, by=lambda v: v // 1000), ArgMax(lambda v: v, lambda v: v // 1000)),
+    *(ArgMin(lambda v: v, lambda v: v // 1000), ApproxCountDistinct(precision=4), ApproxCountDistinct(precision=8)),
 ]
 #: Not `repr`, which shows the addresses of functions: workers of xdist must agree about the names.
 MERGED_IDS = [f"{type(aggregate).__name__} {number}" for number, aggregate in enumerate(MERGED)]

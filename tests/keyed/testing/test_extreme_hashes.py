@@ -41,25 +41,10 @@ class Numbered(str):
 
 
 VALUES = [
-    "a",
-    b"a",
-    ("a", 1),
-    (1, 2.5),
-    frozenset({"a"}),
-    frozenset({1}),
-    Color.RED,
-    Size.LARGE,
-    Place("a"),
-    Numbered("a"),
-    dt.date(2000, 1, 1),
-    dt.datetime(2000, 1, 1, tzinfo=dt.UTC),
-    dt.datetime(2000, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None),
-    dt.time(1),
-    dt.time(1, tzinfo=dt.UTC),
-    dt.timedelta(1),
-    UUID(int=7),
-    7,
-    1.5,
+    *("a", b"a", ("a", 1), (1, 2.5), frozenset({"a"}), frozenset({1}), Color.RED, Size.LARGE, Place("a")),
+    *(Numbered("a"), dt.date(2000, 1, 1), dt.datetime(2000, 1, 1, tzinfo=dt.UTC)),
+    *(dt.datetime(2000, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None), dt.time(1), dt.time(1, tzinfo=dt.UTC)),
+    *(dt.timedelta(1), UUID(int=7), 7, 1.5),
 ]
 HASHES = """
 import json
