@@ -1006,8 +1006,8 @@ CEILINGS = {
     "code lines of the tests": 69_594,
     "exported names without keyed.pyflink": 220,
     "exported names of keyed": 50,
-    "words of docs": 75_590,
-    "words of README": 960,
+    "words of docs": 74_990,
+    "words of README": 955,
 }
 
 
